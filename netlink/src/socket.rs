@@ -1,0 +1,374 @@
+//! The socket: many requests in a send, a result for each; listings; notifications.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::net::sockopt;
+
+use crate::attribute::DecodeError;
+use crate::batch::{Batch, MessageWriter};
+use crate::error::Error;
+use crate::namespace::Namespace;
+use crate::reply::{Content, replies};
+
+/// How often a listing is tried when changes disturb it.
+pub const DUMP_ATTEMPTS: usize = 8;
+
+/// The receive buffer we ask for. The kernel doubles it for its own bookkeeping.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// What one answer takes of the receive buffer at most, when answers are capped: the kernel counts
+/// a small datagram as some 800 octets, and an explanation makes it longer.
+const ANSWER_COST: usize = 1_536;
+/// Past a few hundred requests a send, longer sends gain nothing measurable.
+const REQUESTS_PER_SEND: usize = 500;
+/// The send buffer's default (`net.core.wmem_default`, 212,992) must hold a send whole.
+const OCTETS_PER_SEND: usize = 128 << 10;
+/// Larger than any datagram the kernel makes for us: listings come in parts of at most 32 KiB,
+/// and an uncapped refusal carries back one request of at most 64 KiB and its attributes.
+const DATAGRAM: usize = 256 << 10;
+/// The kernel answers within the send, so this only ends a wait for something that is lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which part of the kernel a socket talks to (include/uapi/linux/netlink.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// Links, addresses, routes: `NETLINK_ROUTE`.
+    Route,
+    /// ipset, connection tracking, nftables: `NETLINK_NETFILTER`.
+    Netfilter,
+    /// Families with names, such as IPVS: `NETLINK_GENERIC`.
+    Generic,
+}
+
+/// A message that the kernel sent unasked, to a group that was joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notification<'a> {
+    /// The subsystem's message type.
+    pub message_type: u16,
+    /// The subsystem's header and attributes.
+    pub body: &'a [u8],
+}
+
+/// A netlink socket. It belongs to one network namespace for good.
+#[derive(Debug)]
+pub struct Socket {
+    socket: netlink_sys::Socket,
+    sequence: u32,
+    requests_per_send: usize,
+    buffer: Vec<u8>,
+    traffic: Traffic,
+}
+
+/// How much went over a socket, for measurements.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests sent.
+    pub requests: u64,
+    /// Sends they went in.
+    pub sends: u64,
+    /// Datagrams received.
+    pub receives: u64,
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    fn number(self) -> isize {
+        match self {
+            Self::Route => netlink_sys::protocols::NETLINK_ROUTE,
+            Self::Netfilter => netlink_sys::protocols::NETLINK_NETFILTER,
+            Self::Generic => netlink_sys::protocols::NETLINK_GENERIC,
+        }
+    }
+}
+
+// === impl Socket ===
+
+impl Socket {
+    /// A socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel lacks the protocol, or the process may not open more files.
+    pub fn open(protocol: Protocol) -> Result<Self, Error> {
+        let mut socket = netlink_sys::Socket::new(protocol.number())
+            .map_err(|error| Error::system("open a netlink socket", error))?;
+        socket.bind_auto().map_err(|error| Error::system("bind a netlink socket", error))?;
+        // Kernels before 4.12 know neither; answers are then longer and have no text.
+        let capped = socket.set_cap_ack(true).is_ok();
+        let _without_text = socket.set_ext_ack(true);
+        let receive = enlarge_receive_buffer(socket.as_fd())?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
+            .map_err(|error| Error::system("set a netlink socket's receive timeout", error))?;
+        let answer_cost = if capped { ANSWER_COST } else { 2 * ANSWER_COST };
+        Ok(Self {
+            socket,
+            sequence: 1,
+            requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
+            buffer: Vec::new(),
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// A socket in another network namespace.
+    ///
+    /// # Errors
+    /// As [`Socket::open`], and when the namespace may not be entered.
+    pub fn open_in(namespace: &Namespace, protocol: Protocol) -> Result<Self, Error> {
+        namespace.run(|| Self::open(protocol))?
+    }
+
+    /// Sends every request of the batch and returns a result for each, in their order. The batch
+    /// is left as it was, and may be sent again.
+    ///
+    /// A refused request does not keep the ones behind it from being tried.
+    ///
+    /// # Errors
+    /// When the socket itself fails; it is then unknown which requests were carried out.
+    pub fn send(&mut self, batch: &mut Batch) -> Result<Vec<Result<(), Error>>, Error> {
+        let mut results = Vec::with_capacity(batch.len());
+        while results.len() < batch.len() {
+            let first = results.len();
+            if batch.is_too_long(first) {
+                results.push(Err(Error::too_long()));
+                continue;
+            }
+            let count = batch.span(first, self.requests_per_send, OCTETS_PER_SEND);
+            let begin = self.transmit(batch, first, count, NLM_F_ACK)?;
+            results.resize_with(first + count, || Ok(()));
+            self.collect(begin, results.get_mut(first..).unwrap_or_default())?;
+        }
+        Ok(results)
+    }
+
+    /// Sends the batch's only request, which is answered by messages of the subsystem's own, and
+    /// returns what `decode` makes of them; `None` passes over a message.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that is lost or cannot be read, or a failing socket.
+    pub fn request<T>(
+        &mut self,
+        batch: &mut Batch,
+        decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
+    ) -> Result<Vec<T>, Error> {
+        let sequence = self.transmit(batch, 0, 1, NLM_F_ACK)?;
+        let (answers, _) = self.listing(sequence, decode)?;
+        Ok(answers)
+    }
+
+    /// Asks for a listing, and returns what `decode` makes of each message; `None` passes over it.
+    ///
+    /// A listing that a change disturbed is asked for again, up to [`DUMP_ATTEMPTS`] times.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that is lost or cannot be read, or a failing socket.
+    pub fn dump<T>(
+        &mut self,
+        message_type: u16,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+        mut decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
+    ) -> Result<Vec<T>, Error> {
+        let mut batch = Batch::new();
+        batch.push(message_type, NLM_F_DUMP, write);
+        for attempt in 0..DUMP_ATTEMPTS {
+            let sequence = self.transmit(&mut batch, 0, 1, 0)?;
+            match self.listing(sequence, &mut decode) {
+                Ok((items, false)) => return Ok(items),
+                Err(error) if !is_disturbance(&error) => return Err(error),
+                Ok((_, true)) | Err(_) => {}
+            }
+            // Whoever disturbs it needs a moment; the first retries are immediate all the same.
+            std::thread::sleep(Duration::from_millis(attempt as u64));
+        }
+        Err(Error::interrupted(DUMP_ATTEMPTS))
+    }
+
+    /// Joins a multicast group, to be told of changes by [`Socket::notifications`].
+    ///
+    /// # Errors
+    /// When the group does not exist or may not be joined.
+    pub fn join(&self, group: u32) -> Result<(), Error> {
+        self.socket
+            .add_membership(group)
+            .map_err(|error| Error::system("join a netlink multicast group", error))
+    }
+
+    /// Waits for the next datagram of notifications and hands each one over. A quiet time of some
+    /// seconds ends the wait without any.
+    ///
+    /// # Errors
+    /// [`Error::is_overrun`] when notifications were lost: what they told must be read anew.
+    pub fn notifications(&mut self, mut each: impl FnMut(Notification<'_>)) -> Result<(), Error> {
+        let length = match self.receive(RecvFlags::empty()) {
+            Ok(length) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+        };
+        for reply in replies(self.datagram(length)?) {
+            if let Content::Message { message_type, body } = reply?.content {
+                each(Notification { message_type, body });
+            }
+        }
+        Ok(())
+    }
+
+    /// What went over this socket since it was opened.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Sends `count` requests from `first` on and returns the first one's sequence number.
+    fn transmit(
+        &mut self,
+        batch: &mut Batch,
+        first: usize,
+        count: usize,
+        last: u16,
+    ) -> Result<u32, Error> {
+        if batch.is_too_long(first) {
+            return Err(Error::too_long());
+        }
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(u32::try_from(count).unwrap_or(u32::MAX));
+        let bytes = batch.numbered(first, count, sequence, last);
+        self.traffic.requests += count as u64;
+        self.traffic.sends += 1;
+        let sent = self
+            .socket
+            .send(bytes, 0)
+            .map_err(|error| Error::system("send to a netlink socket", error))?;
+        if sent == bytes.len() { Ok(sequence) } else { Err(Error::truncated(sent)) }
+    }
+
+    /// Reads the answers to the requests numbered from `begin` on into `results`, which are all
+    /// "done" at first: the kernel answers only those that fail, and the last one.
+    fn collect(&mut self, begin: u32, results: &mut [Result<(), Error>]) -> Result<(), Error> {
+        let last = results.len().saturating_sub(1);
+        let mut answered = vec![false; results.len()];
+        let mut lost = None;
+        while !answered.get(last).copied().unwrap_or(true) {
+            // After an overrun the last answer may be among the lost, so nothing is waited for:
+            // what is not in the buffer by now will not come.
+            let wait = if lost.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+            let length = match self.receive(wait) {
+                Ok(length) => length,
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOBUFS) => {
+                    lost = Some(Error::answer_lost as fn() -> Error);
+                    continue;
+                }
+                Err(Errno::AGAIN) => {
+                    lost = lost.or(Some(Error::no_answer));
+                    break;
+                }
+                Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+            };
+            for reply in replies(self.datagram(length)?) {
+                let reply = reply?;
+                let index = reply.sequence.wrapping_sub(begin) as usize;
+                // Anything else is a late answer to a request that was given up.
+                let (Some(result), Some(answered)) =
+                    (results.get_mut(index), answered.get_mut(index))
+                else {
+                    continue;
+                };
+                *answered = true;
+                if let Content::Refused(refusal) = reply.content {
+                    *result = Err(refusal.into());
+                }
+            }
+        }
+        if let Some(error) = lost {
+            for (result, _) in results.iter_mut().zip(answered).filter(|(_, answered)| !answered) {
+                *result = Err(error());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the messages that answer `sequence`, and whether a change disturbed them.
+    fn listing<T>(
+        &mut self,
+        sequence: u32,
+        mut decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
+    ) -> Result<(Vec<T>, bool), Error> {
+        let mut items = Vec::new();
+        let mut interrupted = false;
+        let mut broken = None;
+        loop {
+            let length = match self.receive(RecvFlags::empty()) {
+                Ok(length) => length,
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOBUFS) => return Err(Error::answer_lost()),
+                Err(Errno::AGAIN) => return Err(Error::no_answer()),
+                Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+            };
+            for reply in replies(self.datagram(length)?) {
+                let reply = reply?;
+                if reply.sequence != sequence {
+                    continue;
+                }
+                interrupted |= reply.interrupted;
+                match reply.content {
+                    // The rest is read all the same, so that the next listing finds a quiet socket.
+                    Content::Message { body, .. } => match decode(body) {
+                        Ok(item) => items.extend(item),
+                        Err(error) => broken = Some(error),
+                    },
+                    Content::Refused(refusal) => return Err(refusal.into()),
+                    Content::Overrun => return Err(Error::answer_lost()),
+                    Content::Done | Content::Acknowledged => {
+                        return broken.map_or(Ok((items, interrupted)), |error| Err(error.into()));
+                    }
+                    Content::Nothing => {}
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, flags: RecvFlags) -> Result<usize, Errno> {
+        if self.buffer.is_empty() {
+            self.buffer.resize(DATAGRAM, 0);
+        }
+        // MSG_TRUNC returns the datagram's own length, so that one that was cut is noticed.
+        let (_, length) =
+            rustix::net::recv(&self.socket, &mut self.buffer[..], flags | RecvFlags::TRUNC)?;
+        self.traffic.receives += 1;
+        Ok(length)
+    }
+
+    fn datagram(&self, length: usize) -> Result<&[u8], Error> {
+        self.buffer.get(..length).ok_or_else(|| Error::truncated(length))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Returns how many octets the kernel really grants, its own bookkeeping included.
+fn enlarge_receive_buffer(socket: BorrowedFd<'_>) -> Result<usize, Error> {
+    // The limit net.core.rmem_max may be passed with CAP_NET_ADMIN in the initial user namespace.
+    if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)
+            .map_err(|error| Error::system("enlarge a netlink socket's receive buffer", error))?;
+    }
+    sockopt::socket_recv_buffer_size(socket)
+        .map_err(|error| Error::system("read a netlink socket's receive buffer size", error))
+}
+
+/// Errors of a listing that another try can cure: the kernel ran into a change (`EINTR`,
+/// `EAGAIN`), another listing on this socket is not yet done (`EBUSY`), or answers were lost.
+fn is_disturbance(error: &Error) -> bool {
+    let again = [Errno::INTR, Errno::AGAIN, Errno::BUSY].map(Errno::raw_os_error);
+    error.is_answer_lost() || error.refusal().is_some_and(|r| again.contains(&r.errno))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Against this machine's own kernel: rtnetlink and the generic netlink controller are in every
+//! kernel, and reading them needs no privilege.
+
+use super::*;
+use crate::generic;
+
+/// `RTM_GETLINK` (include/uapi/linux/rtnetlink.h).
+const GET_LINK: u16 = 18;
+
+fn any_link(message: &mut MessageWriter<'_>) {
+    message.body().extend_from_slice(&[0; 16]); // struct ifinfomsg
+}
+
+fn link(index: i32, message: &mut MessageWriter<'_>) {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    message.body().extend_from_slice(&header);
+}
+
+fn index(body: &[u8]) -> Result<Option<i32>, DecodeError> {
+    Ok(body.get(4..8).and_then(|bytes| bytes.first_chunk()).map(|b| i32::from_ne_bytes(*b)))
+}
+
+#[test]
+fn a_listing_has_the_loopback_link() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let links = socket.dump(GET_LINK, any_link, index).unwrap();
+    assert!(links.contains(&1), "{links:?}");
+}
+
+#[test]
+fn a_request_returns_its_answer_or_the_refusal() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut batch = Batch::new();
+    batch.push(GET_LINK, 0, |message| link(1, message));
+    assert_eq!(socket.request(&mut batch, index).unwrap(), [1]);
+    batch.clear();
+    batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
+    let error = socket.request(&mut batch, index).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
+}
+
+#[test]
+fn each_of_many_requests_has_its_own_result() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut batch = Batch::new();
+    // More than fit into one send. Every seventh names a link that does not exist.
+    for number in 0..1_500 {
+        let wanted = if number % 7 == 0 { 0x7fff_fff0 } else { 1 };
+        batch.push(GET_LINK, 0, |message| link(wanted, message));
+    }
+    let results = socket.send(&mut batch).unwrap();
+    assert_eq!(results.len(), 1_500);
+    for (number, result) in results.iter().enumerate() {
+        assert_eq!(result.is_err(), number % 7 == 0, "request {number}: {result:?}");
+    }
+    let traffic = socket.traffic();
+    assert_eq!(traffic.requests, 1_500);
+    assert!(traffic.sends < 20, "{traffic:?}");
+    // Nothing of it is left over to confuse what comes next.
+    assert!(socket.dump(GET_LINK, any_link, index).unwrap().contains(&1));
+}
+
+#[test]
+fn a_request_that_is_too_long_harms_only_itself() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut batch = Batch::new();
+    batch.push(GET_LINK, 0, |message| link(1, message));
+    batch.push(GET_LINK, 0, |message| message.attributes().bytes(1, &[0; 70_000]));
+    batch.push(GET_LINK, 0, |message| link(1, message));
+    let results = socket.send(&mut batch).unwrap();
+    assert!(results[0].is_ok() && results[2].is_ok());
+    assert_eq!(
+        results[1].as_ref().unwrap_err().to_string(),
+        "the request is longer than a netlink message can be"
+    );
+}
+
+#[test]
+fn an_overrun_is_told_and_never_taken_for_success() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap(); // the kernel's minimum: 2,304 octets
+    let mut batch = Batch::new();
+    for _ in 0..REQUESTS_PER_SEND {
+        batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
+    }
+    socket.requests_per_send = REQUESTS_PER_SEND;
+    let results = socket.send(&mut batch).unwrap();
+    assert!(results.iter().all(Result::is_err), "every one of them fails");
+    let lost = results.iter().flat_map(|r| r.as_ref().err()).filter(|e| e.is_answer_lost());
+    let lost = lost.count();
+    assert!(lost > 0 && lost < REQUESTS_PER_SEND, "{lost} lost");
+    batch.clear();
+    batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
+    let again = socket.send(&mut batch).unwrap();
+    assert!(!again[0].as_ref().unwrap_err().is_answer_lost(), "the socket is of use afterwards");
+}
+
+#[test]
+fn a_family_has_a_number_or_does_not_exist() {
+    let mut socket = Socket::open(Protocol::Generic).unwrap();
+    assert_eq!(generic::family(&mut socket, "nlctrl").unwrap(), 0x10);
+    let error = generic::family(&mut socket, "no-such-family").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+}
+
+#[test]
+fn the_current_namespace_can_be_opened() {
+    let namespace = Namespace::current();
+    assert!(namespace.is_ok(), "{namespace:?}");
+    assert!(Namespace::at(std::path::Path::new("/run/netns/there-is-none")).is_err());
+}
