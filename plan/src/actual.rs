@@ -1,0 +1,46 @@
+//! What was read back from the kernel, in the same words as what is wished for.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::kernel::{Entry, Frontend, VirtualServer};
+use crate::model::Family;
+use crate::sets::SetId;
+
+/// The kernel's state, as far as it could be ours.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Actual {
+    /// Whether the dummy interface is there.
+    pub link: bool,
+    /// The addresses on it, without link-local ones, which the kernel makes by itself.
+    pub addresses: HashSet<IpAddr>,
+    /// The addresses of all other interfaces, loopback and link-local included.
+    pub local_addresses: HashSet<IpAddr>,
+    /// Virtual servers by address, whoever made them. Those by firewall mark are never ours.
+    pub virtual_servers: HashMap<Frontend, ActualVirtualServer>,
+    /// The sets with our names.
+    pub sets: HashMap<SetId, HashSet<Entry>>,
+    /// The families whose constant rules are all there, as they should be.
+    pub layers: HashSet<Family>,
+}
+
+/// A virtual server as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActualVirtualServer {
+    /// How it balances, if that can be said in our words; none: in a way that we never ask for
+    /// (one-packet scheduling, a persistence engine, a persistence netmask, …).
+    pub server: Option<VirtualServer>,
+    /// Its real servers.
+    pub real_servers: HashMap<SocketAddr, ActualRealServer>,
+}
+
+/// A real server as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActualRealServer {
+    /// Its weight.
+    pub weight: u32,
+    /// Whether everything else is as we ask for it: masquerade mode, no thresholds.
+    pub plain: bool,
+    /// Connections that it still has, active and inactive ones.
+    pub connections: u64,
+}

@@ -1,0 +1,22 @@
+//! The closed list of everything that can change the input.
+
+use std::net::IpAddr;
+
+use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
+
+/// A change of the input. Events of different objects may come in any order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A Service is there, or is different now.
+    ServiceApplied(Box<Service>),
+    /// A Service is gone, or is no longer to be balanced.
+    ServiceRemoved(ServiceName),
+    /// An EndpointSlice is there, or is different now.
+    SliceApplied(Box<EndpointSlice>),
+    /// An EndpointSlice is gone, or no longer belongs to a Service.
+    SliceRemoved(SliceName),
+    /// This node's Node object is there, or is different now. Its removal changes nothing.
+    NodeApplied(Box<Node>),
+    /// The addresses of this node's interfaces, all but those of `kube-ipvs0`.
+    LocalAddresses(Vec<IpAddr>),
+}

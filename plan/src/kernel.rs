@@ -1,0 +1,150 @@
+//! The kernel's objects in our words: what is wished for, and what is found.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use crate::model::{Family, Protocol};
+use crate::settings::SchedulerName;
+
+/// The dummy interface that holds the service addresses. Other programs know it by this name.
+pub const LINK: &str = "kube-ipvs0";
+
+/// What clients connect to, and what names a virtual server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frontend {
+    /// The address.
+    pub address: IpAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+/// How a virtual server balances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VirtualServer {
+    /// The scheduler.
+    pub scheduler: SchedulerName,
+    /// How many seconds a client address is remembered; none: not at all.
+    pub persistence: Option<u32>,
+    /// The scheduler's own flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
+    pub scheduler_flags: u32,
+}
+
+/// A real server of a virtual server, in masquerade mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RealServer {
+    /// Where it is.
+    pub address: IpAddr,
+    /// The port it listens on.
+    pub port: u16,
+    /// Its share; 0 means no new connections.
+    pub weight: u32,
+}
+
+/// An entry of a set, by the set's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Entry {
+    /// `hash:ip`
+    Address(IpAddr),
+    /// `hash:ip,port`
+    AddressPort(Frontend),
+    /// `hash:ip,port,ip`
+    AddressPortAddress(Frontend, IpAddr),
+    /// `hash:ip,port,net`; the network has no bits set behind its prefix.
+    AddressPortNet(Frontend, IpNet),
+    /// `bitmap:port`
+    Port(u16),
+}
+
+// === impl Frontend ===
+
+impl Frontend {
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.protocol, SocketAddr::new(self.address, self.port))
+    }
+}
+
+// === impl VirtualServer ===
+
+impl fmt::Display for VirtualServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.scheduler)?;
+        if self.scheduler_flags != 0 {
+            write!(f, " flags {:#x}", self.scheduler_flags)?;
+        }
+        match self.persistence {
+            Some(seconds) => write!(f, " persistent {seconds}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl RealServer ===
+
+impl RealServer {
+    /// What names it within its virtual server.
+    #[must_use]
+    pub fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
+impl fmt::Display for RealServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} weight {}", self.socket(), self.weight)
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The address that says whose entry it is, if the set's type has one.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(*address),
+            Self::AddressPort(frontend)
+            | Self::AddressPortAddress(frontend, _)
+            | Self::AddressPortNet(frontend, _) => Some(frontend.address),
+            Self::Port(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    /// As `ipset` writes it: `10.96.0.1,tcp:443`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let start = |frontend: &Frontend, f: &mut fmt::Formatter<'_>| {
+            let protocol = match frontend.protocol {
+                Protocol::Tcp => "tcp",
+                Protocol::Udp => "udp",
+                Protocol::Sctp => "sctp",
+            };
+            write!(f, "{},{protocol}:{}", frontend.address, frontend.port)
+        };
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::AddressPort(frontend) => start(frontend, f),
+            Self::AddressPortAddress(frontend, address) => {
+                start(frontend, f)?;
+                write!(f, ",{address}")
+            }
+            Self::AddressPortNet(frontend, net) => {
+                start(frontend, f)?;
+                write!(f, ",{net}")
+            }
+            Self::Port(port) => write!(f, "{port}"),
+        }
+    }
+}

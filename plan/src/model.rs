@@ -1,0 +1,259 @@
+//! Services, endpoints and the node, valid by construction.
+//!
+//! The types carry what planning needs and nothing else: a cluster has hundreds of thousands of
+//! endpoints, and each is held in memory for as long as it lives.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+/// One of the two address families.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The transport protocols a Service can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+/// A namespaced name: of a Service or of an EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The Kubernetes namespace.
+    pub namespace: Arc<str>,
+    /// The name within it.
+    pub name: Arc<str>,
+}
+
+/// A Service's name.
+pub type ServiceName = ObjectName;
+
+/// An EndpointSlice's name.
+pub type SliceName = ObjectName;
+
+/// A Service that is to be balanced: it has an address, is not headless, is not an ExternalName,
+/// and is not left to another proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Namespace and name.
+    pub name: ServiceName,
+    /// `metadata.creationTimestamp` in seconds since 1970, 0 if unknown: where two Services claim
+    /// the same address and port, the older one has it.
+    pub created: i64,
+    /// `spec.type`.
+    pub kind: ServiceKind,
+    /// The IPv4 cluster address.
+    pub cluster_v4: Option<Ipv4Addr>,
+    /// The IPv6 cluster address.
+    pub cluster_v6: Option<Ipv6Addr>,
+    /// `spec.externalIPs`, both families.
+    pub external: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` whose `ipMode` is not `Proxy`, both families.
+    pub load_balancer: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`, both families; empty means "everyone".
+    pub source_ranges: Vec<IpNet>,
+    /// Session affinity by client address: how many seconds a client is remembered.
+    pub affinity: Option<u32>,
+    /// `spec.externalTrafficPolicy`.
+    pub external_policy: TrafficPolicy,
+    /// `spec.internalTrafficPolicy`.
+    pub internal_policy: TrafficPolicy,
+    /// `spec.healthCheckNodePort`.
+    pub health_check_node_port: Option<NonZeroU16>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+}
+
+/// `spec.type`, as far as it is balanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ServiceKind {
+    /// ClusterIP.
+    ClusterIp,
+    /// NodePort.
+    NodePort,
+    /// LoadBalancer.
+    LoadBalancer,
+}
+
+/// Whether all of the cluster's endpoints are meant, or this node's only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TrafficPolicy {
+    /// All endpoints.
+    #[default]
+    Cluster,
+    /// This node's endpoints.
+    Local,
+}
+
+/// One of `spec.ports`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name, empty if it has none. EndpointSlice ports are matched by it.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port that clients connect to.
+    pub port: NonZeroU16,
+    /// The port on each node.
+    pub node_port: Option<NonZeroU16>,
+}
+
+/// Some of a Service's endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Namespace and name.
+    pub name: SliceName,
+    /// The Service it belongs to (label `kubernetes.io/service-name`, same namespace).
+    pub service: ServiceName,
+    /// `addressType`.
+    pub family: Family,
+    /// The ports that every endpoint of the slice has.
+    pub ports: Vec<SlicePort>,
+    /// The endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One of a slice's `ports`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlicePort {
+    /// Its name, empty if it has none.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port that the pods listen on.
+    pub port: NonZeroU16,
+}
+
+/// One of a slice's `endpoints`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `addresses[0]`; of the slice's family.
+    pub address: IpAddr,
+    /// `conditions`.
+    pub conditions: Conditions,
+    /// `nodeName`.
+    pub node: Option<Arc<str>>,
+    /// `hints`; most endpoints have none.
+    pub hints: Option<Box<Hints>>,
+}
+
+/// An endpoint's `conditions`, with the API's meaning of absent ones filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// Absent means true.
+    pub ready: bool,
+    /// Absent means true.
+    pub serving: bool,
+    /// Absent means false.
+    pub terminating: bool,
+}
+
+/// An endpoint's `hints`: who should use it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hints {
+    /// `forZones[].name`.
+    pub zones: Vec<Arc<str>>,
+    /// `forNodes[].name`.
+    pub nodes: Vec<Arc<str>>,
+}
+
+/// What the Node object of this node says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// Label `topology.kubernetes.io/zone`.
+    pub zone: Option<Arc<str>>,
+    /// `status.addresses`: every InternalIP, then every ExternalIP, in their order.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+// === impl Family ===
+
+impl Family {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// The family of a network.
+    #[must_use]
+    pub fn of_net(net: &IpNet) -> Self {
+        Self::of(net.addr())
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+// === impl Protocol ===
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}
+
+// === impl ObjectName ===
+
+impl ObjectName {
+    /// A name from its two parts.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl Service ===
+
+impl Service {
+    /// The cluster address of a family.
+    #[must_use]
+    pub fn cluster_address(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.cluster_v4.map(IpAddr::V4),
+            Family::V6 => self.cluster_v6.map(IpAddr::V6),
+        }
+    }
+}
+
+// === impl Conditions ===
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Self { ready: true, serving: true, terminating: false }
+    }
+}

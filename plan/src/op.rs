@@ -1,0 +1,153 @@
+//! One kernel change as a value.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::model::Family;
+use crate::sets::SetId;
+
+/// A change to the kernel.
+///
+/// Sorting operations by [`Op::phase`] gives the order in which they are to be carried out: traffic
+/// never meets half a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Make the dummy interface.
+    CreateLink,
+    /// Make a set.
+    CreateSet(SetId),
+    /// Write a family's constant rules, all of them.
+    WriteLayer(Family),
+    /// Put an entry into a set.
+    AddEntry(SetId, Entry),
+    /// Make a virtual server.
+    CreateVirtualServer(Frontend, VirtualServer),
+    /// Change how a virtual server balances.
+    ChangeVirtualServer(Frontend, VirtualServer),
+    /// Give a virtual server another real server.
+    AddRealServer(Frontend, RealServer),
+    /// Change a real server's weight, or a forwarding method that is not ours.
+    ChangeRealServer(Frontend, RealServer),
+    /// Put an address on the dummy interface.
+    BindAddress(IpAddr),
+    /// Take an address off the dummy interface.
+    UnbindAddress(IpAddr),
+    /// Take a real server from its virtual server.
+    RemoveRealServer(Frontend, SocketAddr),
+    /// Remove a virtual server, and its real servers with it.
+    RemoveVirtualServer(Frontend),
+    /// Take an entry out of a set.
+    RemoveEntry(SetId, Entry),
+}
+
+/// What an operation is about: operations on the same thing supersede one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// The dummy interface.
+    Link,
+    /// A set.
+    Set(SetId),
+    /// A family's constant rules.
+    Layer(Family),
+    /// An entry of a set.
+    Entry(SetId, Entry),
+    /// A virtual server with its real servers.
+    VirtualServer(Frontend),
+    /// An address on the dummy interface.
+    Address(IpAddr),
+}
+
+/// When an operation's turn comes: the smaller first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Phase(u8);
+
+// === impl Op ===
+
+impl Op {
+    /// What it is about.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::CreateLink => Subject::Link,
+            Self::CreateSet(set) => Subject::Set(*set),
+            Self::WriteLayer(family) => Subject::Layer(*family),
+            Self::AddEntry(set, entry) | Self::RemoveEntry(set, entry) => {
+                Subject::Entry(*set, *entry)
+            }
+            Self::CreateVirtualServer(frontend, _)
+            | Self::ChangeVirtualServer(frontend, _)
+            | Self::RemoveVirtualServer(frontend)
+            | Self::AddRealServer(frontend, _)
+            | Self::ChangeRealServer(frontend, _)
+            | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
+            Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
+        }
+    }
+
+    /// When its turn comes. What carries traffic is complete before an address attracts it, and
+    /// loses the address before it is taken apart.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        Phase(match self {
+            Self::CreateLink => 0,
+            Self::CreateSet(_) => 1,
+            Self::WriteLayer(_) => 2,
+            Self::AddEntry(..) => 3,
+            Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 4,
+            Self::AddRealServer(..) | Self::ChangeRealServer(..) => 5,
+            Self::BindAddress(_) => 6,
+            Self::UnbindAddress(_) => 7,
+            Self::RemoveRealServer(..) => 8,
+            Self::RemoveVirtualServer(_) => 9,
+            Self::RemoveEntry(..) => 10,
+        })
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CreateLink => write!(f, "create interface {}", crate::kernel::LINK),
+            Self::CreateSet(set) => write!(f, "create set {set} type {}", set.set_type().name()),
+            Self::WriteLayer(family) => write!(f, "write {family} rules"),
+            Self::AddEntry(set, entry) => write!(f, "add {entry} to set {set}"),
+            Self::RemoveEntry(set, entry) => write!(f, "remove {entry} from set {set}"),
+            Self::CreateVirtualServer(frontend, server) => {
+                write!(f, "create virtual server {frontend} {server}")
+            }
+            Self::ChangeVirtualServer(frontend, server) => {
+                write!(f, "change virtual server {frontend} to {server}")
+            }
+            Self::RemoveVirtualServer(frontend) => write!(f, "remove virtual server {frontend}"),
+            Self::AddRealServer(frontend, server) => {
+                write!(f, "add real server {server} to {frontend}")
+            }
+            Self::ChangeRealServer(frontend, server) => {
+                write!(f, "change real server of {frontend} to {server}")
+            }
+            Self::RemoveRealServer(frontend, server) => {
+                write!(f, "remove real server {server} from {frontend}")
+            }
+            Self::BindAddress(address) => {
+                write!(f, "add address {address} to {}", crate::kernel::LINK)
+            }
+            Self::UnbindAddress(address) => {
+                write!(f, "remove address {address} from {}", crate::kernel::LINK)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link => write!(f, "interface {}", crate::kernel::LINK),
+            Self::Set(set) => write!(f, "set {set}"),
+            Self::Layer(family) => write!(f, "{family} rules"),
+            Self::Entry(set, entry) => write!(f, "entry {entry} of set {set}"),
+            Self::VirtualServer(frontend) => write!(f, "virtual server {frontend}"),
+            Self::Address(address) => write!(f, "address {address}"),
+        }
+    }
+}

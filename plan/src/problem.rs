@@ -1,0 +1,53 @@
+//! What is wrong with the input, in words for the person who can mend it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::kernel::Frontend;
+use crate::model::{Family, ServiceName};
+
+/// Something that keeps a part of a Service from being served as written. The rest of it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Problem {
+    /// An address that no Service may have: unspecified, loopback, link-local, multicast.
+    ImpossibleAddress {
+        /// Where it was written, such as `spec.externalIPs`.
+        field: &'static str,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Another Service, an older one, has this address and port already.
+    FrontendTaken {
+        /// What both claim.
+        frontend: Frontend,
+        /// Who has it.
+        owner: ServiceName,
+    },
+    /// No address of this node may serve node ports of this family.
+    NoNodePortAddress {
+        /// The family.
+        family: Family,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ImpossibleAddress { field, address } => write!(
+                f,
+                "{field}: {address} is not an address that a Service can have \
+                 (unspecified, loopback, link-local or multicast); it is left out"
+            ),
+            Self::FrontendTaken { frontend, owner } => write!(
+                f,
+                "{frontend} already belongs to Service {owner}, which is older; \
+                 give one of the two another address or port"
+            ),
+            Self::NoNodePortAddress { family } => write!(
+                f,
+                "no {family} address of this node may serve node ports: \
+                 none is inside the configured node port addresses"
+            ),
+        }
+    }
+}
