@@ -1,0 +1,224 @@
+//! Echo servers: what runs in a pod.
+//!
+//! Each line of a request is answered with one line `NAME PEER`: who answered, and which source
+//! address and port the request seemed to come from. A UDP datagram is one request, whatever is in
+//! it. Connections stay open until the other side closes them or the server stops.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use socket2::Socket;
+
+use crate::cluster::Host;
+use crate::namespace::Namespace;
+use crate::protocol::Protocol;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A running server. Dropping it closes its sockets and all its connections and ends its thread.
+#[derive(Debug)]
+pub struct Server {
+    /// Closing this end wakes the thread and tells it to go.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Everything the server's thread holds.
+struct Counter {
+    name: String,
+    stop: UnixStream,
+    listeners: Vec<Socket>,
+    datagrams: Vec<UdpSocket>,
+    connections: Vec<OpenConnection>,
+}
+
+struct OpenConnection {
+    socket: Socket,
+    answer: Vec<u8>,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Listens on all of a host's addresses, on each given protocol and port, under the host's
+    /// name.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn start(host: &Host, ports: &[(Protocol, u16)]) -> Result<Self> {
+        let listen: Vec<(Protocol, SocketAddr)> = host
+            .addresses()
+            .into_iter()
+            .flat_map(|address: IpAddr| {
+                ports.iter().map(move |(protocol, port)| (*protocol, (address, *port).into()))
+            })
+            .collect();
+        Self::bind(&host.namespace, &host.name, &listen)
+    }
+
+    /// Listens on exactly these addresses inside a namespace and answers as `name`.
+    ///
+    /// Binding to one address each, never to all, proves that a request was sent to just that
+    /// endpoint, makes UDP answer from the address it was asked at, and keeps SCTP from offering
+    /// its other addresses to the peer.
+    ///
+    /// # Errors
+    /// When `name` is not one word, an address is not there or in use, or the kernel does not
+    /// have the protocol. Nothing listens then.
+    pub fn bind(
+        namespace: &Namespace,
+        name: &str,
+        listen: &[(Protocol, SocketAddr)],
+    ) -> Result<Self> {
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            bail!("a server's name must be one word, got {name:?}");
+        }
+        let (stop, stopped) = UnixStream::pair().context("making a stop signal")?;
+        let mut counter = Counter {
+            name: name.to_owned(),
+            stop: stopped,
+            listeners: Vec::new(),
+            datagrams: Vec::new(),
+            connections: Vec::new(),
+        };
+        namespace.enter(|| {
+            listen.iter().try_for_each(|(protocol, address)| {
+                counter
+                    .listen(*protocol, *address)
+                    .with_context(|| format!("{name} listening on {protocol} {address}"))
+            })
+        })??;
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || counter.serve())
+            .with_context(|| format!("starting the thread of server {name}"))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("a server's thread panicked");
+        }
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    fn listen(&mut self, protocol: Protocol, address: SocketAddr) -> io::Result<()> {
+        let socket = protocol.socket(address)?;
+        if protocol.has_connections() {
+            // A server that comes back must not wait for its former connections to be forgotten.
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&address.into())?;
+        socket.set_nonblocking(true)?;
+        if protocol.has_connections() {
+            socket.listen(BACKLOG)?;
+            self.listeners.push(socket);
+        } else {
+            self.datagrams.push(socket.into());
+        }
+        Ok(())
+    }
+
+    fn serve(mut self) {
+        while let Ok(ready) = self.wait() {
+            let mut ready = ready.into_iter();
+            let mut is_ready = || ready.next() == Some(true);
+            if is_ready() {
+                return;
+            }
+            let mut accepted = Vec::new();
+            for listener in &self.listeners {
+                if is_ready() {
+                    accept_all(listener, &self.name, &mut accepted);
+                }
+            }
+            for datagrams in &self.datagrams {
+                if is_ready() {
+                    answer_all(datagrams, &self.name);
+                }
+            }
+            self.connections.retain_mut(|connection| !is_ready() || connection.answer().is_ok());
+            self.connections.append(&mut accepted);
+        }
+    }
+
+    /// Waits until something happens. One flag each: the stop signal, then every socket in the
+    /// order of the fields.
+    fn wait(&self) -> io::Result<Vec<bool>> {
+        let sockets = self
+            .listeners
+            .iter()
+            .map(|socket| PollFd::new(socket, PollFlags::IN))
+            .chain(self.datagrams.iter().map(|socket| PollFd::new(socket, PollFlags::IN)))
+            .chain(self.connections.iter().map(|open| PollFd::new(&open.socket, PollFlags::IN)));
+        let mut polled: Vec<PollFd<'_>> =
+            std::iter::once(PollFd::new(&self.stop, PollFlags::IN)).chain(sockets).collect();
+        loop {
+            match poll(&mut polled, None) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(polled.iter().map(|one| !one.revents().is_empty()).collect())
+    }
+}
+
+fn accept_all(listener: &Socket, name: &str, accepted: &mut Vec<OpenConnection>) {
+    // Any error ends the round: there is nobody left, or the one who came has gone again.
+    while let Ok((socket, peer)) = listener.accept() {
+        if let Some(peer) = peer.as_socket()
+            && socket.set_nonblocking(true).is_ok()
+        {
+            accepted.push(OpenConnection { socket, answer: answer_line(name, peer) });
+        }
+    }
+}
+
+fn answer_all(datagrams: &UdpSocket, name: &str) {
+    let mut request = [0; 2048];
+    while let Ok((_, peer)) = datagrams.recv_from(&mut request) {
+        // An answer that cannot be sent is a lost datagram, which the asking side will notice.
+        let _ = datagrams.send_to(&answer_line(name, peer), peer);
+    }
+}
+
+fn answer_line(name: &str, peer: SocketAddr) -> Vec<u8> {
+    format!("{name} {peer}\n").into_bytes()
+}
+
+// === impl OpenConnection ===
+
+impl OpenConnection {
+    /// Answers each line that has arrived. An error means that the connection is over; a peer
+    /// that lets answers pile up until the socket is full is treated so as well.
+    fn answer(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 2048];
+        loop {
+            let length = match self.socket.read(&mut chunk) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let lines = chunk.iter().take(length).filter(|byte| **byte == b'\n').count();
+            for _ in 0..lines {
+                self.socket.write_all(&self.answer)?;
+            }
+        }
+    }
+}
