@@ -85,6 +85,12 @@ impl Op {
         }
     }
 
+    /// Whether it makes what everything else rests on: the interface, a set, the rules.
+    #[must_use]
+    pub const fn is_foundation(&self) -> bool {
+        matches!(self, Self::CreateLink | Self::CreateSet(_) | Self::WriteLayer(_))
+    }
+
     /// When its turn comes. What carries traffic is complete before an address attracts it, and
     /// loses the address before it is taken apart.
     #[must_use]

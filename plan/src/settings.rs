@@ -20,6 +20,8 @@ pub struct Settings {
     pub masquerade_all: bool,
     /// The bit of the packet mark that means "masquerade this", 0 to 31.
     pub masquerade_bit: u8,
+    /// Whether masquerading picks source ports at random (`--random-fully`, iptables 1.6.2).
+    pub random_fully: bool,
     /// How traffic from this node's own pods is recognised, which then is not masqueraded.
     pub local_detection: LocalDetection,
     /// Where NodePorts are served: addresses inside these; empty means every address of the node.
@@ -66,6 +68,7 @@ impl Settings {
             scheduler: SchedulerName::default(),
             masquerade_all: false,
             masquerade_bit: 14,
+            random_fully: true,
             local_detection: LocalDetection::None,
             node_port_addresses: Vec::new(),
             exclude: Vec::new(),
