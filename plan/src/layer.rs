@@ -1,0 +1,359 @@
+//! The constant iptables layer, as data.
+//!
+//! IPVS balances; what it does not do (masquerading, source ranges, keeping service addresses from
+//! being a door to the node's own ports) is done by iptables rules that look things up in the sets
+//! of [`sets`](crate::sets). Number and text of these rules depend on the settings alone: never on
+//! how many services there are, nor on whether a set is empty, because a rule that looks into an
+//! empty set matches nothing. So they are written once, and then only watched.
+//!
+//! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes
+//! as little as possible, and what people know from runbooks stays true.
+//!
+//! Rules are held in the text that `iptables-save` 1.8 prints for them.
+
+mod chains;
+mod saved;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::model::Family;
+use crate::settings::{LocalDetection, Settings};
+
+pub use saved::{ChainDifference, Comparison};
+
+use saved::Saved;
+
+/// The constant rules of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    family: Family,
+    chains: Vec<Chain>,
+}
+
+/// What decides the rules of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerSettings {
+    masquerade_all: bool,
+    /// One bit set: the packet mark that means "masquerade this".
+    mark: u32,
+    local: LocalTraffic,
+    random_fully: bool,
+}
+
+/// What traffic from this node's own pods looks like, for one family.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LocalTraffic {
+    /// That is not known.
+    #[default]
+    Unknown,
+    /// It comes from inside this network.
+    Cidr(IpNet),
+    /// It arrives by this bridge.
+    Bridge(Arc<str>),
+    /// It arrives by an interface whose name begins so.
+    Prefix(Arc<str>),
+}
+
+/// The two tables that are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Table {
+    /// `nat`
+    Nat,
+    /// `filter`
+    Filter,
+}
+
+/// A chain that is ours, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Its table.
+    pub table: Table,
+    /// Its name.
+    pub name: &'static str,
+    /// Its rules in order, each as `iptables-save` prints it, without `-A` and the chain's name.
+    pub rules: Vec<String>,
+}
+
+/// A rule of a built-in chain that leads into one of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Jump {
+    /// Its table.
+    pub table: Table,
+    /// The built-in chain.
+    pub from: &'static str,
+    /// Our chain.
+    pub to: &'static str,
+    comment: &'static str,
+}
+
+/// Settings that no rule can be made of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLayerSettings {
+    /// A packet mark has 32 bits.
+    #[error("masquerade bit {0}: a packet mark has the bits 0 to 31")]
+    MasqueradeBit(u8),
+    /// Not an interface's name.
+    #[error(
+        "local traffic by interface {0:?}: an interface's name, or the beginning of one, has 1 to \
+         15 (a beginning: 14) visible ASCII characters without /, :, quotes and backslashes, and \
+         does not end in +, which iptables reads as \"whatever follows\""
+    )]
+    InterfaceName(String),
+}
+
+/// The jumps, in the order in which they are put before everything else of the built-in chain: of
+/// two from the same chain the later one comes to stand first.
+pub const JUMPS: [Jump; 9] = [
+    Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", "kubernetes service portals"),
+    Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", "kubernetes service portals"),
+    Jump::new(Table::Nat, "POSTROUTING", "KUBE-POSTROUTING", "kubernetes postrouting rules"),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", "kubernetes forwarding rules"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-NODE-PORT", "kubernetes health check rules"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", "kubernetes ipvs access filter"),
+    Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
+];
+
+// === impl Layer ===
+
+impl Layer {
+    /// The rules of a family.
+    #[must_use]
+    pub fn new(family: Family, settings: &LayerSettings) -> Self {
+        Self { family, chains: chains::chains(family, settings) }
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Our chains: those of `nat` first.
+    #[must_use]
+    pub fn chains(&self) -> &[Chain] {
+        &self.chains
+    }
+
+    /// What is there, compared with what should be.
+    ///
+    /// `saved` is what `iptables-save` prints, for both tables at least, of either variant, with
+    /// or without counters. Everything that is not ours is passed over. Rules are compared by
+    /// meaning: quoting, the order of matches within a rule and how an address is written do not
+    /// count, since they vary between versions. A jump is there if it is anywhere in its built-in
+    /// chain.
+    #[must_use]
+    pub fn compare(&self, saved: &str) -> Comparison {
+        saved::compare(self, &Saved::parse(saved))
+    }
+
+    /// Input for `iptables-restore --noflush` that writes all our chains from scratch and puts the
+    /// missing jumps in front. Each table changes in one step, and nothing else in it is touched.
+    #[must_use]
+    pub fn restore_input(&self, missing_jumps: &[Jump]) -> String {
+        let mut input = String::new();
+        for table in Table::BOTH {
+            let chains = || self.chains.iter().filter(|chain| chain.table == table);
+            begin(&mut input, table);
+            for chain in chains() {
+                declare(&mut input, chain.name);
+            }
+            for chain in chains() {
+                for rule in &chain.rules {
+                    line(&mut input, format_args!("-A {} {rule}", chain.name));
+                }
+            }
+            // From the constant list, so that the order is right whatever the caller's was.
+            for jump in JUMPS.iter().filter(|jump| jump.table == table) {
+                if missing_jumps.contains(jump) {
+                    line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
+                }
+            }
+            commit(&mut input);
+        }
+        input
+    }
+
+    /// Input for `iptables-restore --noflush` that takes away our jumps and chains, as far as
+    /// `saved` (what `iptables-save` prints) has them. A chain that somebody else's rule still
+    /// leads into is emptied and stays, since the kernel would refuse to remove it.
+    ///
+    /// None when nothing of ours is there.
+    #[must_use]
+    pub fn removal_input(&self, saved: &str) -> Option<String> {
+        let saved = Saved::parse(saved);
+        let mut input = String::new();
+        for table in Table::BOTH {
+            let present: Vec<&Chain> = self
+                .chains
+                .iter()
+                .filter(|chain| chain.table == table && saved.has_chain(table, chain.name))
+                .collect();
+            // A jump cannot be there without the chain that it leads to.
+            if present.is_empty() {
+                continue;
+            }
+            begin(&mut input, table);
+            for chain in &present {
+                declare(&mut input, chain.name);
+            }
+            for jump in JUMPS.iter().filter(|jump| jump.table == table) {
+                for _ in 0..saved.count(jump) {
+                    line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
+                }
+            }
+            for chain in &present {
+                if !saved.is_used_by_others(self, table, chain.name) {
+                    line(&mut input, format_args!("-X {}", chain.name));
+                }
+            }
+            commit(&mut input);
+        }
+        (!input.is_empty()).then_some(input)
+    }
+}
+
+fn begin(input: &mut String, table: Table) {
+    line(input, format_args!("*{table}"));
+}
+
+/// Makes a chain, or empties it if it is there.
+fn declare(input: &mut String, chain: &str) {
+    line(input, format_args!(":{chain} - [0:0]"));
+}
+
+fn commit(input: &mut String) {
+    line(input, format_args!("COMMIT"));
+}
+
+fn line(input: &mut String, text: fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(input, "{text}");
+}
+
+// === impl LayerSettings ===
+
+impl LayerSettings {
+    /// What decides the rules. `random_fully` is whether iptables knows that option (1.6.2 on).
+    ///
+    /// # Errors
+    /// When the bit is not one of a mark's, or the interface name could be no interface's.
+    pub fn new(
+        masquerade_all: bool,
+        masquerade_bit: u8,
+        local: LocalTraffic,
+        random_fully: bool,
+    ) -> Result<Self, InvalidLayerSettings> {
+        let mark = 1_u32
+            .checked_shl(masquerade_bit.into())
+            .ok_or(InvalidLayerSettings::MasqueradeBit(masquerade_bit))?;
+        Ok(Self { masquerade_all, mark, local: local.checked()?, random_fully })
+    }
+
+    /// What the operator's settings mean for a family. `pod_cidrs` are the Node's, both families.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn resolve(
+        settings: &Settings,
+        family: Family,
+        pod_cidrs: &[IpNet],
+        random_fully: bool,
+    ) -> Result<Self, InvalidLayerSettings> {
+        let first_of_family = |nets: &[IpNet]| {
+            nets.iter()
+                .find(|net| Family::of_net(net) == family)
+                .map_or(LocalTraffic::Unknown, |net| LocalTraffic::Cidr(*net))
+        };
+        let local = match &settings.local_detection {
+            LocalDetection::None => LocalTraffic::Unknown,
+            LocalDetection::ClusterCidr(nets) => first_of_family(nets),
+            LocalDetection::NodeCidr => first_of_family(pod_cidrs),
+            LocalDetection::BridgeInterface(name) => LocalTraffic::Bridge(Arc::clone(name)),
+            LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
+        };
+        Self::new(settings.masquerade_all, settings.masquerade_bit, local, random_fully)
+    }
+}
+
+// === impl LocalTraffic ===
+
+impl LocalTraffic {
+    /// The kernel's `IFNAMSIZ` (include/uapi/linux/if.h) counts the ending zero.
+    const MOST_OCTETS: usize = 15;
+
+    /// Only what can be written into a rule and read back the same.
+    fn checked(self) -> Result<Self, InvalidLayerSettings> {
+        let (name, most_octets) = match &self {
+            Self::Unknown => return Ok(self),
+            Self::Cidr(net) => return Ok(Self::Cidr(net.trunc())),
+            Self::Bridge(name) => (name, Self::MOST_OCTETS),
+            // The + after it takes one.
+            Self::Prefix(name) => (name, Self::MOST_OCTETS - 1),
+        };
+        let is_plain = |octet: u8| octet.is_ascii_graphic() && !b"/:\"'\\!".contains(&octet);
+        if (1..=most_octets).contains(&name.len())
+            && name.bytes().all(is_plain)
+            && !name.ends_with('+')
+        {
+            Ok(self)
+        } else {
+            Err(InvalidLayerSettings::InterfaceName(name.to_string()))
+        }
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// Both, in the order in which they are written.
+    pub const BOTH: [Self; 2] = [Self::Nat, Self::Filter];
+
+    /// As iptables names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nat => "nat",
+            Self::Filter => "filter",
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// === impl Jump ===
+
+impl Jump {
+    const fn new(
+        table: Table,
+        from: &'static str,
+        to: &'static str,
+        comment: &'static str,
+    ) -> Self {
+        Self { table, from, to, comment }
+    }
+
+    /// Its text, as `iptables-save` prints it, without `-A` and the built-in chain's name.
+    #[must_use]
+    pub fn rule(&self) -> String {
+        format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
+    }
+}
+
+impl fmt::Display for Jump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} to {}", self.table, self.from, self.to)
+    }
+}

@@ -1,0 +1,247 @@
+//! The text of the rules.
+
+use ipnet::IpNet;
+
+use super::{Chain, LayerSettings, LocalTraffic, Table};
+use crate::model::Family;
+use crate::sets::{SetId, SetKind};
+
+/// Writes the rules of one family.
+struct Writer<'a> {
+    family: Family,
+    settings: &'a LayerSettings,
+}
+
+/// Every chain, in the order in which kube-proxy makes them.
+pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
+    let writer = Writer { family, settings };
+    let nat = |name, rules| Chain { table: Table::Nat, name, rules };
+    let filter = |name, rules| Chain { table: Table::Filter, name, rules };
+    vec![
+        nat("KUBE-SERVICES", writer.services()),
+        nat("KUBE-POSTROUTING", writer.postrouting()),
+        nat("KUBE-NODE-PORT", writer.node_port()),
+        nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
+        nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
+        filter("KUBE-FORWARD", writer.forward()),
+        filter("KUBE-NODE-PORT", writer.health_check()),
+        filter("KUBE-PROXY-FIREWALL", writer.firewall()),
+        filter("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
+        filter("KUBE-IPVS-FILTER", writer.ipvs_filter()),
+        // kube-proxy has a rule here for every load-balancer address and port that this node may
+        // not use, which makes the number of rules grow with the services. So the chain is there
+        // and empty: source ranges are not yet enforced on what the node itself sends.
+        filter("KUBE-IPVS-OUT-FILTER", Vec::new()),
+    ]
+}
+
+/// What kube-proxy says about a set in a rule that looks into it.
+const fn comment(kind: SetKind) -> &'static str {
+    match kind {
+        SetKind::LoopBack => {
+            "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose"
+        }
+        SetKind::ClusterIp => "Kubernetes service cluster ip + port for masquerade purpose",
+        SetKind::ExternalIp => {
+            "Kubernetes service external ip + port for masquerade and filter purpose"
+        }
+        SetKind::ExternalIpLocal => {
+            "Kubernetes service external ip + port with externalTrafficPolicy=local"
+        }
+        SetKind::LoadBalancer => "Kubernetes service lb portal",
+        SetKind::LoadBalancerFirewall => {
+            "Kubernetes service load balancer ip + port for load balancer with sourceRange"
+        }
+        SetKind::LoadBalancerLocal => {
+            "Kubernetes service load balancer ip + port with externalTrafficPolicy=local"
+        }
+        SetKind::LoadBalancerSourceIp => {
+            "Kubernetes service load balancer ip + port + source IP for packet filter purpose"
+        }
+        SetKind::LoadBalancerSourceCidr => {
+            "Kubernetes service load balancer ip + port + source cidr for packet filter purpose"
+        }
+        SetKind::NodePortTcp => "Kubernetes nodeport TCP port for masquerade purpose",
+        SetKind::NodePortLocalTcp => {
+            "Kubernetes nodeport TCP port with externalTrafficPolicy=local"
+        }
+        SetKind::NodePortUdp => "Kubernetes nodeport UDP port for masquerade purpose",
+        SetKind::NodePortLocalUdp => {
+            "Kubernetes nodeport UDP port with externalTrafficPolicy=local"
+        }
+        SetKind::NodePortSctp => {
+            r"Kubernetes nodeport SCTP port for masquerade purpose with type \'hash ip:port\'"
+        }
+        SetKind::NodePortLocalSctp => {
+            r"Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type \'hash ip:port\'"
+        }
+        SetKind::HealthCheckNodePort => "Kubernetes health check node port",
+        SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
+    }
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    /// Looks into a set.
+    fn lookup(&self, kind: SetKind, directions: &str) -> String {
+        let set = SetId { kind, family: self.family };
+        format!("-m set --match-set {set} {directions}")
+    }
+
+    /// Looks into a set and says what for.
+    fn commented(&self, kind: SetKind, directions: &str) -> String {
+        format!("-m comment --comment \"{}\" {}", comment(kind), self.lookup(kind, directions))
+    }
+
+    /// The mark, as `value/mask`.
+    fn mark(&self) -> String {
+        let mark = self.settings.mark;
+        format!("{mark:#x}/{mark:#x}")
+    }
+
+    fn services(&self) -> Vec<String> {
+        let loopback = match self.family {
+            Family::V4 => "127.0.0.0/8",
+            Family::V6 => "::1/128",
+        };
+        let load_balancer = self.commented(SetKind::LoadBalancer, "dst,dst");
+        let external = self.commented(SetKind::ExternalIp, "dst,dst");
+        let external_local = self.commented(SetKind::ExternalIpLocal, "dst,dst");
+        // Accepted is what comes from outside (neither by a bridge's port nor from the node itself),
+        // and what is for an address of this node.
+        let outside = "-m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT";
+        let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
+
+        let mut rules = vec![
+            format!("-s {loopback} -j RETURN"),
+            format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
+        ];
+        rules.extend(self.cluster_masquerade());
+        rules.extend([
+            format!("{external} -j KUBE-MARK-MASQ"),
+            format!("{external} {outside}"),
+            format!("{external} {node}"),
+            format!("{external_local} {outside}"),
+            format!("{external_local} {node}"),
+            "-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT".to_owned(),
+            // Accepting ends the traversal: no other program's DNAT may take service traffic.
+            format!("{} -j ACCEPT", self.lookup(SetKind::ClusterIp, "dst,dst")),
+            format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
+        ]);
+        rules
+    }
+
+    /// Which traffic to cluster addresses is masqueraded.
+    fn cluster_masquerade(&self) -> Option<String> {
+        let (not_local, directions) = match &self.settings.local {
+            _ if self.settings.masquerade_all => (String::new(), "dst,dst"),
+            // All traffic is local. iptables-nft refuses `! -s 0.0.0.0/0`, which matches nothing.
+            LocalTraffic::Cidr(net) if net.prefix_len() == 0 => return None,
+            LocalTraffic::Cidr(net) => (format!("! -s {} ", with_prefix(net)), "dst,dst"),
+            LocalTraffic::Bridge(name) => (format!("! -i {name} "), "dst,dst"),
+            LocalTraffic::Prefix(name) => (format!("! -i {name}+ "), "dst,dst"),
+            // At least the node's own connections that took a service address as their source:
+            // the answers to those would never come back.
+            LocalTraffic::Unknown => (String::new(), "src,dst"),
+        };
+        let cluster = self.commented(SetKind::ClusterIp, directions);
+        Some(format!("{not_local}{cluster} -j KUBE-MARK-MASQ"))
+    }
+
+    fn postrouting(&self) -> Vec<String> {
+        let mark = self.mark();
+        let random_fully = if self.settings.random_fully { " --random-fully" } else { "" };
+        vec![
+            format!("{} -j MASQUERADE", self.commented(SetKind::LoopBack, "dst,dst,src")),
+            format!("-m mark ! --mark {mark} -j RETURN"),
+            // Cleared, so that a packet that passes here again is not masqueraded again.
+            format!("-j MARK --set-xmark {:#x}/0x0", self.settings.mark),
+            format!(
+                "-m comment --comment \"kubernetes service traffic requiring SNAT\" \
+                 -j MASQUERADE{random_fully}"
+            ),
+        ]
+    }
+
+    fn node_port(&self) -> Vec<String> {
+        let rule = |protocol, kind, directions, target| {
+            format!("-p {protocol} {} -j {target}", self.commented(kind, directions))
+        };
+        vec![
+            rule("tcp", SetKind::NodePortLocalTcp, "dst", "RETURN"),
+            rule("tcp", SetKind::NodePortTcp, "dst", "KUBE-MARK-MASQ"),
+            rule("udp", SetKind::NodePortLocalUdp, "dst", "RETURN"),
+            rule("udp", SetKind::NodePortUdp, "dst", "KUBE-MARK-MASQ"),
+            rule("sctp", SetKind::NodePortLocalSctp, "dst,dst", "RETURN"),
+            rule("sctp", SetKind::NodePortSctp, "dst,dst", "KUBE-MARK-MASQ"),
+        ]
+    }
+
+    fn load_balancer(&self) -> Vec<String> {
+        vec![
+            format!("{} -j RETURN", self.commented(SetKind::LoadBalancerLocal, "dst,dst")),
+            "-j KUBE-MARK-MASQ".to_owned(),
+        ]
+    }
+
+    fn mark_masquerade(&self) -> Vec<String> {
+        vec![format!("-j MARK --set-xmark {}", self.mark())]
+    }
+
+    fn forward(&self) -> Vec<String> {
+        vec![
+            format!(
+                "-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {} -j ACCEPT",
+                self.mark()
+            ),
+            "-m comment --comment \"kubernetes forwarding conntrack rule\" \
+             -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+                .to_owned(),
+        ]
+    }
+
+    fn health_check(&self) -> Vec<String> {
+        vec![format!("{} -j ACCEPT", self.commented(SetKind::HealthCheckNodePort, "dst"))]
+    }
+
+    fn firewall(&self) -> Vec<String> {
+        let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
+        vec![format!("{restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
+    }
+
+    fn source_ranges(&self) -> Vec<String> {
+        let allowed = |kind| format!("{} -j RETURN", self.commented(kind, "dst,dst,src"));
+        vec![
+            allowed(SetKind::LoadBalancerSourceCidr),
+            allowed(SetKind::LoadBalancerSourceIp),
+            "-j DROP".to_owned(),
+        ]
+    }
+
+    /// Rejects new connections to a service address on a port that is no service's: the address is
+    /// on an interface of the node, and would lead to whatever listens on all of its addresses.
+    fn ipvs_filter(&self) -> Vec<String> {
+        let allowed = |kind, directions| format!("{} -j RETURN", self.lookup(kind, directions));
+        let unreachable = match self.family {
+            Family::V4 => "icmp-port-unreachable",
+            Family::V6 => "icmp6-port-unreachable",
+        };
+        vec![
+            allowed(SetKind::LoadBalancer, "dst,dst"),
+            allowed(SetKind::ClusterIp, "dst,dst"),
+            allowed(SetKind::ExternalIp, "dst,dst"),
+            allowed(SetKind::ExternalIpLocal, "dst,dst"),
+            allowed(SetKind::HealthCheckNodePort, "dst"),
+            format!(
+                "-m conntrack --ctstate NEW {} -j REJECT --reject-with {unreachable}",
+                self.lookup(SetKind::IpvsAddresses, "dst")
+            ),
+        ]
+    }
+}
+
+/// Always with the prefix length, as `iptables-save` prints it.
+fn with_prefix(net: &IpNet) -> String {
+    format!("{}/{}", net.network(), net.prefix_len())
+}

@@ -1,0 +1,250 @@
+//! Reading what `iptables-save` prints, and comparing.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use ipnet::IpNet;
+
+use super::{JUMPS, Jump, Layer, Table};
+
+/// What is there, compared with what should be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Comparison {
+    /// Jumps that are not there, in the order of [`JUMPS`].
+    pub missing_jumps: Vec<Jump>,
+    /// Chains of ours that are not as they should be, each with what differs first.
+    pub differing: Vec<ChainDifference>,
+}
+
+/// What differs first in a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChainDifference {
+    /// There is no such chain.
+    Absent {
+        /// Its table.
+        table: Table,
+        /// Its name.
+        chain: &'static str,
+    },
+    /// A rule is missing, is another one, or is one too many.
+    Rule {
+        /// The chain's table.
+        table: Table,
+        /// The chain.
+        chain: &'static str,
+        /// The rule's place in the chain, from 1.
+        number: usize,
+        /// The rule that should be there; none: the chain should have ended.
+        wanted: Option<String>,
+        /// The rule that is there; none: the chain ended.
+        found: Option<String>,
+    },
+}
+
+/// The rules of the two tables, as saved.
+pub(super) struct Saved<'a> {
+    by_chain: HashMap<(Table, &'a str), Vec<&'a str>>,
+}
+
+/// A rule's words, in groups that can stand in any order: `-s …`, `! -i …`, `-m set …`, `-j …`.
+type Meaning = Vec<Vec<String>>;
+
+pub(super) fn compare(layer: &Layer, saved: &Saved<'_>) -> Comparison {
+    let missing_jumps = JUMPS.iter().filter(|jump| saved.count(jump) == 0).copied().collect();
+    let differing = layer
+        .chains()
+        .iter()
+        .filter_map(|chain| {
+            let (table, name) = (chain.table, chain.name);
+            let Some(found) = saved.by_chain.get(&(table, name)) else {
+                return Some(ChainDifference::Absent { table, chain: name });
+            };
+            let wanted = &chain.rules;
+            (0..wanted.len().max(found.len()))
+                .map(|at| (at, wanted.get(at), found.get(at)))
+                .find(|(_, wanted, found)| {
+                    wanted.map(|rule| meaning(rule)) != found.map(|rule| meaning(rule))
+                })
+                .map(|(at, wanted, found)| ChainDifference::Rule {
+                    table,
+                    chain: name,
+                    number: at + 1,
+                    wanted: wanted.cloned(),
+                    found: found.map(|rule| (*rule).to_owned()),
+                })
+        })
+        .collect();
+    Comparison { missing_jumps, differing }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// Whether everything is as it should be.
+    #[must_use]
+    pub fn matches(&self) -> bool {
+        self.missing_jumps.is_empty() && self.differing.is_empty()
+    }
+}
+
+impl fmt::Display for Comparison {
+    /// What is not as it should be, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.matches() {
+            return f.write_str("all rules are as they should be");
+        }
+        let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
+        let chains = self.differing.iter().map(ToString::to_string);
+        f.write_str(&jumps.chain(chains).collect::<Vec<_>>().join("; "))
+    }
+}
+
+// === impl ChainDifference ===
+
+impl fmt::Display for ChainDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent { table, chain } => write!(f, "{table}: chain {chain} is missing"),
+            Self::Rule { table, chain, number, wanted, found } => {
+                write!(f, "{table}: {chain} rule {number} ")?;
+                match (wanted, found) {
+                    (Some(wanted), Some(found)) => {
+                        write!(f, "should be `{wanted}` and is `{found}`")
+                    }
+                    (Some(wanted), None) => write!(f, "is missing: `{wanted}`"),
+                    (None, Some(found)) => write!(f, "should not be there: `{found}`"),
+                    (None, None) => f.write_str("is as it should be"),
+                }
+            }
+        }
+    }
+}
+
+// === impl Saved ===
+
+impl<'a> Saved<'a> {
+    pub(super) fn parse(text: &'a str) -> Self {
+        let mut by_chain: HashMap<_, Vec<&str>> = HashMap::new();
+        let mut current = None;
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix('*') {
+                current = Table::BOTH.into_iter().find(|table| table.name() == name);
+            }
+            let Some(table) = current else { continue };
+            if let Some(declaration) = line.strip_prefix(':') {
+                let name = declaration.split_whitespace().next().unwrap_or_default();
+                by_chain.entry((table, name)).or_default();
+            } else if let Some((chain, rule)) =
+                without_counters(line).strip_prefix("-A ").map(first_word)
+            {
+                by_chain.entry((table, chain)).or_default().push(rule);
+            }
+        }
+        Self { by_chain }
+    }
+
+    pub(super) fn has_chain(&self, table: Table, chain: &str) -> bool {
+        self.by_chain.contains_key(&(table, chain))
+    }
+
+    /// How many times a jump is there.
+    pub(super) fn count(&self, jump: &Jump) -> usize {
+        let wanted = meaning(&jump.rule());
+        self.by_chain
+            .get(&(jump.table, jump.from))
+            .map_or(0, |rules| rules.iter().filter(|rule| meaning(rule) == wanted).count())
+    }
+
+    /// Whether a rule that is neither in one of the layer's chains nor one of its jumps leads into
+    /// a chain.
+    pub(super) fn is_used_by_others(&self, layer: &Layer, table: Table, chain: &str) -> bool {
+        let is_ours = |from: &str, rule: &str| {
+            layer.chains().iter().any(|ours| (ours.table, ours.name) == (table, from))
+                || JUMPS.iter().any(|jump| {
+                    (jump.table, jump.from) == (table, from)
+                        && meaning(&jump.rule()) == meaning(rule)
+                })
+        };
+        self.by_chain
+            .iter()
+            .filter(|((in_table, _), _)| *in_table == table)
+            .flat_map(|((_, from), rules)| rules.iter().map(move |rule| (from, rule)))
+            .any(|(from, rule)| leads_to(rule, chain) && !is_ours(from, rule))
+    }
+}
+
+fn leads_to(rule: &str, chain: &str) -> bool {
+    words(rule).windows(2).any(|pair| match pair {
+        [option, target] => (option == "-j" || option == "-g") && target == chain,
+        _ => false,
+    })
+}
+
+/// `[12:3456] -A …` is how `iptables-save --counters` begins a rule.
+fn without_counters(line: &str) -> &str {
+    match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((_, rule)) => rule,
+        None => line,
+    }
+}
+
+/// The first word and what follows it, which may be nothing.
+fn first_word(text: &str) -> (&str, &str) {
+    text.split_once(' ').unwrap_or((text, ""))
+}
+
+fn meaning(rule: &str) -> Meaning {
+    let mut groups: Meaning = Vec::new();
+    let mut words = words(rule).into_iter().peekable();
+    while let Some(word) = words.next() {
+        let is_negated_start = word == "!" && words.peek().is_some_and(|next| starts_group(next));
+        let follows_negation = matches!(
+            groups.last().map(Vec::as_slice),
+            Some([negation]) if negation == "!"
+        );
+        match groups.last_mut() {
+            Some(group) if follows_negation || !(is_negated_start || starts_group(&word)) => {
+                group.push(address_form(word));
+            }
+            _ => groups.push(vec![word]),
+        }
+    }
+    groups.sort_unstable();
+    groups
+}
+
+/// Options with one dash begin a match, a target or a match on the packet's header; those with two
+/// belong to the match or target before them.
+fn starts_group(word: &str) -> bool {
+    matches!(word, "-m" | "-j" | "-g" | "-p" | "-s" | "-d" | "-i" | "-o")
+}
+
+/// One form for a network that can be written in several.
+fn address_form(word: String) -> String {
+    match word.parse::<IpNet>() {
+        Ok(net) => net.trunc().to_string(),
+        Err(_) => word,
+    }
+}
+
+/// The words of a rule. iptables quotes with `"` and puts `\` before quotes and backslashes.
+fn words(rule: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let mut characters = rule.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                quoted = !quoted;
+                // Begins a word, which may stay empty.
+                word.get_or_insert_default();
+            }
+            '\\' => word.get_or_insert_default().extend(characters.next()),
+            space if space.is_whitespace() && !quoted => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    words
+}
