@@ -1,0 +1,110 @@
+//! What runs a guest's instructions: the processor itself, or software.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use super::boot::{Limits, Machine};
+use super::image::Image;
+use super::{cache_directory, progress};
+
+/// How long a probe boot with KVM may take. Where KVM works, user space is up in about a second.
+const PROBE_LIMIT: Duration = Duration::from_secs(8);
+
+/// What a person can ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AccelChoice {
+    /// KVM if a guest has come up with it on this machine, software emulation otherwise.
+    #[default]
+    Auto,
+    /// Software emulation.
+    Tcg,
+    /// The processor's virtualisation.
+    Kvm,
+}
+
+/// What a guest really runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accel {
+    Tcg,
+    Kvm,
+}
+
+impl Accel {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        }
+    }
+}
+
+/// The accelerator for a choice. That /dev/kvm exists does not mean that guests run on it, so the
+/// first use boots one, and the answer is remembered for this host kernel.
+pub(crate) fn choose(choice: AccelChoice, image: &Image) -> Result<Accel> {
+    match choice {
+        AccelChoice::Tcg => return Ok(Accel::Tcg),
+        AccelChoice::Kvm => return Ok(Accel::Kvm),
+        AccelChoice::Auto => {}
+    }
+    let may_use_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    if !may_use_kvm {
+        return Ok(Accel::Tcg);
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let memory = cache_directory().join("accel");
+    if let Some(accel) = recall(&std::fs::read_to_string(&memory).unwrap_or_default(), &host) {
+        return Ok(accel);
+    }
+    progress!("trying whether guests run on KVM here, once");
+    let accel = if probe(image)? { Accel::Kvm } else { Accel::Tcg };
+    progress!("guests run on {} from now on ({})", accel.name(), memory.display());
+    std::fs::write(&memory, remember(accel, &host))?;
+    Ok(accel)
+}
+
+fn remember(accel: Accel, host: &str) -> String {
+    format!("{} {}\n", accel.name(), host.trim())
+}
+
+/// What was remembered for this host kernel.
+fn recall(remembered: &str, host: &str) -> Option<Accel> {
+    [Accel::Tcg, Accel::Kvm].into_iter().find(|&accel| remembered == remember(accel, host))
+}
+
+/// Whether a guest comes up with KVM.
+fn probe(image: &Image) -> Result<bool> {
+    let scratch = tempfile::tempdir()?;
+    let machine = Machine {
+        kernel: image.kernel.clone(),
+        initrd: image.base.clone(),
+        accel: Accel::Kvm,
+        cpus: 1,
+        memory: "1G".to_owned(),
+        disk: None,
+        log: scratch.path().join("log"),
+    };
+    let limits = Limits { up: PROBE_LIMIT, end: PROBE_LIMIT };
+    // The base image holds no program, so the guest ends by itself right after it is up. qemu
+    // refusing KVM is an answer too.
+    let outcome = machine.boot(limits, Path::new(scratch.path()), &mut std::io::sink());
+    Ok(outcome.is_ok_and(|outcome| outcome.report.up))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_holds_for_the_same_host_kernel_only() {
+        for accel in [Accel::Tcg, Accel::Kvm] {
+            let remembered = remember(accel, "6.1.0-40\n");
+            assert_eq!(recall(&remembered, "6.1.0-40\n"), Some(accel));
+            assert_eq!(recall(&remembered, "6.1.0-41\n"), None);
+        }
+        assert_eq!(recall("", "6.1.0-40\n"), None);
+    }
+}

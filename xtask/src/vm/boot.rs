@@ -1,0 +1,231 @@
+//! One qemu process, from its start to its end.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::accel::Accel;
+use super::host_tool::last_lines;
+use super::verdict::{End, Report};
+
+/// What the kernel is told in every guest: the log on the serial line, an end instead of a
+/// restart after a panic, an oops as bad as a panic, and nothing that costs time under emulation.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr \
+    random.trust_cpu=on cryptomgr.notests quiet loglevel=4";
+/// How often the guest's output and report are looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// One guest machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: PathBuf,
+    pub(crate) accel: Accel,
+    pub(crate) cpus: u8,
+    /// As qemu's `-m` takes it.
+    pub(crate) memory: String,
+    /// A raw disk for what the guest hands back.
+    pub(crate) disk: Option<PathBuf>,
+    /// Where the kernel's log goes.
+    pub(crate) log: PathBuf,
+}
+
+/// How long a guest may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Until user space is up.
+    pub(crate) up: Duration,
+    /// Until the program has ended.
+    pub(crate) end: Duration,
+}
+
+/// What is known of a guest that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) report: Report,
+    pub(crate) end: End,
+    /// How long it took until user space was up.
+    pub(crate) up_after: Option<Duration>,
+    /// How long it took in all.
+    pub(crate) ended_after: Duration,
+}
+
+impl Machine {
+    /// Boots the guest, copies its console to `console` as it comes, and waits until it has
+    /// reported how its program ended, or is over otherwise. Fails when qemu cannot do its part.
+    /// `scratch` is a directory of its own for this one boot.
+    pub(crate) fn boot(
+        &self,
+        limits: Limits,
+        scratch: &Path,
+        console: &mut dyn Write,
+    ) -> Result<Outcome> {
+        let start = Instant::now();
+        let (output, report_file) = (scratch.join("output"), scratch.join("report"));
+        let errors = scratch.join("qemu-errors");
+        let mut arguments = self.arguments();
+        arguments.extend(channel_arguments(&output, &report_file, &self.log));
+        arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
+        let mut copied = Copied { file: File::create_new(&output)?, to: console };
+        File::create_new(&report_file)?;
+        let mut qemu = Qemu::start(&arguments, Stdio::null(), File::create(&errors)?.into())?;
+        let mut up_after = None;
+        loop {
+            // Asked before the last look at what it wrote, so that nothing is missed.
+            let exited = qemu.0.try_wait().context("qemu cannot be waited for")?;
+            let report = Report::parse(&String::from_utf8_lossy(&std::fs::read(&report_file)?));
+            copied.advance()?;
+            let ended_after = start.elapsed();
+            if report.up && up_after.is_none() {
+                up_after = Some(ended_after);
+            }
+            let outcome = |end| Outcome { report, end, up_after, ended_after };
+            if report.is_final() {
+                return Ok(outcome(End::Itself));
+            }
+            if let Some(status) = exited {
+                if !status.success() && !report.up {
+                    let errors = std::fs::read_to_string(&errors).unwrap_or_default();
+                    bail!("qemu failed ({status}): {}", last_lines(&errors, 8));
+                }
+                return Ok(outcome(End::Itself));
+            }
+            let limit = if report.up { limits.end } else { limits.up.min(limits.end) };
+            if ended_after > limit {
+                return Ok(outcome(End::TimeLimit(limit)));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Boots the guest with a shell on this terminal and waits until it is switched off.
+    pub(crate) fn boot_shell(&self) -> Result<()> {
+        let mut arguments = self.arguments();
+        let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
+        arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
+        let mut qemu = Qemu::start(&arguments, Stdio::inherit(), Stdio::inherit())?;
+        let status = qemu.0.wait().context("qemu cannot be waited for")?;
+        if !status.success() {
+            bail!("qemu failed ({status})");
+        }
+        Ok(())
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        let (accel, cpu) = match self.accel {
+            Accel::Kvm => ("kvm", "host"),
+            Accel::Tcg => ("tcg,thread=multi", "max"),
+        };
+        let cpus = self.cpus.to_string();
+        let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
+        arguments.extend(words(&["-display", "none", "-accel", accel, "-cpu", cpu]));
+        arguments.extend(words(&["-smp", &cpus, "-m", &self.memory]));
+        arguments.extend(["-kernel".into(), self.kernel.clone().into()]);
+        arguments.extend(["-initrd".into(), self.initrd.clone().into()]);
+        if let Some(disk) = &self.disk {
+            // What is on it is worth nothing after a crash, so no write needs to reach a disk.
+            let drive = with_path("if=none,id=out,format=raw,cache=unsafe,file=", disk);
+            arguments.extend(["-drive".into(), drive]);
+            arguments.extend(words(&["-device", "virtio-blk-pci,drive=out"]));
+        }
+        arguments
+    }
+}
+
+/// The program's output and the report go into files, which take whatever comes: a console that is
+/// connected to a pipe loses output when nobody reads fast enough.
+fn channel_arguments(output: &Path, report: &Path, log: &Path) -> Vec<OsString> {
+    let mut arguments = words(&["-device", "virtio-serial-pci"]);
+    arguments.extend(["-chardev".into(), with_path("file,id=output,path=", output)]);
+    arguments.extend(words(&["-device", "virtconsole,chardev=output,nr=0"]));
+    arguments.extend(["-chardev".into(), with_path("file,id=report,path=", report)]);
+    arguments.extend(words(&["-device", "virtserialport,chardev=report,nr=2,name=report"]));
+    arguments.extend(["-chardev".into(), with_path("file,id=log,path=", log)]);
+    arguments.extend(words(&["-serial", "chardev:log"]));
+    arguments
+}
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+/// An option that ends in a path. qemu ends an option at a comma, and reads two of them as one.
+fn with_path(option: &str, path: &Path) -> OsString {
+    format!("{option}{}", path.to_string_lossy().replace(',', ",,")).into()
+}
+
+/// A qemu that ends when this does, also when this process is killed.
+struct Qemu(Child);
+
+impl Qemu {
+    fn start(arguments: &[OsString], input: Stdio, errors: Stdio) -> Result<Self> {
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
+            .args(arguments)
+            .stdin(input)
+            .stderr(errors)
+            .spawn()
+            .context("qemu could not be started (setpriv qemu-system-x86_64)")?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the guest has written so far, passed on as it grows.
+struct Copied<'a> {
+    file: File,
+    to: &'a mut dyn Write,
+}
+
+impl Copied<'_> {
+    fn advance(&mut self) -> Result<()> {
+        let mut new = Vec::new();
+        self.file.read_to_end(&mut new).context("the guest's output cannot be read")?;
+        if !new.is_empty() {
+            self.to.write_all(&new).context("the guest's output cannot be passed on")?;
+            self.to.flush().context("the guest's output cannot be passed on")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_paths_do_not_end_an_option() {
+        assert_eq!(with_path("file,path=", Path::new("/a,b")), OsString::from("file,path=/a,,b"));
+    }
+
+    #[test]
+    fn the_accelerator_decides_the_cpu() {
+        let mut machine = Machine {
+            kernel: "/k".into(),
+            initrd: "/i".into(),
+            accel: Accel::Tcg,
+            cpus: 1,
+            memory: "2G".to_owned(),
+            disk: None,
+            log: "/log".into(),
+        };
+        assert!(machine.arguments().contains(&"max".into()));
+        assert!(!machine.arguments().contains(&"-drive".into()));
+        machine.accel = Accel::Kvm;
+        machine.disk = Some("/disk".into());
+        assert!(machine.arguments().contains(&"host".into()));
+        assert!(machine.arguments().contains(&"-drive".into()));
+    }
+}

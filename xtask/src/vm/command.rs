@@ -1,0 +1,138 @@
+//! `cargo xtask vm …`: what a person types.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+
+use super::accel::AccelChoice;
+use super::guest::{Guest, GuestFile};
+use super::kernel::Kernel;
+use super::verdict::Verdict;
+use super::{image, progress};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VmTask {
+    /// Run a program as root in a fresh guest; its exit code is this command's.
+    ///
+    /// Exit codes of our own: 120 the setup failed, 121 the guest died before user space,
+    /// 122 kernel panic, 123 the guest went away, 124 time limit, 125 the bed itself failed.
+    Run(RunArguments),
+    /// Open a shell in a fresh guest.
+    Shell(GuestArguments),
+    /// Fetch kernels and make their images, so that the next run starts at once.
+    Prepare(PrepareArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuestArguments {
+    /// The kernel to boot.
+    #[arg(long, value_enum, default_value_t)]
+    kernel: Kernel,
+    /// What runs the guest's instructions.
+    #[arg(long, value_enum, default_value_t)]
+    accel: AccelChoice,
+    /// The guest's processors.
+    #[arg(long, default_value_t = 1)]
+    cpus: u8,
+    /// The guest's memory.
+    #[arg(long, default_value = "2G")]
+    memory: String,
+    /// A file or directory to bring along; below /job unless the name is absolute.
+    #[arg(long = "file", value_name = "PATH[:NAME]")]
+    files: Vec<GuestFile>,
+    /// An environment variable in the guest. Variables that start with RUST_ come along anyway.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
+    environment: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    guest: GuestArguments,
+    /// The directory that gets what the program leaves in /job/out.
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+    /// Shell text to run before the program.
+    #[arg(long, value_name = "SHELL")]
+    setup: Option<String>,
+    /// Seconds until the guest is taken for hung.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    limit: u64,
+    /// The file that gets the kernel's log.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// A host file if it has a slash, otherwise a program of the guest.
+    program: String,
+    /// The program's arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PrepareArguments {
+    /// The kernels to prepare.
+    #[arg(long = "kernel", value_enum, value_delimiter = ',', default_value = "6.1")]
+    kernels: Vec<Kernel>,
+    /// Fetch the kernel again, and make its image again.
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// Does what was asked for. The exit code is the program's, or one of ours.
+pub(crate) fn run(task: VmTask) -> Result<ExitCode> {
+    match task {
+        VmTask::Run(arguments) => run_program(arguments),
+        VmTask::Shell(arguments) => {
+            arguments.into_guest().shell()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        VmTask::Prepare(arguments) => {
+            for kernel in arguments.kernels {
+                let image = image::prepare(kernel, arguments.fresh)?;
+                progress!("kernel {kernel}: {} is ready", image.base.display());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn run_program(arguments: RunArguments) -> Result<ExitCode> {
+    let guest = Guest {
+        output: arguments.output,
+        setup: arguments.setup,
+        limit: Duration::from_secs(arguments.limit),
+        log: arguments.log,
+        ..arguments.guest.into_guest()
+    };
+    let verdict = guest.run(&arguments.program, &arguments.arguments, &mut std::io::stdout())?;
+    if verdict != Verdict::Exited(0) {
+        progress!("{verdict}");
+    }
+    Ok(ExitCode::from(verdict.exit_code()))
+}
+
+impl GuestArguments {
+    fn into_guest(self) -> Guest {
+        // What a person sets for cargo test (backtraces, log levels) is meant for the guest too.
+        let mut environment: Vec<(String, String)> =
+            std::env::vars().filter(|(name, _)| name.starts_with("RUST_")).collect();
+        environment.extend(self.environment);
+        Guest {
+            kernel: self.kernel,
+            accel: self.accel,
+            cpus: self.cpus,
+            memory: self.memory,
+            files: self.files,
+            environment,
+            ..Guest::default()
+        }
+    }
+}
+
+fn parse_variable(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').context("it must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,161 @@
+//! The Debian packages the bed takes from the host: qemu, and the tools that go into the guest.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{host_tool, progress};
+
+/// Every package needed on the host, also those that a Debian usually has.
+const PACKAGES: [&str; 27] = [
+    // What prepares and runs guests.
+    "qemu-system-x86",
+    "debian-archive-keyring",
+    "kmod",
+    "xz-utils",
+    "zstd",
+    "lz4",
+    // What guests consist of.
+    "bash",
+    "busybox-static",
+    "conntrack",
+    "dash",
+    "ethtool",
+    "ipset",
+    "iproute2",
+    "iptables",
+    "iputils-ping",
+    "ipvsadm",
+    "libc6",
+    "libgcc-s1",
+    "mount",
+    "ncurses-base",
+    "netbase",
+    "nftables",
+    "procps",
+    "socat",
+    "tcpdump",
+    "util-linux",
+    "tar",
+];
+
+/// Installs what is missing and returns the versions of all packages, as one text that changes
+/// whenever one of them does.
+pub(crate) fn ensure() -> Result<String> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("the bed boots x86_64 kernels only, and this machine is {}", std::env::consts::ARCH);
+    }
+    let missing = missing_from(&installed()?);
+    if !missing.is_empty() {
+        install(&missing)?;
+        let still_missing = missing_from(&installed()?);
+        if !still_missing.is_empty() {
+            bail!("apt-get said yes, yet these are not installed: {}", still_missing.join(" "));
+        }
+    }
+    let versions = installed()?;
+    Ok(versions.iter().map(|(package, version)| format!("{package} {version}\n")).collect())
+}
+
+fn installed() -> Result<BTreeMap<String, String>> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\\n"]).args(PACKAGES);
+    // It exits with 1 when it does not know one of them, which is no failure here.
+    let output = host_tool::output_whatever_status(&mut query)
+        .context("the bed needs Debian 12 or later on this machine")?;
+    Ok(parse_installed(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn parse_installed(text: &str) -> BTreeMap<String, String> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.strip_prefix("installed ")?.split(' ');
+            Some((words.next()?.to_owned(), words.next()?.to_owned()))
+        })
+        .collect()
+}
+
+fn missing_from(installed: &BTreeMap<String, String>) -> Vec<&'static str> {
+    PACKAGES.into_iter().filter(|&package| !installed.contains_key(package)).collect()
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let names = packages.join(" ");
+    let by_hand = format!("apt-get update && apt-get install --no-install-recommends {names}");
+    let as_root: &[&str] = if is_root() {
+        &[]
+    } else if on_path("sudo") {
+        &["sudo"]
+    } else {
+        bail!(
+            "packages are missing, and there is neither root nor sudo here; run as root: {by_hand}"
+        );
+    };
+    progress!("installing host packages: {names}");
+    // One unreachable foreign source must not stop us: if the list we need is old or missing, the
+    // installation below fails and says so.
+    if let Err(error) = host_tool::output(&mut apt_get(as_root, &["update"])) {
+        progress!("going on although {error:#}");
+    }
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(packages);
+    host_tool::output(&mut apt_get(as_root, &arguments))
+        .with_context(|| format!("packages could not be installed; by hand: {by_hand}"))?;
+    Ok(())
+}
+
+/// `apt-get` without questions, waiting for another apt that is at work.
+fn apt_get(as_root: &[&str], arguments: &[&str]) -> Command {
+    let mut words = as_root.iter().chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    let mut command = Command::new(words.next().copied().unwrap_or("apt-get"));
+    command.args(words).args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
+    command
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Where the host keeps a program. The person's PATH does not count: a user's lacks `sbin`, and
+/// what stands in front of Debian's own directories is not what the packages brought.
+pub(crate) fn find_program(name: &str) -> Result<std::path::PathBuf> {
+    ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+        .into_iter()
+        .map(|directory| Path::new(directory).join(name))
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!("this machine has no program `{name}`, though its packages are installed")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_package_counts_as_missing() {
+        let installed = parse_installed(
+            "installed ipset 7.17-1\nconfig-files ipvsadm 1:1.31-1\nnot-installed  \ninstalled tar 1.34\n",
+        );
+        assert_eq!(installed.get("ipset").map(String::as_str), Some("7.17-1"));
+        let missing = missing_from(&installed);
+        assert!(missing.contains(&"ipvsadm") && !missing.contains(&"ipset"));
+        assert_eq!(missing.len(), PACKAGES.len() - 2);
+    }
+
+    #[test]
+    fn apt_is_started_through_sudo_when_asked() {
+        let command = apt_get(&["sudo"], &["update"]);
+        let expected =
+            "sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update";
+        assert_eq!(host_tool::shown(&command), expected);
+    }
+}

@@ -1,0 +1,43 @@
+//! The virtual machine bed: a real kernel with IPVS on a machine that has none.
+//!
+//! [`guest::Guest::run`] boots one of Debian's own kernels in qemu with a fresh root file system in memory,
+//! runs one program in it as root, and says how that ended. What has to be there for it (host
+//! packages, the kernel, the base image) is made on the way and kept below `target/vm`.
+//!
+//! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
+//! `boot` (one qemu process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
+//! (the base image) and what that is made from: `host_packages`, `kernel_package`, `vmlinux`,
+//! `modules`, `tree`, `cpio`.
+
+use std::path::{Path, PathBuf};
+
+mod accel;
+mod apt_sources;
+mod boot;
+pub(crate) mod command;
+mod cpio;
+pub(crate) mod guest;
+mod host_packages;
+mod host_tool;
+mod image;
+pub(crate) mod kernel;
+mod kernel_package;
+mod modules;
+mod tree;
+pub(crate) mod verdict;
+mod vmlinux;
+
+/// Where everything that is prepared once is kept: the workspace's own `target/vm`, whatever
+/// `CARGO_TARGET_DIR` says, so that all builds on a machine share one kernel and one image.
+fn cache_directory() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).join("target/vm")
+}
+
+/// Tells the person who waits what is being done.
+macro_rules! progress {
+    ($($argument:tt)*) => {
+        eprintln!("vm: {}", format_args!($($argument)*))
+    };
+}
+use progress;
