@@ -1,0 +1,89 @@
+//! Many commands in a few sends.
+
+use std::net::SocketAddr;
+
+use crate::codec::Request;
+use crate::id::VirtualServerId;
+use crate::real_server::RealServer;
+use crate::virtual_server::VirtualServer;
+
+/// Commands in the order in which the kernel is to work through them; [`Client::batch`] makes
+/// one, [`Client::send`] sends it.
+///
+/// Each method returns the command's place, which is its place among the results. A command costs
+/// some hundred octets of one growing buffer, and nothing else is allocated for it.
+///
+/// [`Client::batch`]: crate::Client::batch
+/// [`Client::send`]: crate::Client::send
+#[derive(Debug)]
+pub struct Batch {
+    family: u16,
+    pub(crate) requests: netlink::Batch,
+}
+
+// === impl Batch ===
+
+impl Batch {
+    /// For the family's number in the kernel.
+    pub(crate) fn new(family: u16) -> Self {
+        Self { family, requests: netlink::Batch::new() }
+    }
+
+    /// Adds a virtual server.
+    pub fn new_service(&mut self, server: &VirtualServer) -> usize {
+        self.push(&Request::NewService(server))
+    }
+
+    /// Changes everything but a virtual server's identity; its connections stay.
+    pub fn set_service(&mut self, server: &VirtualServer) -> usize {
+        self.push(&Request::SetService(server))
+    }
+
+    /// Deletes a virtual server and its real servers.
+    pub fn delete_service(&mut self, id: &VirtualServerId) -> usize {
+        self.push(&Request::DeleteService(id))
+    }
+
+    /// Adds a real server.
+    pub fn new_destination(&mut self, id: &VirtualServerId, server: &RealServer) -> usize {
+        self.push(&Request::NewDestination(id, server))
+    }
+
+    /// Changes everything but a real server's address and port; its connections stay.
+    pub fn set_destination(&mut self, id: &VirtualServerId, server: &RealServer) -> usize {
+        self.push(&Request::SetDestination(id, server))
+    }
+
+    /// Deletes a real server.
+    pub fn delete_destination(&mut self, id: &VirtualServerId, server: SocketAddr) -> usize {
+        self.push(&Request::DeleteDestination(id, server))
+    }
+
+    /// Zeroes the counters of a virtual server and of its real servers.
+    pub fn zero_service(&mut self, id: &VirtualServerId) -> usize {
+        self.push(&Request::ZeroService(id))
+    }
+
+    /// Any command that is answered by yes or no. One that reads something is carried out too,
+    /// and what it read is thrown away.
+    pub fn push(&mut self, request: &Request<'_>) -> usize {
+        self.requests.push(self.family, 0, |message| request.encode(message))
+    }
+
+    /// How many commands wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Forgets every command and keeps the memory.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+    }
+}

@@ -1,0 +1,325 @@
+//! The connection to the kernel.
+
+use std::net::SocketAddr;
+
+use netlink::{DecodeError, Namespace, Socket, Traffic, generic};
+
+use crate::batch::Batch;
+use crate::codec::{
+    Request, decode_info, decode_real_server, decode_sync_daemon, decode_timeouts,
+    decode_virtual_server,
+};
+use crate::error::Error;
+use crate::id::VirtualServerId;
+use crate::real_server::{RealServer, RealServerStatus};
+use crate::settings::{Info, SyncDaemon, SyncRole, Timeouts};
+use crate::uapi::FAMILY_NAME;
+use crate::virtual_server::{VirtualServer, VirtualServerStatus};
+
+/// IPVS in one network namespace.
+///
+/// Every method waits for the kernel's answer, which takes microseconds. The kernel works on one
+/// command at a time, so that several clients gain nothing.
+///
+/// The family's number is asked for once. Should the module `ip_vs` be unloaded and loaded again,
+/// which the kernel allows only while there is no virtual server, a new client is needed.
+#[derive(Debug)]
+pub struct Client {
+    socket: Socket,
+    family: u16,
+}
+
+/// A virtual server with its real servers, as the kernel lists them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The virtual server.
+    pub virtual_server: VirtualServerStatus,
+    /// Its real servers, in the kernel's order: the one added last comes first.
+    pub real_servers: Vec<RealServerStatus>,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client for the calling thread's network namespace. The kernel loads the module `ip_vs`
+    /// if it can.
+    ///
+    /// # Errors
+    /// [`Error::is_not_loaded`] when the kernel has no IPVS; or the socket cannot be opened.
+    pub fn open() -> Result<Self, Error> {
+        Self::with(Socket::open(netlink::Protocol::Generic))
+    }
+
+    /// A client for another network namespace.
+    ///
+    /// # Errors
+    /// As [`Client::open`], and when the namespace may not be entered.
+    pub fn open_in(namespace: &Namespace) -> Result<Self, Error> {
+        Self::with(Socket::open_in(namespace, netlink::Protocol::Generic))
+    }
+
+    fn with(socket: Result<Socket, netlink::Error>) -> Result<Self, Error> {
+        let mut socket = socket.map_err(Error::open)?;
+        let family = generic::family(&mut socket, FAMILY_NAME).map_err(Error::open)?;
+        Ok(Self { socket, family })
+    }
+
+    /// An empty batch for this client.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.family)
+    }
+
+    /// Sends the commands of a batch, hundreds in a send, and returns a result for each, in their
+    /// order. The batch is left as it was.
+    ///
+    /// A command that is refused does not keep those behind it from being carried out.
+    ///
+    /// # Errors
+    /// When the socket fails; it is then unknown which commands were carried out.
+    pub fn send(&mut self, batch: &mut Batch) -> Result<Vec<Result<(), Error>>, Error> {
+        let results = self
+            .socket
+            .send(&mut batch.requests)
+            .map_err(|error| Error::batch(batch.requests.len(), error))?;
+        Ok(results
+            .into_iter()
+            .enumerate()
+            .map(|(index, result)| {
+                result.map_err(|error| {
+                    Error::request(batch.requests.body(index).unwrap_or_default(), error)
+                })
+            })
+            .collect())
+    }
+
+    /// Version and size of IPVS.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the socket's failure.
+    pub fn info(&mut self) -> Result<Info, Error> {
+        self.read_one(&Request::GetInfo, decode_info)
+    }
+
+    /// The timeouts of connections.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the socket's failure.
+    pub fn timeouts(&mut self) -> Result<Timeouts, Error> {
+        self.read_one(&Request::GetTimeouts, decode_timeouts)
+    }
+
+    /// Sets the timeouts of connections; those that are 0 stay as they are.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+        self.execute(&Request::SetTimeouts(timeouts))
+    }
+
+    /// Adds a virtual server.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn new_service(&mut self, server: &VirtualServer) -> Result<(), Error> {
+        self.execute(&Request::NewService(server))
+    }
+
+    /// Changes everything but a virtual server's identity; its connections stay.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn set_service(&mut self, server: &VirtualServer) -> Result<(), Error> {
+        self.execute(&Request::SetService(server))
+    }
+
+    /// Deletes a virtual server and its real servers.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn delete_service(&mut self, id: &VirtualServerId) -> Result<(), Error> {
+        self.execute(&Request::DeleteService(id))
+    }
+
+    /// Reads one virtual server.
+    ///
+    /// # Errors
+    /// [`Error::is_no_such_service`] when it does not exist; or the socket's failure.
+    pub fn service(&mut self, id: &VirtualServerId) -> Result<VirtualServerStatus, Error> {
+        self.read_one(&Request::GetService(id), decode_virtual_server)
+    }
+
+    /// Adds a real server.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn new_destination(
+        &mut self,
+        id: &VirtualServerId,
+        server: &RealServer,
+    ) -> Result<(), Error> {
+        self.execute(&Request::NewDestination(id, server))
+    }
+
+    /// Changes everything but a real server's address and port; its connections stay.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn set_destination(
+        &mut self,
+        id: &VirtualServerId,
+        server: &RealServer,
+    ) -> Result<(), Error> {
+        self.execute(&Request::SetDestination(id, server))
+    }
+
+    /// Deletes a real server.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn delete_destination(
+        &mut self,
+        id: &VirtualServerId,
+        server: SocketAddr,
+    ) -> Result<(), Error> {
+        self.execute(&Request::DeleteDestination(id, server))
+    }
+
+    /// Every virtual server of the namespace.
+    ///
+    /// A listing comes in parts, and the kernel does not say when something changed in between:
+    /// what is added or deleted meanwhile may be there or not, and may hide a neighbour. List
+    /// while nothing else writes, or list again.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that cannot be read, or the socket's failure.
+    pub fn list_services(&mut self) -> Result<Vec<VirtualServerStatus>, Error> {
+        self.read_all(&Request::ListServices, decode_virtual_server)
+    }
+
+    /// The real servers of a virtual server. One that does not exist has none, says the kernel;
+    /// [`Client::service`] tells the two apart.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that cannot be read, or the socket's failure.
+    pub fn list_destinations(
+        &mut self,
+        id: &VirtualServerId,
+    ) -> Result<Vec<RealServerStatus>, Error> {
+        let family = id.family();
+        self.read_all(&Request::ListDestinations(id), |body| decode_real_server(body, family))
+    }
+
+    /// Every virtual server with its real servers.
+    ///
+    /// The kernel lists the real servers of one virtual server at a time, so this costs a request
+    /// for each (some 50 µs), and a second one for each that has none, to tell it from one that
+    /// was deleted meanwhile and is left out.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that cannot be read, or the socket's failure.
+    pub fn snapshot(&mut self) -> Result<Vec<Listing>, Error> {
+        let services = self.list_services()?;
+        let mut listings = Vec::with_capacity(services.len());
+        for virtual_server in services {
+            let id = virtual_server.server.id;
+            let real_servers = self.list_destinations(&id)?;
+            if real_servers.is_empty() {
+                match self.service(&id) {
+                    Err(error) if error.is_no_such_service() => continue,
+                    Err(error) => return Err(error),
+                    Ok(_) => {}
+                }
+            }
+            listings.push(Listing { virtual_server, real_servers });
+        }
+        Ok(listings)
+    }
+
+    /// Deletes every virtual server of the namespace, whoever added it.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the socket's failure.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.execute(&Request::Flush)
+    }
+
+    /// Zeroes the counters of a virtual server and of its real servers.
+    ///
+    /// # Errors
+    /// [`Error::is_no_such_service`] when it does not exist; or the socket's failure.
+    pub fn zero_service(&mut self, id: &VirtualServerId) -> Result<(), Error> {
+        self.execute(&Request::ZeroService(id))
+    }
+
+    /// Zeroes every counter of the namespace.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or the socket's failure.
+    pub fn zero_all(&mut self) -> Result<(), Error> {
+        self.execute(&Request::ZeroAll)
+    }
+
+    /// Starts a sync daemon.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn new_daemon(&mut self, daemon: &SyncDaemon) -> Result<(), Error> {
+        self.execute(&Request::NewDaemon(daemon))
+    }
+
+    /// Stops a sync daemon.
+    ///
+    /// # Errors
+    /// The kernel's refusal, see the table at [`Error`]; or the socket's failure.
+    pub fn delete_daemon(&mut self, role: SyncRole) -> Result<(), Error> {
+        self.execute(&Request::DeleteDaemon(role))
+    }
+
+    /// The sync daemons that run: none, one, or one of each role.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an answer that cannot be read, or the socket's failure.
+    pub fn list_daemons(&mut self) -> Result<Vec<SyncDaemon>, Error> {
+        self.read_all(&Request::ListDaemons, decode_sync_daemon)
+    }
+
+    /// What went over the socket, for measurements.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.socket.traffic()
+    }
+
+    fn execute(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        let mut batch = self.batch();
+        batch.push(request);
+        self.send(&mut batch)?.into_iter().collect()
+    }
+
+    fn read_one<T>(
+        &mut self,
+        request: &Request<'_>,
+        decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
+    ) -> Result<T, Error> {
+        let mut batch = self.batch();
+        batch.push(request);
+        let answers = self.socket.request(&mut batch.requests, |body| decode(body).map(Some));
+        let failed = |error| Error::request(batch.requests.body(0).unwrap_or_default(), error);
+        answers.map_err(&failed)?.into_iter().next().ok_or_else(|| {
+            failed(DecodeError::new("answer", "the kernel said yes and nothing else").into())
+        })
+    }
+
+    fn read_all<T>(
+        &mut self,
+        request: &Request<'_>,
+        decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, Error> {
+        let write = |message: &mut netlink::MessageWriter<'_>| request.encode(message);
+        self.socket.dump(self.family, write, |body| decode(body).map(Some)).map_err(|error| {
+            let mut batch = Batch::new(self.family);
+            batch.push(request);
+            Error::request(batch.requests.body(0).unwrap_or_default(), error)
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! What can go wrong, in a type that callers branch on by asking it.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::codec::Description;
+
+/// A command that the kernel refused, or whose answer could not be had.
+///
+/// It displays as a sentence: what was tried, on what, the kernel's answer, and what to do where
+/// that is known: `add real server 10.0.0.1:80 to TCP 10.96.0.1:80: No such process (os error 3):
+/// there is no such virtual server`.
+///
+/// The kernel's answers (`ip_vs_genl_set_cmd` and `ip_vs_genl_get_cmd` in
+/// net/netfilter/ipvs/ip_vs_ctl.c, `start_sync_thread` and `stop_sync_thread` in ip_vs_sync.c):
+///
+/// | command | answer | when |
+/// | --- | --- | --- |
+/// | any | `EPERM` | without `CAP_NET_ADMIN` in the initial user namespace |
+/// | any on an IPv6 virtual server | `EAFNOSUPPORT` | IPv6 is switched off |
+/// | new service | `EEXIST` | it exists |
+/// | | `ENOENT` | scheduler or persistence engine unknown, their module not found |
+/// | | `EINVAL` | IPv6 prefix length not 1 to 128 |
+/// | set service | `ESRCH`, `ENOENT`, `EINVAL` | it does not exist; as above |
+/// | delete service, get service, zero service | `ESRCH` | it does not exist |
+/// | new destination | `ESRCH` | the virtual server does not exist |
+/// | | `EEXIST` | the virtual server has it |
+/// | | `EINVAL` | no unicast or own address (any, when the loopback interface is down); another address family without a tunnel, or beside a sync daemon; GUE without a port |
+/// | | `ERANGE` | weight past `i32::MAX`, lower threshold above the upper |
+/// | set destination | `ESRCH`, `ENOENT` | no such virtual server; no such real server |
+/// | | `EINVAL`, `ERANGE` | as above, but for the address |
+/// | delete destination | `ESRCH`, `ENOENT` | no such virtual server; no such real server |
+/// | list services, list destinations | none | a virtual server that does not exist has an empty list |
+/// | set timeouts | `EINVAL` | past `i32::MAX` ticks of the kernel's clock |
+/// | new daemon | `EEXIST`, `ENODEV`, `EINVAL` | one runs; no such interface; no multicast group, or real servers of both address families |
+/// | delete daemon | `ESRCH` | none runs |
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    NotLoaded,
+    Failed { what: String, advice: Option<String>, source: netlink::Error },
+}
+
+// === impl Error ===
+
+impl Error {
+    /// Of opening a client.
+    pub(crate) fn open(source: netlink::Error) -> Self {
+        if source.refusal().is_some() && is(&source, Errno::NOENT) {
+            return Self(Box::new(Kind::NotLoaded));
+        }
+        let what = "reach IPVS over netlink".to_owned();
+        Self(Box::new(Kind::Failed { what, advice: None, source }))
+    }
+
+    /// Of a request, given without its header.
+    pub(crate) fn request(body: &[u8], source: netlink::Error) -> Self {
+        let description = Description::of(body);
+        let advice = source.refusal().and_then(|refusal| description.advice(refusal.errno));
+        Self(Box::new(Kind::Failed { what: description.to_string(), advice, source }))
+    }
+
+    /// Of a batch whose socket failed.
+    pub(crate) fn batch(requests: usize, source: netlink::Error) -> Self {
+        let what = format!("send {requests} IPVS commands");
+        Self(Box::new(Kind::Failed { what, advice: None, source }))
+    }
+
+    /// The kernel has no IPVS: the module `ip_vs` is missing.
+    #[must_use]
+    pub fn is_not_loaded(&self) -> bool {
+        matches!(*self.0, Kind::NotLoaded)
+    }
+
+    /// What was to be added exists (`EEXIST`).
+    #[must_use]
+    pub fn is_exists(&self) -> bool {
+        self.is_refusal(Errno::EXIST)
+    }
+
+    /// There is no such virtual server, or no such sync daemon (`ESRCH`).
+    #[must_use]
+    pub fn is_no_such_service(&self) -> bool {
+        self.is_refusal(Errno::SRCH)
+    }
+
+    /// For a virtual server: its scheduler or persistence engine is unknown. For a real server:
+    /// the virtual server does not have it (`ENOENT`).
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.is_refusal(Errno::NOENT)
+    }
+
+    /// `CAP_NET_ADMIN` in the initial user namespace is lacking (`EPERM`).
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        self.is_refusal(Errno::PERM)
+    }
+
+    /// The kernel will never take this, as long as its surroundings stay the same (`EINVAL`,
+    /// `ERANGE`, `EAFNOSUPPORT`).
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        [Errno::INVAL, Errno::RANGE, Errno::AFNOSUPPORT].iter().any(|errno| self.is_refusal(*errno))
+    }
+
+    /// It may or may not have been done: the answer did not arrive.
+    #[must_use]
+    pub fn is_answer_lost(&self) -> bool {
+        self.netlink().is_some_and(netlink::Error::is_answer_lost)
+    }
+
+    /// The error number: the kernel's refusal, or the failed system call's.
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match &*self.0 {
+            Kind::NotLoaded => Some(Errno::NOENT.raw_os_error()),
+            Kind::Failed { source, .. } => source.raw_os_error(),
+        }
+    }
+
+    /// What happened on the socket.
+    #[must_use]
+    pub fn netlink(&self) -> Option<&netlink::Error> {
+        match &*self.0 {
+            Kind::NotLoaded => None,
+            Kind::Failed { source, .. } => Some(source),
+        }
+    }
+
+    fn is_refusal(&self, errno: Errno) -> bool {
+        self.netlink().is_some_and(|error| error.refusal().is_some() && is(error, errno))
+    }
+}
+
+fn is(error: &netlink::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::NotLoaded => {
+                f.write_str("the kernel has no IPVS: load the module ip_vs (modprobe ip_vs)")
+            }
+            Kind::Failed { what, advice, source } => {
+                write!(f, "{what}: {source}")?;
+                match advice {
+                    Some(advice) => write!(f, ": {advice}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The netlink error is part of the text already; what is behind it is not lost.
+        self.netlink().and_then(std::error::Error::source)
+    }
+}

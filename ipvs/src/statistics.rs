@@ -1,0 +1,29 @@
+//! Counters and rates of a virtual or real server.
+
+/// What went through a virtual server, or to and from a real server, since it was added or its
+/// counters were last zeroed; and the rates of the last seconds.
+///
+/// Linux before 4.1 counts connections and packets in 32 bits, and they wrap around.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Statistics {
+    /// Connections scheduled.
+    pub connections: u64,
+    /// Packets from clients.
+    pub incoming_packets: u64,
+    /// Packets to clients, as far as they pass through this host.
+    pub outgoing_packets: u64,
+    /// Octets from clients.
+    pub incoming_octets: u64,
+    /// Octets to clients, as far as they pass through this host.
+    pub outgoing_octets: u64,
+    /// Connections a second.
+    pub connection_rate: u64,
+    /// Packets from clients a second.
+    pub incoming_packet_rate: u64,
+    /// Packets to clients a second.
+    pub outgoing_packet_rate: u64,
+    /// Octets from clients a second.
+    pub incoming_octet_rate: u64,
+    /// Octets to clients a second.
+    pub outgoing_octet_rate: u64,
+}
