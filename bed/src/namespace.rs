@@ -121,7 +121,8 @@ impl Namespace {
         Ok(thread)
     }
 
-    /// Runs a program inside the namespace to its end and returns what it printed.
+    /// Runs a program inside the namespace to its end and returns what it printed. Other than with
+    /// `ip netns exec`, `/sys` stays that of the machine.
     ///
     /// # Errors
     /// When it cannot be started or does not end with success; then with its standard error.

@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 /// Everything the server's thread holds.
-struct Counter {
+struct EchoLoop {
     name: String,
     stop: UnixStream,
     listeners: Vec<Socket>,
@@ -80,7 +80,7 @@ impl Server {
             bail!("a server's name must be one word, got {name:?}");
         }
         let (stop, stopped) = UnixStream::pair().context("making a stop signal")?;
-        let mut counter = Counter {
+        let mut echo = EchoLoop {
             name: name.to_owned(),
             stop: stopped,
             listeners: Vec::new(),
@@ -89,14 +89,13 @@ impl Server {
         };
         namespace.enter(|| {
             listen.iter().try_for_each(|(protocol, address)| {
-                counter
-                    .listen(*protocol, *address)
+                echo.listen(*protocol, *address)
                     .with_context(|| format!("{name} listening on {protocol} {address}"))
             })
         })??;
         let thread = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || counter.serve())
+            .spawn(move || echo.serve())
             .with_context(|| format!("starting the thread of server {name}"))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
@@ -113,9 +112,9 @@ impl Drop for Server {
     }
 }
 
-// === impl Counter ===
+// === impl EchoLoop ===
 
-impl Counter {
+impl EchoLoop {
     fn listen(&mut self, protocol: Protocol, address: SocketAddr) -> io::Result<()> {
         let socket = protocol.socket(address)?;
         if protocol.has_connections() {

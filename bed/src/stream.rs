@@ -94,7 +94,7 @@ impl Stream {
     /// # Errors
     /// When a connection to keep cannot be opened or a thread cannot be started.
     pub fn start(namespace: &Namespace, question: Question, plan: StreamPlan) -> Result<Self> {
-        let kept = (0..plan.kept_open)
+        let mut kept = (0..plan.kept_open)
             .map(|_| Connection::open(namespace, question))
             .collect::<Result<Vec<_>, _>>()
             .with_context(|| format!("opening {} connections to {question}", plan.kept_open))?;
@@ -107,21 +107,20 @@ impl Stream {
         for _ in 0..plan.askers {
             let shared = Arc::clone(&shared);
             stream.threads.push(namespace.start_thread(move || {
-                while shared.rest_until_next_round(plan.interval, || {
+                shared.repeat(plan.interval, || {
                     shared.record(ConnectionKind::Fresh, ask_here(question));
-                }) {}
+                });
             })?);
         }
         if !kept.is_empty() {
             // The sockets belong to the namespace already, so this thread can live anywhere.
             let keeper = thread::Builder::new().name("kept connections".to_owned());
-            let mut kept = kept;
             stream.threads.push(keeper.spawn(move || {
-                while shared.rest_until_next_round(plan.interval, || {
+                shared.repeat(plan.interval, || {
                     kept.retain_mut(|connection| {
                         shared.record(ConnectionKind::Kept, connection.say())
                     });
-                }) {}
+                });
             })?);
         }
         Ok(stream)
@@ -242,16 +241,20 @@ impl Shared {
         answered
     }
 
-    /// Runs one round and rests for what is left of its time. Says whether to go on.
-    fn rest_until_next_round(&self, interval: Duration, round: impl FnOnce()) -> bool {
-        let next = Instant::now() + interval;
-        round();
-        let rest = next.saturating_duration_since(Instant::now());
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(self.lock(), rest, |state| !state.stopped)
-            .unwrap_or_else(PoisonError::into_inner);
-        !state.stopped
+    /// Runs rounds until the stream is stopped, at least one.
+    fn repeat(&self, interval: Duration, mut round: impl FnMut()) {
+        loop {
+            let next = Instant::now() + interval;
+            round();
+            let rest = next.saturating_duration_since(Instant::now());
+            let (state, _) = self
+                .changed
+                .wait_timeout_while(self.lock(), rest, |state| !state.stopped)
+                .unwrap_or_else(PoisonError::into_inner);
+            if state.stopped {
+                return;
+            }
+        }
     }
 }
 
@@ -293,8 +296,12 @@ mod tests {
     #[test]
     fn a_stop_ends_the_rest() {
         let shared = mk_shared();
-        assert!(shared.rest_until_next_round(Duration::ZERO, || {}));
-        shared.lock().stopped = true;
-        assert!(!shared.rest_until_next_round(Duration::from_secs(3600), || {}));
+        let mut rounds = 0;
+        shared.repeat(Duration::ZERO, || {
+            rounds += 1;
+            shared.lock().stopped = rounds == 3;
+        });
+        shared.repeat(Duration::from_secs(3600), || shared.lock().stopped = true);
+        assert_eq!(rounds, 3);
     }
 }

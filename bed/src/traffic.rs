@@ -32,7 +32,7 @@ pub struct Question {
     pub timeout: Duration,
 }
 
-/// Who answered, and whom it believes to have answered.
+/// Who answered, and whom it took for the asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The name of the server.
@@ -227,7 +227,8 @@ impl Connection {
             socket.set_reuse_address(true)?;
             socket.bind(&source.into())?;
         }
-        socket.connect_timeout(&target.into(), timeout)?;
+        // The wait is cut to whole milliseconds underneath, which must not make it shorter.
+        socket.connect_timeout(&target.into(), timeout + Duration::from_millis(1))?;
         Ok(Self { socket, question })
     }
 
