@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod build;
+mod demo;
+mod licences;
+mod test;
 mod vm;
 
 /// The project's tasks.
@@ -16,6 +20,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Show the main job: a node, pods and a client in a throw-away virtual machine.
+    Demo(demo::DemoArguments),
+    /// Run every check and test there is.
+    Test(test::TestArguments),
     /// Run programs on a real kernel with IPVS, in a throw-away virtual machine.
     #[command(subcommand)]
     Vm(vm::command::VmTask),
@@ -23,6 +31,8 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
+        Task::Demo(arguments) => demo::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),
     };
     outcome.unwrap_or_else(|error| {

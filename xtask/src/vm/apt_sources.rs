@@ -81,10 +81,7 @@ fn parse_line(line: &str) -> Option<Source> {
 /// Paragraphs of `Field: value` with continuation lines, divided by empty lines.
 fn parse_paragraphs(text: &str) -> Vec<Source> {
     let without_comments: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    without_comments
-        .split(|line| line.trim().is_empty())
-        .flat_map(sources_of_paragraph)
-        .collect()
+    without_comments.split(|line| line.trim().is_empty()).flat_map(sources_of_paragraph).collect()
 }
 
 fn sources_of_paragraph(lines: &[&str]) -> Vec<Source> {

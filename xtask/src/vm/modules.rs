@@ -9,107 +9,30 @@ use anyhow::{Context, Result};
 use super::kernel_package::KernelPackage;
 use super::{host_tool, progress};
 
-/// What the daemon, its tests and their networks use. A module that some kernel has built in or
-/// does not have is no failure here: the test that needs it says so.
-const WANTED: &[&str] = &[
-    // IPVS with every scheduler.
+/// Families of modules that come whole: whatever starts like this.
+const FAMILIES: &[&str] = &[
     "ip_vs",
-    "ip_vs_rr",
-    "ip_vs_wrr",
-    "ip_vs_lc",
-    "ip_vs_wlc",
-    "ip_vs_sh",
-    "ip_vs_dh",
-    "ip_vs_sed",
-    "ip_vs_nq",
-    "ip_vs_mh",
-    "ip_vs_fo",
-    "ip_vs_ovf",
-    "ip_vs_lblc",
-    "ip_vs_lblcr",
-    "ip_vs_ftp",
-    "xt_ipvs",
-    // Connection tracking and address translation.
-    "nf_conntrack",
-    "nf_conntrack_netlink",
-    "nf_nat",
-    "nf_log_syslog",
-    // Sets.
     "ip_set",
-    "ip_set_bitmap_ip",
-    "ip_set_bitmap_port",
-    "ip_set_hash_ip",
-    "ip_set_hash_ipmark",
-    "ip_set_hash_ipport",
-    "ip_set_hash_ipportip",
-    "ip_set_hash_ipportnet",
-    "ip_set_hash_net",
-    "ip_set_hash_netiface",
-    "ip_set_hash_netnet",
-    "ip_set_hash_netport",
-    "ip_set_list_set",
-    "xt_set",
-    // iptables over its own tables.
+    "nf_conntrack",
+    "nf_log",
+    "nf_nat",
+    "nf_reject",
+    "nft_",
+    "xt_",
+    "ipt_",
+    "ip6t_",
+    "iptable_",
+    "ip6table_",
+    "virtio_",
+];
+
+/// Single modules that the daemon, its tests and their networks use. One that a kernel has built in
+/// or does not have is no failure here: the test that needs it says so.
+const SINGLES: &[&str] = &[
+    // Packet filters: iptables with tables of its own, and over nftables.
     "ip_tables",
-    "iptable_filter",
-    "iptable_nat",
-    "iptable_mangle",
-    "iptable_raw",
     "ip6_tables",
-    "ip6table_filter",
-    "ip6table_nat",
-    "ip6table_mangle",
-    "ip6table_raw",
-    // iptables over nftables, and nft itself.
     "nf_tables",
-    "nft_compat",
-    "nft_chain_nat",
-    "nft_counter",
-    "nft_ct",
-    "nft_fib_inet",
-    "nft_fib_ipv4",
-    "nft_fib_ipv6",
-    "nft_hash",
-    "nft_limit",
-    "nft_log",
-    "nft_masq",
-    "nft_nat",
-    "nft_numgen",
-    "nft_objref",
-    "nft_redir",
-    "nft_reject_inet",
-    "nft_reject_ipv4",
-    "nft_reject_ipv6",
-    // Matches and targets of both.
-    "ipt_REJECT",
-    "ip6t_REJECT",
-    "xt_CT",
-    "xt_LOG",
-    "xt_MASQUERADE",
-    "xt_NFLOG",
-    "xt_REDIRECT",
-    "xt_TCPMSS",
-    "xt_TPROXY",
-    "xt_addrtype",
-    "xt_bpf",
-    "xt_comment",
-    "xt_connmark",
-    "xt_conntrack",
-    "xt_hashlimit",
-    "xt_limit",
-    "xt_mac",
-    "xt_mark",
-    "xt_multiport",
-    "xt_nat",
-    "xt_owner",
-    "xt_physdev",
-    "xt_pkttype",
-    "xt_recent",
-    "xt_socket",
-    "xt_state",
-    "xt_statistic",
-    "xt_string",
-    "xt_tcpudp",
     // Links.
     "bonding",
     "br_netfilter",
@@ -145,11 +68,6 @@ const WANTED: &[&str] = &[
     "md5",
     "sha1_generic",
     "sha256_generic",
-    // The machine the guest runs on.
-    "virtio_pci",
-    "virtio_blk",
-    "virtio_console",
-    "virtio_net",
     "overlay",
 ];
 
@@ -159,13 +77,17 @@ pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
     let release = package.release.as_str();
     // A package comes without the index: Debian makes it when the package is installed.
     host_tool::output(Command::new("depmod").arg("-b").arg(&package.directory).arg(release))?;
+    let index = package.modules().join("modules.dep");
+    let index = std::fs::read_to_string(&index)
+        .with_context(|| format!("depmod left no {}", index.display()))?;
+    let wanted = wanted(&index);
     // Without the host's own settings in /etc/modprobe.d, which may forbid modules there.
     let mut query = Command::new("modprobe");
     query.args(["-C", "/dev/null", "-S", release, "-a", "-q", "--show-depends", "-d"]);
-    query.arg(&package.directory).args(WANTED);
+    query.arg(&package.directory).args(&wanted);
     let output = host_tool::output_whatever_status(&mut query)?;
     let closure = Closure::parse(&String::from_utf8_lossy(&output.stdout));
-    let missing = closure.missing();
+    let missing = closure.missing(&wanted);
     if !missing.is_empty() {
         progress!("kernel {release} has no modules {}", missing.join(" "));
     }
@@ -224,12 +146,24 @@ impl Closure {
     }
 
     /// The wanted modules that are neither files nor built in.
-    fn missing(&self) -> Vec<&'static str> {
-        let names: BTreeSet<String> =
+    fn missing(&self, wanted: &BTreeSet<String>) -> Vec<String> {
+        let files: BTreeSet<String> =
             self.files.iter().filter_map(|file| module_name(file)).collect();
-        let there = |wanted: &&&str| !names.contains(**wanted) && !self.builtin.contains(**wanted);
-        WANTED.iter().filter(there).copied().collect()
+        let is_there = |name: &String| files.contains(name) || self.builtin.contains(name);
+        wanted.iter().filter(|name| !is_there(name)).cloned().collect()
     }
+}
+
+/// The names of all modules to carry, from the index `modules.dep`: `PATH: DEPENDENCIES`.
+fn wanted(index: &str) -> BTreeSet<String> {
+    let names = index
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter_map(|(path, _)| module_name(Path::new(path)));
+    names
+        .filter(|name| FAMILIES.iter().any(|family| name.starts_with(family)))
+        .chain(SINGLES.iter().map(|&name| name.to_owned()))
+        .collect()
 }
 
 /// `xt_set` of `/…/xt_set.ko.xz`. File names may have dashes where modules have underscores.
@@ -251,9 +185,19 @@ mod tests {
              builtin virtio-pci\n",
         );
         assert_eq!(closure.files.len(), 2);
-        let missing = closure.missing();
-        assert!(!missing.contains(&"ip_vs") && !missing.contains(&"nf_conntrack"));
-        assert!(!missing.contains(&"virtio_pci") && missing.contains(&"dummy"));
+        let wanted = ["dummy", "ip_vs", "nf_conntrack", "virtio_pci"].map(str::to_owned);
+        assert_eq!(closure.missing(&wanted.into()), ["dummy"]);
+    }
+
+    #[test]
+    fn families_come_whole_and_singles_always() {
+        let index = "kernel/net/netfilter/ipvs/ip_vs_mh.ko.xz: kernel/net/netfilter/ipvs/ip_vs.ko.xz\n\
+            kernel/net/netfilter/xt_sctp.ko:\n\
+            kernel/drivers/net/wireguard.ko: kernel/net/ipv4/xt_none.ko\n";
+        let wanted = wanted(index);
+        assert!(wanted.contains("ip_vs_mh") && wanted.contains("xt_sctp"));
+        assert!(!wanted.contains("wireguard") && !wanted.contains("xt_none"));
+        assert_eq!(wanted.len(), SINGLES.len() + 2);
     }
 
     #[test]
@@ -263,11 +207,5 @@ mod tests {
             Some("crc32c_intel")
         );
         assert_eq!(module_name(Path::new("/a/modules.dep")), None);
-    }
-
-    #[test]
-    fn no_module_is_wanted_twice() {
-        let unique: BTreeSet<_> = WANTED.iter().collect();
-        assert_eq!(unique.len(), WANTED.len());
     }
 }

@@ -1,0 +1,308 @@
+//! `cargo xtask test`: everything that must hold, on this machine and on real kernels.
+//!
+//! A suite that was asked for and cannot run is a failure, never a skip. The last line counts.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use crate::build;
+use crate::licences;
+use crate::vm::guest::{Guest, GuestFile};
+use crate::vm::kernel::Kernel;
+use crate::vm::verdict::Verdict;
+
+/// What is tested where.
+#[derive(Debug, Args)]
+pub(crate) struct TestArguments {
+    /// The tiers to run; without it, all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    tier: Vec<Tier>,
+    /// The kernels of the kernel tier. The bed tier runs on the first of them.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "5.10", "6.12"])]
+    kernel: Vec<Kernel>,
+    /// Only tests whose names contain this, in the tiers that run tests.
+    #[arg(value_name = "FILTER")]
+    filter: Option<String>,
+}
+
+/// The groups of checks, in the order in which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Tier {
+    /// Formatting, clippy, rustdoc, licences: without a warning.
+    Lint,
+    /// Unit, table, property, codec and scenario tests, on this machine.
+    Host,
+    /// The libraries and adapters against real kernels.
+    Kernel,
+    /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
+    Bed,
+}
+
+/// A test binary that needs a real kernel.
+#[derive(Debug, Clone, Copy)]
+struct Suite {
+    package: &'static str,
+    test: &'static str,
+    tier: Tier,
+}
+
+/// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
+/// that `cargo test` on a machine without IPVS neither fails nor skips.
+const SUITES: [Suite; 5] = [
+    Suite { package: "ipvs-rs", test: "kernel", tier: Tier::Kernel },
+    Suite { package: "ipset-netlink", test: "kernel", tier: Tier::Kernel },
+    Suite { package: "kube-ipvs", test: "kernel", tier: Tier::Kernel },
+    Suite { package: "kube-ipvs-bed", test: "plain", tier: Tier::Bed },
+    Suite { package: "kube-ipvs", test: "bed", tier: Tier::Bed },
+];
+
+/// What a test program's closing lines say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    /// Test programs that closed with a line.
+    programs: usize,
+}
+
+/// One row of the summary.
+#[derive(Debug)]
+struct Outcome {
+    name: String,
+    tally: Tally,
+    /// Why it counts as failed although no test did.
+    broken: Option<String>,
+    took: Duration,
+}
+
+pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
+    let started = Instant::now();
+    let wanted = |tier: Tier| arguments.tier.is_empty() || arguments.tier.contains(&tier);
+    let filter = arguments.filter.as_deref();
+    let mut outcomes = Vec::new();
+    if wanted(Tier::Lint) && filter.is_none() {
+        outcomes.extend(lint());
+    }
+    if wanted(Tier::Host) {
+        outcomes.push(host(filter));
+    }
+    let suites: Vec<Suite> = SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
+    if !suites.is_empty() {
+        outcomes.extend(on_real_kernels(&suites, &arguments.kernel, filter)?);
+    }
+    Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
+}
+
+// === the tiers ===
+
+fn lint() -> Vec<Outcome> {
+    let cargo = |name: &str, arguments: &[&str], environment: &[(&str, &str)]| {
+        check(name, || build::cargo(arguments, environment))
+    };
+    vec![
+        cargo("formatting", &["fmt", "--all", "--check"], &[]),
+        cargo(
+            "clippy",
+            &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-Dwarnings"],
+            &[],
+        ),
+        cargo(
+            "rustdoc",
+            &["doc", "--workspace", "--no-deps", "--all-features"],
+            &[("RUSTDOCFLAGS", "-Dwarnings")],
+        ),
+        check("licences", licences::check),
+    ]
+}
+
+fn host(filter: Option<&str>) -> Outcome {
+    announce("host tests");
+    let started = Instant::now();
+    let mut arguments = vec!["test", "--workspace", "--quiet"];
+    arguments.extend(filter);
+    let mut output = Tee::default();
+    let broken = build::cargo_into(&arguments, &mut output).err().map(|error| format!("{error:#}"));
+    Outcome { name: "host".into(), tally: output.tally(), broken, took: started.elapsed() }
+}
+
+fn on_real_kernels(
+    suites: &[Suite],
+    kernels: &[Kernel],
+    filter: Option<&str>,
+) -> Result<Vec<Outcome>> {
+    announce("building what runs on real kernels");
+    let daemon = build::daemon()?;
+    let first = *kernels.first().context("--kernel names none")?;
+    let mut outcomes = Vec::new();
+    for suite in suites {
+        let program = build::test_program(suite.package, suite.test)?;
+        let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
+        for kernel in kernels {
+            outcomes.push(on_kernel(*suite, *kernel, &program, &daemon, filter));
+        }
+    }
+    Ok(outcomes)
+}
+
+fn on_kernel(
+    suite: Suite,
+    kernel: Kernel,
+    program: &Path,
+    daemon: &Path,
+    filter: Option<&str>,
+) -> Outcome {
+    let name = format!("{} of {} on {kernel}", suite.test, suite.package);
+    announce(&name);
+    let started = Instant::now();
+    let mut guest = Guest {
+        kernel,
+        files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
+        limit: Duration::from_secs(900),
+        ..Guest::default()
+    };
+    guest.environment.push(("KUBE_IPVS".into(), "/job/kube-ipvs".into()));
+    guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
+    // One at a time: the guest has one processor, and a test's timing is then its own.
+    let mut arguments = vec!["--test-threads=1".to_owned()];
+    arguments.extend(filter.map(str::to_owned));
+    let mut output = Tee::default();
+    let broken = match guest.run(&program.to_string_lossy(), &arguments, &mut output) {
+        Ok(Verdict::Exited(0)) => None,
+        Ok(verdict) => Some(verdict.to_string()),
+        Err(error) => Some(format!("{error:#}")),
+    };
+    Outcome { name, tally: output.tally(), broken, took: started.elapsed() }
+}
+
+// === what they are made of ===
+
+fn check(name: &str, work: impl FnOnce() -> Result<()>) -> Outcome {
+    announce(name);
+    let started = Instant::now();
+    let broken = work().err().map(|error| format!("{error:#}"));
+    let tally = Tally {
+        passed: usize::from(broken.is_none()),
+        failed: usize::from(broken.is_some()),
+        ignored: 0,
+        programs: 1,
+    };
+    Outcome { name: name.to_owned(), tally, broken, took: started.elapsed() }
+}
+
+fn announce(what: &str) {
+    eprintln!("\n=== {what}");
+}
+
+#[expect(clippy::print_stdout, reason = "the summary is what was asked for")]
+fn summarise(outcomes: &[Outcome], filtered: bool, took: Duration) -> ExitCode {
+    println!("\n=== summary");
+    let (mut passed, mut failed) = (0, 0);
+    for outcome in outcomes {
+        println!("{outcome}");
+        passed += outcome.tally.passed;
+        failed += outcome.tally.failed;
+        // Something is wrong, even if no test was there to say so: a test that is ignored, or a
+        // suite without any (a filter may leave none).
+        let silent = outcome.tally.programs == 0 || (outcome.tally.passed == 0 && !filtered);
+        let wrong = outcome.broken.is_some() || silent || outcome.tally.ignored > 0;
+        if outcome.tally.failed == 0 && wrong {
+            failed += 1;
+        }
+    }
+    println!("in {} s", took.as_secs());
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Passes on what is written, and keeps it for the count.
+#[derive(Debug, Default)]
+struct Tee {
+    kept: Vec<u8>,
+}
+
+// === impl Tee ===
+
+impl Tee {
+    fn tally(&self) -> Tally {
+        Tally::parse(&String::from_utf8_lossy(&self.kept))
+    }
+}
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut stdout = std::io::stdout();
+        stdout.write_all(bytes)?;
+        stdout.flush()?;
+        self.kept.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stdout().flush()
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// Adds up lines such as `test result: ok. 17 passed; 1 failed; 0 ignored; …`.
+    fn parse(text: &str) -> Self {
+        let mut tally = Self::default();
+        for line in text.lines() {
+            let Some((_, counts)) = line.split_once("test result: ") else { continue };
+            tally.programs += 1;
+            for count in counts.split(['.', ';']) {
+                let mut words = count.split_whitespace();
+                let (Some(number), Some(word)) = (words.next(), words.next()) else { continue };
+                let Ok(number) = number.parse::<usize>() else { continue };
+                match word {
+                    "passed" => tally.passed += number,
+                    "failed" => tally.failed += number,
+                    "ignored" => tally.ignored += number,
+                    _ => {}
+                }
+            }
+        }
+        tally
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<40} {:>4} passed", self.name, self.tally.passed)?;
+        if self.tally.failed > 0 {
+            write!(f, ", {} failed", self.tally.failed)?;
+        }
+        if self.tally.ignored > 0 {
+            write!(f, ", {} ignored", self.tally.ignored)?;
+        }
+        write!(f, " ({} s)", self.took.as_secs())?;
+        match &self.broken {
+            Some(reason) => write!(f, ": {}", reason.lines().next().unwrap_or_default()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let text = "running 3 tests\n\
+            test result: ok. 18 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; \
+            finished in 0.02s\n\
+            noise\n\
+            test result: FAILED. 17 passed; 1 failed; 2 ignored; 0 measured\n";
+        assert_eq!(Tally::parse(text), Tally { passed: 35, failed: 1, ignored: 2, programs: 2 });
+        assert_eq!(Tally::parse("no tests here"), Tally::default());
+    }
+}
