@@ -266,7 +266,6 @@ impl LayerSettings {
         settings: &Settings,
         family: Family,
         pod_cidrs: &[IpNet],
-        random_fully: bool,
     ) -> Result<Self, InvalidLayerSettings> {
         let first_of_family = |nets: &[IpNet]| {
             nets.iter()
@@ -280,7 +279,8 @@ impl LayerSettings {
             LocalDetection::BridgeInterface(name) => LocalTraffic::Bridge(Arc::clone(name)),
             LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
         };
-        Self::new(settings.masquerade_all, settings.masquerade_bit, local, random_fully)
+        let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
+        Self::new(masquerade_all, masquerade_bit, local, random_fully)
     }
 }
 

@@ -193,7 +193,7 @@ fn local_detection_is_resolved_by_family() {
     let resolve = |detection: LocalDetection, family| {
         let mut settings = Settings::new("node");
         settings.local_detection = detection;
-        LayerSettings::resolve(&settings, family, &pod_cidrs, true).unwrap().local
+        LayerSettings::resolve(&settings, family, &pod_cidrs).unwrap().local
     };
     let cidr = |text: &str| LocalTraffic::Cidr(text.parse().unwrap());
     let cluster = LocalDetection::ClusterCidr(nets(&["10.244.0.0/16", "10.245.0.0/16"]));

@@ -1,0 +1,164 @@
+//! The iptables layer in the kernel, by `iptables-save` and `iptables-restore`.
+//!
+//! The programs run in the calling thread's network namespace, each for [`TIMEOUT`] at most; one
+//! that hangs longer is killed. Rules are written in one step a table, and only when they are not
+//! as they should be, so the lock that all iptables programs share is held a few milliseconds,
+//! once.
+
+mod error;
+mod installed;
+pub(super) mod program;
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "kernel-tests")]
+    mod kernel;
+}
+
+use std::time::Duration;
+
+use plan::layer::{Comparison, Layer, Table};
+use plan::model::Family;
+
+pub use error::{Cause, Failure, RulesError};
+pub use installed::{Backend, Version};
+
+use installed::Programs;
+
+/// How long a program may take. `iptables-save` of 100,000 rules takes a few seconds.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// For how many seconds the programs wait for the lock.
+const LOCK_WAIT: &str = "5";
+
+/// Which of the two kinds of iptables to use. A packet meets the rules of both, so they must not
+/// be mixed on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// The one in use: the one in which the kubelet or kube-proxy has left its chains; else the
+    /// one that `iptables` is.
+    #[default]
+    Auto,
+    /// `iptables-nft`: rules in nf_tables.
+    Nft,
+    /// `iptables-legacy`: rules in the kernel's x_tables.
+    Legacy,
+}
+
+/// One family's iptables programs.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    family: Family,
+    programs: Programs,
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Finds the programs. With [`Variant::Auto`] and both kinds installed, the rules that are
+    /// there decide.
+    ///
+    /// # Errors
+    /// When no program of the variant is installed, or none runs.
+    pub fn open(family: Family, variant: Variant) -> Result<Self, RulesError> {
+        Ok(Self { family, programs: installed::choose(family, variant)? })
+    }
+
+    /// The family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Where the programs keep their rules.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.programs.backend
+    }
+
+    /// The programs' version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.programs.version
+    }
+
+    /// Whether `MASQUERADE --random-fully` is known.
+    #[must_use]
+    pub fn random_fully(&self) -> bool {
+        self.programs.version >= Version(1, 6, 2)
+    }
+
+    /// Whether iptables works here: lists a chain that every `nat` table has.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn probe(&self) -> Result<(), RulesError> {
+        let program = &self.programs.plain;
+        installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "")
+            .map(|_| ())
+    }
+
+    /// Compares what is there with what should be.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn check(&self, layer: &Layer) -> Result<Comparison, RulesError> {
+        Ok(layer.compare(&self.read()?))
+    }
+
+    /// Makes everything as it should be, and checks that it is. Writes nothing if it is already.
+    /// The sets that the rules look into must be there.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or is not as written.
+    pub fn write(&self, layer: &Layer) -> Result<(), RulesError> {
+        let before = self.check(layer)?;
+        if before.matches() {
+            return Ok(());
+        }
+        self.restore(&layer.restore_input(&before.missing_jumps))?;
+        let comparison = self.check(layer)?;
+        if comparison.matches() {
+            Ok(())
+        } else {
+            Err(RulesError::NotAsWritten { family: self.family, comparison })
+        }
+    }
+
+    /// Removes our jumps and chains. A chain that other rules lead into is only emptied.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn remove(&self, layer: &Layer) -> Result<(), RulesError> {
+        match layer.removal_input(&self.read()?) {
+            Some(input) => self.restore(&input),
+            None => Ok(()),
+        }
+    }
+
+    /// What `iptables-save` prints for the tables that we write.
+    fn read(&self) -> Result<String, RulesError> {
+        let mut saved = String::new();
+        // A table each, because without `-t` the legacy program leaves out a table that the
+        // kernel could have and has not made yet, instead of saying whether it could.
+        for table in Table::BOTH {
+            saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
+        }
+        Ok(saved)
+    }
+
+    fn restore(&self, input: &str) -> Result<(), RulesError> {
+        let Programs { restore, version, backend, .. } = &self.programs;
+        let mut arguments = Vec::new();
+        // Older ones take no lock for a restore.
+        if *version >= Version(1, 6, 2) {
+            arguments.extend(["-w", LOCK_WAIT]);
+            // These look at the lock once a second unless told otherwise (microseconds); newer
+            // ones sleep until it is free, and nf_tables has no lock.
+            if *backend == Backend::Legacy && *version < Version(1, 8, 8) {
+                arguments.extend(["-W", "100000"]);
+            }
+        }
+        arguments.push("--noflush");
+        installed::run(restore, &arguments, input).map(|_| ())
+    }
+}

@@ -1,0 +1,379 @@
+//! What went wrong with iptables, in words for the person who can mend it.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::process::ExitStatus;
+
+use plan::layer::Comparison;
+use plan::model::Family;
+
+use super::TIMEOUT;
+use super::program::{Finished, NotRun};
+
+/// What went wrong with iptables.
+#[derive(Debug)]
+pub enum RulesError {
+    /// None of the programs that could do it is installed.
+    NotInstalled {
+        /// Which were looked for.
+        programs: Vec<String>,
+    },
+    /// A program could not be started or watched.
+    NotStarted {
+        /// The program with its arguments.
+        command: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A program did not end in time and was killed. Whether it had done its work is not known.
+    Hung {
+        /// The program with its arguments.
+        command: String,
+    },
+    /// What `--version` printed is not understood.
+    UnknownVersion {
+        /// The program with its arguments.
+        command: String,
+        /// What it printed.
+        printed: String,
+    },
+    /// A program failed.
+    Failed(Box<Failure>),
+    /// The rules were written without an error, and yet are not as they should be.
+    NotAsWritten {
+        /// The family.
+        family: Family,
+        /// What differs.
+        comparison: Comparison,
+    },
+}
+
+/// A program that failed, and all that is known about it.
+#[derive(Debug)]
+pub struct Failure {
+    /// The program with its arguments.
+    pub command: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stderr: String,
+    /// The lines of its input around the one that it named, if it named one.
+    pub excerpt: Option<String>,
+    /// The likely cause.
+    pub cause: Cause,
+}
+
+/// Why it fails, as far as that can be told from the words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Another program changes rules at this moment, or holds the lock for that.
+    Busy,
+    /// The process may not do it.
+    NotPermitted,
+    /// The kernel cannot do this table, or nf_tables at all.
+    NoTable,
+    /// The kernel or iptables lacks a match or a target.
+    NoExtension,
+    /// A rule looks into a set that is not there.
+    NoSet,
+    /// The table has rules that only `nft` can show.
+    ForeignRules,
+    /// The programs are not installed.
+    NotInstalled,
+    /// Anything else.
+    Other,
+}
+
+/// Words by which a cause shows, those that say more first. Sources: iptables/iptables-restore.c,
+/// iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c, extensions/libxt_set.h.
+const SIGNS: [(&str, Cause); 18] = [
+    ("xtables lock", Cause::Busy),
+    ("Resource temporarily unavailable", Cause::Busy),
+    ("Device or resource busy", Cause::Busy),
+    ("Permission denied", Cause::NotPermitted),
+    ("Operation not permitted", Cause::NotPermitted),
+    ("you must be root", Cause::NotPermitted),
+    ("is incompatible, use 'nft' tool", Cause::ForeignRules),
+    ("Table does not exist", Cause::NoTable),
+    ("unable to initialize table", Cause::NoTable),
+    ("can't initialize", Cause::NoTable),
+    ("Could not fetch rule set generation id", Cause::NoTable),
+    ("Failed to initialize nft", Cause::NoTable),
+    ("Can't open socket to ipset", Cause::NoSet),
+    ("Kernel doesn't support set", Cause::NoSet),
+    ("Couldn't load", Cause::NoExtension),
+    ("No chain/target/match by that name", Cause::NoExtension),
+    ("RULE_APPEND failed", Cause::NoExtension),
+    ("RULE_INSERT failed", Cause::NoExtension),
+];
+
+// === impl RulesError ===
+
+impl RulesError {
+    /// The likely cause.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Failed(failure) => failure.cause,
+            Self::NotInstalled { .. } => Cause::NotInstalled,
+            // Somebody else writes the same chains at the same time.
+            Self::NotAsWritten { .. } => Cause::Busy,
+            Self::NotStarted { .. } | Self::Hung { .. } | Self::UnknownVersion { .. } => {
+                Cause::Other
+            }
+        }
+    }
+
+    pub(super) fn not_run(program: &str, arguments: &[&str], why: NotRun) -> Self {
+        let command = command_line(program, arguments);
+        match why {
+            NotRun::NotFound => Self::NotInstalled { programs: vec![program.to_owned()] },
+            NotRun::Failed(source) => Self::NotStarted { command, source },
+            NotRun::Hung => Self::Hung { command },
+        }
+    }
+
+    pub(super) fn failed(
+        program: &str,
+        arguments: &[&str],
+        input: &str,
+        finished: Finished,
+    ) -> Self {
+        let Finished { status, stderr, .. } = finished;
+        Self::Failed(Box::new(Failure {
+            command: command_line(program, arguments),
+            status,
+            excerpt: named_line(&stderr).and_then(|number| excerpt(input, number)),
+            cause: Cause::of(&stderr),
+            stderr,
+        }))
+    }
+}
+
+impl std::error::Error for RulesError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotStarted { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotInstalled { programs } => write!(
+                f,
+                "{} not found in PATH: install the package `iptables` (Alpine: also `ip6tables`)",
+                programs.join(" or ")
+            ),
+            Self::NotStarted { command, source } => {
+                write!(f, "`{command}` could not be run: {source}")
+            }
+            Self::Hung { command } => write!(
+                f,
+                "`{command}` did not end within {} seconds and was killed; \
+                 see what else changes iptables rules on this host, and how many rules there are",
+                TIMEOUT.as_secs()
+            ),
+            Self::UnknownVersion { command, printed } => write!(
+                f,
+                "`{command}` printed {printed:?}, which is not an iptables version; \
+                 is another program installed under this name?"
+            ),
+            Self::Failed(failure) => failure.fmt(f),
+            Self::NotAsWritten { family, comparison } => write!(
+                f,
+                "the {family} rules were written and are not as written: {comparison}; does \
+                 another program (a second kube-ipvs, a kube-proxy) write the same chains?"
+            ),
+        }
+    }
+}
+
+// === impl Failure ===
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed ({}): ", self.command, self.status)?;
+        let said: Vec<&str> = self
+            .stderr
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with("Try `"))
+            .collect();
+        if said.is_empty() {
+            f.write_str("it said nothing")?;
+        }
+        f.write_str(&said.join("; "))?;
+        if let Some(remedy) = self.cause.remedy() {
+            write!(f, ". {remedy}")?;
+        }
+        match &self.excerpt {
+            Some(excerpt) => write!(f, "\nits input around that line:\n{excerpt}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    fn of(stderr: &str) -> Self {
+        // "Set KUBE-CLUSTER-IP doesn't exist."
+        if stderr.lines().any(|line| line.contains("Set ") && line.contains(" doesn't exist")) {
+            return Self::NoSet;
+        }
+        SIGNS
+            .iter()
+            .find(|(sign, _)| stderr.contains(sign))
+            .map_or(Self::Other, |(_, cause)| *cause)
+    }
+
+    /// What to do about it.
+    fn remedy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Busy => {
+                "Another program is changing iptables rules and holds the lock \
+                 (/run/xtables.lock); it is tried again"
+            }
+            Self::NotPermitted => {
+                "The capability CAP_NET_ADMIN is needed in the network namespace's user \
+                 namespace: run the container privileged or add NET_ADMIN"
+            }
+            Self::NoTable => {
+                "The kernel lacks the table, or may not load it: on the host run \
+                 `modprobe -a iptable_nat iptable_filter` (IPv6: ip6table_nat ip6table_filter; \
+                 nft variant: nf_tables nft_compat nft_chain_nat), or choose the other variant of \
+                 iptables"
+            }
+            Self::NoExtension => {
+                "The kernel or iptables lacks a match or target: on the host run `modprobe -a \
+                 xt_set xt_comment xt_mark xt_MASQUERADE xt_addrtype xt_physdev xt_conntrack \
+                 ipt_REJECT` (IPv6: ip6t_REJECT), and see that iptables' extensions \
+                 (/usr/lib/*/xtables) are installed"
+            }
+            Self::NoSet => {
+                "The rules look into sets that must be there before: something removed them, or \
+                 the kernel lacks ip_set (on the host: `modprobe -a ip_set xt_set`)"
+            }
+            Self::ForeignRules => {
+                "Something made rules in this table with `nft` that iptables cannot show: remove \
+                 them, or put them into a table of another name"
+            }
+            Self::NotInstalled | Self::Other => return None,
+        })
+    }
+}
+
+fn command_line(program: &str, arguments: &[&str]) -> String {
+    [&[program], arguments].concat().join(" ")
+}
+
+/// The line of the input that the words name: `line 13 failed`, `Error occurred at line: 3`.
+fn named_line(stderr: &str) -> Option<usize> {
+    stderr.split("line").skip(1).find_map(|after| {
+        let digits = after.trim_start_matches([':', ' ']);
+        let end = digits.find(|character: char| !character.is_ascii_digit());
+        digits.get(..end.unwrap_or(digits.len()))?.parse().ok()
+    })
+}
+
+/// The line of this number, from 1, and three on either side.
+fn excerpt(input: &str, number: usize) -> Option<String> {
+    const AROUND: usize = 3;
+    input.lines().nth(number.checked_sub(1)?)?;
+    let mut excerpt = String::new();
+    for (at, line) in (1..).zip(input.lines()) {
+        if at + AROUND >= number && at <= number + AROUND {
+            let pointer = if at == number { '>' } else { ' ' };
+            // Writing to a String cannot fail.
+            let _ = writeln!(excerpt, "{pointer}{at:4} {line}");
+        }
+    }
+    excerpt.truncate(excerpt.trim_end().len());
+    Some(excerpt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words as the programs print them, and the cause they show.
+    const SAID: [(&str, Cause); 14] = [
+        (
+            "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
+            Cause::Busy,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): Could not fetch rule set generation id: \
+             Permission denied (you must be root)",
+            Cause::NotPermitted,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): Could not fetch rule set generation id: \
+             Invalid argument",
+            Cause::NoTable,
+        ),
+        (
+            "iptables v1.8.9 (nf_tables): Failed to initialize nft: Protocol not supported",
+            Cause::NoTable,
+        ),
+        (
+            "ip6tables v1.8.9 (legacy): can't initialize ip6tables table `nat': Table does not \
+             exist (do you need to insmod?)",
+            Cause::NoTable,
+        ),
+        (
+            "ip6tables-restore v1.8.9 (legacy): ip6tables-restore: unable to initialize table 'nat'",
+            Cause::NoTable,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): Set KUBE-LOAD-BALANCER doesn't exist.\n\n\
+             Error occurred at line: 3",
+            Cause::NoSet,
+        ),
+        ("iptables-restore v1.8.9 (legacy): Can't open socket to ipset.", Cause::NoSet),
+        (
+            "iptables-restore v1.8.9 (legacy): Couldn't load match `set':No such file or directory",
+            Cause::NoExtension,
+        ),
+        ("iptables: No chain/target/match by that name.", Cause::NoExtension),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): \nline 6: RULE_APPEND failed (No such file or \
+             directory): rule in chain KUBE-SERVICES",
+            Cause::NoExtension,
+        ),
+        ("# Table `nat' is incompatible, use 'nft' tool.", Cause::ForeignRules),
+        ("iptables-restore: line 13 failed", Cause::Other),
+        ("", Cause::Other),
+    ];
+
+    #[test]
+    fn a_cause_is_told_from_the_words() {
+        for (stderr, cause) in SAID {
+            assert_eq!(Cause::of(stderr), cause, "{stderr}");
+        }
+    }
+
+    #[test]
+    fn the_line_that_failed_is_shown_with_those_around_it() {
+        let input: String = (1..=9).map(|number| format!("rule {number}\n")).collect();
+        for (stderr, line) in [
+            ("iptables-restore: line 4 failed", 4),
+            ("x: Set A doesn't exist.\n\nError occurred at line: 4\nTry `x -h'", 4),
+            ("\nline 4: RULE_APPEND failed (Invalid argument): rule in chain KUBE-X", 4),
+            ("a line without a number, and line 4", 4),
+        ] {
+            assert_eq!(named_line(stderr), Some(line), "{stderr}");
+        }
+        assert_eq!(named_line("nothing of this kind, not even in line with"), None);
+        let expected = ["    1 rule 1", "    2 rule 2", "    3 rule 3", ">   4 rule 4"];
+        let shown = excerpt(&input, 4).unwrap();
+        assert!(shown.starts_with(&expected.join("\n")), "{shown}");
+        assert!(shown.ends_with("\n    7 rule 7"), "{shown}");
+        assert_eq!(excerpt(&input, 9).unwrap().lines().count(), 4);
+        assert_eq!(excerpt(&input, 0), None);
+        assert_eq!(excerpt(&input, 10), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! Which iptables programs are installed, and which of them to use.
+
+use std::fmt;
+
+use plan::model::Family;
+
+use super::program::{self, NotRun};
+use super::{RulesError, TIMEOUT, Variant};
+
+/// Where iptables programs keep their rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// In nf_tables.
+    Nft,
+    /// In the kernel's x_tables.
+    Legacy,
+}
+
+/// A version of iptables: major, minor, patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u16, pub u16, pub u16);
+
+/// The programs of one kind and family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Programs {
+    pub(super) plain: String,
+    pub(super) save: String,
+    pub(super) restore: String,
+    pub(super) backend: Backend,
+    pub(super) version: Version,
+}
+
+/// How much a kind of iptables shows that Kubernetes uses it on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Trace {
+    /// Not at all.
+    None,
+    /// It has the chains of a proxy, which could be remains of an earlier one.
+    Proxy,
+    /// It has a chain that the kubelet keeps alive, for this very purpose.
+    Kubelet,
+}
+
+/// The kubelet's chains in the table `mangle`: it makes them again when they vanish, so that
+/// whoever runs in a container can tell which kind of iptables the host uses.
+const KUBELET: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
+/// Chains of kube-proxy and of ourselves.
+const PROXY: [&str; 2] = [":KUBE-SERVICES ", ":KUBE-POSTROUTING "];
+
+/// Finds the programs to use.
+pub(super) fn choose(family: Family, variant: Variant) -> Result<Programs, RulesError> {
+    let stem = match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    };
+    let plain = || Programs::find(stem);
+    let nft = || of_backend(Backend::Nft, Programs::find(&format!("{stem}-nft")), plain);
+    let legacy = || of_backend(Backend::Legacy, Programs::find(&format!("{stem}-legacy")), plain);
+    match variant {
+        Variant::Nft => nft(),
+        Variant::Legacy => legacy(),
+        Variant::Auto => automatic(plain(), nft(), legacy(), trace),
+    }
+}
+
+/// Runs a program that must succeed, and returns what it printed.
+pub(super) fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, RulesError> {
+    let mut finished = program::run(program, arguments, input, TIMEOUT)
+        .map_err(|why| RulesError::not_run(program, arguments, why))?;
+    // `iptables-nft-save` says this instead of the table, and yet exits with success.
+    let unreadable = |line: &&str| line.starts_with('#') && line.contains("is incompatible, use");
+    if let Some(line) = finished.stdout.lines().find(unreadable) {
+        finished.stderr = line.trim_start_matches(['#', ' ']).to_owned();
+    } else if finished.status.success() {
+        return Ok(finished.stdout);
+    }
+    Err(RulesError::failed(program, arguments, input, finished))
+}
+
+/// The programs with the backend in their name, or else the plain ones if they have it: not every
+/// distribution has both names.
+fn of_backend(
+    backend: Backend,
+    named: Result<Programs, RulesError>,
+    plain: impl Fn() -> Result<Programs, RulesError>,
+) -> Result<Programs, RulesError> {
+    named.or_else(|error| match plain() {
+        Ok(plain) if plain.backend == backend => Ok(plain),
+        _ => Err(error),
+    })
+}
+
+/// The kind with the stronger trace; on a tie the plain programs, or else those for nf_tables.
+fn automatic(
+    plain: Result<Programs, RulesError>,
+    nft: Result<Programs, RulesError>,
+    legacy: Result<Programs, RulesError>,
+    trace: impl Fn(&Programs) -> Trace,
+) -> Result<Programs, RulesError> {
+    match (nft, legacy) {
+        (Ok(nft), Ok(legacy)) => match (trace(&nft), trace(&legacy)) {
+            (in_nft, in_legacy) if in_nft > in_legacy => Ok(nft),
+            (in_nft, in_legacy) if in_nft < in_legacy => Ok(legacy),
+            _ => Ok(plain.unwrap_or(nft)),
+        },
+        (Ok(only), Err(_)) | (Err(_), Ok(only)) => Ok(only),
+        (Err(_), Err(_)) => plain,
+    }
+}
+
+fn trace(programs: &Programs) -> Trace {
+    // Without `-t`: naming a table would make the legacy program load it into the kernel.
+    let saved = run(&programs.save, &[], "").unwrap_or_default();
+    let has = |chains: &[&str]| {
+        saved.lines().any(|line| chains.iter().any(|chain| line.starts_with(chain)))
+    };
+    if has(&KUBELET) {
+        Trace::Kubelet
+    } else if has(&PROXY) {
+        Trace::Proxy
+    } else {
+        Trace::None
+    }
+}
+
+// === impl Programs ===
+
+impl Programs {
+    /// The programs whose names begin so, if they are installed.
+    fn find(stem: &str) -> Result<Self, RulesError> {
+        let arguments = ["--version"];
+        let finished = program::run(stem, &arguments, "", TIMEOUT).map_err(|why| match why {
+            NotRun::NotFound => RulesError::NotInstalled { programs: vec![stem.to_owned()] },
+            other => RulesError::not_run(stem, &arguments, other),
+        })?;
+        if !finished.status.success() {
+            return Err(RulesError::failed(stem, &arguments, "", finished));
+        }
+        let (version, backend) =
+            parse_version(&finished.stdout).ok_or_else(|| RulesError::UnknownVersion {
+                command: format!("{stem} --version"),
+                printed: finished.stdout.trim().to_owned(),
+            })?;
+        Ok(Self {
+            plain: stem.to_owned(),
+            save: format!("{stem}-save"),
+            restore: format!("{stem}-restore"),
+            backend,
+            version,
+        })
+    }
+}
+
+/// `iptables v1.8.9 (nf_tables)`, `iptables v1.8.9 (legacy)`, and before 1.8 `iptables v1.6.1`.
+fn parse_version(printed: &str) -> Option<(Version, Backend)> {
+    let mut words = printed.split_whitespace().skip(1);
+    let mut numbers = words.next()?.strip_prefix('v')?.split('.').map(str::parse::<u16>);
+    let version = Version(
+        numbers.next()?.ok()?,
+        numbers.next()?.ok()?,
+        numbers.next().transpose().ok()?.unwrap_or(0),
+    );
+    let backend = match words.next() {
+        Some("(nf_tables)") => Backend::Nft,
+        _ => Backend::Legacy,
+    };
+    Some((version, backend))
+}
+
+// === impl Backend ===
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nft => "nf_tables",
+            Self::Legacy => "legacy",
+        })
+    }
+}
+
+// === impl Version ===
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(major, minor, patch) = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_programs(stem: &str, backend: Backend) -> Programs {
+        Programs {
+            plain: stem.to_owned(),
+            save: format!("{stem}-save"),
+            restore: format!("{stem}-restore"),
+            backend,
+            version: Version(1, 8, 9),
+        }
+    }
+
+    fn mk_nothing() -> Result<Programs, RulesError> {
+        Err(RulesError::NotInstalled { programs: vec!["iptables".to_owned()] })
+    }
+
+    fn mk_nft() -> Result<Programs, RulesError> {
+        Ok(mk_programs("iptables-nft", Backend::Nft))
+    }
+
+    fn mk_legacy() -> Result<Programs, RulesError> {
+        Ok(mk_programs("iptables-legacy", Backend::Legacy))
+    }
+
+    #[test]
+    fn versions_are_read_as_all_generations_print_them() {
+        for (printed, expected) in [
+            ("iptables v1.8.9 (nf_tables)\n", Some((Version(1, 8, 9), Backend::Nft))),
+            ("ip6tables v1.8.10 (legacy)\n", Some((Version(1, 8, 10), Backend::Legacy))),
+            ("iptables v1.6.1\n", Some((Version(1, 6, 1), Backend::Legacy))),
+            ("iptables v1.7\n", Some((Version(1, 7, 0), Backend::Legacy))),
+            ("iptables v1.8.x\n", None),
+            ("busybox 1.36\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(printed), expected, "{printed}");
+        }
+        assert!(Version(1, 6, 2) > Version(1, 6, 1) && Version(1, 10, 0) > Version(1, 8, 9));
+    }
+
+    #[test]
+    fn the_kind_in_use_is_chosen() {
+        let plain = || Ok(mk_programs("iptables", Backend::Nft));
+        for (in_nft, in_legacy, chosen) in [
+            (Trace::None, Trace::None, "iptables"),
+            (Trace::Kubelet, Trace::None, "iptables-nft"),
+            (Trace::None, Trace::Kubelet, "iptables-legacy"),
+            (Trace::None, Trace::Proxy, "iptables-legacy"),
+            // Remains of a proxy say less than the kubelet.
+            (Trace::Proxy, Trace::Kubelet, "iptables-legacy"),
+            (Trace::Kubelet, Trace::Proxy, "iptables-nft"),
+            (Trace::Kubelet, Trace::Kubelet, "iptables"),
+        ] {
+            let trace = |programs: &Programs| match programs.backend {
+                Backend::Nft => in_nft,
+                Backend::Legacy => in_legacy,
+            };
+            let found = automatic(plain(), mk_nft(), mk_legacy(), trace).unwrap();
+            assert_eq!(found.plain, chosen, "{in_nft:?} {in_legacy:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_installed_limits_the_choice() {
+        let silent = |_: &Programs| Trace::None;
+        let chosen = |nft, legacy| automatic(mk_nothing(), nft, legacy, silent).unwrap().plain;
+        assert_eq!(chosen(mk_nft(), mk_legacy()), "iptables-nft");
+        assert_eq!(chosen(mk_nft(), mk_nothing()), "iptables-nft");
+        assert_eq!(chosen(mk_nothing(), mk_legacy()), "iptables-legacy");
+        assert!(automatic(mk_nothing(), mk_nothing(), mk_nothing(), silent).is_err());
+    }
+
+    #[test]
+    fn the_plain_programs_do_for_the_backend_that_they_have() {
+        let plain = || Ok(mk_programs("iptables", Backend::Legacy));
+        let legacy = of_backend(Backend::Legacy, mk_nothing(), plain).unwrap();
+        assert_eq!(legacy.plain, "iptables");
+        assert!(of_backend(Backend::Nft, mk_nothing(), plain).is_err());
+        assert_eq!(of_backend(Backend::Nft, mk_nft(), plain).unwrap().plain, "iptables-nft");
+    }
+
+    #[test]
+    fn a_table_that_only_nft_can_show_is_an_error() {
+        let printed = ["# Table `nat' is incompatible, use 'nft' tool."];
+        let error = run("echo", &printed, "").unwrap_err();
+        assert_eq!(error.cause(), super::super::Cause::ForeignRules);
+        assert_eq!(run("echo", &["*nat"], "").unwrap(), "*nat\n");
+    }
+}

@@ -1,0 +1,145 @@
+//! Running another program, without a shell, and for no longer than it may take.
+
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a program left behind.
+#[derive(Debug)]
+pub(in crate::kernel) struct Finished {
+    pub(in crate::kernel) status: ExitStatus,
+    pub(in crate::kernel) stdout: String,
+    pub(in crate::kernel) stderr: String,
+}
+
+/// Why there is nothing that a program left behind.
+#[derive(Debug)]
+pub(in crate::kernel) enum NotRun {
+    /// No directory of `PATH` has it.
+    NotFound,
+    /// It could not be started or watched.
+    Failed(io::Error),
+    /// It did not end in time and was killed.
+    Hung,
+}
+
+/// Runs a program in the calling thread's network namespace, with `input` as its standard input.
+///
+/// A program that has not ended after `timeout` is killed.
+pub(in crate::kernel) fn run(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+    timeout: Duration,
+) -> Result<Finished, NotRun> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NotRun::NotFound,
+            _ => NotRun::Failed(error),
+        })?;
+    let finished = feed_and_collect(&mut child, input, Instant::now() + timeout);
+    if finished.is_err() {
+        // It may have ended by itself meanwhile; waiting for it keeps no zombie behind.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    finished
+}
+
+fn feed_and_collect(child: &mut Child, input: &str, deadline: Instant) -> Result<Finished, NotRun> {
+    // Three pipes with a limited capacity: whoever handled them one after the other could wait for
+    // a program that waits for them. The threads are not joined when time is up, since something
+    // that the program started may still hold its end of a pipe.
+    if let Some(mut stdin) = child.stdin.take() {
+        let input = input.to_owned();
+        // A program that ends without reading everything says why by its exit and its words.
+        thread::spawn(move || stdin.write_all(input.as_bytes()));
+    }
+    let stdout = collect(child.stdout.take());
+    let stderr = collect(child.stderr.take());
+    let stdout = receive(&stdout, deadline)?;
+    let stderr = receive(&stderr, deadline)?;
+    loop {
+        if let Some(status) = child.try_wait().map_err(NotRun::Failed)? {
+            return Ok(Finished { status, stdout, stderr });
+        }
+        if Instant::now() >= deadline {
+            return Err(NotRun::Hung);
+        }
+        // It has closed its output, so it is about to end.
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads a pipe to its end on a thread of its own.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut octets = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut octets));
+        // Nobody listens any more when time was up.
+        let _ = sender.send(read.map(|_| octets));
+    });
+    receiver
+}
+
+fn receive(receiver: &Receiver<io::Result<Vec<u8>>>, deadline: Instant) -> Result<String, NotRun> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match receiver.recv_timeout(left) {
+        Ok(Ok(octets)) => Ok(String::from_utf8_lossy(&octets).into_owned()),
+        Ok(Err(error)) => Err(NotRun::Failed(error)),
+        Err(RecvTimeoutError::Timeout) => Err(NotRun::Hung),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(NotRun::Failed(io::Error::other("the thread that reads its output died")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AMPLE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn input_goes_in_and_output_comes_out_however_long() {
+        let input = "a line that is there many times\n".repeat(100_000);
+        let finished = run("cat", &[], &input, AMPLE).unwrap();
+        assert!(finished.status.success());
+        assert!(finished.stdout == input && finished.stderr.is_empty());
+    }
+
+    #[test]
+    fn arguments_are_not_interpreted_and_failures_have_their_words() {
+        let finished = run("ls", &["--", "/nowhere at all; echo"], "", AMPLE).unwrap();
+        assert!(!finished.status.success());
+        assert!(finished.stderr.contains("/nowhere at all; echo"), "{}", finished.stderr);
+    }
+
+    #[test]
+    fn a_program_that_reads_nothing_of_its_input_is_no_failure() {
+        let finished = run("true", &[], &"x".repeat(1 << 20), AMPLE).unwrap();
+        assert!(finished.status.success());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_from_one_that_cannot_start() {
+        assert!(matches!(run("no-such-program", &[], "", AMPLE), Err(NotRun::NotFound)));
+        assert!(matches!(run("/etc/hostname", &[], "", AMPLE), Err(NotRun::Failed(_))));
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed() {
+        let start = Instant::now();
+        let hung = run("sleep", &["1000"], "", Duration::from_millis(200));
+        assert!(matches!(hung, Err(NotRun::Hung)));
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+}

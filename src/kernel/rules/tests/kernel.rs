@@ -1,0 +1,279 @@
+//! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
+//! and both kinds of iptables.
+
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use netlink::Namespace;
+use plan::layer::{ChainDifference, JUMPS, LayerSettings, LocalTraffic};
+use plan::sets::{SetId, SetType};
+
+use super::super::*;
+
+const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
+
+/// A network namespace that goes with the test.
+struct Host(String);
+
+// === impl Host ===
+
+impl Host {
+    fn mk() -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rules-{}-{number}", process::id());
+        succeed("ip", &["netns", "add", &name], "");
+        Self(name)
+    }
+
+    /// Runs a test in a new namespace.
+    fn run(test: impl FnOnce() + Send) {
+        let host = Self::mk();
+        let namespace = Namespace::at(&Path::new("/run/netns").join(&host.0)).unwrap();
+        namespace.run(test).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        succeed("ip", &["netns", "del", &self.0], "");
+    }
+}
+
+fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
+    let finished = program::run(program, arguments, input, TIMEOUT).unwrap();
+    assert!(finished.status.success(), "{program} {arguments:?}: {}", finished.stderr);
+    finished.stdout
+}
+
+fn mk_sets(family: Family) {
+    let mut input = String::new();
+    for set in SetId::all(family) {
+        let options = match (set.set_type(), family) {
+            (SetType::BitmapPort, _) => "range 0-65535",
+            (_, Family::V4) => "family inet",
+            (_, Family::V6) => "family inet6",
+        };
+        input += &format!("create {} {} {options}\n", set.name(), set.set_type().name());
+    }
+    succeed("ipset", &["restore"], &input);
+}
+
+fn mk_layer(family: Family) -> Layer {
+    let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    Layer::new(family, &settings)
+}
+
+fn mk_every_layer(family: Family) -> Vec<Layer> {
+    let cidrs: [&str; 3] = match family {
+        Family::V4 => ["10.244.0.0/16", "10.1.2.3/32", "0.0.0.0/0"],
+        Family::V6 => ["fd00:10:244::/56", "fd00::1/128", "::/0"],
+    };
+    let mut locals = vec![
+        LocalTraffic::Unknown,
+        LocalTraffic::Bridge("cbr0".into()),
+        LocalTraffic::Prefix("veth".into()),
+    ];
+    locals.extend(cidrs.map(|cidr| LocalTraffic::Cidr(cidr.parse().unwrap())));
+    let mut layers = Vec::new();
+    for local in locals {
+        for (masquerade_all, bit, random_fully) in
+            [(false, 14, true), (true, 14, true), (false, 0, false), (false, 31, true)]
+        {
+            let settings =
+                LayerSettings::new(masquerade_all, bit, local.clone(), random_fully).unwrap();
+            layers.push(Layer::new(family, &settings));
+        }
+    }
+    layers
+}
+
+/// The rules of a chain, as saved, word for word.
+fn saved_chain(rules: &Rules, table: Table, chain: &str) -> Vec<String> {
+    let saved = succeed(&rules.programs.save, &["-t", table.name()], "");
+    let start = format!("-A {chain} ");
+    saved.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
+}
+
+fn restore(rules: &Rules, input: &str) {
+    succeed(&rules.programs.restore, &["-w", "5", "--noflush"], input);
+}
+
+fn on_every_kind(test: impl Fn(&Rules) + Sync) {
+    for family in Family::BOTH {
+        for variant in VARIANTS {
+            Host::run(|| {
+                mk_sets(family);
+                test(&Rules::open(family, variant).unwrap());
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_word_for_word_what_was_written() {
+    on_every_kind(|rules| {
+        rules.probe().unwrap();
+        for layer in mk_every_layer(rules.family()) {
+            rules.write(&layer).unwrap();
+            for chain in layer.chains() {
+                assert_eq!(saved_chain(rules, chain.table, chain.name), chain.rules);
+            }
+        }
+        for (table, chain, targets) in [
+            (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
+            (Table::Nat, "OUTPUT", &["KUBE-SERVICES"]),
+            (Table::Nat, "POSTROUTING", &["KUBE-POSTROUTING"]),
+            (
+                Table::Filter,
+                "INPUT",
+                &["KUBE-IPVS-FILTER", "KUBE-PROXY-FIREWALL", "KUBE-NODE-PORT"],
+            ),
+            (Table::Filter, "FORWARD", &["KUBE-PROXY-FIREWALL", "KUBE-FORWARD"]),
+            (Table::Filter, "OUTPUT", &["KUBE-IPVS-OUT-FILTER"]),
+        ] {
+            let jump = |to: &&str| {
+                let is_it = |jump: &&plan::layer::Jump| {
+                    (jump.table, jump.from, jump.to) == (table, chain, *to)
+                };
+                JUMPS.iter().find(is_it).unwrap().rule()
+            };
+            let expected: Vec<String> = targets.iter().map(jump).collect();
+            assert_eq!(saved_chain(rules, table, chain), expected);
+        }
+    });
+}
+
+#[test]
+fn drift_is_seen_and_mended_and_what_others_made_stays() {
+    on_every_kind(|rules| {
+        let layer = mk_layer(rules.family());
+        let foreign = "*nat\n:CNI-X - [0:0]\n-A CNI-X -j RETURN\n-A OUTPUT -j CNI-X\nCOMMIT\n";
+        restore(rules, foreign);
+        rules.write(&layer).unwrap();
+
+        let jump = JUMPS[3];
+        restore(
+            rules,
+            &format!(
+                "*nat\n-F KUBE-NODE-PORT\n-A KUBE-MARK-MASQ -j RETURN\n-D KUBE-SERVICES 1\nCOMMIT\n\
+                 *filter\n-D {} {}\nCOMMIT\n",
+                jump.from,
+                jump.rule()
+            ),
+        );
+        let comparison = rules.check(&layer).unwrap();
+        assert_eq!(comparison.missing_jumps, [jump]);
+        let places: Vec<(&str, usize)> = comparison
+            .differing
+            .iter()
+            .map(|difference| match difference {
+                ChainDifference::Rule { chain, number, .. } => (*chain, *number),
+                ChainDifference::Absent { chain, .. } => panic!("{chain} is absent"),
+            })
+            .collect();
+        assert_eq!(places, [("KUBE-SERVICES", 1), ("KUBE-NODE-PORT", 1), ("KUBE-MARK-MASQ", 2)]);
+
+        rules.write(&layer).unwrap();
+        assert!(rules.check(&layer).unwrap().matches());
+        assert_eq!(saved_chain(rules, Table::Nat, "CNI-X"), ["-j RETURN"]);
+        let output = saved_chain(rules, Table::Nat, "OUTPUT");
+        assert_eq!(output, [JUMPS[0].rule(), "-j CNI-X".to_owned()]);
+    });
+}
+
+#[test]
+fn rules_as_kube_proxy_writes_them_are_ours_already() {
+    on_every_kind(|rules| {
+        let cidr = match rules.family() {
+            Family::V4 => "10.244.0.0/16",
+            Family::V6 => "fd00:10:244::/56",
+        };
+        let local = LocalTraffic::Cidr(cidr.parse().unwrap());
+        let settings = LayerSettings::new(false, 14, local, true).unwrap();
+        let layer = Layer::new(rules.family(), &settings);
+        let negated = format!("! -s {cidr} ");
+        let input = layer
+            .restore_input(&JUMPS)
+            .replace("MARK --set-xmark 0x4000/0x4000", "MARK --or-mark 0x00004000")
+            .replace("MARK --set-xmark 0x4000/0x0", "MARK --xor-mark 0x00004000")
+            .replace("--mark 0x4000/0x4000", "--mark 0x00004000/0x00004000")
+            .lines()
+            .map(|line| match line.split_once(&negated) {
+                Some((start, end)) => {
+                    let (lookup, jump) = end.split_once(" -j ").unwrap();
+                    format!("{start}{lookup} {negated}-j {jump}\n")
+                }
+                None => format!("{line}\n"),
+            })
+            .collect::<String>();
+        assert!(input.contains(&format!("dst,dst {negated}-j")) && input.contains("--or-mark"));
+        restore(rules, &input);
+        let comparison = rules.check(&layer).unwrap();
+        assert!(comparison.matches(), "{comparison}");
+    });
+}
+
+#[test]
+fn nothing_is_left_after_removal_but_what_others_use() {
+    on_every_kind(|rules| {
+        let layer = mk_layer(rules.family());
+        rules.remove(&layer).unwrap();
+        rules.write(&layer).unwrap();
+        // Twice the same jump, and somebody else's way into a chain of ours.
+        let jump = JUMPS[0];
+        restore(
+            rules,
+            &format!(
+                "*nat\n:CNI-X - [0:0]\n-A CNI-X -j KUBE-MARK-MASQ\n-A {} {}\nCOMMIT\n",
+                jump.from,
+                jump.rule()
+            ),
+        );
+        rules.remove(&layer).unwrap();
+        let ours = |table: Table| {
+            let saved = succeed(&rules.programs.save, &["-t", table.name()], "");
+            saved.lines().filter(|line| line.contains("KUBE-")).map(str::to_owned).collect()
+        };
+        let left: Vec<String> = ours(Table::Nat);
+        assert_eq!(left, [":KUBE-MARK-MASQ - [0:0]", "-A CNI-X -j KUBE-MARK-MASQ"]);
+        let left: Vec<String> = ours(Table::Filter);
+        assert_eq!(left, [""; 0]);
+    });
+}
+
+#[test]
+fn a_missing_set_is_named_with_the_rule_that_wants_it() {
+    for family in Family::BOTH {
+        for variant in VARIANTS {
+            Host::run(|| {
+                let rules = Rules::open(family, variant).unwrap();
+                let error = rules.write(&mk_layer(family)).unwrap_err();
+                assert_eq!(error.cause(), Cause::NoSet, "{error}");
+                let RulesError::Failed(failure) = &error else { panic!("{error}") };
+                let excerpt = failure.excerpt.as_deref().unwrap();
+                let named = excerpt.lines().find(|line| line.starts_with('>')).unwrap();
+                let set = SetId { kind: plan::sets::SetKind::LoadBalancer, family };
+                assert!(named.contains(set.name()), "{excerpt}");
+            });
+        }
+    }
+}
+
+#[test]
+fn the_kind_that_the_kubelet_uses_is_chosen() {
+    for family in Family::BOTH {
+        for (variant, backend) in [(Variant::Nft, Backend::Nft), (Variant::Legacy, Backend::Legacy)]
+        {
+            Host::run(|| {
+                let rules = Rules::open(family, variant).unwrap();
+                assert_eq!(rules.backend(), backend);
+                assert!(rules.random_fully());
+                restore(&rules, "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n");
+                let chosen = Rules::open(family, Variant::Auto).unwrap();
+                assert_eq!(chosen.backend(), backend);
+            });
+        }
+    }
+}
