@@ -33,11 +33,11 @@ fn a_set_with_other_options_is_in_the_way() {
     let sandbox = Sandbox::new();
     sandbox.ipset("create A hash:ip timeout 7");
     sandbox.ipset("create B hash:ip,port");
-    sandbox.ipset("create C hash:ip family inet6");
+    sandbox.ipset("create C hash:ip,port family inet6");
     let mut batch = Batch::new();
-    for set in ["A", "B", "C"] {
-        batch.create(name(set), hash_ip());
-    }
+    batch.create(name("A"), hash_ip());
+    batch.create(name("B"), hash_ip());
+    batch.create(name("C"), SetSpec::new(SetType::HashIpPort, Family::Ipv4));
     let mut client = sandbox.client();
     let results = client.send(&batch).unwrap();
     for result in &results[..2] {
