@@ -74,3 +74,6 @@ pub enum Request<'a> {
     /// Deletes every virtual server (`IPVS_CMD_FLUSH`).
     Flush,
 }
+
+#[cfg(test)]
+mod tests;

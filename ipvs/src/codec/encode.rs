@@ -88,12 +88,13 @@ fn virtual_server(attributes: &mut AttributeWriter<'_>, server: &VirtualServer) 
     });
 }
 
-/// `struct ip_vs_flags`: the flags, and a mask of those that count. All count but the one that is
-/// the kernel's own.
+/// `struct ip_vs_flags`: the flags, and a mask of those that count, which is all of them.
+///
+/// The kernel's own flag is never asked for: Linux 5.10 believes it, and then does not put the
+/// virtual server into its table.
 fn flags(flags: Flags) -> [u8; 8] {
-    let mask = Flags::from_bits(u32::MAX).without(Flags::HASHED);
     let [a, b, c, d] = flags.without(Flags::HASHED).bits().to_ne_bytes();
-    let [e, f, g, h] = mask.bits().to_ne_bytes();
+    let [e, f, g, h] = u32::MAX.to_ne_bytes();
     [a, b, c, d, e, f, g, h]
 }
 
