@@ -1,0 +1,154 @@
+//! Loading kernel modules, where that is possible.
+//!
+//! Most kernels load by themselves what is asked for, and some have it built in, so a failure here
+//! says nothing yet: whether the kernel can do it is for the [`probe`](super::probe) to find out.
+
+use std::fmt;
+use std::path::Path;
+
+use plan::settings::SchedulerName;
+
+use super::rules::program::{self, NotRun};
+use super::rules::{Backend, TIMEOUT};
+
+/// Where the kernel lists its modules, and some of those built in.
+pub const LOADED: &str = "/sys/module";
+
+/// What needs no other knowledge: IPVS, the sets, the dummy interface, matches and targets.
+const ALWAYS: [&str; 18] = [
+    "ip_vs",
+    "nf_conntrack",
+    "dummy",
+    "ip_set",
+    "ip_set_hash_ip",
+    "ip_set_hash_ipport",
+    "ip_set_hash_ipportip",
+    "ip_set_hash_ipportnet",
+    "ip_set_bitmap_port",
+    "xt_set",
+    "xt_comment",
+    "xt_mark",
+    "xt_addrtype",
+    "xt_conntrack",
+    "xt_physdev",
+    "xt_MASQUERADE",
+    "ipt_REJECT",
+    "ip6t_REJECT",
+];
+
+/// Modules that could not be loaded. A note, no error: the kernel may do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotLoaded {
+    /// Which were asked for.
+    pub modules: Vec<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The modules in use.
+#[must_use]
+pub fn needed(scheduler: &SchedulerName, backend: Backend) -> Vec<String> {
+    let tables: &[&str] = match backend {
+        Backend::Nft => &["nf_tables", "nft_compat", "nft_chain_nat"],
+        Backend::Legacy => &["iptable_nat", "iptable_filter", "ip6table_nat", "ip6table_filter"],
+    };
+    let mut modules: Vec<String> =
+        ALWAYS.iter().chain(tables).map(|module| (*module).to_owned()).collect();
+    // It is put into a command line as one word, which a name with such characters only could be
+    // taken apart into options by.
+    let is_plain =
+        |name: &str| name.bytes().all(|octet| octet.is_ascii_alphanumeric() || octet == b'_');
+    if is_plain(scheduler.as_str()) {
+        modules.push(format!("ip_vs_{scheduler}"));
+    }
+    modules
+}
+
+/// Loads those that are not there, with one call of `modprobe`. `loaded` is [`LOADED`], but for
+/// tests.
+///
+/// # Errors
+/// A note, when there is no `modprobe` or it could not load all of them.
+pub fn load(loaded: &Path, modules: &[String]) -> Result<(), NotLoaded> {
+    load_with("modprobe", loaded, modules)
+}
+
+fn load_with(modprobe: &str, loaded: &Path, modules: &[String]) -> Result<(), NotLoaded> {
+    let absent: Vec<&str> =
+        modules.iter().map(String::as_str).filter(|module| !loaded.join(module).exists()).collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    // -a: all of them, also after one has failed.
+    let arguments = [&["-a"], absent.as_slice()].concat();
+    let reason = match program::run(modprobe, &arguments, "", TIMEOUT) {
+        Ok(finished) if finished.status.success() => return Ok(()),
+        Ok(finished) => finished.stderr.trim().lines().collect::<Vec<_>>().join("; "),
+        Err(NotRun::NotFound) => format!("{modprobe} is not installed"),
+        Err(NotRun::Failed(error)) => format!("{modprobe} could not be run: {error}"),
+        Err(NotRun::Hung) => {
+            format!("{modprobe} did not end within {} seconds and was killed", TIMEOUT.as_secs())
+        }
+    };
+    Err(NotLoaded { modules: absent.into_iter().map(str::to_owned).collect(), reason })
+}
+
+// === impl NotLoaded ===
+
+impl fmt::Display for NotLoaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "not all kernel modules could be loaded from here: {}. That is no problem if they are \
+             built in, or are loaded when needed; otherwise run this on the host: modprobe -a {}",
+            self.reason,
+            self.modules.join(" ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_loaded(modules: &[String]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for module in modules {
+            std::fs::create_dir(folder.path().join(module)).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn the_scheduler_and_the_kind_of_iptables_have_their_modules() {
+        let modules = needed(&SchedulerName::new("wlc").unwrap(), Backend::Nft);
+        assert!(modules.iter().any(|module| module == "ip_vs_wlc"));
+        assert!(modules.iter().any(|module| module == "nft_compat"));
+        let modules = needed(&SchedulerName::new("-r/x").unwrap(), Backend::Legacy);
+        assert!(!modules.iter().any(|module| module.starts_with("ip_vs_")), "{modules:?}");
+        assert!(modules.iter().any(|module| module == "ip6table_nat"));
+    }
+
+    #[test]
+    fn nothing_is_run_when_everything_is_there() {
+        let modules = needed(&SchedulerName::default(), Backend::Nft);
+        let loaded = mk_loaded(&modules);
+        assert_eq!(load_with("no-such-program", loaded.path(), &modules), Ok(()));
+    }
+
+    #[test]
+    fn one_call_asks_for_all_that_is_absent() {
+        let modules = ["a", "b", "c"].map(str::to_owned);
+        let loaded = mk_loaded(&modules[1..2]);
+        assert_eq!(load_with("true", loaded.path(), &modules), Ok(()));
+
+        let note = load_with("no-such-program", loaded.path(), &modules).unwrap_err();
+        assert_eq!(note.modules, ["a", "c"]);
+        assert_eq!(note.reason, "no-such-program is not installed");
+        assert!(note.to_string().ends_with("modprobe -a a c"), "{note}");
+
+        // `ls -a a c` fails, and says both names.
+        let note = load_with("ls", loaded.path(), &modules).unwrap_err();
+        assert!(note.reason.contains('a') && note.reason.contains("; "), "{note}");
+    }
+}

@@ -1,0 +1,328 @@
+//! The kernel's switches that IPVS needs set.
+//!
+//! Each is read first and written only if it differs. None is put back on exit: whoever comes after
+//! us needs them too. IPv6 forwarding is left alone, because turning it on makes the kernel ignore
+//! router advertisements, which may be how the node got its own routes.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Where the switches are.
+pub const ROOT: &str = "/proc/sys";
+
+/// A switch and the value that it should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Sysctl {
+    /// Its path below [`ROOT`].
+    pub path: &'static str,
+    /// Its value.
+    pub value: u32,
+    /// Whether Services do not work without it.
+    pub required: bool,
+    /// What for.
+    pub why: &'static str,
+}
+
+/// A kernel's version, as far as it decides: major and minor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelVersion(pub u32, pub u32);
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Switches that had another value.
+    pub changed: Vec<Change>,
+    /// Switches that do not have the value they should have.
+    pub failed: Vec<SysctlError>,
+}
+
+/// A switch that was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The switch, with its new value.
+    pub sysctl: Sysctl,
+    /// The old value, as the kernel printed it.
+    pub before: String,
+}
+
+/// A switch that could not be set.
+#[derive(Debug)]
+pub struct SysctlError {
+    /// The switch, with the value that it should have.
+    pub sysctl: Sysctl,
+    /// The value that it has, if it could be read.
+    pub found: Option<String>,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// The switches to set. `strict_arp`: answer ARP requests only for addresses of the interface they
+/// come in by, so that not every node answers for every load-balancer address.
+#[must_use]
+pub fn wanted(strict_arp: bool, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
+    let sysctl = |path, value, required, why| Sysctl { path, value, required, why };
+    let mut wanted = vec![
+        sysctl(
+            "net/ipv4/vs/conntrack",
+            1,
+            true,
+            "IPVS connections are masqueraded and filtered by connection tracking",
+        ),
+        sysctl(
+            "net/ipv4/ip_forward",
+            1,
+            true,
+            "endpoints on other nodes are reached by forwarding",
+        ),
+        sysctl(
+            "net/ipv4/vs/expire_nodest_conn",
+            1,
+            false,
+            "clients of a removed endpoint are told at once instead of hanging",
+        ),
+        sysctl(
+            "net/ipv4/vs/expire_quiescent_template",
+            1,
+            false,
+            "session affinity does not hold on to an endpoint that takes no new connections",
+        ),
+    ];
+    // With 1, the default, a client that reuses a source port waits a second; with 0 it may be sent
+    // to an endpoint that is going away. Linux 5.9 made 1 do the right thing ("ipvs: allow
+    // connection reuse for unconfirmed conntrack"), and 4.1 was the first to have the switch.
+    if kernel.is_some_and(|kernel| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&kernel)) {
+        wanted.push(sysctl(
+            "net/ipv4/vs/conn_reuse_mode",
+            0,
+            false,
+            "a client that reuses a source port does not wait a second",
+        ));
+    }
+    if strict_arp {
+        let why = "only one node answers ARP requests for a load-balancer address (strict ARP)";
+        wanted.push(sysctl("net/ipv4/conf/all/arp_ignore", 1, false, why));
+        wanted.push(sysctl("net/ipv4/conf/all/arp_announce", 2, false, why));
+    }
+    wanted
+}
+
+/// Sets what is not as it should be. `root` is [`ROOT`], but for tests.
+pub fn apply(root: &Path, wanted: &[Sysctl]) -> Outcome {
+    let mut outcome = Outcome::default();
+    for sysctl in wanted {
+        let path = root.join(sysctl.path);
+        let found = read(&path);
+        if found.as_deref() == Ok(sysctl.text().as_str()) {
+            continue;
+        }
+        let (sysctl, found) = (*sysctl, found.ok());
+        match fs::write(&path, sysctl.text()) {
+            Ok(()) => {
+                let before = found.unwrap_or_default();
+                outcome.changed.push(Change { sysctl, before });
+            }
+            Err(source) => outcome.failed.push(SysctlError { sysctl, found, source }),
+        }
+    }
+    outcome
+}
+
+/// Those that are not as they should be.
+#[must_use]
+pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
+    let differs = |sysctl: &&Sysctl| read(&root.join(sysctl.path)) != Ok(sysctl.text());
+    wanted.iter().filter(differs).copied().collect()
+}
+
+/// The running kernel's version; none if it says nothing that looks like one.
+#[must_use]
+pub fn kernel_version(root: &Path) -> Option<KernelVersion> {
+    KernelVersion::parse(&read(&root.join("kernel/osrelease")).ok()?)
+}
+
+fn read(path: &Path) -> Result<String, io::ErrorKind> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| error.kind())
+}
+
+// === impl Sysctl ===
+
+impl Sysctl {
+    fn text(&self) -> String {
+        self.value.to_string()
+    }
+}
+
+impl fmt::Display for Sysctl {
+    /// As the program `sysctl` writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.path.replace('/', "."), self.value)
+    }
+}
+
+// === impl KernelVersion ===
+
+impl KernelVersion {
+    /// `6.1.0-18-cloud-amd64`
+    fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+        Some(Self(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+// === impl Change ===
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (it was {}): {}", self.sysctl, self.before, self.sysctl.why)
+    }
+}
+
+// === impl SysctlError ===
+
+impl std::error::Error for SysctlError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl fmt::Display for SysctlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sysctl, found, source } = self;
+        write!(f, "cannot set {sysctl}")?;
+        if let Some(found) = found {
+            write!(f, " (it is {found})")?;
+        }
+        write!(f, ": {source}. It is there so that {}. ", sysctl.why)?;
+        match source.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => write!(
+                f,
+                "/proc/sys is mounted read-only: run the container privileged, or set it on the \
+                 host (sysctl -w {sysctl})"
+            ),
+            io::ErrorKind::PermissionDenied => write!(
+                f,
+                "Root in the user namespace that owns the network namespace may set it: run the \
+                 container privileged, or set it on the host (sysctl -w {sysctl})"
+            ),
+            io::ErrorKind::NotFound if sysctl.path.starts_with("net/ipv4/vs/") => f.write_str(
+                "The kernel has it only with IPVS: load the module on the host (modprobe ip_vs)",
+            ),
+            _ => write!(f, "Set it on the host (sysctl -w {sysctl})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(wanted: &[Sysctl]) -> Vec<(&'static str, u32)> {
+        wanted.iter().map(|sysctl| (sysctl.path, sysctl.value)).collect()
+    }
+
+    /// A folder with every switch at a value, as `/proc/sys` would have it.
+    fn mk_root(wanted: &[Sysctl], value: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for sysctl in wanted {
+            let path = root.path().join(sysctl.path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{value}\n")).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn what_is_wanted_depends_on_the_kernel_and_strict_arp() {
+        let always = [
+            ("net/ipv4/vs/conntrack", 1),
+            ("net/ipv4/ip_forward", 1),
+            ("net/ipv4/vs/expire_nodest_conn", 1),
+            ("net/ipv4/vs/expire_quiescent_template", 1),
+        ];
+        let reuse = ("net/ipv4/vs/conn_reuse_mode", 0);
+        for (kernel, with_reuse) in [
+            (None, false),
+            (Some(KernelVersion(3, 10)), false),
+            (Some(KernelVersion(4, 0)), false),
+            (Some(KernelVersion(4, 1)), true),
+            (Some(KernelVersion(5, 8)), true),
+            (Some(KernelVersion(5, 9)), false),
+            (Some(KernelVersion(6, 1)), false),
+        ] {
+            let mut expected = always.to_vec();
+            expected.extend(with_reuse.then_some(reuse));
+            assert_eq!(paths(&wanted(false, kernel)), expected, "{kernel:?}");
+        }
+        let mut expected = always.to_vec();
+        expected.push(("net/ipv4/conf/all/arp_ignore", 1));
+        expected.push(("net/ipv4/conf/all/arp_announce", 2));
+        assert_eq!(paths(&wanted(true, None)), expected);
+        let required: Vec<&str> = wanted(true, Some(KernelVersion(4, 19)))
+            .iter()
+            .filter(|sysctl| sysctl.required)
+            .map(|sysctl| sysctl.path)
+            .collect();
+        assert_eq!(required, ["net/ipv4/vs/conntrack", "net/ipv4/ip_forward"]);
+    }
+
+    #[test]
+    fn kernel_versions_are_read() {
+        for (release, expected) in [
+            ("6.1.0-18-cloud-amd64", Some(KernelVersion(6, 1))),
+            ("4.19", Some(KernelVersion(4, 19))),
+            ("5.10-rc1", Some(KernelVersion(5, 10))),
+            ("linux", None),
+            ("6", None),
+            ("", None),
+        ] {
+            assert_eq!(KernelVersion::parse(release), expected, "{release}");
+        }
+        assert!(kernel_version(Path::new(ROOT)).is_some());
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let wanted = wanted(true, Some(KernelVersion(5, 4)));
+        let root = mk_root(&wanted, "1");
+        let differing_now = |root: &tempfile::TempDir| paths(&differing(root.path(), &wanted));
+        let expected = [("net/ipv4/vs/conn_reuse_mode", 0), ("net/ipv4/conf/all/arp_announce", 2)];
+        assert_eq!(differing_now(&root), expected);
+
+        let outcome = apply(root.path(), &wanted);
+        assert!(outcome.failed.is_empty(), "{outcome:?}");
+        let changed: Vec<(&str, &str)> =
+            outcome.changed.iter().map(|it| (it.sysctl.path, it.before.as_str())).collect();
+        assert_eq!(changed, expected.map(|(path, _)| (path, "1")));
+        assert_eq!(differing_now(&root), []);
+        let again = apply(root.path(), &wanted);
+        assert!(again.changed.is_empty() && again.failed.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_told_and_the_rest_is_set() {
+        let wanted = wanted(false, None);
+        let root = mk_root(&wanted, "0");
+        fs::remove_dir_all(root.path().join("net/ipv4/vs")).unwrap();
+        let outcome = apply(root.path(), &wanted);
+        let changed: Vec<&str> = outcome.changed.iter().map(|it| it.sysctl.path).collect();
+        assert_eq!(changed, ["net/ipv4/ip_forward"]);
+        assert_eq!(outcome.failed.len(), 3);
+        let first = outcome.failed[0].to_string();
+        assert!(first.starts_with("cannot set net.ipv4.vs.conntrack=1: "), "{first}");
+        assert!(first.contains("modprobe ip_vs"), "{first}");
+    }
+
+    #[test]
+    fn a_read_only_proc_is_explained() {
+        let error = SysctlError {
+            sysctl: wanted(false, None)[0],
+            found: Some("0".to_owned()),
+            source: rustix::io::Errno::ROFS.into(),
+        };
+        let text = error.to_string();
+        assert!(text.contains("(it is 0)") && text.contains("mounted read-only"), "{text}");
+        assert!(text.contains("sysctl -w net.ipv4.vs.conntrack=1"), "{text}");
+    }
+}
