@@ -1,0 +1,111 @@
+//! Asking the host.
+
+use std::fs::{self, OpenOptions};
+use std::path::PathBuf;
+
+use netlink::{Protocol, Socket, generic};
+use plan::model::Family;
+use plan::settings::SchedulerName;
+
+use super::super::sysctl;
+use super::{Facts, Ipv6};
+
+/// What only those can try who own a handle to that part of the kernel. Each answers in words.
+pub struct Attempts<'a> {
+    /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
+    pub scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
+    /// Asks for ipset's protocol.
+    pub ipset: &'a mut dyn FnMut() -> Result<(), String>,
+    /// Makes a dummy interface and removes it again, unless ours is there already.
+    pub dummy: &'a mut dyn FnMut() -> Result<(), String>,
+    /// Lists a chain with the family's iptables.
+    pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
+}
+
+/// Where the kernel shows itself as files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// `/proc`
+    pub proc: PathBuf,
+}
+
+/// Asks the host everything that [`judge`](super::judge) wants to know, in the calling thread's
+/// network namespace. `wanted` are the switches that should be set.
+pub fn gather(
+    root: &Root,
+    scheduler: &SchedulerName,
+    wanted: &[sysctl::Sysctl],
+    attempts: &mut Attempts<'_>,
+) -> Facts {
+    // First of all, because asking makes the kernel load the module, and with it come the
+    // switches.
+    let ipvs = ipvs();
+    let has_ipvs = ipvs.is_ok();
+    let ipv6 = root.ipv6();
+    Facts {
+        net_admin: root.net_admin(),
+        ipvs,
+        scheduler: scheduler.clone(),
+        scheduler_taken: has_ipvs.then(|| (attempts.scheduler)(scheduler)),
+        ipset: (attempts.ipset)(),
+        dummy: (attempts.dummy)(),
+        iptables_v4: (attempts.iptables)(Family::V4),
+        iptables_v6: (ipv6 == Ipv6::Available).then(|| (attempts.iptables)(Family::V6)),
+        ipv6,
+        switches: has_ipvs.then(|| sysctl::differing(&root.sysctl(), wanted)),
+        switches_writable: root.switches_writable(),
+    }
+}
+
+/// Asks for the generic netlink family of `IPVS_GENL_NAME` (include/uapi/linux/ip_vs.h).
+fn ipvs() -> Result<(), String> {
+    let mut socket = Socket::open(Protocol::Generic).map_err(|error| error.to_string())?;
+    generic::family(&mut socket, "IPVS")
+        .map(|_| ())
+        .map_err(|error| format!("the generic netlink family IPVS is not there: {error}"))
+}
+
+// === impl Root ===
+
+impl Default for Root {
+    fn default() -> Self {
+        Self { proc: PathBuf::from("/proc") }
+    }
+}
+
+impl Root {
+    fn sysctl(&self) -> PathBuf {
+        self.proc.join("sys")
+    }
+
+    /// Whether `CAP_NET_ADMIN` is among the effective capabilities of this thread.
+    pub(super) fn net_admin(&self) -> Option<bool> {
+        /// include/uapi/linux/capability.h
+        const CAP_NET_ADMIN: u32 = 12;
+        let status = fs::read_to_string(self.proc.join("thread-self/status")).ok()?;
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
+        Some(effective >> CAP_NET_ADMIN & 1 == 1)
+    }
+
+    pub(super) fn ipv6(&self) -> Ipv6 {
+        if !self.proc.join("thread-self/net/if_inet6").exists() {
+            return Ipv6::NotInKernel;
+        }
+        let switch = fs::read_to_string(self.sysctl().join("net/ipv6/conf/all/disable_ipv6"));
+        match switch {
+            Ok(switch) if switch.trim() == "1" => Ipv6::SwitchedOff,
+            _ => Ipv6::Available,
+        }
+    }
+
+    /// Opens a switch that every kernel has for writing, and writes nothing.
+    pub(super) fn switches_writable(&self) -> Result<(), String> {
+        let path = self.sysctl().join("net/ipv4/ip_forward");
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map(|_| ())
+            .map_err(|error| format!("{}: {error}", path.display()))
+    }
+}

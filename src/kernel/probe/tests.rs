@@ -1,0 +1,231 @@
+use std::fs;
+use std::path::Path;
+
+use super::super::sysctl::{self, Sysctl};
+use super::*;
+
+/// A host that has everything.
+fn mk_facts() -> Facts {
+    Facts {
+        net_admin: Some(true),
+        ipvs: Ok(()),
+        scheduler: SchedulerName::default(),
+        scheduler_taken: Some(Ok(())),
+        ipset: Ok(()),
+        dummy: Ok(()),
+        iptables_v4: Ok(()),
+        iptables_v6: Some(Ok(())),
+        ipv6: Ipv6::Available,
+        switches: Some(Vec::new()),
+        switches_writable: Ok(()),
+    }
+}
+
+fn mk_switch(required: bool) -> Sysctl {
+    let mut wanted = sysctl::wanted(false, None);
+    wanted.retain(|switch| switch.required == required);
+    wanted[0]
+}
+
+fn refused<T>() -> Result<T, String> {
+    Err("said no".to_owned())
+}
+
+/// Changes one fact, and says what is to be found: the families, and the problems with how they
+/// begin and whether they are fatal.
+type Case = (fn(&mut Facts), &'static [Family], &'static [(&'static str, bool)]);
+
+const BOTH: &[Family] = &Family::BOTH;
+const V4: &[Family] = &[Family::V4];
+const V6: &[Family] = &[Family::V6];
+
+const CASES: [Case; 15] = [
+    (|_| {}, BOTH, &[]),
+    (|facts| facts.net_admin = None, BOTH, &[]),
+    (|facts| facts.net_admin = Some(false), BOTH, &[("the capability CAP_NET_ADMIN", true)]),
+    (
+        |facts| {
+            facts.ipvs = refused();
+            facts.scheduler_taken = None;
+            facts.switches = None;
+            facts.switches_writable = refused();
+        },
+        BOTH,
+        &[("the kernel does not give us IPVS", true)],
+    ),
+    (
+        |facts| facts.scheduler_taken = Some(refused()),
+        BOTH,
+        &[("the kernel does not take the scheduler rr", true)],
+    ),
+    (|facts| facts.ipset = refused(), BOTH, &[("the kernel does not give us ipset", true)]),
+    (|facts| facts.dummy = refused(), BOTH, &[("no dummy interface can be made", true)]),
+    (|facts| facts.iptables_v4 = refused(), V6, &[("iptables does not work", false)]),
+    (|facts| facts.iptables_v6 = Some(refused()), V4, &[("ip6tables does not work", false)]),
+    (
+        |facts| {
+            facts.iptables_v4 = refused();
+            facts.iptables_v6 = Some(refused());
+        },
+        &[],
+        &[("iptables does not work", true), ("ip6tables does not work", true)],
+    ),
+    (
+        |facts| {
+            facts.ipv6 = Ipv6::NotInKernel;
+            facts.iptables_v6 = None;
+        },
+        V4,
+        &[("IPv6 is not served (the kernel has no IPv6", false)],
+    ),
+    (
+        |facts| {
+            facts.ipv6 = Ipv6::SwitchedOff;
+            facts.iptables_v6 = None;
+            facts.iptables_v4 = refused();
+        },
+        &[],
+        &[
+            ("iptables does not work", true),
+            ("IPv6 is not served (IPv6 is switched off: net.ipv6.conf.all.disable_ipv6", false),
+        ],
+    ),
+    (|facts| facts.switches_writable = refused(), BOTH, &[]),
+    (
+        |facts| {
+            facts.switches = Some(vec![mk_switch(true)]);
+            facts.switches_writable = refused();
+        },
+        BOTH,
+        &[("the kernel's switches are not as they should be: net.ipv4.vs.conntrack=1", true)],
+    ),
+    (
+        |facts| {
+            facts.switches = Some(vec![mk_switch(false)]);
+            facts.switches_writable = refused();
+        },
+        BOTH,
+        &[("the kernel's switches are not as they should be: net.ipv4.vs.expire_nodest", false)],
+    ),
+];
+
+/// `/proc` with what is read of it.
+fn mk_proc(effective: &str) -> (tempfile::TempDir, Root) {
+    let folder = tempfile::tempdir().unwrap();
+    let proc = folder.path();
+    write(proc, "thread-self/status", &format!("Name:\tx\nCapEff:\t{effective}\nCapBnd:\t0\n"));
+    write(proc, "thread-self/net/if_inet6", "");
+    write(proc, "sys/net/ipv6/conf/all/disable_ipv6", "0\n");
+    write(proc, "sys/net/ipv4/ip_forward", "0\n");
+    let root = Root { proc: proc.to_owned() };
+    (folder, root)
+}
+
+fn write(proc: &Path, path: &str, text: &str) {
+    let path = proc.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn each_fact_has_its_meaning() {
+    for (number, (change, families, expected)) in CASES.into_iter().enumerate() {
+        let mut facts = mk_facts();
+        change(&mut facts);
+        let findings = judge(&facts);
+        assert_eq!(findings.families, families, "case {number}");
+        let found = &findings.problems;
+        assert_eq!(found.len(), expected.len(), "case {number}: {found:?}");
+        for (problem, (start, fatal)) in found.iter().zip(expected) {
+            let text = problem.to_string();
+            assert!(text.starts_with(start), "case {number}: {text}");
+            assert!(text.contains(". What to do: ") && !problem.remedy.is_empty());
+            assert_eq!(problem.fatal, *fatal, "case {number}: {text}");
+        }
+        assert_eq!(findings.is_usable(), expected.iter().all(|(_, fatal)| !fatal));
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once_the_fatal_ones_first() {
+    let facts = Facts {
+        net_admin: Some(false),
+        ipvs: refused(),
+        scheduler_taken: Some(refused()),
+        ipset: refused(),
+        dummy: refused(),
+        iptables_v4: Ok(()),
+        iptables_v6: Some(refused()),
+        switches: Some(vec![mk_switch(true)]),
+        switches_writable: refused(),
+        ..mk_facts()
+    };
+    let findings = judge(&facts);
+    let fatal: Vec<bool> = findings.problems.iter().map(|problem| problem.fatal).collect();
+    assert_eq!(fatal, [true, true, true, true, true, true, false]);
+    assert!(findings.problems[1..].iter().all(|problem| problem.why.contains("said no")));
+}
+
+#[test]
+fn the_capability_is_read_from_the_status() {
+    for (effective, expected) in [
+        ("0000000000001000", Some(true)),
+        ("000001ffffffffff", Some(true)),
+        ("0000000000000fff", Some(false)),
+        ("0000000000000000", Some(false)),
+        ("no number", None),
+    ] {
+        let (_folder, root) = mk_proc(effective);
+        assert_eq!(root.net_admin(), expected, "{effective}");
+    }
+    assert_eq!(Root { proc: "/nowhere".into() }.net_admin(), None);
+}
+
+#[test]
+fn whether_the_host_does_ipv6_is_read() {
+    let (_folder, root) = mk_proc("0");
+    assert_eq!(root.ipv6(), Ipv6::Available);
+    write(&root.proc, "sys/net/ipv6/conf/all/disable_ipv6", "1\n");
+    assert_eq!(root.ipv6(), Ipv6::SwitchedOff);
+    fs::remove_file(root.proc.join("thread-self/net/if_inet6")).unwrap();
+    assert_eq!(root.ipv6(), Ipv6::NotInKernel);
+}
+
+#[test]
+fn trying_whether_switches_can_be_set_sets_none() {
+    let (_folder, root) = mk_proc("0");
+    assert_eq!(root.switches_writable(), Ok(()));
+    let switch = root.proc.join("sys/net/ipv4/ip_forward");
+    assert_eq!(fs::read_to_string(&switch).unwrap(), "0\n");
+    fs::remove_file(switch).unwrap();
+    assert!(root.switches_writable().unwrap_err().contains("ip_forward"));
+}
+
+#[test]
+fn what_the_attempts_answer_are_the_facts() {
+    let (_folder, root) = mk_proc("1000");
+    let mut asked = Vec::new();
+    let facts = gather(
+        &root,
+        &SchedulerName::new("wlc").unwrap(),
+        &sysctl::wanted(false, None),
+        &mut Attempts {
+            scheduler: &mut |scheduler| Err(format!("no {scheduler}")),
+            ipset: &mut || Ok(()),
+            dummy: &mut refused,
+            iptables: &mut |family| {
+                asked.push(family);
+                Err(format!("no {family}"))
+            },
+        },
+    );
+    assert_eq!(facts.net_admin, Some(true));
+    assert_eq!((&facts.ipset, &facts.dummy), (&Ok(()), &refused()));
+    assert_eq!(facts.iptables_v4, Err(format!("no {}", Family::V4)));
+    assert_eq!(facts.iptables_v6, Some(Err(format!("no {}", Family::V6))));
+    assert_eq!(asked, Family::BOTH);
+    // Whether this host has IPVS depends on the host, and whether its scheduler is asked on that.
+    let taken = facts.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
+    assert_eq!(facts.scheduler_taken, taken);
+    assert_eq!(facts.switches.is_some(), facts.ipvs.is_ok());
+}
