@@ -110,10 +110,9 @@ impl Entry {
     /// When the text is not an entry of such a set.
     pub fn parse_for(set_type: SetType, text: &str) -> Result<Self, ParseError> {
         let entry = match (set_type, text.parse()?) {
-            (
-                SetType::HashIpPortNet,
-                Self::IpPortIp { address, protocol, port, second: address2 },
-            ) => Self::IpPortNet { address, protocol, port, network: Network::host(address2) },
+            (SetType::HashIpPortNet, Self::IpPortIp { address, protocol, port, second }) => {
+                Self::IpPortNet { address, protocol, port, network: Network::host(second) }
+            }
             (_, entry) => entry,
         };
         if entry.set_type() == set_type {
@@ -344,6 +343,31 @@ impl EntryOptions {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl fmt::Display for EntryOptions {
+    /// As the `ipset` tool writes them, each with a blank before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(timeout) = self.timeout {
+            write!(f, " timeout {timeout}")?;
+        }
+        if let Some(Counters { packets, bytes }) = self.counters {
+            write!(f, " packets {packets} bytes {bytes}")?;
+        }
+        if let Some(comment) = &self.comment {
+            write!(f, " comment \"{comment}\"")?;
+        }
+        if let Some(Mark { value, mask }) = self.mark {
+            write!(f, " skbmark {value:#x}/{mask:#x}")?;
+        }
+        if let Some(priority) = self.priority {
+            write!(f, " skbprio {:x}:{:x}", priority >> 16, priority & 0xffff)?;
+        }
+        if let Some(queue) = self.queue {
+            write!(f, " skbqueue {queue}")?;
+        }
+        Ok(())
     }
 }
 

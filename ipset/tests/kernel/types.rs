@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ipset::{
-    Batch, Counters, Entry, EntryOptions, Family, ListedEntry, Mark, SetOptions, SetSpec, SetType,
-};
+use ipset::{Batch, Client, Counters, EntryOptions, Family, Mark, SetOptions, SetSpec, SetType};
 
 use super::sandbox::{Sandbox, entry, name};
 
@@ -69,24 +67,6 @@ fn attached(options: &SetOptions) -> EntryOptions {
     }
 }
 
-/// How the tool writes it.
-fn attached_text(options: &SetOptions) -> String {
-    let mut text = String::new();
-    if options.timeout.is_some() {
-        text += " timeout 0";
-    }
-    if options.counters {
-        text += " packets 7 bytes 9223372036854775807";
-    }
-    if options.comment {
-        text += " comment \"a remark\"";
-    }
-    if options.skbinfo {
-        text += " skbmark 0xab/0xff0000ff skbprio 1:2 skbqueue 9";
-    }
-    text
-}
-
 #[test]
 fn the_tool_reads_what_is_written_in_every_type_family_and_option() {
     let sandbox = Sandbox::new();
@@ -96,55 +76,57 @@ fn the_tool_reads_what_is_written_in_every_type_family_and_option() {
             let mut spec = SetSpec::new(set_type, family);
             spec.options = options(words);
             spec.options.force_add &= set_type != SetType::BitmapPort;
-            let case = format!("{spec}");
-            let mut batch = Batch::strict();
-            batch.create(name("T"), spec.clone());
-            for text in entries {
-                batch.add_with(name("T"), entry(text), attached(&spec.options));
-            }
-            for result in client.send(&batch).unwrap() {
-                result.unwrap_or_else(|error| panic!("{case}: {error}"));
-            }
-            // The tool leaves out the prefix length of a single address.
-            let shown = |text: &str| {
-                let text = text.strip_suffix("/32").or(text.strip_suffix("/128")).unwrap_or(text);
-                format!("{text}{}", attached_text(&spec.options))
-            };
-            let mut wanted: Vec<String> = entries.iter().map(|text| shown(text)).collect();
-            wanted.sort();
-            assert_eq!(sandbox.saved("T"), wanted, "{case}");
-            let create = sandbox.ipset("save T");
-            // The tool takes forceadd, but version 7.17 does not print it.
-            for word in words.split(' ').filter(|word| *word != "forceadd") {
-                assert!(create.contains(word), "{case}: {create}");
-            }
-
-            let listed = client.list(name("T")).unwrap();
-            let identity = listed.header.identity;
-            assert_eq!((identity.set_type, identity.family), (set_type, family), "{case}");
-            assert_eq!(client.identity(name("T")).unwrap(), identity);
-            let entries_of = |lines: Vec<ListedEntry>| -> BTreeMap<Entry, Option<EntryOptions>> {
-                lines.into_iter().map(|line| (line.entry, line.options.map(|o| *o))).collect()
-            };
-            let attached = attached(&spec.options);
-            let attached = (!attached.is_empty()).then_some(attached);
-            let wanted = entries.iter().map(|text| (entry(text), attached.clone())).collect();
-            assert_eq!(entries_of(listed.entries), wanted, "{case}");
-            let read = SetOptions {
-                hash_size: spec.options.hash_size,
-                max_elements: spec.options.max_elements,
-                ports: spec.options.ports.clone(),
-                ..listed.header.options
-            };
-            assert_eq!(read, spec.options, "{case}");
-            for text in entries {
-                assert!(client.test(name("T"), entry(text)).unwrap(), "{case}: {text}");
-                client.delete(name("T"), entry(text)).unwrap();
-            }
-            assert_eq!(sandbox.saved("T").len(), 0, "{case}");
-            client.destroy(name("T")).unwrap();
+            write_and_read(&sandbox, &mut client, &spec, entries);
         }
     }
+}
+
+/// Creates a set, fills it, reads it with the tool and with the library, and takes it down.
+fn write_and_read(sandbox: &Sandbox, client: &mut Client, spec: &SetSpec, entries: &[&str]) {
+    let (set, attached) = (name("T"), attached(&spec.options));
+    let mut batch = Batch::strict();
+    batch.create(set, spec.clone());
+    for text in entries {
+        batch.add_with(set, entry(text), attached.clone());
+    }
+    for result in client.send(&batch).unwrap() {
+        result.unwrap_or_else(|error| panic!("{spec}: {error}"));
+    }
+    // The tool leaves out the prefix length of a single address.
+    let shown = |text: &&str| {
+        let text = text.strip_suffix("/32").or(text.strip_suffix("/128")).unwrap_or(text);
+        format!("{text}{attached}")
+    };
+    let mut wanted: Vec<String> = entries.iter().map(shown).collect();
+    wanted.sort();
+    assert_eq!(sandbox.saved("T"), wanted, "{spec}");
+    // The tool takes forceadd, but version 7.17 does not print it.
+    let printed = SetOptions { force_add: false, ..spec.options.clone() };
+    let created = sandbox.ipset("save T");
+    assert!(created.lines().next().unwrap().contains(&printed.to_string()), "{spec}: {created}");
+
+    let listed = client.list(set).unwrap();
+    let identity = listed.header.identity;
+    assert_eq!((identity.set_type, identity.family), (spec.set_type, spec.family), "{spec}");
+    assert_eq!(client.identity(set).unwrap(), identity);
+    let attached = (!attached.is_empty()).then_some(attached);
+    let wanted: BTreeMap<_, _> =
+        entries.iter().map(|text| (entry(text), attached.clone())).collect();
+    let read: BTreeMap<_, _> =
+        listed.entries.into_iter().map(|line| (line.entry, line.options.map(|o| *o))).collect();
+    assert_eq!(read, wanted, "{spec}");
+    // Sizes and range are the kernel's choice here.
+    let read =
+        SetOptions { hash_size: None, max_elements: None, ports: None, ..listed.header.options };
+    assert_eq!(read, spec.options, "{spec}");
+
+    for text in entries {
+        assert!(client.test(set, entry(text)).unwrap(), "{spec}: {text}");
+        client.delete(set, entry(text)).unwrap();
+        assert!(!client.test(set, entry(text)).unwrap(), "{spec}: {text}");
+    }
+    assert_eq!(sandbox.saved("T").len(), 0, "{spec}");
+    client.destroy(set).unwrap();
 }
 
 const ALL: &str = "timeout counters comment skbinfo forceadd";
@@ -160,7 +142,7 @@ fn what_the_tool_writes_is_read_in_every_type_and_family() {
             }
             family => (format!("family {family}"), "timeout 600 counters comment skbinfo forceadd"),
         };
-        let attached_words = attached_text(&options(ALL));
+        let attached_words = attached(&options(ALL));
         let mut lines = format!("create T {set_type} {family_words} {flags}\n");
         for text in entries {
             lines += &format!("add T {text}{attached_words}\n");
