@@ -119,7 +119,10 @@ impl Machine {
     fn arguments(&self) -> Vec<OsString> {
         let (accel, cpu) = match self.accel {
             Accel::Kvm => ("kvm", "host"),
-            Accel::Tcg => ("tcg,thread=multi", "max"),
+            // Without cmpxchg16b: qemu before 8 leaves garbage in the flags after it, and when an
+            // interrupt saves them just then, the guest goes on with random trap and direction
+            // flags. The kernel has another way for processors that lack it.
+            Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
         };
         let cpus = self.cpus.to_string();
         let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
@@ -221,7 +224,7 @@ mod tests {
             disk: None,
             log: "/log".into(),
         };
-        assert!(machine.arguments().contains(&"max".into()));
+        assert!(machine.arguments().contains(&"max,-cx16".into()));
         assert!(!machine.arguments().contains(&"-drive".into()));
         machine.accel = Accel::Kvm;
         machine.disk = Some("/disk".into());
