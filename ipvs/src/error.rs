@@ -34,7 +34,9 @@ use crate::codec::Description;
 /// | list services, list destinations | none | a virtual server that does not exist has an empty list |
 /// | set timeouts | `EINVAL` | past `i32::MAX` ticks of the kernel's clock |
 /// | new daemon | `EEXIST`, `ENODEV`, `EINVAL` | one runs; no such interface; no multicast group, or real servers of both address families |
+/// | | `ENETUNREACH` | the interface has no route for the multicast group |
 /// | delete daemon | `ESRCH` | none runs |
+/// | | no answer ([`Error::is_answer_lost`]), and it stops | it was started a moment ago, and its thread had not yet run |
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 

@@ -3,6 +3,8 @@
 /// What went through a virtual server, or to and from a real server, since it was added or its
 /// counters were last zeroed; and the rates of the last seconds.
 ///
+/// The kernel brings them up to date every two seconds, not with every packet.
+///
 /// Linux before 4.1 counts connections and packets in 32 bits, and they wrap around.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Statistics {
