@@ -264,12 +264,10 @@ fn settle(
         }
         return None;
     }
+    // What is refused as a whole (no such set, entries of another shape) names no line: it is the
+    // first entry that was refused, and each of the others will be when it is tried.
     let line = error.refusal().and_then(|refusal| codec::failing_line(&refusal.request));
-    let failed = match line {
-        Some(line) if run.count > 1 => line as usize - 1,
-        _ if run.count > 1 => return Some(run),
-        _ => 0,
-    };
+    let failed = line.map_or(0, |line| line as usize - 1).min(run.count - 1);
     let entry = entries.get(failed)?;
     set_result(results, run.place + failed, Error::new(attempt(entry), error));
     Some(run.without(failed + 1)).filter(|rest| rest.count > 0)
