@@ -5,10 +5,21 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use ipvs::{Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match balance() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn balance() -> Result<(), Box<dyn Error>> {
     let addresses: Vec<SocketAddr> =
         std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
     let (virtual_address, real_addresses) =

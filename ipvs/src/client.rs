@@ -41,8 +41,10 @@ pub struct Listing {
 // === impl Client ===
 
 impl Client {
-    /// A client for the calling thread's network namespace. The kernel loads the module `ip_vs`
-    /// if it can.
+    /// A client for the calling thread's network namespace.
+    ///
+    /// Linux 6.1 loads the module `ip_vs` when it is asked for like this, 5.10 does not: there
+    /// `modprobe ip_vs` comes first.
     ///
     /// # Errors
     /// [`Error::is_not_loaded`] when the kernel has no IPVS; or the socket cannot be opened.

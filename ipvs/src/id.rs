@@ -37,7 +37,7 @@ pub enum VirtualServerId {
         protocol: Protocol,
         /// The virtual address.
         address: IpAddr,
-        /// The virtual port; 0 stands for every port and needs persistence.
+        /// The virtual port; 0 stands for every port, which makes sense with persistence only.
         port: u16,
     },
     /// Packets of one address family that carry a firewall mark, whatever their address.

@@ -32,7 +32,7 @@ pub enum Netmask {
     /// The first so many bits. IPv4: 0 to 32, and more counts as 32. IPv6: 1 to 128, and the
     /// kernel refuses anything else.
     Prefix(u8),
-    /// A mask with gaps, which the kernel takes for IPv4.
+    /// A mask with gaps, which the kernel takes for IPv4. For IPv6 its leading ones count.
     Ipv4(Ipv4Addr),
 }
 

@@ -90,8 +90,8 @@ fn virtual_server(attributes: &mut AttributeWriter<'_>, server: &VirtualServer) 
 
 /// `struct ip_vs_flags`: the flags, and a mask of those that count, which is all of them.
 ///
-/// The kernel's own flag is never asked for: Linux 5.10 believes it, and then does not put the
-/// virtual server into its table.
+/// The kernel's own flag is never asked for: kernels before 5.13 believed it, and then did not put
+/// the virtual server into their table.
 fn flags(flags: Flags) -> [u8; 8] {
     let [a, b, c, d] = flags.without(Flags::HASHED).bits().to_ne_bytes();
     let [e, f, g, h] = u32::MAX.to_ne_bytes();

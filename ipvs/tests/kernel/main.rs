@@ -1,6 +1,6 @@
 //! Every command against a real kernel, read back with this crate and with ipvsadm.
 //!
-//! Needs root, a kernel with ip_vs, and the programs `ip` and `ipvsadm`: built with the feature
+//! Needs root, a kernel with ip_vs, and the programs `ip`, `ipvsadm` and `modprobe`: built with the feature
 //! `kernel-tests` only, and then it fails where those are missing. Each test has a network
 //! namespace of its own.
 

@@ -20,6 +20,8 @@ impl Network {
 
     /// With every interface down.
     pub(crate) fn silent(label: &str) -> Self {
+        // Linux 5.10 does not load the module by itself.
+        run("modprobe", &["ip_vs"]);
         let name = format!("ipvs-{}-{label}", std::process::id());
         run("ip", &["netns", "add", &name]);
         Self { name }
