@@ -6,19 +6,35 @@
 //!
 //! In reading order:
 //!
-//! - [`model`]: services, endpoints, facts about the node; [`settings`]: what the operator chose;
-//! - [`event`]: the closed list of everything that can change the input;
+//! - [`model`]: services, endpoints, the node's object; [`settings`]: what the operator chose;
+//! - [`event`]: the closed list of everything that can change the input; [`store`]: the input as
+//!   it is now, and which Services have to be looked at again; [`facts`]: this node;
 //! - [`kernel`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
 //! - [`layer`]: the constant iptables rules, as data;
+//! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
+//!   and the node to a [`fragment`] of desired kernel state;
+//! - [`desired`]: all fragments, with what they share counted;
 //! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
-//! - [`problem`]: what is wrong with the input: planning returns problems, and never fails.
+//!   [`diff`]: desired, actual to operations;
+//! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
+//!   returns problems, and never fails;
+//! - [`memory`]: a kernel in memory, for tests.
 
 pub mod actual;
+pub mod compile;
+pub mod desired;
+pub mod diff;
+pub mod endpoints;
 pub mod event;
+pub mod facts;
+pub mod fragment;
 pub mod kernel;
 pub mod layer;
+pub mod memory;
 pub mod model;
 pub mod op;
+pub mod planner;
 pub mod problem;
 pub mod sets;
 pub mod settings;
+pub mod store;

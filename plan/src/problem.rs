@@ -23,6 +23,11 @@ pub enum Problem {
         /// Who has it.
         owner: ServiceName,
     },
+    /// Two ports of the same Service claim the same address and port; the first one has it.
+    FrontendTwice {
+        /// What both claim.
+        frontend: Frontend,
+    },
     /// No address of this node may serve node ports of this family.
     NoNodePortAddress {
         /// The family.
@@ -42,6 +47,11 @@ impl fmt::Display for Problem {
                 f,
                 "{frontend} already belongs to Service {owner}, which is older; \
                  give one of the two another address or port"
+            ),
+            Self::FrontendTwice { frontend } => write!(
+                f,
+                "{frontend} is claimed by two ports of this Service; the first one has it: \
+                 give the other another port or protocol"
             ),
             Self::NoNodePortAddress { family } => write!(
                 f,

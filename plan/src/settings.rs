@@ -1,6 +1,7 @@
 //! What the operator chose, resolved.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -73,6 +74,12 @@ impl Settings {
             node_port_addresses: Vec::new(),
             exclude: Vec::new(),
         }
+    }
+
+    /// Whether an address is somebody else's.
+    #[must_use]
+    pub fn excludes(&self, address: IpAddr) -> bool {
+        self.exclude.iter().any(|net| net.contains(&address))
     }
 }
 

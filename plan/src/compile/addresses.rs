@@ -1,0 +1,76 @@
+//! A Service's addresses of one family, as far as they can be served.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::model::{Family, Service};
+use crate::problem::Problem;
+use crate::settings::Settings;
+
+/// A Service's addresses of one family, without those that no Service can have and those that are
+/// somebody else's.
+pub(super) struct Addresses {
+    /// None or one.
+    pub(super) cluster: Option<IpAddr>,
+    pub(super) external: Vec<IpAddr>,
+    pub(super) load_balancer: Vec<IpAddr>,
+    /// Who may use the load-balancer addresses; empty means everyone.
+    pub(super) source_ranges: Vec<IpNet>,
+}
+
+// === impl Addresses ===
+
+impl Addresses {
+    pub(super) fn of(
+        service: &Service,
+        family: Family,
+        settings: &Settings,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let mut keep = |field: &'static str, address: IpAddr, possible: bool| {
+            if Family::of(address) != family || settings.excludes(address) {
+                return false;
+            }
+            if !possible {
+                problems.push(Problem::ImpossibleAddress { field, address });
+            }
+            possible
+        };
+        let cluster = service
+            .cluster_address(family)
+            .filter(|a| keep("spec.clusterIPs", *a, can_be_bound(*a)));
+        let external = service.external.iter().copied();
+        let external =
+            external.filter(|a| keep("spec.externalIPs", *a, can_be_reached(*a))).collect();
+        let load_balancer = service.load_balancer.iter().copied();
+        let load_balancer = load_balancer
+            .filter(|a| keep("status.loadBalancer.ingress", *a, can_be_reached(*a)))
+            .collect();
+        let source_ranges = source_ranges(service, family);
+        Self { cluster, external, load_balancer, source_ranges }
+    }
+}
+
+/// One network that holds everyone makes the others pointless; besides, the kernel's
+/// `hash:ip,port,net` takes no prefix of length 0 (net/netfilter/ipset/ip_set_hash_ipportnet.c).
+fn source_ranges(service: &Service, family: Family) -> Vec<IpNet> {
+    let ranges = || service.source_ranges.iter().filter(|net| Family::of_net(net) == family);
+    if ranges().any(|net| net.prefix_len() == 0) {
+        return Vec::new();
+    }
+    ranges().map(IpNet::trunc).collect()
+}
+
+fn can_be_bound(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
+}
+
+/// Whether anyone on another machine could mean this address.
+fn can_be_reached(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    can_be_bound(address) && !link_local
+}

@@ -1,0 +1,274 @@
+//! What the kernel should have: every Service's fragment, with what they share counted.
+//!
+//! An address or a set entry is there as long as one Service needs it. A frontend belongs to one
+//! Service: of several that claim it, the oldest. The others wait, and when the owner goes, the
+//! next one takes over the same virtual server without a gap.
+
+mod changes;
+mod counted;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use crate::fragment::{Claim, Fragment};
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::model::ServiceName;
+use crate::op::Op;
+use crate::problem::Problem;
+use crate::sets::SetId;
+use changes::Changes;
+use counted::Counted;
+
+/// What the kernel should have.
+#[derive(Debug, Default)]
+pub struct Desired {
+    fragments: HashMap<ServiceName, Fragment>,
+    owners: HashMap<Frontend, ServiceName>,
+    /// Those that claim what an older one has; no empty lists.
+    waiting: HashMap<Frontend, BTreeSet<Rank>>,
+    addresses: Counted<IpAddr>,
+    entries: Entries,
+}
+
+/// What replacing fragments changes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// The difference, in no particular order of phases, always the same for the same difference.
+    pub ops: Vec<Op>,
+    /// The Services with a claim to a frontend that several claim, or did.
+    pub contenders: BTreeSet<ServiceName>,
+}
+
+type Entries = BTreeMap<SetId, Counted<Entry>>;
+
+/// The order of claims: by age, then by name.
+type Rank = (i64, ServiceName);
+
+// === impl Desired ===
+
+impl Desired {
+    /// Puts fragments in the place of those that these Services had; none: the Service is gone.
+    ///
+    /// All of them are one change: what one gives up and another takes on stays as it is.
+    pub fn replace(
+        &mut self,
+        fragments: impl IntoIterator<Item = (ServiceName, Option<Fragment>)>,
+    ) -> Change {
+        let mut changes = Changes::default();
+        for (service, fragment) in fragments {
+            self.replace_one(&service, fragment, &mut changes);
+        }
+        changes.finish(self)
+    }
+
+    /// The virtual server of a frontend, with its real servers in the order of address and port.
+    #[must_use]
+    pub fn virtual_server(&self, frontend: &Frontend) -> Option<(&VirtualServer, &[RealServer])> {
+        self.owning_claim(frontend).map(|claim| (&claim.server, &*claim.real_servers))
+    }
+
+    /// The Service that a frontend belongs to.
+    #[must_use]
+    pub fn owner(&self, frontend: &Frontend) -> Option<&ServiceName> {
+        self.owners.get(frontend)
+    }
+
+    /// Whether `kube-ipvs0` should have this address.
+    #[must_use]
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Whether a set should have this entry.
+    #[must_use]
+    pub fn has_entry(&self, set: SetId, entry: &Entry) -> bool {
+        self.entries.get(&set).is_some_and(|entries| entries.contains(entry))
+    }
+
+    /// What a Service asks for.
+    #[must_use]
+    pub fn fragment(&self, service: &ServiceName) -> Option<&Fragment> {
+        self.fragments.get(service)
+    }
+
+    /// All frontends, in no order.
+    pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
+        self.owners.keys()
+    }
+
+    /// All addresses of `kube-ipvs0`, in no order.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied()
+    }
+
+    /// All entries of a set, in no order.
+    pub fn entries(&self, set: SetId) -> impl Iterator<Item = &Entry> {
+        self.entries.get(&set).into_iter().flat_map(Counted::iter)
+    }
+
+    /// How many virtual servers there should be.
+    #[must_use]
+    pub fn n_virtual_servers(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// How many addresses `kube-ipvs0` should have.
+    #[must_use]
+    pub fn n_addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// How many entries a set should have.
+    #[must_use]
+    pub fn n_entries(&self, set: SetId) -> usize {
+        self.entries.get(&set).map_or(0, Counted::len)
+    }
+
+    /// What a Service claims and an older one has, in the order of frontends.
+    #[must_use]
+    pub fn taken_from(&self, service: &ServiceName) -> Vec<Problem> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let claims = self.fragments.get(service).into_iter().flat_map(|f| &f.claims);
+        claims
+            .filter_map(|claim| Some((claim.frontend, self.owners.get(&claim.frontend)?)))
+            .filter(|(_, owner)| *owner != service)
+            .map(|(frontend, owner)| Problem::FrontendTaken { frontend, owner: owner.clone() })
+            .collect()
+    }
+
+    fn owning_claim(&self, frontend: &Frontend) -> Option<&Claim> {
+        self.fragments.get(self.owners.get(frontend)?)?.claim(frontend)
+    }
+
+    /// Everyone who claims a frontend, if there are several.
+    fn contenders(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
+        let waiting = self.waiting.get(frontend);
+        let owner = waiting.and_then(|_| self.owners.get(frontend));
+        waiting.into_iter().flatten().map(|(_, service)| service).chain(owner)
+    }
+
+    fn replace_one(
+        &mut self,
+        service: &ServiceName,
+        fragment: Option<Fragment>,
+        changes: &mut Changes,
+    ) {
+        let different = different_claims(self.fragments.get(service), fragment.as_ref());
+        for frontend in &different {
+            changes.before_frontend(self, *frontend);
+        }
+        let former = self.fragments.remove(service).unwrap_or_default();
+        for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
+            self.withdraw(service, former.created, claim, changes);
+        }
+        let empty = Fragment::default();
+        let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
+        for address in only_in_second(&new.addresses, &gone.addresses) {
+            changes.unbind(&mut self.addresses, *address);
+        }
+        for address in only_in_second(&gone.addresses, &new.addresses) {
+            changes.bind(&mut self.addresses, *address);
+        }
+        changes.uncount(&mut self.entries, only_in_second(&new.entries, &gone.entries));
+        changes.count(&mut self.entries, only_in_second(&gone.entries, &new.entries));
+        if let Some(fragment) = fragment {
+            self.fragments.insert(service.clone(), fragment);
+            for frontend in &different {
+                self.claim(service, frontend, changes);
+            }
+        }
+    }
+
+    /// Gives up a claim of a fragment that is taken out already.
+    fn withdraw(
+        &mut self,
+        service: &ServiceName,
+        created: i64,
+        claim: &Claim,
+        changes: &mut Changes,
+    ) {
+        let frontend = claim.frontend;
+        if self.owners.get(&frontend) != Some(service) {
+            self.no_longer_waits(&frontend, &(created, service.clone()));
+            return;
+        }
+        self.owners.remove(&frontend);
+        changes.uncount(&mut self.entries, claim.entries.iter());
+        let next = self.waiting.get(&frontend).and_then(BTreeSet::first).cloned();
+        if let Some(rank) = next {
+            self.no_longer_waits(&frontend, &rank);
+            self.give(&frontend, rank.1, changes);
+        }
+    }
+
+    /// Makes the claim to a frontend that a Service's fragment has, if it has one.
+    fn claim(&mut self, service: &ServiceName, frontend: &Frontend, changes: &mut Changes) {
+        let Some(rank) = self.rank(service, frontend) else { return };
+        let owner = self.owners.get(frontend).and_then(|owner| self.rank(owner, frontend));
+        match owner {
+            Some(owner) if owner < rank => self.waits(*frontend, rank),
+            Some(owner) => {
+                if let Some(claim) = self.owning_claim(frontend) {
+                    let entries = claim.entries.clone();
+                    changes.uncount(&mut self.entries, entries.iter());
+                }
+                self.waits(*frontend, owner);
+                self.give(frontend, rank.1, changes);
+            }
+            None => self.give(frontend, rank.1, changes),
+        }
+    }
+
+    /// Makes a Service the owner of a frontend that has none now.
+    fn give(&mut self, frontend: &Frontend, service: ServiceName, changes: &mut Changes) {
+        let claim = self.fragments.get(&service).and_then(|fragment| fragment.claim(frontend));
+        if let Some(claim) = claim {
+            changes.count(&mut self.entries, claim.entries.iter());
+        }
+        self.owners.insert(*frontend, service);
+    }
+
+    fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {
+        let fragment = self.fragments.get(service)?;
+        fragment.claim(frontend).map(|_| (fragment.created, service.clone()))
+    }
+
+    fn waits(&mut self, frontend: Frontend, rank: Rank) {
+        self.waiting.entry(frontend).or_default().insert(rank);
+    }
+
+    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &Rank) {
+        if let Some(ranks) = self.waiting.get_mut(frontend) {
+            ranks.remove(rank);
+            if ranks.is_empty() {
+                self.waiting.remove(frontend);
+            }
+        }
+    }
+}
+
+/// The frontends that only one of two fragments claims, or that they claim differently.
+fn different_claims(former: Option<&Fragment>, new: Option<&Fragment>) -> Vec<Frontend> {
+    let claims = |fragment: Option<&'_ Fragment>| fragment.map_or(0, |f| f.claims.len());
+    let mut different = Vec::with_capacity(claims(former).max(claims(new)));
+    let same_age = former.map(|f| f.created) == new.map(|f| f.created);
+    for claim in former.into_iter().flat_map(|f| &f.claims) {
+        let same = same_age && new.and_then(|f| f.claim(&claim.frontend)) == Some(claim);
+        if !same {
+            different.push(claim.frontend);
+        }
+    }
+    for claim in new.into_iter().flat_map(|f| &f.claims) {
+        if former.and_then(|f| f.claim(&claim.frontend)).is_none() {
+            different.push(claim.frontend);
+        }
+    }
+    different
+}
+
+/// What only the second of two lists has, both in order.
+fn only_in_second<'a, T: Ord>(first: &'a [T], second: &'a [T]) -> impl Iterator<Item = &'a T> {
+    second.iter().filter(|item| first.binary_search(item).is_err())
+}

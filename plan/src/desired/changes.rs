@@ -1,0 +1,107 @@
+//! What was before, of everything that a change has touched: comparing it with what is after gives
+//! the operations, however often something went back and forth in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::counted::Counted;
+use super::{Change, Desired, Entries};
+use crate::diff;
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::model::ServiceName;
+use crate::op::Op;
+use crate::sets::SetId;
+
+/// What was before. Ordered maps, so that the operations come in the same order every time.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    frontends: BTreeMap<Frontend, Option<Former>>,
+    addresses: BTreeMap<IpAddr, Presence>,
+    entries: BTreeMap<(SetId, Entry), Presence>,
+    contenders: BTreeSet<ServiceName>,
+}
+
+/// A virtual server with its real servers.
+type Former = (VirtualServer, Arc<[RealServer]>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Absent,
+    Present,
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// To be called before a claim to this frontend changes.
+    pub(super) fn before_frontend(&mut self, desired: &Desired, frontend: Frontend) {
+        self.frontends.entry(frontend).or_insert_with(|| {
+            self.contenders.extend(desired.contenders(&frontend).cloned());
+            let claim = desired.owning_claim(&frontend)?;
+            Some((claim.server.clone(), Arc::clone(&claim.real_servers)))
+        });
+    }
+
+    pub(super) fn bind(&mut self, addresses: &mut Counted<IpAddr>, address: IpAddr) {
+        if addresses.add(address) {
+            self.addresses.entry(address).or_insert(Presence::Absent);
+        }
+    }
+
+    pub(super) fn unbind(&mut self, addresses: &mut Counted<IpAddr>, address: IpAddr) {
+        if addresses.remove(&address) {
+            self.addresses.entry(address).or_insert(Presence::Present);
+        }
+    }
+
+    pub(super) fn count<'a>(
+        &mut self,
+        entries: &mut Entries,
+        added: impl Iterator<Item = &'a (SetId, Entry)>,
+    ) {
+        for (set, entry) in added {
+            if entries.entry(*set).or_default().add(*entry) {
+                self.entries.entry((*set, *entry)).or_insert(Presence::Absent);
+            }
+        }
+    }
+
+    pub(super) fn uncount<'a>(
+        &mut self,
+        entries: &mut Entries,
+        removed: impl Iterator<Item = &'a (SetId, Entry)>,
+    ) {
+        for (set, entry) in removed {
+            if entries.entry(*set).or_default().remove(entry) {
+                self.entries.entry((*set, *entry)).or_insert(Presence::Present);
+            }
+        }
+    }
+
+    /// Compares with what is after.
+    pub(super) fn finish(self, desired: &Desired) -> Change {
+        let mut ops = Vec::new();
+        for ((set, entry), before) in self.entries {
+            match (before, desired.has_entry(set, &entry)) {
+                (Presence::Absent, true) => ops.push(Op::AddEntry(set, entry)),
+                (Presence::Present, false) => ops.push(Op::RemoveEntry(set, entry)),
+                _ => {}
+            }
+        }
+        let mut contenders = self.contenders;
+        for (frontend, before) in self.frontends {
+            let before = before.as_ref().map(|(server, real_servers)| (server, &**real_servers));
+            diff::between(frontend, before, desired.virtual_server(&frontend), &mut ops);
+            contenders.extend(desired.contenders(&frontend).cloned());
+        }
+        for (address, before) in self.addresses {
+            match (before, desired.has_address(address)) {
+                (Presence::Absent, true) => ops.push(Op::BindAddress(address)),
+                (Presence::Present, false) => ops.push(Op::UnbindAddress(address)),
+                _ => {}
+            }
+        }
+        Change { ops, contenders }
+    }
+}

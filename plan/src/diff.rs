@@ -1,0 +1,210 @@
+//! Differences, as operations: between two wishes, and between a wish and what was found.
+
+mod ownership;
+
+use std::cmp::Ordering;
+use std::net::SocketAddr;
+
+use crate::actual::{Actual, ActualVirtualServer};
+use crate::desired::Desired;
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::model::Family;
+use crate::op::Op;
+use crate::sets::SetId;
+use crate::settings::Settings;
+use ownership::Ownership;
+
+/// A virtual server as it is wished for, with its real servers in the order of address and port.
+pub type Wish<'a> = (&'a VirtualServer, &'a [RealServer]);
+
+/// What turns the actual state into the desired one, by phases.
+///
+/// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, an
+/// entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
+#[must_use]
+pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
+    let mut ops = Vec::new();
+    if !actual.link {
+        ops.push(Op::CreateLink);
+    }
+    for family in &settings.families {
+        if !actual.layers.contains(family) {
+            ops.push(Op::WriteLayer(*family));
+        }
+        for set in SetId::all(*family) {
+            diff_set(desired, actual, settings, set, &mut ops);
+        }
+    }
+    diff_virtual_servers(desired, actual, settings, &mut ops);
+    diff_addresses(desired, actual, settings, &mut ops);
+    ops.sort_by_key(Op::phase);
+    ops
+}
+
+/// What turns one virtual server into what is desired.
+///
+/// An undesired one is removed without asking whose it is: this is for looking again at what an
+/// operation was about.
+#[must_use]
+pub fn repair(
+    desired: &Desired,
+    frontend: &Frontend,
+    actual: Option<&ActualVirtualServer>,
+) -> Vec<Op> {
+    let mut ops = Vec::new();
+    mend(*frontend, desired.virtual_server(frontend), actual, &mut ops);
+    ops.sort_by_key(Op::phase);
+    ops
+}
+
+/// What turns one wish into another; none is no virtual server.
+pub(crate) fn between(
+    frontend: Frontend,
+    before: Option<Wish<'_>>,
+    after: Option<Wish<'_>>,
+    ops: &mut Vec<Op>,
+) {
+    match (before, after) {
+        (None, None) => {}
+        (None, Some(wish)) => create(frontend, wish, ops),
+        (Some(_), None) => ops.push(Op::RemoveVirtualServer(frontend)),
+        (Some((was, former)), Some((server, wished))) => {
+            if was != server {
+                ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
+            }
+            between_real_servers(frontend, former, wished, ops);
+        }
+    }
+}
+
+/// Walks two lists, both in the order of address and port.
+fn between_real_servers(
+    frontend: Frontend,
+    before: &[RealServer],
+    after: &[RealServer],
+    ops: &mut Vec<Op>,
+) {
+    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
+    loop {
+        let order = match (before.peek(), after.peek()) {
+            (None, None) => return,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(was), Some(is)) => (was.address, was.port).cmp(&(is.address, is.port)),
+        };
+        let was = if order.is_le() { before.next() } else { None };
+        let is = if order.is_ge() { after.next() } else { None };
+        match (was, is) {
+            (Some(was), None) => ops.push(Op::RemoveRealServer(frontend, was.socket())),
+            (None, Some(is)) => ops.push(Op::AddRealServer(frontend, *is)),
+            (Some(was), Some(is)) if was != is => ops.push(Op::ChangeRealServer(frontend, *is)),
+            _ => {}
+        }
+    }
+}
+
+fn create(frontend: Frontend, (server, real_servers): Wish<'_>, ops: &mut Vec<Op>) {
+    ops.push(Op::CreateVirtualServer(frontend, server.clone()));
+    ops.extend(real_servers.iter().map(|real| Op::AddRealServer(frontend, *real)));
+}
+
+fn mend(
+    frontend: Frontend,
+    wish: Option<Wish<'_>>,
+    found: Option<&ActualVirtualServer>,
+    ops: &mut Vec<Op>,
+) {
+    let (wish, found) = match (wish, found) {
+        (None, None) => return,
+        (None, Some(_)) => return ops.push(Op::RemoveVirtualServer(frontend)),
+        (Some(wish), None) => return create(frontend, wish, ops),
+        (Some(wish), Some(found)) => (wish, found),
+    };
+    let (server, real_servers) = wish;
+    if found.server.as_ref() != Some(server) {
+        ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
+    }
+    let mut n_kept = 0;
+    for real in real_servers {
+        let Some(there) = found.real_servers.get(&real.socket()) else {
+            ops.push(Op::AddRealServer(frontend, *real));
+            continue;
+        };
+        n_kept += 1;
+        if there.weight != real.weight || !there.plain {
+            ops.push(Op::ChangeRealServer(frontend, *real));
+        }
+    }
+    if found.real_servers.len() > n_kept {
+        let mut extra: Vec<SocketAddr> =
+            found.real_servers.keys().filter(|at| !has(real_servers, at)).copied().collect();
+        extra.sort_unstable();
+        ops.extend(extra.into_iter().map(|socket| Op::RemoveRealServer(frontend, socket)));
+    }
+}
+
+/// Whether a list in the order of address and port has this one.
+fn has(real_servers: &[RealServer], at: &SocketAddr) -> bool {
+    real_servers.binary_search_by_key(&(at.ip(), at.port()), |r| (r.address, r.port)).is_ok()
+}
+
+fn diff_set(
+    desired: &Desired,
+    actual: &Actual,
+    settings: &Settings,
+    set: SetId,
+    ops: &mut Vec<Op>,
+) {
+    let found = actual.sets.get(&set);
+    if found.is_none() {
+        ops.push(Op::CreateSet(set));
+    }
+    let is_found = |entry: &Entry| found.is_some_and(|entries| entries.contains(entry));
+    let mut missing: Vec<Entry> =
+        desired.entries(set).filter(|entry| !is_found(entry)).copied().collect();
+    missing.sort_unstable();
+    ops.extend(missing.into_iter().map(|entry| Op::AddEntry(set, entry)));
+    let is_ours = |entry: &Entry| !entry.address().is_some_and(|a| settings.excludes(a));
+    let mut extra: Vec<Entry> = found
+        .into_iter()
+        .flatten()
+        .filter(|entry| !desired.has_entry(set, entry) && is_ours(entry))
+        .copied()
+        .collect();
+    extra.sort_unstable();
+    ops.extend(extra.into_iter().map(|entry| Op::RemoveEntry(set, entry)));
+}
+
+fn diff_virtual_servers(
+    desired: &Desired,
+    actual: &Actual,
+    settings: &Settings,
+    ops: &mut Vec<Op>,
+) {
+    let mut frontends: Vec<Frontend> = desired.frontends().copied().collect();
+    let ownership = Ownership { actual, settings };
+    let ours = actual.virtual_servers.keys().filter(|frontend| {
+        desired.virtual_server(frontend).is_none() && ownership.is_ours(frontend)
+    });
+    frontends.extend(ours);
+    frontends.sort_unstable();
+    for frontend in frontends {
+        let found = actual.virtual_servers.get(&frontend);
+        mend(frontend, desired.virtual_server(&frontend), found, ops);
+    }
+}
+
+fn diff_addresses(desired: &Desired, actual: &Actual, settings: &Settings, ops: &mut Vec<Op>) {
+    let missing = desired.addresses().filter(|address| !actual.addresses.contains(address));
+    let mut missing: Vec<_> = missing.collect();
+    missing.sort_unstable();
+    ops.extend(missing.into_iter().map(Op::BindAddress));
+    let extra = actual.addresses.iter().copied().filter(|address| {
+        !desired.has_address(*address)
+            && settings.families.contains(&Family::of(*address))
+            && !settings.excludes(*address)
+    });
+    let mut extra: Vec<_> = extra.collect();
+    extra.sort_unstable();
+    ops.extend(extra.into_iter().map(Op::UnbindAddress));
+}

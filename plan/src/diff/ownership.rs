@@ -1,0 +1,59 @@
+//! Whose a virtual server is that was found and is not desired.
+//!
+//! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
+//! told by what we write beside them, and take away after them: their address on `kube-ipvs0`, or
+//! their entry in one of our sets. kube-proxy writes the same, so what it left behind is ours too.
+
+use crate::actual::Actual;
+use crate::kernel::{Entry, Frontend};
+use crate::model::Protocol;
+use crate::sets::{SetId, SetKind};
+use crate::settings::Settings;
+
+/// The sets that record a virtual server by address, protocol and port.
+const RECORDS: [SetKind; 5] = [
+    SetKind::ClusterIp,
+    SetKind::ExternalIp,
+    SetKind::ExternalIpLocal,
+    SetKind::LoadBalancer,
+    SetKind::NodePortSctp,
+];
+
+/// What tells whose a virtual server is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ownership<'a> {
+    pub(super) actual: &'a Actual,
+    pub(super) settings: &'a Settings,
+}
+
+// === impl Ownership ===
+
+impl Ownership<'_> {
+    pub(super) fn is_ours(&self, frontend: &Frontend) -> bool {
+        self.settings.families.contains(&frontend.family())
+            && !self.settings.excludes(frontend.address)
+            && (self.actual.addresses.contains(&frontend.address)
+                || self.is_recorded(frontend)
+                || self.is_recorded_node_port(frontend))
+    }
+
+    fn is_recorded(&self, frontend: &Frontend) -> bool {
+        RECORDS.into_iter().any(|kind| self.has(kind, frontend, &Entry::AddressPort(*frontend)))
+    }
+
+    fn is_recorded_node_port(&self, frontend: &Frontend) -> bool {
+        let kind = match frontend.protocol {
+            Protocol::Tcp => SetKind::NodePortTcp,
+            Protocol::Udp => SetKind::NodePortUdp,
+            // Recorded with its address.
+            Protocol::Sctp => return false,
+        };
+        self.actual.local_addresses.contains(&frontend.address)
+            && self.has(kind, frontend, &Entry::Port(frontend.port))
+    }
+
+    fn has(&self, kind: SetKind, frontend: &Frontend, entry: &Entry) -> bool {
+        let set = SetId { kind, family: frontend.family() };
+        self.actual.sets.get(&set).is_some_and(|entries| entries.contains(entry))
+    }
+}

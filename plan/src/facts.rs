@@ -1,0 +1,95 @@
+//! What is known of this node: its Node object and its interfaces' addresses.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::model::{Family, Node};
+use crate::settings::Settings;
+
+/// What is known of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFacts {
+    node: Node,
+    /// Of all interfaces but `kube-ipvs0`.
+    local: HashSet<IpAddr>,
+    /// Those of them that serve node ports, in order.
+    node_ports: Vec<IpAddr>,
+}
+
+// === impl NodeFacts ===
+
+impl NodeFacts {
+    /// A node with this object, whose interfaces have these addresses.
+    pub fn new(node: Node, local: impl IntoIterator<Item = IpAddr>, settings: &Settings) -> Self {
+        let local: HashSet<IpAddr> = local.into_iter().collect();
+        let node_ports = node_port_addresses(&local, settings);
+        Self { node, local, node_ports }
+    }
+
+    /// The same node with another object.
+    #[must_use]
+    pub fn with_node(self, node: Node) -> Self {
+        Self { node, ..self }
+    }
+
+    /// What the Node object says.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The address by which the cluster knows this node: the first one of the family.
+    #[must_use]
+    pub fn own_address(&self, family: Family) -> Option<IpAddr> {
+        self.node.addresses.iter().copied().find(|address| Family::of(*address) == family)
+    }
+
+    /// The first of the Node's `podCIDRs` of a family.
+    #[must_use]
+    pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
+        self.node.pod_cidrs.iter().copied().find(|net| Family::of_net(net) == family)
+    }
+
+    /// The addresses of all interfaces but `kube-ipvs0`.
+    #[must_use]
+    pub fn local_addresses(&self) -> &HashSet<IpAddr> {
+        &self.local
+    }
+
+    /// The addresses of a family that serve node ports, in order.
+    pub fn node_port_addresses(&self, family: Family) -> impl Iterator<Item = IpAddr> {
+        self.node_ports.iter().copied().filter(move |address| Family::of(*address) == family)
+    }
+}
+
+/// Never loopback: IPVS does not balance what comes from there. Where the operator names no
+/// networks, or all of them, link-local IPv6 addresses are left out too, since every interface of
+/// every pod has one on the node's side.
+fn node_port_addresses(local: &HashSet<IpAddr>, settings: &Settings) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for family in &settings.families {
+        let chosen =
+            || settings.node_port_addresses.iter().filter(|n| Family::of_net(n) == *family);
+        let all =
+            chosen().all(|net| net.prefix_len() == 0) || chosen().any(|net| net.prefix_len() == 0);
+        addresses.extend(local.iter().copied().filter(|address| {
+            Family::of(*address) == *family
+                && !address.is_loopback()
+                && !address.is_unspecified()
+                && !settings.excludes(*address)
+                && if all {
+                    !is_link_local_v6(*address)
+                } else {
+                    chosen().any(|net| net.contains(address))
+                }
+        }));
+    }
+    addresses.sort_unstable();
+    addresses
+}
+
+fn is_link_local_v6(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}

@@ -1,0 +1,211 @@
+//! A kernel in memory: it takes operations as strictly as the real one does, and can be read.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::op::Op;
+use crate::sets::SetId;
+
+/// A kernel in memory. A new one has nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MemoryKernel {
+    state: Actual,
+}
+
+/// Why an operation was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// The interface is there already.
+    #[error("the interface exists")]
+    LinkExists,
+    /// There is no interface to put an address on.
+    #[error("no such interface")]
+    NoLink,
+    /// The set is there already.
+    #[error("the set exists")]
+    SetExists,
+    /// There is no such set.
+    #[error("no such set")]
+    NoSet,
+    /// The entry is there already.
+    #[error("the entry is in the set")]
+    EntryExists,
+    /// There is no such entry.
+    #[error("the entry is not in the set")]
+    NoEntry,
+    /// The virtual server is there already.
+    #[error("the virtual server exists")]
+    VirtualServerExists,
+    /// There is no such virtual server.
+    #[error("no such virtual server")]
+    NoVirtualServer,
+    /// The real server is there already.
+    #[error("the real server exists")]
+    RealServerExists,
+    /// There is no such real server.
+    #[error("no such real server")]
+    NoRealServer,
+    /// The address is there already.
+    #[error("the address exists")]
+    AddressExists,
+    /// There is no such address.
+    #[error("no such address")]
+    NoAddress,
+}
+
+// === impl MemoryKernel ===
+
+impl MemoryKernel {
+    /// A kernel in this state.
+    #[must_use]
+    pub fn new(state: Actual) -> Self {
+        Self { state }
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn actual(&self) -> &Actual {
+        &self.state
+    }
+
+    /// The state, for someone else to change.
+    pub fn actual_mut(&mut self) -> &mut Actual {
+        &mut self.state
+    }
+
+    /// Carries out an operation.
+    ///
+    /// # Errors
+    /// When the kernel would refuse; then nothing has changed.
+    pub fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
+        match op {
+            Op::CreateLink => {
+                refuse_if(self.state.link, Refusal::LinkExists).map(|()| self.state.link = true)
+            }
+            Op::CreateSet(set) => self.create_set(*set),
+            Op::WriteLayer(family) => {
+                self.state.layers.insert(*family);
+                Ok(())
+            }
+            Op::AddEntry(set, entry) => self.add_entry(*set, *entry),
+            Op::RemoveEntry(set, entry) => self.remove_entry(*set, entry),
+            Op::CreateVirtualServer(frontend, server) => self.create(*frontend, server),
+            Op::ChangeVirtualServer(frontend, server) => {
+                self.virtual_server(frontend)?.server = Some(server.clone());
+                Ok(())
+            }
+            Op::RemoveVirtualServer(frontend) => self
+                .state
+                .virtual_servers
+                .remove(frontend)
+                .map(drop)
+                .ok_or(Refusal::NoVirtualServer),
+            Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
+            Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
+            Op::RemoveRealServer(frontend, socket) => self.remove_real_server(frontend, socket),
+            Op::BindAddress(address) => self.bind(*address),
+            Op::UnbindAddress(address) => self.unbind(*address),
+        }
+    }
+
+    fn create_set(&mut self, set: SetId) -> Result<(), Refusal> {
+        refuse_if(self.state.sets.contains_key(&set), Refusal::SetExists)?;
+        self.state.sets.entry(set).or_default();
+        Ok(())
+    }
+
+    fn add_entry(&mut self, set: SetId, entry: Entry) -> Result<(), Refusal> {
+        let entries = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
+        refuse_if(!entries.insert(entry), Refusal::EntryExists)
+    }
+
+    fn remove_entry(&mut self, set: SetId, entry: &Entry) -> Result<(), Refusal> {
+        let entries = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
+        refuse_if(!entries.remove(entry), Refusal::NoEntry)
+    }
+
+    fn create(&mut self, frontend: Frontend, server: &VirtualServer) -> Result<(), Refusal> {
+        let there = self.state.virtual_servers.contains_key(&frontend);
+        refuse_if(there, Refusal::VirtualServerExists)?;
+        let server = Some(server.clone());
+        let made = ActualVirtualServer { server, real_servers: HashMap::new() };
+        self.state.virtual_servers.insert(frontend, made);
+        Ok(())
+    }
+
+    fn virtual_server(&mut self, name: &Frontend) -> Result<&mut ActualVirtualServer, Refusal> {
+        self.state.virtual_servers.get_mut(name).ok_or(Refusal::NoVirtualServer)
+    }
+
+    fn add_real_server(&mut self, frontend: &Frontend, real: RealServer) -> Result<(), Refusal> {
+        let real_servers = &mut self.virtual_server(frontend)?.real_servers;
+        refuse_if(real_servers.contains_key(&real.socket()), Refusal::RealServerExists)?;
+        let made = ActualRealServer { weight: real.weight, plain: true, connections: 0 };
+        real_servers.insert(real.socket(), made);
+        Ok(())
+    }
+
+    fn change_real_server(&mut self, frontend: &Frontend, real: RealServer) -> Result<(), Refusal> {
+        let real_servers = &mut self.virtual_server(frontend)?.real_servers;
+        let there = real_servers.get_mut(&real.socket()).ok_or(Refusal::NoRealServer)?;
+        there.weight = real.weight;
+        there.plain = true;
+        Ok(())
+    }
+
+    fn remove_real_server(
+        &mut self,
+        frontend: &Frontend,
+        socket: &SocketAddr,
+    ) -> Result<(), Refusal> {
+        let real_servers = &mut self.virtual_server(frontend)?.real_servers;
+        real_servers.remove(socket).map(drop).ok_or(Refusal::NoRealServer)
+    }
+
+    fn bind(&mut self, address: IpAddr) -> Result<(), Refusal> {
+        refuse_if(!self.state.link, Refusal::NoLink)?;
+        refuse_if(!self.state.addresses.insert(address), Refusal::AddressExists)
+    }
+
+    fn unbind(&mut self, address: IpAddr) -> Result<(), Refusal> {
+        refuse_if(!self.state.link, Refusal::NoLink)?;
+        refuse_if(!self.state.addresses.remove(&address), Refusal::NoAddress)
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The number by which the kernel says so. Most are of include/uapi/asm-generic/errno-base.h
+    /// and errno.h; sets have `IPSET_ERR_EXIST` (include/uapi/linux/netfilter/ipset/ip_set.h) for
+    /// an entry that is there already as well as for one that is not there. Which is said when is
+    /// in net/netfilter/ipvs/ip_vs_ctl.c, net/netfilter/ipset/ip_set_core.c and the address
+    /// families' devinet.c and addrconf.c.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        const ENOENT: i32 = 2;
+        const ESRCH: i32 = 3;
+        const EEXIST: i32 = 17;
+        const ENODEV: i32 = 19;
+        const EADDRNOTAVAIL: i32 = 99;
+        const IPSET_ERR_EXIST: i32 = 4103;
+        match self {
+            Self::LinkExists
+            | Self::SetExists
+            | Self::VirtualServerExists
+            | Self::RealServerExists
+            | Self::AddressExists => EEXIST,
+            Self::NoSet | Self::NoRealServer => ENOENT,
+            Self::NoLink => ENODEV,
+            Self::NoVirtualServer => ESRCH,
+            Self::EntryExists | Self::NoEntry => IPSET_ERR_EXIST,
+            Self::NoAddress => EADDRNOTAVAIL,
+        }
+    }
+}
+
+fn refuse_if(wrong: bool, refusal: Refusal) -> Result<(), Refusal> {
+    if wrong { Err(refusal) } else { Ok(()) }
+}

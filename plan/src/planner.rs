@@ -1,0 +1,156 @@
+//! Ties the parts together: events in, operations out.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::actual::{Actual, ActualVirtualServer};
+use crate::compile::compile;
+use crate::desired::Desired;
+use crate::diff;
+use crate::event::Event;
+use crate::fragment::Fragment;
+use crate::kernel::Frontend;
+use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
+use crate::model::{Family, ServiceName};
+use crate::op::Op;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::store::Store;
+
+/// The planner: it knows the input, and what the kernel should have for it.
+///
+/// Apply [`Event::LocalAddresses`] before the first plan: without it, no node port has an address,
+/// and an external address that is the node's own is taken for a foreign one.
+#[derive(Debug)]
+pub struct Planner {
+    settings: Settings,
+    store: Store,
+    desired: Desired,
+    /// What is wrong with the Services by themselves; no empty lists.
+    problems: HashMap<ServiceName, Vec<Problem>>,
+    /// What was last said of each; no empty lists.
+    reported: HashMap<ServiceName, Vec<Problem>>,
+}
+
+/// What changes, and what was found to be wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// The changes, by phases.
+    pub ops: Vec<Op>,
+    /// The Services whose problems are not the same as before, in the order of names. No problems
+    /// means that all are solved.
+    pub problems: Vec<(ServiceName, Vec<Problem>)>,
+}
+
+// === impl Planner ===
+
+impl Planner {
+    /// A planner that knows of nothing yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            store: Store::default(),
+            desired: Desired::default(),
+            problems: HashMap::new(),
+            reported: HashMap::new(),
+        }
+    }
+
+    /// What the operator chose.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes an event. What it changes is planned by the next [`plan`](Self::plan).
+    pub fn apply(&mut self, event: Event) {
+        self.store.apply(event, &self.settings);
+    }
+
+    /// Whether there is anything to plan.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.store.is_dirty()
+    }
+
+    /// Plans what has changed since the last plan. Costs what depends on it.
+    pub fn plan(&mut self) -> Plan {
+        let dirty = self.store.take_dirty();
+        let fragments: Vec<(ServiceName, Option<Fragment>)> =
+            dirty.iter().map(|service| (service.clone(), self.compile(service))).collect();
+        let change = self.desired.replace(fragments);
+        let mut ops = change.ops;
+        ops.extend(self.store.take_dirty_rules().into_iter().map(Op::WriteLayer));
+        ops.sort_by_key(Op::phase);
+        let mut affected = change.contenders;
+        affected.extend(dirty);
+        Plan { ops, problems: self.news(affected) }
+    }
+
+    /// What turns the actual state into the desired one, by phases.
+    #[must_use]
+    pub fn diff(&self, actual: &Actual) -> Vec<Op> {
+        diff::diff(&self.desired, actual, &self.settings)
+    }
+
+    /// What turns one virtual server into what is desired. To be asked only about what an
+    /// operation was about: an undesired one is removed without asking whose it is.
+    #[must_use]
+    pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
+        diff::repair(&self.desired, frontend, actual)
+    }
+
+    /// What the kernel should have, as of the last plan.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// Whether an operation is about something that this Service asks for.
+    #[must_use]
+    pub fn belongs_to(&self, service: &ServiceName, op: &Op) -> bool {
+        self.desired.fragment(service).is_some_and(|fragment| fragment.concerns(op))
+    }
+
+    /// A family's constant rules.
+    ///
+    /// # Errors
+    /// When the settings are such that there can be no rules for them. They are the same for as
+    /// long as the planner lives, so one that has given rules once always does.
+    pub fn layer(&self, family: Family) -> Result<Layer, InvalidLayerSettings> {
+        let pod_cidrs = &self.store.facts().node().pod_cidrs;
+        Ok(Layer::new(family, &LayerSettings::resolve(&self.settings, family, pod_cidrs)?))
+    }
+
+    fn compile(&mut self, service: &ServiceName) -> Option<Fragment> {
+        let Some((object, slices)) = self.store.service(service) else {
+            self.problems.remove(service);
+            return None;
+        };
+        let compiled = compile(object, &slices, self.store.facts(), &self.settings);
+        if compiled.problems.is_empty() {
+            self.problems.remove(service);
+        } else {
+            self.problems.insert(service.clone(), compiled.problems);
+        }
+        Some(compiled.fragment)
+    }
+
+    fn news(&mut self, services: BTreeSet<ServiceName>) -> Vec<(ServiceName, Vec<Problem>)> {
+        let mut news = Vec::new();
+        for service in services {
+            let mut problems = self.problems.get(&service).cloned().unwrap_or_default();
+            problems.extend(self.desired.taken_from(&service));
+            if problems == self.reported.get(&service).map_or(&[][..], Vec::as_slice) {
+                continue;
+            }
+            if problems.is_empty() {
+                self.reported.remove(&service);
+            } else {
+                self.reported.insert(service.clone(), problems.clone());
+            }
+            news.push((service, problems));
+        }
+        news
+    }
+}

@@ -1,0 +1,176 @@
+//! The input as it is now, and which Services have to be looked at again.
+
+mod index;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+
+use crate::event::Event;
+use crate::facts::NodeFacts;
+use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
+use crate::settings::{LocalDetection, Settings};
+use index::Index;
+
+/// All objects, and what has changed since it was last asked.
+#[derive(Debug, Default)]
+pub struct Store {
+    records: HashMap<ServiceName, Record>,
+    /// Under which Service a slice is kept.
+    service_of: HashMap<SliceName, ServiceName>,
+    index: Index,
+    facts: NodeFacts,
+    dirty: BTreeSet<ServiceName>,
+    dirty_rules: BTreeSet<Family>,
+}
+
+/// What there is under a Service's name. Slices may come before their Service.
+#[derive(Debug, Default)]
+struct Record {
+    service: Option<Box<Service>>,
+    slices: BTreeMap<SliceName, Box<EndpointSlice>>,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Takes an event. One that changes nothing makes nothing dirty.
+    pub fn apply(&mut self, event: Event, settings: &Settings) {
+        match event {
+            Event::ServiceApplied(service) => self.apply_service(service),
+            Event::ServiceRemoved(name) => self.remove_service(&name),
+            Event::SliceApplied(slice) => self.apply_slice(slice),
+            Event::SliceRemoved(name) => self.remove_slice(&name),
+            Event::NodeApplied(node) => self.apply_node(*node, settings),
+            Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
+        }
+    }
+
+    /// What is known of this node.
+    #[must_use]
+    pub fn facts(&self) -> &NodeFacts {
+        &self.facts
+    }
+
+    /// A Service and its slices, in the order of their names.
+    #[must_use]
+    pub fn service(&self, name: &ServiceName) -> Option<(&Service, Vec<&EndpointSlice>)> {
+        let record = self.records.get(name)?;
+        let service = record.service.as_deref()?;
+        Some((service, record.slices.values().map(Box::as_ref).collect()))
+    }
+
+    /// Whether anything waits to be taken.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.dirty_rules.is_empty()
+    }
+
+    /// The Services that have to be compiled again since this was last called.
+    pub fn take_dirty(&mut self) -> BTreeSet<ServiceName> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// The families whose constant rules have become different since this was last called.
+    pub fn take_dirty_rules(&mut self) -> BTreeSet<Family> {
+        std::mem::take(&mut self.dirty_rules)
+    }
+
+    fn apply_service(&mut self, service: Box<Service>) {
+        let record = self.records.entry(service.name.clone()).or_default();
+        if record.service.as_ref() == Some(&service) {
+            return;
+        }
+        if let Some(former) = &record.service {
+            self.index.remove(former);
+        }
+        self.index.insert(&service);
+        self.dirty.insert(service.name.clone());
+        record.service = Some(service);
+    }
+
+    fn remove_service(&mut self, name: &ServiceName) {
+        let Some(record) = self.records.get_mut(name) else { return };
+        let Some(former) = record.service.take() else { return };
+        self.index.remove(&former);
+        self.dirty.insert(name.clone());
+        self.drop_if_empty(name);
+    }
+
+    fn apply_slice(&mut self, slice: Box<EndpointSlice>) {
+        // A slice that has moved leaves its former Service, or that one would keep a stale copy.
+        if self.service_of.get(&slice.name).is_some_and(|former| *former != slice.service) {
+            self.remove_slice(&slice.name);
+        }
+        let record = self.records.entry(slice.service.clone()).or_default();
+        if record.slices.get(&slice.name) == Some(&slice) {
+            return;
+        }
+        if record.service.is_some() {
+            self.dirty.insert(slice.service.clone());
+        }
+        self.service_of.insert(slice.name.clone(), slice.service.clone());
+        record.slices.insert(slice.name.clone(), slice);
+    }
+
+    fn remove_slice(&mut self, name: &SliceName) {
+        let Some(service) = self.service_of.remove(name) else { return };
+        if let Some(record) = self.records.get_mut(&service) {
+            record.slices.remove(name);
+            if record.service.is_some() {
+                self.dirty.insert(service.clone());
+            }
+        }
+        self.drop_if_empty(&service);
+    }
+
+    fn drop_if_empty(&mut self, name: &ServiceName) {
+        if self.records.get(name).is_some_and(|r| r.service.is_none() && r.slices.is_empty()) {
+            self.records.remove(name);
+        }
+    }
+
+    fn apply_node(&mut self, node: Node, settings: &Settings) {
+        let former = std::mem::take(&mut self.facts);
+        let (own, pod_cidr) = (own_addresses(&former), pod_cidrs(&former));
+        self.facts = former.with_node(node);
+        if own_addresses(&self.facts) != own {
+            self.dirty.extend(self.index.with_source_ranges().cloned());
+        }
+        if settings.local_detection == LocalDetection::NodeCidr {
+            let families = settings.families.iter().copied();
+            let now = pod_cidrs(&self.facts);
+            self.dirty_rules.extend(families.filter(|family| match family {
+                Family::V4 => now.0 != pod_cidr.0,
+                Family::V6 => now.1 != pod_cidr.1,
+            }));
+        }
+    }
+
+    fn apply_local_addresses(&mut self, addresses: Vec<IpAddr>, settings: &Settings) {
+        let addresses: HashSet<IpAddr> = addresses.into_iter().collect();
+        if addresses == *self.facts.local_addresses() {
+            return;
+        }
+        let node = self.facts.node().clone();
+        let former = std::mem::replace(&mut self.facts, NodeFacts::new(node, addresses, settings));
+        let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
+        for address in changed {
+            self.dirty.extend(self.index.with_address(*address).cloned());
+        }
+        for family in &settings.families {
+            let same =
+                former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));
+            if !same {
+                self.dirty.extend(self.index.with_node_ports(*family).cloned());
+            }
+        }
+    }
+}
+
+fn own_addresses(facts: &NodeFacts) -> (Option<IpAddr>, Option<IpAddr>) {
+    (facts.own_address(Family::V4), facts.own_address(Family::V6))
+}
+
+fn pod_cidrs(facts: &NodeFacts) -> (Option<ipnet::IpNet>, Option<ipnet::IpNet>) {
+    (facts.pod_cidr(Family::V4), facts.pod_cidr(Family::V6))
+}

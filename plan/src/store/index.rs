@@ -1,0 +1,80 @@
+//! Which Services depend on what is known of the node, so that a change of that costs what
+//! depends on it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use crate::model::{Family, Service, ServiceName};
+
+/// Services by what they depend on.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// External and load-balancer addresses: those that are the node's own are not bound.
+    by_address: HashMap<IpAddr, BTreeSet<ServiceName>>,
+    node_ports_v4: BTreeSet<ServiceName>,
+    node_ports_v6: BTreeSet<ServiceName>,
+    source_ranges: BTreeSet<ServiceName>,
+}
+
+// === impl Index ===
+
+impl Index {
+    pub(super) fn insert(&mut self, service: &Service) {
+        for address in outer_addresses(service) {
+            self.by_address.entry(address).or_default().insert(service.name.clone());
+        }
+        for family in node_port_families(service) {
+            self.node_ports(family).insert(service.name.clone());
+        }
+        if !service.source_ranges.is_empty() {
+            self.source_ranges.insert(service.name.clone());
+        }
+    }
+
+    /// Takes out what was put in for exactly this object.
+    pub(super) fn remove(&mut self, service: &Service) {
+        for address in outer_addresses(service) {
+            if let Some(services) = self.by_address.get_mut(&address) {
+                services.remove(&service.name);
+                if services.is_empty() {
+                    self.by_address.remove(&address);
+                }
+            }
+        }
+        for family in node_port_families(service) {
+            self.node_ports(family).remove(&service.name);
+        }
+        self.source_ranges.remove(&service.name);
+    }
+
+    pub(super) fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &ServiceName> {
+        self.by_address.get(&address).into_iter().flatten()
+    }
+
+    pub(super) fn with_node_ports(&self, family: Family) -> impl Iterator<Item = &ServiceName> {
+        match family {
+            Family::V4 => self.node_ports_v4.iter(),
+            Family::V6 => self.node_ports_v6.iter(),
+        }
+    }
+
+    pub(super) fn with_source_ranges(&self) -> impl Iterator<Item = &ServiceName> {
+        self.source_ranges.iter()
+    }
+
+    fn node_ports(&mut self, family: Family) -> &mut BTreeSet<ServiceName> {
+        match family {
+            Family::V4 => &mut self.node_ports_v4,
+            Family::V6 => &mut self.node_ports_v6,
+        }
+    }
+}
+
+fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
+    service.external.iter().chain(&service.load_balancer).copied()
+}
+
+fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {
+    let any = service.ports.iter().any(|port| port.node_port.is_some());
+    Family::BOTH.into_iter().filter(move |family| any && service.cluster_address(*family).is_some())
+}
