@@ -122,7 +122,8 @@ impl Machine {
             // Without cmpxchg16b: qemu before 8 leaves garbage in the flags after it, and when an
             // interrupt saves them just then, the guest goes on with random trap and direction
             // flags. The kernel has another way for processors that lack it.
-            Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
+            // An old model, because newer features make emulation slower.
+            Accel::Tcg => ("tcg,thread=multi", "Nehalem,+rdrand,-cx16"),
         };
         let cpus = self.cpus.to_string();
         let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
@@ -224,7 +225,7 @@ mod tests {
             disk: None,
             log: "/log".into(),
         };
-        assert!(machine.arguments().contains(&"max,-cx16".into()));
+        assert!(machine.arguments().contains(&"Nehalem,+rdrand,-cx16".into()));
         assert!(!machine.arguments().contains(&"-drive".into()));
         machine.accel = Accel::Kvm;
         machine.disk = Some("/disk".into());

@@ -7,15 +7,14 @@ use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
-
 use super::accel::{self, Accel, AccelChoice};
 use super::boot::{Limits, Machine};
 use super::kernel::Kernel;
+use super::scratch::Scratch;
 use super::tree::Tree;
 use super::verdict::Verdict;
 use super::{cache_directory, host_tool, image, progress};
+use anyhow::{Context, Result, bail};
 
 /// How long a guest may take until user space is up. A boot takes a few seconds; a machine that is
 /// busy otherwise may need several times that.
@@ -102,13 +101,13 @@ impl Guest {
     ) -> Result<Verdict> {
         let mut job = self.job()?;
         job.add_program(program, arguments)?;
-        let scratch = scratch_directory()?;
-        let machine = self.machine(job, scratch.path())?;
+        let scratch = Scratch::make(&cache_directory())?;
+        let machine = self.machine(job, &scratch.directory)?;
         let limits = Limits { up: UP_LIMIT, end: self.limit };
-        let mut verdict = self.attempt(&machine, limits, scratch.path(), console)?;
+        let mut verdict = self.attempt(&machine, limits, &scratch.directory, console)?;
         if matches!(verdict, Verdict::NeverUp { .. }) {
             progress!("{verdict}\nvm: trying once more");
-            verdict = self.attempt(&machine, limits, scratch.path(), console)?;
+            verdict = self.attempt(&machine, limits, &scratch.directory, console)?;
         }
         Ok(verdict)
     }
@@ -116,8 +115,8 @@ impl Guest {
     /// Boots a fresh guest with a shell on this terminal.
     pub(crate) fn shell(&self) -> Result<()> {
         let job = self.job()?;
-        let scratch = scratch_directory()?;
-        self.machine(job, scratch.path())?.boot_shell()
+        let scratch = Scratch::make(&cache_directory())?;
+        self.machine(job, &scratch.directory)?.boot_shell()
     }
 
     /// What the guest gets besides the base image, but for the program.
@@ -134,6 +133,7 @@ impl Guest {
             environment.push_str(&format!("export {name}={}\n", quoted(value)));
         }
         job.0.add_text("vm/environment", 0o644, environment)?;
+        job.0.add_text("vm/limit", 0o644, format!("{}\n", self.limit.as_secs()))?;
         job.0.add_text("vm/setup", 0o644, self.setup.clone().unwrap_or_default())?;
         Ok(job)
     }
@@ -224,16 +224,6 @@ impl Job {
         command.push('\n');
         self.0.add_text("vm/command", 0o644, command)
     }
-}
-
-/// A directory for one run, below the cache because that has room for images.
-fn scratch_directory() -> Result<TempDir> {
-    let cache = cache_directory();
-    std::fs::create_dir_all(&cache)?;
-    tempfile::Builder::new()
-        .prefix("run-")
-        .tempdir_in(&cache)
-        .with_context(|| format!("no directory can be made in {}", cache.display()))
 }
 
 fn unpack(disk: &Path, directory: &Path) -> Result<()> {

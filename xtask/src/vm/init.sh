@@ -40,26 +40,48 @@ tell() {
 	echo "$1" > "$report"
 }
 
-# Held open, because the console forgets its raw mode when the last user closes it.
-exec 3> /dev/hvc0
+# A program's output passes through a pipe, because on a terminal programs colour it and write it
+# line by line. The console forgets its raw mode when the last user closes it.
+exec 4> /dev/hvc0
 stty -F /dev/hvc0 raw -echo
+mkfifo /vm/output
+cat /vm/output >&4 4>&- &
+printer=$!
+exec 3> /vm/output 4>&-
+
+run() {
+	sh "$1" < /dev/null >&3 2>&3 3>&-
+}
+
+# Ends everything, so that all output has been written, and tells how it went.
+finish() {
+	exec 3>&-
+	for process in /proc/[0-9]*; do
+		process=${process#/proc/}
+		[ "$process" = 1 ] || [ "$process" = "$printer" ] || kill -9 "$process"
+	done 2> /dev/null
+	wait "$printer"
+	if [ -b /dev/vda ]; then
+		tar -cf /dev/vda -C /job/out . || tell "output=$?"
+		sync
+	fi
+	tell "$1"
+	poweroff -f
+}
+
+# Shortly before the host loses patience, the kernel's log gets the processes there are.
+list_processes() {
+	sleep $(($(cat /vm/limit) - 3 - $(cut -d. -f1 /proc/uptime)))
+	ps --ppid 2 -p 2 --deselect -o pid,ppid,stat,wchan:20,args | while read -r line; do
+		echo "process: $line" > /dev/kmsg
+	done
+}
+
 tell up
 # The boot was quiet since the serial line is slow; what the kernel says from now on is of interest.
 echo 7 > /proc/sys/kernel/printk
+list_processes 2> /dev/null 3>&- &
 
-sh /vm/setup < /dev/null >&3 2>&3 3>&-
-code=$?
-if [ "$code" != 0 ]; then
-	tell "setup=$code"
-	poweroff -f
-fi
-
-sh /vm/command < /dev/null >&3 2>&3 3>&-
-code=$?
-
-if [ -b /dev/vda ]; then
-	tar -cf /dev/vda -C /job/out . || tell "output=$?"
-	sync
-fi
-tell "exit=$code"
-poweroff -f
+run /vm/setup || finish "setup=$?"
+run /vm/command
+finish "exit=$?"

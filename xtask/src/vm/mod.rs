@@ -23,6 +23,7 @@ mod image;
 pub(crate) mod kernel;
 mod kernel_package;
 mod modules;
+mod scratch;
 mod tree;
 pub(crate) mod verdict;
 mod vmlinux;

@@ -19,7 +19,10 @@ const EXIT_TIME_LIMIT: u8 = 124;
 pub(crate) const EXIT_BED_FAILED: u8 = 125;
 
 /// How many lines of the kernel's log are shown when a guest did not end well.
-const LOG_LINES: usize = 25;
+const LOG_LINES: usize = 30;
+/// What the first line of a panic's story has, also when an oops led to it.
+const START_OF_PANIC: [&str; 5] =
+    ["BUG: ", "Oops", "general protection fault", "cut here", "Kernel panic - not syncing"];
 
 /// How a run in a guest ended. The text form is a sentence for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(crate) enum Verdict {
     SetupFailed(u8),
     /// The program had not ended when the time was over. With the end of the kernel's log.
     TimeLimit { limit: Duration, log: String },
-    /// The kernel panicked. With the end of its log.
+    /// The kernel panicked. With the part of its log that tells why.
     Panic { log: String },
     /// The guest ended without a panic and without the program's exit code.
     Vanished { log: String },
@@ -68,7 +71,9 @@ impl Verdict {
             (Report { exit: Some(code), .. }, _) => Self::Exited(code),
             (Report { setup: Some(code), .. }, _) => Self::SetupFailed(code),
             (Report { up: false, .. }, _) => Self::NeverUp { log },
-            _ if kernel_log.contains("Kernel panic - not syncing") => Self::Panic { log },
+            _ if kernel_log.contains("Kernel panic - not syncing") => {
+                Self::Panic { log: story_of_panic(kernel_log) }
+            }
             (_, End::TimeLimit(limit)) => Self::TimeLimit { limit, log },
             (_, End::Itself) => Self::Vanished { log },
         }
@@ -110,8 +115,7 @@ impl fmt::Display for Verdict {
                 log
             }
             Self::Panic { log } => {
-                write!(formatter, "the guest's kernel panicked")?;
-                log
+                return write!(formatter, "the guest's kernel panicked; from its log:\n{log}");
             }
             Self::Vanished { log } => {
                 write!(formatter, "the guest went away without telling how the program ended")?;
@@ -152,6 +156,16 @@ impl Report {
     }
 }
 
+/// The log from where the trouble began. Its very end has registers for the most part.
+fn story_of_panic(kernel_log: &str) -> String {
+    kernel_log
+        .lines()
+        .skip_while(|line| !START_OF_PANIC.iter().any(|start| line.contains(start)))
+        .take(LOG_LINES)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +202,18 @@ mod tests {
         assert!(verdicts[2].to_string().contains("within 60 s"));
         assert!(verdicts[2].to_string().ends_with("last words"));
         assert!(verdicts[3].to_string().contains("panicked"));
+    }
+
+    #[test]
+    fn a_panic_is_told_from_its_beginning() {
+        let registers = "R10: 0000000000000000\n".repeat(50);
+        let log = format!(
+            "eth0: up\nBUG: kernel NULL pointer dereference\n{registers}\
+             Kernel panic - not syncing: Fatal exception\n"
+        );
+        let Verdict::Panic { log } = judge("up\n", End::Itself, &log) else { panic!() };
+        assert!(log.starts_with("BUG: kernel NULL"));
+        assert_eq!(log.lines().count(), LOG_LINES);
     }
 
     #[test]
