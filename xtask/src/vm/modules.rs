@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::host_packages::find_program;
 use super::kernel_package::KernelPackage;
 use super::{host_tool, progress};
 
@@ -76,13 +77,15 @@ const SINGLES: &[&str] = &[
 pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
     let release = package.release.as_str();
     // A package comes without the index: Debian makes it when the package is installed.
-    host_tool::output(Command::new("depmod").arg("-b").arg(&package.directory).arg(release))?;
+    host_tool::output(
+        Command::new(find_program("depmod")?).arg("-b").arg(&package.directory).arg(release),
+    )?;
     let index = package.modules().join("modules.dep");
     let index = std::fs::read_to_string(&index)
         .with_context(|| format!("depmod left no {}", index.display()))?;
     let wanted = wanted(&index);
     // Without the host's own settings in /etc/modprobe.d, which may forbid modules there.
-    let mut query = Command::new("modprobe");
+    let mut query = Command::new(find_program("modprobe")?);
     query.args(["-C", "/dev/null", "-S", release, "-a", "-q", "--show-depends", "-d"]);
     query.arg(&package.directory).args(&wanted);
     let output = host_tool::output_whatever_status(&mut query)?;
@@ -115,7 +118,7 @@ pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
             std::fs::copy(source, target.join(index))?;
         }
     }
-    host_tool::output(Command::new("depmod").arg("-b").arg(root).arg(release))?;
+    host_tool::output(Command::new(find_program("depmod")?).arg("-b").arg(root).arg(release))?;
     Ok(())
 }
 
