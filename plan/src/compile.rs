@@ -10,6 +10,9 @@
 
 mod addresses;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::net::IpAddr;

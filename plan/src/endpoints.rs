@@ -1,5 +1,8 @@
 //! Which endpoints a frontend may use.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;

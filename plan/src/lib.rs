@@ -38,3 +38,6 @@ pub mod problem;
 pub mod sets;
 pub mod settings;
 pub mod store;
+
+#[cfg(test)]
+mod fixtures;

@@ -1,5 +1,8 @@
 //! A kernel in memory: it takes operations as strictly as the real one does, and can be read.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,8 @@
 //! Ties the parts together: events in, operations out.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 
 use crate::actual::{Actual, ActualVirtualServer};

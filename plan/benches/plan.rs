@@ -1,0 +1,169 @@
+//! What planning costs: `cargo bench -p kube-ipvs-plan`.
+//!
+//! The promise is that a change costs what it changes: one endpoint costs the same with 50,000
+//! Services as with 1,000, but for the memory that is no longer in the processor's cache. The ratio
+//! of the two is printed at the end.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, Criterion};
+use plan::event::Event;
+use plan::memory::MemoryKernel;
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
+    ServicePort, SlicePort, TrafficPolicy,
+};
+use plan::planner::Planner;
+use plan::settings::Settings;
+
+const N_ENDPOINTS: u32 = 10;
+
+fn name(number: u32) -> ObjectName {
+    ObjectName::new("namespace", format!("service-{number}"))
+}
+
+fn service(number: u32) -> Event {
+    Event::ServiceApplied(Box::new(Service {
+        name: name(number),
+        created: number.into(),
+        kind: ServiceKind::ClusterIp,
+        cluster_v4: Some(Ipv4Addr::from_bits(0x0a60_0000 + number)),
+        cluster_v6: None,
+        external: Vec::new(),
+        load_balancer: Vec::new(),
+        source_ranges: Vec::new(),
+        affinity: None,
+        external_policy: TrafficPolicy::Cluster,
+        internal_policy: TrafficPolicy::Cluster,
+        health_check_node_port: None,
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: NonZeroU16::MIN,
+            node_port: None,
+        }],
+    }))
+}
+
+/// The Service's endpoints, the first of them ready or not.
+fn slice(number: u32, first_ready: bool) -> Event {
+    let endpoint = |index| Endpoint {
+        address: Ipv4Addr::from_bits(0x0b00_0000 + number * N_ENDPOINTS + index).into(),
+        conditions: Conditions { ready: index > 0 || first_ready, ..Conditions::default() },
+        node: Some("another-node".into()),
+        hints: None,
+    };
+    Event::SliceApplied(Box::new(EndpointSlice {
+        name: name(number),
+        service: name(number),
+        family: Family::V4,
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: NonZeroU16::MIN,
+        }],
+        endpoints: (0..N_ENDPOINTS).map(endpoint).collect(),
+    }))
+}
+
+/// A planner that has been told of so many Services, and has not planned yet.
+fn mk_planner(n_services: u32) -> Planner {
+    let mut planner = Planner::new(Settings::new("this-node"));
+    for number in 0..n_services {
+        planner.apply(service(number));
+        planner.apply(slice(number, true));
+    }
+    planner
+}
+
+fn first_plan(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("first plan");
+    group.sample_size(10);
+    group.bench_function("10,000 services of 10 endpoints", |bencher| {
+        bencher.iter_batched(
+            || mk_planner(10_000),
+            |mut planner| {
+                let plan = planner.plan();
+                (planner, plan)
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+fn one_endpoint(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one endpoint changes");
+    let mut medians = Vec::new();
+    for n_services in [1_000, 50_000] {
+        let mut planner = mk_planner(n_services);
+        planner.plan();
+        let mut turn = 0_u32;
+        let change = move |planner: &mut Planner, event: Event| {
+            planner.apply(event);
+            black_box(planner.plan())
+        };
+        // Every Service in turn, so that nothing is in a cache that would not be otherwise.
+        let mut next = move || {
+            turn += 1;
+            (turn.wrapping_mul(7_919) % n_services, turn / n_services % 2 == 1)
+        };
+        group.bench_function(format!("of {n_services} services"), |bencher| {
+            bencher.iter_batched(
+                || {
+                    let (number, ready) = next();
+                    slice(number, ready)
+                },
+                |event| change(&mut planner, event),
+                BatchSize::SmallInput,
+            );
+        });
+        medians.push(median_of(|| {
+            let (number, ready) = next();
+            let event = slice(number, ready);
+            let started = Instant::now();
+            change(&mut planner, event);
+            started.elapsed()
+        }));
+    }
+    group.finish();
+    if let [few, many] = medians[..] {
+        let ratio = many.as_secs_f64() / few.as_secs_f64();
+        println!("one endpoint: {few:?} of 1,000 services, {many:?} of 50,000: ratio {ratio:.2}");
+    }
+}
+
+fn median_of(mut sample: impl FnMut() -> Duration) -> Duration {
+    let mut samples: Vec<Duration> = (0..10_001).map(|_| sample()).collect();
+    let middle = samples.len() / 2;
+    *samples.select_nth_unstable(middle).1
+}
+
+fn nothing_to_do(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("comparison that finds nothing");
+    group.sample_size(10);
+    let mut planner = mk_planner(10_000);
+    planner.plan();
+    let mut kernel = MemoryKernel::default();
+    for op in planner.diff(kernel.actual()) {
+        assert_eq!(kernel.apply(&op), Ok(()), "{op}");
+    }
+    group.bench_function("10,000 services of 10 endpoints", |bencher| {
+        bencher.iter(|| {
+            let ops = planner.diff(kernel.actual());
+            assert!(ops.is_empty(), "there is something to do");
+        });
+    });
+    group.finish();
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    first_plan(&mut criterion);
+    one_endpoint(&mut criterion);
+    nothing_to_do(&mut criterion);
+    criterion.final_summary();
+}

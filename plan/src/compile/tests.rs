@@ -1,0 +1,390 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
+use crate::model::Node;
+use crate::settings::SchedulerName;
+
+/// The tables are of text, as the programs print it that show the kernel's state.
+fn servers(compiled: &Compiled) -> Vec<String> {
+    let server = |claim: &Claim| {
+        let real: Vec<String> = claim.real_servers.iter().map(|r| r.socket().to_string()).collect();
+        format!("{} -> {}", claim.frontend, real.join(" "))
+    };
+    compiled.fragment.claims.iter().map(server).collect()
+}
+
+fn bound(compiled: &Compiled) -> Vec<String> {
+    compiled.fragment.addresses.iter().map(ToString::to_string).collect()
+}
+
+/// All entries but those of `KUBE-IPVS-IPS`, which are compared with the addresses.
+fn entries(compiled: &Compiled) -> Vec<String> {
+    let of_claims = compiled.fragment.claims.iter().flat_map(|claim| &claim.entries);
+    let all: BTreeSet<_> = compiled.fragment.entries.iter().chain(of_claims).collect();
+    let is_address = |set: &SetId| set.kind == SetKind::IpvsAddresses;
+    let addresses: BTreeSet<String> =
+        all.iter().filter(|(set, _)| is_address(set)).map(|(_, entry)| entry.to_string()).collect();
+    assert_eq!(addresses, bound(compiled).into_iter().collect());
+    let others = all.into_iter().filter(|(set, _)| !is_address(set));
+    others.map(|(set, entry)| format!("{set} {entry}")).collect()
+}
+
+fn mk_settings() -> Settings {
+    Settings::new("n1")
+}
+
+fn mk_facts(settings: &Settings) -> NodeFacts {
+    let addresses: Vec<IpAddr> =
+        ["192.0.2.10", "2001:db8::10"].iter().map(|a| a.parse().unwrap()).collect();
+    let local = ["127.0.0.1", "192.0.2.10", "172.17.0.1", "::1", "2001:db8::10", "fe80::10"];
+    let node = Node { addresses, ..Node::default() };
+    NodeFacts::new(node, local.map(|a| a.parse().unwrap()), settings)
+}
+
+fn compile_with(service: &Service, settings: &Settings, slices: &[&EndpointSlice]) -> Compiled {
+    compile(service, slices, &mk_facts(settings), settings)
+}
+
+fn compile_alone(service: &Service) -> Compiled {
+    compile_with(service, &mk_settings(), &[])
+}
+
+#[test]
+fn a_load_balancer_with_everything() {
+    let mut service = mk_service();
+    service.kind = ServiceKind::LoadBalancer;
+    service.external_policy = TrafficPolicy::Local;
+    service.health_check_node_port = Some(number(31000));
+    service.external = addresses(&["198.51.100.7"]);
+    service.load_balancer = addresses(&["203.0.113.5"]);
+    service.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
+    service.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
+    let mut settings = mk_settings();
+    settings.node_port_addresses = vec!["192.0.2.0/24".parse().unwrap()];
+    let slice = mk_slice(Family::V4, &[("10.244.0.2", "n1"), ("10.244.1.2", "n2")]);
+    let compiled = compile_with(&service, &settings, &[&slice]);
+
+    assert_eq!(
+        servers(&compiled),
+        [
+            "TCP 10.96.0.9:80 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 192.0.2.10:30080 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 198.51.100.7:80 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 203.0.113.5:80 -> 10.244.0.2:8080 10.244.1.2:8080",
+        ]
+    );
+    assert_eq!(bound(&compiled), ["10.96.0.9", "198.51.100.7", "203.0.113.5"]);
+    assert_eq!(
+        entries(&compiled),
+        [
+            "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
+            "KUBE-CLUSTER-IP 10.96.0.9,tcp:80",
+            "KUBE-EXTERNAL-IP-LOCAL 198.51.100.7,tcp:80",
+            "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
+            "KUBE-LOAD-BALANCER-FW 203.0.113.5,tcp:80",
+            "KUBE-LOAD-BALANCER-LOCAL 203.0.113.5,tcp:80",
+            "KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.5,tcp:80,10.0.0.0/8",
+            "KUBE-NODE-PORT-TCP 30080",
+            "KUBE-NODE-PORT-LOCAL-TCP 30080",
+            "KUBE-HEALTH-CHECK-NODE-PORT 31000",
+        ]
+    );
+    assert_eq!(compiled.problems, []);
+    assert_eq!(compiled.fragment.created, 7);
+    let lists = compiled.fragment.claims.iter().map(|claim| &claim.real_servers);
+    let first = &compiled.fragment.claims[0].real_servers;
+    assert!(lists.into_iter().all(|list| Arc::ptr_eq(list, first)), "one list for all frontends");
+}
+
+#[test]
+fn both_families_get_what_is_theirs() {
+    let mut service = mk_service();
+    service.kind = ServiceKind::NodePort;
+    service.cluster_v6 = Some("fd00::9".parse().unwrap());
+    service.external = addresses(&["198.51.100.7", "2001:db8::7"]);
+    service.ports = vec![mk_port("http", Protocol::Udp, 53, Some(30053))];
+    let slices = [
+        mk_slice(Family::V4, &[("10.244.0.2", "n2")]),
+        mk_slice(Family::V6, &[("fd00:1::2", "n1")]),
+    ];
+    let slices = [&slices[0], &slices[1]];
+    let v4 = [
+        "UDP 10.96.0.9:53 -> 10.244.0.2:8080",
+        "UDP 172.17.0.1:30053 -> 10.244.0.2:8080",
+        "UDP 192.0.2.10:30053 -> 10.244.0.2:8080",
+        "UDP 198.51.100.7:53 -> 10.244.0.2:8080",
+    ];
+    let v6 = [
+        "UDP [2001:db8::7]:53 -> [fd00:1::2]:8080",
+        "UDP [2001:db8::10]:30053 -> [fd00:1::2]:8080",
+        "UDP [fd00::9]:53 -> [fd00:1::2]:8080",
+    ];
+    let v6_entries = [
+        "KUBE-6-LOOP-BACK fd00:1::2,udp:8080,fd00:1::2",
+        "KUBE-6-CLUSTER-IP fd00::9,udp:53",
+        "KUBE-6-EXTERNAL-IP 2001:db8::7,udp:53",
+        "KUBE-6-NODE-PORT-UDP 30053",
+    ];
+    let mut settings = mk_settings();
+    assert_eq!(servers(&compile_with(&service, &settings, &slices)), [&v4[..], &v6[..]].concat());
+    settings.families = vec![Family::V6];
+    let compiled = compile_with(&service, &settings, &slices);
+    assert_eq!(servers(&compiled), v6);
+    assert_eq!(entries(&compiled), v6_entries);
+
+    // Without a cluster address of a family there is nothing else of it either.
+    service.cluster_v6 = None;
+    assert_eq!(compile_with(&service, &settings, &slices).fragment.claims, []);
+    settings.families = Family::BOTH.to_vec();
+    assert_eq!(servers(&compile_with(&service, &settings, &slices)), v4);
+}
+
+#[test]
+fn without_endpoints_there_are_virtual_servers_all_the_same() {
+    let compiled = compile_alone(&mk_service());
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
+    assert_eq!(bound(&compiled), ["10.96.0.9"]);
+    assert_eq!(entries(&compiled), ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80"]);
+}
+
+#[test]
+fn every_endpoint_of_this_node_may_meet_itself_ready_or_not() {
+    let mut slice = mk_slice(Family::V4, &[("10.244.0.2", "n1"), ("10.244.0.3", "N1")]);
+    slice.endpoints[0].conditions.ready = false;
+    let compiled = compile_with(&mk_service(), &mk_settings(), &[&slice]);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> 10.244.0.3:8080"]);
+    assert_eq!(
+        entries(&compiled),
+        ["KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2", "KUBE-CLUSTER-IP 10.96.0.9,tcp:80",]
+    );
+}
+
+#[test]
+fn node_port_addresses_are_chosen_by_network() {
+    let all_v4 = ["172.17.0.1", "192.0.2.10"];
+    for (networks, v4, v6) in [
+        (&[][..], &all_v4[..], &["2001:db8::10"][..]),
+        (&["192.0.2.0/24"], &["192.0.2.10"], &["2001:db8::10"]),
+        (&["192.0.2.0/24", "0.0.0.0/0"], &all_v4, &["2001:db8::10"]),
+        (&["fe80::/64"], &all_v4, &["fe80::10"]),
+        (&["::/0"], &all_v4, &["2001:db8::10"]),
+        (&["127.0.0.0/8", "10.0.0.0/8"], &[], &["2001:db8::10"]),
+        (&["::1/128"], &all_v4, &[]),
+    ] {
+        let mut settings = mk_settings();
+        settings.node_port_addresses = networks.iter().map(|net| net.parse().unwrap()).collect();
+        let facts = mk_facts(&settings);
+        let found = |family| -> Vec<String> {
+            facts.node_port_addresses(family).map(|address| address.to_string()).collect()
+        };
+        assert_eq!(found(Family::V4), v4, "{networks:?}");
+        assert_eq!(found(Family::V6), v6, "{networks:?}");
+    }
+}
+
+#[test]
+fn a_node_port_without_an_address_is_a_problem_and_the_rest_is_served() {
+    let mut service = mk_service();
+    service.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
+    let mut settings = mk_settings();
+    settings.node_port_addresses = vec!["10.0.0.0/8".parse().unwrap()];
+    let compiled = compile_with(&service, &settings, &[]);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
+    assert_eq!(entries(&compiled), ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80"]);
+    assert_eq!(compiled.problems, [Problem::NoNodePortAddress { family: Family::V4 }]);
+}
+
+#[test]
+fn sctp_node_ports_are_entered_with_their_address() {
+    let mut service = mk_service();
+    service.kind = ServiceKind::NodePort;
+    service.external_policy = TrafficPolicy::Local;
+    service.ports = vec![mk_port("http", Protocol::Sctp, 99, Some(30099))];
+    assert_eq!(
+        entries(&compile_alone(&service)),
+        [
+            "KUBE-CLUSTER-IP 10.96.0.9,sctp:99",
+            "KUBE-NODE-PORT-SCTP-HASH 172.17.0.1,sctp:30099",
+            "KUBE-NODE-PORT-SCTP-HASH 192.0.2.10,sctp:30099",
+            "KUBE-NODE-PORT-LOCAL-SCTP-HASH 172.17.0.1,sctp:30099",
+            "KUBE-NODE-PORT-LOCAL-SCTP-HASH 192.0.2.10,sctp:30099",
+        ]
+    );
+}
+
+#[test]
+fn the_nodes_own_addresses_are_served_but_not_bound() {
+    let mut service = mk_service();
+    service.external = addresses(&["192.0.2.10"]);
+    service.load_balancer = addresses(&["172.17.0.1"]);
+    let compiled = compile_alone(&service);
+    assert_eq!(
+        servers(&compiled),
+        ["TCP 10.96.0.9:80 -> ", "TCP 172.17.0.1:80 -> ", "TCP 192.0.2.10:80 -> "]
+    );
+    assert_eq!(bound(&compiled), ["10.96.0.9"]);
+    // A cluster address is bound whatever other interface has it.
+    service.cluster_v4 = Some([172, 17, 0, 1].into());
+    assert_eq!(bound(&compile_alone(&service)), ["172.17.0.1"]);
+}
+
+#[test]
+fn source_ranges_guard_load_balancer_addresses() {
+    let guarded = |ranges: &[&str]| {
+        let mut service = mk_service();
+        service.load_balancer = addresses(&["203.0.113.5"]);
+        service.source_ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        let all = entries(&compile_alone(&service)).into_iter();
+        let ours = all.filter_map(|e| e.strip_prefix("KUBE-LOAD-BALANCER-").map(str::to_owned));
+        ours.collect::<Vec<_>>()
+    };
+    assert_eq!(guarded(&[]), [""; 0]);
+    assert_eq!(
+        guarded(&["10.1.2.3/8", "192.0.2.10/32"]),
+        [
+            "FW 203.0.113.5,tcp:80",
+            "SOURCE-IP 203.0.113.5,tcp:80,203.0.113.5",
+            "SOURCE-CIDR 203.0.113.5,tcp:80,10.0.0.0/8",
+            "SOURCE-CIDR 203.0.113.5,tcp:80,192.0.2.10/32",
+        ]
+    );
+    // One that holds everyone, and those of the other family only, let everyone in.
+    assert_eq!(guarded(&["10.0.0.0/8", "0.0.0.0/0"]), [""; 0]);
+    assert_eq!(guarded(&["2001:db8::/32"]), [""; 0]);
+    assert_eq!(guarded(&["10.0.0.0/8", "::/0"]).len(), 2);
+}
+
+#[test]
+fn the_external_policy_counts_where_there_is_something_external() {
+    let local = |kind, external: &[&str]| {
+        let mut service = mk_service();
+        service.kind = kind;
+        service.external_policy = TrafficPolicy::Local;
+        service.external = addresses(external);
+        is_external_policy_local(&service)
+    };
+    assert!(local(ServiceKind::LoadBalancer, &[]));
+    assert!(local(ServiceKind::NodePort, &[]));
+    assert!(local(ServiceKind::ClusterIp, &["2001:db8::7"]));
+    assert!(!local(ServiceKind::ClusterIp, &[]));
+}
+
+#[test]
+fn a_health_check_port_is_a_load_balancers_with_local_policy() {
+    for (kind, policy, opened) in [
+        (ServiceKind::LoadBalancer, TrafficPolicy::Local, true),
+        (ServiceKind::LoadBalancer, TrafficPolicy::Cluster, false),
+        (ServiceKind::NodePort, TrafficPolicy::Local, false),
+    ] {
+        let mut service = mk_service();
+        service.kind = kind;
+        service.external_policy = policy;
+        service.health_check_node_port = Some(number(31000));
+        let entries = entries(&compile_alone(&service));
+        let found = entries.iter().any(|entry| entry == "KUBE-HEALTH-CHECK-NODE-PORT 31000");
+        assert_eq!(found, opened, "{kind:?} {policy:?}");
+    }
+}
+
+#[test]
+fn impossible_addresses_are_left_out_and_told() {
+    let wrong = ["0.0.0.0", "127.0.0.1", "169.254.1.1", "224.0.0.1", "255.255.255.255"];
+    let mut service = mk_service();
+    service.external = addresses(&wrong);
+    service.external.extend(addresses(&["198.51.100.7"]));
+    let compiled = compile_alone(&service);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 198.51.100.7:80 -> "]);
+    let expected: Vec<Problem> = addresses(&wrong)
+        .into_iter()
+        .map(|address| Problem::ImpossibleAddress { field: "spec.externalIPs", address })
+        .collect();
+    assert_eq!(compiled.problems, expected);
+
+    service.cluster_v6 = Some("::".parse().unwrap());
+    service.external = addresses(&["::1", "ff02::1", "fe80::7"]);
+    let compiled = compile_alone(&service);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
+    assert_eq!(compiled.problems.len(), 4);
+}
+
+#[test]
+fn what_is_excluded_is_not_touched() {
+    let mut settings = mk_settings();
+    settings.exclude = ["198.51.100.0/24", "10.96.0.9/32", "172.17.0.0/16"]
+        .map(|net| net.parse().unwrap())
+        .to_vec();
+    let mut service = mk_service();
+    service.external = addresses(&["198.51.100.7", "203.0.113.5"]);
+    service.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
+    let compiled = compile_with(&service, &settings, &[]);
+    assert_eq!(servers(&compiled), ["TCP 192.0.2.10:30080 -> ", "TCP 203.0.113.5:80 -> "]);
+    assert_eq!(bound(&compiled), ["203.0.113.5"]);
+    assert_eq!(
+        entries(&compiled),
+        ["KUBE-EXTERNAL-IP 203.0.113.5,tcp:80", "KUBE-NODE-PORT-TCP 30080"]
+    );
+    assert_eq!(compiled.problems, []);
+}
+
+#[test]
+fn an_address_that_is_there_twice_is_served_once_with_all_its_entries() {
+    let mut service = mk_service();
+    service.external = addresses(&["203.0.113.5", "203.0.113.5", "10.96.0.9"]);
+    service.load_balancer = addresses(&["203.0.113.5"]);
+    let compiled = compile_alone(&service);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 203.0.113.5:80 -> "]);
+    assert_eq!(
+        entries(&compiled),
+        [
+            "KUBE-CLUSTER-IP 10.96.0.9,tcp:80",
+            "KUBE-EXTERNAL-IP 10.96.0.9,tcp:80",
+            "KUBE-EXTERNAL-IP 203.0.113.5,tcp:80",
+            "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
+        ]
+    );
+    assert_eq!(compiled.problems, []);
+}
+
+#[test]
+fn of_two_ports_with_the_same_frontend_the_first_has_it() {
+    let mut service = mk_service();
+    service.ports = vec![
+        mk_port("http", Protocol::Tcp, 80, None),
+        mk_port("other", Protocol::Tcp, 80, None),
+        mk_port("http", Protocol::Udp, 80, None),
+    ];
+    let slice = mk_slice(Family::V4, &[("10.244.0.2", "n2")]);
+    let compiled = compile_with(&service, &mk_settings(), &[&slice]);
+    assert_eq!(
+        servers(&compiled),
+        ["TCP 10.96.0.9:80 -> 10.244.0.2:8080", "UDP 10.96.0.9:80 -> 10.244.0.2:8080"]
+    );
+    let frontend = compiled.fragment.claims[0].frontend;
+    assert_eq!(compiled.problems, [Problem::FrontendTwice { frontend }]);
+}
+
+#[test]
+fn affinity_and_scheduler_are_the_virtual_servers() {
+    let mut service = mk_service();
+    let mut settings = mk_settings();
+    let text = |service: &Service, settings: &Settings| {
+        compile_with(service, settings, &[]).fragment.claims[0].server.to_string()
+    };
+    assert_eq!(text(&service, &settings), "rr");
+    service.affinity = Some(10_800);
+    assert_eq!(text(&service, &settings), "rr persistent 10800");
+    for (scheduler, expected) in [("sh", "sh"), ("mh", "mh flags 0x10"), ("wlc", "wlc")] {
+        settings.scheduler = SchedulerName::new(scheduler).unwrap();
+        service.affinity = None;
+        assert_eq!(text(&service, &settings), expected);
+    }
+}
+
+#[test]
+fn a_service_without_ports_asks_for_nothing() {
+    let mut service = mk_service();
+    service.ports.clear();
+    let compiled = compile_alone(&service);
+    assert_eq!(compiled.fragment, Fragment { created: 7, ..Fragment::default() });
+}

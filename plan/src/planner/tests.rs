@@ -1,0 +1,376 @@
+use super::*;
+use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
+use crate::kernel::Entry;
+use crate::memory::MemoryKernel;
+use crate::model::{
+    EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName, TrafficPolicy,
+};
+use crate::settings::LocalDetection;
+
+fn mk_named(name: &str, created: i64) -> Service {
+    Service { name: ObjectName::new("ns", name), created, ..mk_service() }
+}
+
+/// A slice of the Service of this name, with endpoints on another node.
+fn mk_slice_of(name: &str, service: &str, endpoints: &[&str]) -> EndpointSlice {
+    let endpoints: Vec<(&str, &str)> = endpoints.iter().map(|address| (*address, "n2")).collect();
+    EndpointSlice {
+        name: SliceName::new("ns", name),
+        service: ServiceName::new("ns", service),
+        ..mk_slice(Family::V4, &endpoints)
+    }
+}
+
+fn service(service: Service) -> Event {
+    Event::ServiceApplied(Box::new(service))
+}
+
+fn slice(slice: EndpointSlice) -> Event {
+    Event::SliceApplied(Box::new(slice))
+}
+
+fn local(texts: &[&str]) -> Event {
+    Event::LocalAddresses(addresses(texts))
+}
+
+fn plan(planner: &mut Planner, events: impl IntoIterator<Item = Event>) -> Plan {
+    for event in events {
+        planner.apply(event);
+    }
+    planner.plan()
+}
+
+fn ops(planner: &mut Planner, events: impl IntoIterator<Item = Event>) -> Vec<String> {
+    plan(planner, events).ops.iter().map(ToString::to_string).collect()
+}
+
+fn mk_planner(events: impl IntoIterator<Item = Event>) -> Planner {
+    let mut planner = Planner::new(Settings::new("n1"));
+    plan(&mut planner, events);
+    planner
+}
+
+#[test]
+fn a_service_comes_and_goes_from_the_inside_out() {
+    let mut planner = mk_planner([]);
+    let slices = mk_slice_of("web-1", "web", &["10.244.1.2"]);
+    assert_eq!(
+        ops(&mut planner, [service(mk_service()), slice(slices)]),
+        [
+            "add 10.96.0.9,tcp:80 to set KUBE-CLUSTER-IP",
+            "add 10.96.0.9 to set KUBE-IPVS-IPS",
+            "create virtual server TCP 10.96.0.9:80 rr",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80",
+            "add address 10.96.0.9 to kube-ipvs0",
+        ]
+    );
+    assert_eq!(
+        ops(&mut planner, [Event::ServiceRemoved(mk_service().name)]),
+        [
+            "remove address 10.96.0.9 from kube-ipvs0",
+            "remove virtual server TCP 10.96.0.9:80",
+            "remove 10.96.0.9,tcp:80 from set KUBE-CLUSTER-IP",
+            "remove 10.96.0.9 from set KUBE-IPVS-IPS",
+        ]
+    );
+}
+
+#[test]
+fn one_changed_endpoint_is_one_message_a_frontend() {
+    let slices = |endpoints: &[&str]| slice(mk_slice_of("web-1", "web", endpoints));
+    let mut planner =
+        mk_planner([service(mk_service()), slices(&["10.244.1.2", "10.244.1.3", "10.244.1.4"])]);
+    assert_eq!(
+        ops(&mut planner, [slices(&["10.244.1.2", "10.244.1.4", "10.244.1.5"])]),
+        [
+            "add real server 10.244.1.5:8080 weight 1 to TCP 10.96.0.9:80",
+            "remove real server 10.244.1.3:8080 from TCP 10.96.0.9:80",
+        ]
+    );
+}
+
+#[test]
+fn what_comes_back_before_it_was_planned_never_went() {
+    let mut planner = mk_planner([service(mk_service())]);
+    let events = [Event::ServiceRemoved(mk_service().name), service(mk_service())];
+    assert_eq!(plan(&mut planner, events), Plan::default());
+}
+
+#[test]
+fn a_slice_that_moves_leaves_its_former_service() {
+    let mut other = mk_named("other", 0);
+    other.cluster_v4 = Some([10, 96, 0, 10].into());
+    let slices = |service| slice(mk_slice_of("s", service, &["10.244.1.2"]));
+    let mut planner = mk_planner([service(mk_service()), service(other), slices("web")]);
+    assert_eq!(
+        ops(&mut planner, [slices("other")]),
+        [
+            "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.10:80",
+            "remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80",
+        ]
+    );
+    assert_eq!(
+        ops(&mut planner, [Event::SliceRemoved(SliceName::new("ns", "s"))]),
+        ["remove real server 10.244.1.2:8080 from TCP 10.96.0.10:80"]
+    );
+}
+
+#[test]
+fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
+    let claimant = |name, created, last, affinity| {
+        let mut service = mk_named(name, created);
+        service.cluster_v4 = Some([10, 96, 0, last].into());
+        service.external = addresses(&["203.0.113.5"]);
+        service.affinity = affinity;
+        // What the younger one says of the address must not touch the older one's traffic.
+        if created > 1 {
+            service.kind = ServiceKind::LoadBalancer;
+            service.external_policy = TrafficPolicy::Local;
+        }
+        service
+    };
+    let old = claimant("z-old", 1, 1, None);
+    let young = claimant("a-young", 2, 2, Some(60));
+    let mut planner = mk_planner([
+        service(young.clone()),
+        slice(mk_slice_of("y", "a-young", &["10.244.1.2", "10.244.1.3"])),
+        slice(mk_slice_of("o", "z-old", &["10.244.1.1", "10.244.1.2"])),
+    ]);
+    let frontend =
+        Frontend { address: addresses(&["203.0.113.5"])[0], protocol: Protocol::Tcp, port: 80 };
+    assert_eq!(planner.desired().owner(&frontend), Some(&young.name));
+
+    let taken = plan(&mut planner, [service(old.clone())]);
+    let problem = Problem::FrontendTaken { frontend, owner: old.name.clone() };
+    assert_eq!(taken.problems, [(young.name.clone(), vec![problem])]);
+    let of_frontend = |plan: &Plan| -> Vec<String> {
+        plan.ops.iter().map(ToString::to_string).filter(|op| op.contains("203.0.113.5")).collect()
+    };
+    assert_eq!(
+        of_frontend(&taken),
+        [
+            "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP",
+            "change virtual server TCP 203.0.113.5:80 to rr",
+            "add real server 10.244.1.1:8080 weight 1 to TCP 203.0.113.5:80",
+            "remove real server 10.244.1.3:8080 from TCP 203.0.113.5:80",
+            "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP-LOCAL",
+        ]
+    );
+
+    let passed_on = plan(&mut planner, [Event::ServiceRemoved(old.name)]);
+    assert_eq!(passed_on.problems, [(young.name.clone(), vec![])]);
+    assert_eq!(
+        of_frontend(&passed_on),
+        [
+            "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP-LOCAL",
+            "change virtual server TCP 203.0.113.5:80 to rr persistent 60",
+            "add real server 10.244.1.3:8080 weight 1 to TCP 203.0.113.5:80",
+            "remove real server 10.244.1.1:8080 from TCP 203.0.113.5:80",
+            "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP",
+        ]
+    );
+}
+
+#[test]
+fn everyone_who_waits_learns_of_the_new_owner() {
+    let claimants: Vec<Service> =
+        (1..=3).map(|created| mk_named(&format!("s{created}"), created)).collect();
+    let mut planner = mk_planner(claimants.iter().cloned().map(service));
+    let plan = plan(&mut planner, [Event::ServiceRemoved(claimants[0].name.clone())]);
+    let [second, third] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+    assert_eq!(*second, (claimants[1].name.clone(), vec![]));
+    assert_eq!(third.0, claimants[2].name);
+    assert!(
+        matches!(&third.1[..], [Problem::FrontendTaken { owner, .. }] if *owner == second.0),
+        "{third:?}"
+    );
+}
+
+#[test]
+fn an_address_stays_as_long_as_one_port_or_service_needs_it() {
+    let mut one = mk_named("one", 0);
+    one.ports.push(mk_port("", Protocol::Udp, 53, None));
+    one.external = addresses(&["203.0.113.5"]);
+    let mut other = mk_named("other", 0);
+    other.cluster_v4 = Some([10, 96, 0, 10].into());
+    other.external = addresses(&["203.0.113.5"]);
+    other.ports = vec![mk_port("", Protocol::Tcp, 443, None)];
+    let mut planner = mk_planner([service(one.clone()), service(other.clone())]);
+    let unbinds = |ops: Vec<String>| ops.into_iter().filter(|op| op.contains("kube-ipvs0")).count();
+    one.ports.pop();
+    assert_eq!(unbinds(ops(&mut planner, [service(one.clone())])), 0);
+    // Its cluster address only.
+    assert_eq!(unbinds(ops(&mut planner, [Event::ServiceRemoved(one.name)])), 1);
+    assert_eq!(unbinds(ops(&mut planner, [Event::ServiceRemoved(other.name)])), 2);
+    assert_eq!(planner.desired().n_addresses(), 0);
+    assert_eq!(planner.desired().n_virtual_servers(), 0);
+}
+
+#[test]
+fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
+    let mut plain = mk_named("plain", 0);
+    plain.cluster_v4 = Some([10, 96, 0, 1].into());
+    let mut outer = mk_named("outer", 0);
+    outer.cluster_v4 = Some([10, 96, 0, 2].into());
+    outer.external = addresses(&["203.0.113.5"]);
+    let mut node_port = mk_named("node-port", 0);
+    node_port.cluster_v4 = Some([10, 96, 0, 3].into());
+    node_port.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
+    let mut planner = mk_planner([
+        service(plain),
+        service(outer),
+        service(node_port),
+        local(&["127.0.0.1", "192.0.2.10"]),
+    ]);
+    // A pod has come: its interface has a link-local address on the node's side.
+    planner.apply(local(&["127.0.0.1", "192.0.2.10", "fe80::ecee:eeff:feee:eeee"]));
+    assert!(!planner.is_dirty());
+    assert_eq!(
+        ops(&mut planner, [local(&["127.0.0.1", "192.0.2.11"])]),
+        [
+            "create virtual server TCP 192.0.2.11:30080 rr",
+            "remove virtual server TCP 192.0.2.10:30080",
+        ]
+    );
+    assert_eq!(
+        ops(&mut planner, [local(&["127.0.0.1", "192.0.2.11", "203.0.113.5"])]),
+        [
+            "create virtual server TCP 203.0.113.5:30080 rr",
+            "remove address 203.0.113.5 from kube-ipvs0",
+            "remove 203.0.113.5 from set KUBE-IPVS-IPS",
+        ]
+    );
+}
+
+#[test]
+fn a_change_of_the_node_reaches_only_what_depends_on_it() {
+    let node = |address: &str, pod_cidrs: &[&str], zone: &str| {
+        let pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();
+        let zone = Some(zone.into());
+        Event::NodeApplied(Box::new(Node { addresses: addresses(&[address]), pod_cidrs, zone }))
+    };
+    let mut guarded = mk_service();
+    guarded.load_balancer = addresses(&["203.0.113.5"]);
+    guarded.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    let mut settings = Settings::new("n1");
+    settings.local_detection = LocalDetection::NodeCidr;
+    let mut planner = Planner::new(settings);
+    plan(&mut planner, [service(guarded), node("198.51.100.1", &["10.244.0.0/24"], "a")]);
+
+    planner.apply(node("198.51.100.1", &["10.244.0.0/24", "10.244.9.0/24"], "b"));
+    assert!(!planner.is_dirty(), "neither the zone nor a second network of a family counts");
+    assert_eq!(
+        plan(&mut planner, [node("192.0.2.10", &["10.244.1.0/24", "fd00:1::/64"], "b")]).ops,
+        [
+            Op::WriteLayer(Family::V4),
+            Op::WriteLayer(Family::V6),
+            Op::AddEntry(
+                crate::sets::SetId::by_name("KUBE-LOAD-BALANCER-SOURCE-IP").unwrap(),
+                Entry::AddressPortAddress(
+                    Frontend {
+                        address: addresses(&["203.0.113.5"])[0],
+                        protocol: Protocol::Tcp,
+                        port: 80
+                    },
+                    addresses(&["203.0.113.5"])[0],
+                ),
+            ),
+        ]
+    );
+}
+
+#[test]
+fn problems_are_told_once_and_taken_back() {
+    let mut wrong = mk_service();
+    wrong.external = addresses(&["127.0.0.1"]);
+    let mut planner = mk_planner([]);
+    assert_eq!(plan(&mut planner, [service(wrong.clone())]).problems[0].1.len(), 1);
+    wrong.affinity = Some(60);
+    assert_eq!(plan(&mut planner, [service(wrong.clone())]).problems, []);
+    wrong.external.clear();
+    assert_eq!(plan(&mut planner, [service(wrong.clone())]).problems, [(wrong.name, vec![])]);
+}
+
+#[test]
+fn operations_belong_to_the_service_that_asks_for_them() {
+    let mut other = mk_named("other", 0);
+    other.cluster_v4 = Some([10, 96, 0, 10].into());
+    let mut planner = mk_planner([]);
+    let slices = mk_slice_of("web-1", "web", &["10.244.1.2"]);
+    let plan = plan(&mut planner, [service(mk_service()), slice(slices), service(other)]);
+    let (web, others): (Vec<&Op>, Vec<&Op>) =
+        plan.ops.iter().partition(|op| planner.belongs_to(&mk_service().name, op));
+    assert_eq!((web.len(), others.len()), (5, 4));
+    assert!(web.iter().all(|op| op.to_string().contains("10.96.0.9")), "{web:?}");
+    assert!(!planner.belongs_to(&mk_service().name, &Op::CreateLink));
+}
+
+#[test]
+fn only_what_tells_that_it_is_ours_lets_us_remove_it() {
+    let planner = mk_planner([]);
+    let mut kernel = MemoryKernel::default();
+    for op in planner.diff(kernel.actual()) {
+        kernel.apply(&op).unwrap();
+    }
+    let mut owner = mk_planner([local(&["192.0.2.10"])]);
+    let mut served = mk_service();
+    served.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
+    for op in plan(&mut owner, [service(served)]).ops {
+        kernel.apply(&op).unwrap();
+    }
+    let removed = |kernel: &MemoryKernel| -> Vec<String> {
+        let ops = planner.diff(kernel.actual()).into_iter();
+        let ops = ops.filter(|op| matches!(op, Op::RemoveVirtualServer(_)));
+        ops.map(|op| op.to_string()).collect()
+    };
+    let cluster = "remove virtual server TCP 10.96.0.9:80";
+    let node_port = "remove virtual server TCP 192.0.2.10:30080";
+    // The port is recorded; whether the address is the node's is not known yet.
+    assert_eq!(removed(&kernel), [cluster]);
+    kernel.actual_mut().local_addresses.extend(addresses(&["192.0.2.10"]));
+    assert_eq!(removed(&kernel), [cluster, node_port]);
+    kernel.actual_mut().addresses.clear();
+    assert_eq!(removed(&kernel), [cluster, node_port], "the sets tell");
+    for entries in kernel.actual_mut().sets.values_mut() {
+        entries.clear();
+    }
+    assert_eq!(removed(&kernel), [""; 0]);
+    kernel.actual_mut().addresses.extend(addresses(&["10.96.0.9"]));
+    assert_eq!(removed(&kernel), [cluster], "the address tells");
+}
+
+#[test]
+fn one_virtual_server_is_mended_alone() {
+    let slices = mk_slice_of("web-1", "web", &["10.244.1.2", "10.244.1.3"]);
+    let planner = mk_planner([service(mk_service()), slice(slices)]);
+    let frontend = *planner.desired().frontends().next().unwrap();
+    let texts = |actual: Option<&ActualVirtualServer>| -> Vec<String> {
+        planner.repair(&frontend, actual).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(texts(None).len(), 3);
+
+    let mut kernel = MemoryKernel::default();
+    for op in planner.repair(&frontend, None) {
+        kernel.apply(&op).unwrap();
+    }
+    let mut found = kernel.actual().virtual_servers[&frontend].clone();
+    assert_eq!(texts(Some(&found)), [""; 0]);
+    found.server = None;
+    let first = "10.244.1.2:8080".parse().unwrap();
+    found.real_servers.get_mut(&first).unwrap().plain = false;
+    let there = *found.real_servers.get(&first).unwrap();
+    found.real_servers.insert("10.244.9.9:80".parse().unwrap(), there);
+    found.real_servers.remove(&"10.244.1.3:8080".parse().unwrap());
+    assert_eq!(
+        texts(Some(&found)),
+        [
+            "change virtual server TCP 10.96.0.9:80 to rr",
+            "change real server of TCP 10.96.0.9:80 to 10.244.1.2:8080 weight 1",
+            "add real server 10.244.1.3:8080 weight 1 to TCP 10.96.0.9:80",
+            "remove real server 10.244.9.9:80 from TCP 10.96.0.9:80",
+        ]
+    );
+    let stranger = Frontend { port: 81, ..frontend };
+    assert_eq!(planner.repair(&stranger, Some(&found)), [Op::RemoveVirtualServer(stranger)]);
+    assert_eq!(planner.repair(&stranger, None), []);
+}

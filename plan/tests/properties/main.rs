@@ -1,0 +1,268 @@
+//! What holds for every input. `PROPTEST_CASES` says how many inputs are tried, 256 if it is not
+//! set.
+
+// Clippy takes it for a test only if it says so.
+#![cfg(test)]
+
+mod damage;
+mod world;
+
+use std::collections::BTreeMap;
+
+use plan::actual::Actual;
+use plan::event::Event;
+use plan::memory::MemoryKernel;
+use plan::model::ServiceName;
+use plan::op::{Op, Subject};
+use plan::planner::{Plan, Planner};
+use plan::problem::Problem;
+use plan::settings::Settings;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use damage::{add_foreign, damage, untouchable};
+use world::{World, every_local_address, groups, settings};
+
+type Problems = BTreeMap<ServiceName, Vec<Problem>>;
+
+/// A planner with a kernel that does what it says.
+struct Pair {
+    planner: Planner,
+    kernel: MemoryKernel,
+    problems: Problems,
+}
+
+// === impl Pair ===
+
+impl Pair {
+    /// With the interface, the sets and the rules, and nothing else.
+    fn new(settings: &Settings) -> Self {
+        // The node's own addresses are all there all the time: they tell whose a node port's
+        // virtual server is.
+        let local_addresses = every_local_address().into_iter().collect();
+        let empty = Actual { local_addresses, ..Actual::default() };
+        let mut pair = Self {
+            planner: Planner::new(settings.clone()),
+            kernel: MemoryKernel::new(empty),
+            problems: Problems::new(),
+        };
+        let foundation = pair.planner.diff(pair.kernel.actual());
+        carry_out(&mut pair.kernel, &foundation);
+        pair
+    }
+
+    fn take(&mut self, events: &[Event]) -> Plan {
+        for event in events {
+            self.planner.apply(event.clone());
+        }
+        let plan = self.planner.plan();
+        for (service, problems) in &plan.problems {
+            let known = self.problems.remove(service).unwrap_or_default();
+            assert_ne!(&known, problems, "reported, and nothing new");
+            if !problems.is_empty() {
+                self.problems.insert(service.clone(), problems.clone());
+            }
+        }
+        plan
+    }
+
+    fn run(&mut self, events: &[Event]) {
+        let plan = self.take(events);
+        carry_out(&mut self.kernel, &plan.ops);
+    }
+}
+
+fn carry_out(kernel: &mut MemoryKernel, ops: &[Op]) {
+    for op in ops {
+        if let Err(refusal) = kernel.apply(op) {
+            panic!("{op}: {refusal}; all of it: {ops:#?}");
+        }
+    }
+}
+
+/// What comes of a world at once.
+fn from_scratch(settings: &Settings, world: &World) -> Pair {
+    let mut pair = Pair::new(settings);
+    pair.run(&world.events());
+    pair
+}
+
+/// Everything about a virtual server is there and as desired.
+fn is_complete(planner: &Planner, kernel: &MemoryKernel, address: std::net::IpAddr) -> bool {
+    planner.desired().frontends().filter(|frontend| frontend.address == address).all(|frontend| {
+        let found = kernel.actual().virtual_servers.get(frontend);
+        planner.repair(frontend, found).iter().all(|op| matches!(op, Op::RemoveRealServer(..)))
+    })
+}
+
+proptest! {
+    /// What is computed change by change is never refused, equals what is computed at once, and
+    /// leaves nothing to mend.
+    #[test]
+    fn incremental_equals_from_scratch(settings in settings(), groups in groups()) {
+        let mut pair = Pair::new(&settings);
+        for group in &groups {
+            pair.run(group);
+            prop_assert_eq!(pair.planner.diff(pair.kernel.actual()), vec![]);
+            prop_assert!(!pair.planner.is_dirty());
+        }
+        let scratch = from_scratch(&settings, &World::after(groups.iter().flatten()));
+        prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
+        prop_assert_eq!(pair.problems, scratch.problems);
+    }
+
+    /// Objects may come in any order and be planned in any grouping.
+    #[test]
+    fn the_order_of_objects_does_not_matter(
+        settings in settings(),
+        groups in groups(),
+        order in proptest::collection::vec(any::<Index>(), 64),
+        cuts in proptest::collection::vec(any::<bool>(), 64),
+    ) {
+        let world = World::after(groups.iter().flatten());
+        let mut events = world.events();
+        let mut pair = Pair::new(&settings);
+        let mut waiting = Vec::new();
+        for (which, cut) in order.iter().zip(cuts) {
+            if !events.is_empty() {
+                let at = which.index(events.len());
+                waiting.push(events.swap_remove(at));
+            }
+            if cut {
+                pair.run(&waiting);
+                waiting.clear();
+            }
+        }
+        waiting.append(&mut events);
+        pair.run(&waiting);
+        let scratch = from_scratch(&settings, &world);
+        prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
+        prop_assert_eq!(pair.problems, scratch.problems);
+    }
+
+    /// The same events give the same operations in the same order.
+    #[test]
+    fn planning_is_deterministic(settings in settings(), groups in groups()) {
+        let (mut one, mut other) = (Pair::new(&settings), Pair::new(&settings));
+        for group in &groups {
+            prop_assert_eq!(one.take(group), other.take(group));
+        }
+        let nothing = Actual::default();
+        prop_assert_eq!(one.planner.diff(&nothing), other.planner.diff(&nothing));
+    }
+
+    /// Objects that come again as they are change nothing.
+    #[test]
+    fn what_is_known_is_not_dirty(settings in settings(), groups in groups()) {
+        let world = World::after(groups.iter().flatten());
+        let mut pair = from_scratch(&settings, &world);
+        for event in world.events() {
+            pair.planner.apply(event);
+        }
+        prop_assert!(!pair.planner.is_dirty());
+        prop_assert_eq!(pair.planner.plan(), Plan::default());
+    }
+
+    /// No address is bound before everything behind it is complete, and nothing is taken apart
+    /// behind an address that is about to go. A subject appears on one side only: it is not made
+    /// and unmade in the same plan.
+    #[test]
+    fn traffic_never_meets_half_a_service(settings in settings(), groups in groups()) {
+        let mut pair = Pair::new(&settings);
+        for group in &groups {
+            let plan = pair.take(group);
+            prop_assert!(plan.ops.is_sorted_by_key(Op::phase));
+            for op in &plan.ops {
+                match op {
+                    Op::BindAddress(address) => {
+                        prop_assert!(is_complete(&pair.planner, &pair.kernel, *address), "{}", op);
+                    }
+                    Op::RemoveVirtualServer(frontend) => {
+                        let bound = pair.kernel.actual().addresses.contains(&frontend.address);
+                        let stays = pair.planner.desired().has_address(frontend.address);
+                        prop_assert!(!bound || stays, "{}", op);
+                    }
+                    _ => {}
+                }
+                carry_out(&mut pair.kernel, std::slice::from_ref(op));
+            }
+            let created = plan.ops.iter().filter(|op| matches!(op, Op::CreateVirtualServer(..)));
+            for op in created {
+                let Subject::VirtualServer(frontend) = op.subject() else { unreachable!() };
+                prop_assert!(!plan.ops.contains(&Op::RemoveVirtualServer(frontend)));
+            }
+        }
+    }
+
+    /// Wherever a plan is cut off, a comparison finishes it: whatever is left over can still be
+    /// told to be ours.
+    #[test]
+    fn a_comparison_finishes_what_was_cut_off(
+        settings in settings(),
+        groups in groups(),
+        cut in any::<Index>(),
+    ) {
+        let (last, before) = groups.split_last().unwrap();
+        let mut pair = Pair::new(&settings);
+        for group in before {
+            pair.run(group);
+        }
+        let plan = pair.take(last);
+        carry_out(&mut pair.kernel, &plan.ops[..cut.index(plan.ops.len() + 1)]);
+        let rest = pair.planner.diff(pair.kernel.actual());
+        prop_assert!(rest.is_sorted_by_key(Op::phase));
+        carry_out(&mut pair.kernel, &rest);
+        let scratch = from_scratch(&settings, &World::after(groups.iter().flatten()));
+        prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
+    }
+
+    /// From whatever another planner left behind and others have done to it, a comparison leads to
+    /// the desired state, and what is somebody else's stays.
+    #[test]
+    fn a_comparison_mends_everything_that_is_ours(
+        (settings, former) in (settings(), settings()),
+        (groups, former_groups) in (groups(), groups()),
+        damages in proptest::collection::vec(damage(), 0..12),
+    ) {
+        let mut found = from_scratch(&former, &World::after(former_groups.iter().flatten()));
+        for damage in &damages {
+            damage.inflict(found.kernel.actual_mut());
+        }
+        add_foreign(found.kernel.actual_mut(), &settings);
+        let mut kernel = found.kernel;
+        let untouched = untouchable(kernel.actual(), &settings);
+
+        let wished = from_scratch(&settings, &World::after(groups.iter().flatten()));
+        let mending = wished.planner.diff(kernel.actual());
+        prop_assert!(mending.is_sorted_by_key(Op::phase));
+        carry_out(&mut kernel, &mending);
+
+        prop_assert_eq!(wished.planner.diff(kernel.actual()), vec![]);
+        prop_assert_eq!(normal(kernel.actual()), normal(&sum(wished.kernel.actual(), &untouched)));
+    }
+}
+
+/// What is desired and what nobody may touch.
+fn sum(desired: &Actual, untouched: &Actual) -> Actual {
+    let mut sum = desired.clone();
+    sum.addresses.extend(&untouched.addresses);
+    for (frontend, server) in &untouched.virtual_servers {
+        sum.virtual_servers.insert(*frontend, server.clone());
+    }
+    for (set, entries) in &untouched.sets {
+        sum.sets.entry(*set).or_default().extend(entries);
+    }
+    sum.layers.extend(&untouched.layers);
+    sum
+}
+
+/// Without the numbers of connections, which are not ours to decide.
+fn normal(actual: &Actual) -> Actual {
+    let mut actual = actual.clone();
+    for server in actual.virtual_servers.values_mut() {
+        for real in server.real_servers.values_mut() {
+            real.connections = 0;
+        }
+    }
+    actual
+}

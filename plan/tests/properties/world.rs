@@ -1,0 +1,256 @@
+//! Random input from small worlds, so that names, addresses and ports collide all the time.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use plan::event::Event;
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, Node, ObjectName, Protocol, Service, ServiceKind,
+    ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy,
+};
+use plan::settings::{LocalDetection, SchedulerName, Settings};
+use proptest::collection::{btree_set, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+pub(crate) const NODE_NAME: &str = "this-node";
+
+/// What may be on the node's interfaces, and may be somebody's external address as well.
+const LOCAL: [&str; 7] =
+    ["127.0.0.1", "192.0.2.10", "192.0.2.11", "198.51.100.1", "::1", "fd00::10", "fe80::10"];
+
+/// Excluded by some settings.
+pub(crate) const EXCLUDED: &str = "198.51.100.200";
+
+const OUTER: [&str; 11] = [
+    "198.51.100.1",
+    "198.51.100.2",
+    "203.0.113.5",
+    "192.0.2.10",
+    "10.96.0.1",
+    "127.0.0.1",
+    "224.0.0.1",
+    "fd00::10",
+    "fd00:e::1",
+    "fe80::1",
+    EXCLUDED,
+];
+
+const NETS: [&str; 7] = [
+    "10.0.0.0/8",
+    "192.0.2.0/24",
+    "192.0.2.11/32",
+    "0.0.0.0/0",
+    "fd00::/64",
+    "fd00:1::/64",
+    "::/0",
+];
+
+/// The input as it is after some events.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct World {
+    services: BTreeMap<ServiceName, Box<Service>>,
+    slices: BTreeMap<SliceName, Box<EndpointSlice>>,
+    node: Option<Box<Node>>,
+    local: Vec<IpAddr>,
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn after<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut world = Self::default();
+        for event in events {
+            match event.clone() {
+                Event::ServiceApplied(service) => {
+                    world.services.insert(service.name.clone(), service);
+                }
+                Event::ServiceRemoved(name) => {
+                    world.services.remove(&name);
+                }
+                Event::SliceApplied(slice) => {
+                    world.slices.insert(slice.name.clone(), slice);
+                }
+                Event::SliceRemoved(name) => {
+                    world.slices.remove(&name);
+                }
+                Event::NodeApplied(node) => world.node = Some(node),
+                Event::LocalAddresses(addresses) => world.local = addresses,
+            }
+        }
+        world
+    }
+
+    /// Events that lead to it, one for each object.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        let services = self.services.values().cloned().map(Event::ServiceApplied);
+        let slices = self.slices.values().cloned().map(Event::SliceApplied);
+        let node = self.node.clone().map(Event::NodeApplied);
+        let local = Event::LocalAddresses(self.local.clone());
+        services.chain(slices).chain(node).chain([local]).collect()
+    }
+}
+
+pub(crate) fn every_local_address() -> Vec<IpAddr> {
+    LOCAL.map(ip).to_vec()
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub(crate) fn settings() -> impl Strategy<Value = Settings> {
+    let families = select(vec![
+        vec![Family::V4, Family::V6],
+        vec![Family::V4, Family::V6],
+        vec![Family::V4],
+        vec![Family::V6],
+    ]);
+    (families, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(families, excludes, node_ports, maglev, node_cidr)| {
+            let mut settings = Settings::new(NODE_NAME);
+            settings.families = families;
+            if excludes {
+                settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
+            }
+            if node_ports {
+                settings.node_port_addresses = vec![net("192.0.2.10/31"), net("fe80::/64")];
+            }
+            if maglev {
+                settings.scheduler = SchedulerName::new("mh").unwrap();
+            }
+            if node_cidr {
+                settings.local_detection = LocalDetection::NodeCidr;
+            }
+            settings
+        },
+    )
+}
+
+/// Groups of events: each group is planned together.
+pub(crate) fn groups() -> impl Strategy<Value = Vec<Vec<Event>>> {
+    vec(vec(event(), 1..6), 1..10)
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => service().prop_map(|service| Event::ServiceApplied(Box::new(service))),
+        2 => service_name().prop_map(Event::ServiceRemoved),
+        6 => slice().prop_map(|slice| Event::SliceApplied(Box::new(slice))),
+        2 => slice_name().prop_map(Event::SliceRemoved),
+        1 => node().prop_map(|node| Event::NodeApplied(Box::new(node))),
+        2 => subsequence(every_local_address(), 0..=LOCAL.len()).prop_map(Event::LocalAddresses),
+    ]
+}
+
+fn service_name() -> impl Strategy<Value = ServiceName> {
+    select(vec!["a", "b", "c", "d"]).prop_map(|name| ObjectName::new("ns", name))
+}
+
+fn slice_name() -> impl Strategy<Value = SliceName> {
+    select(vec!["s1", "s2", "s3", "s4", "s5"]).prop_map(|name| ObjectName::new("ns", name))
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    select(vec![Protocol::Tcp, Protocol::Tcp, Protocol::Udp, Protocol::Sctp])
+}
+
+fn port_name() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["", "", "http", "dns"]).prop_map(Arc::from)
+}
+
+fn port(choice: Vec<u16>) -> impl Strategy<Value = NonZeroU16> {
+    select(choice).prop_map(|port| NonZeroU16::new(port).unwrap())
+}
+
+fn policy() -> impl Strategy<Value = TrafficPolicy> {
+    select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local])
+}
+
+fn service_ports() -> impl Strategy<Value = Vec<ServicePort>> {
+    let port =
+        (port_name(), protocol(), port(vec![80, 443]), option::of(port(vec![30_080, 30_081, 80])));
+    let port = port.prop_map(|(name, protocol, port, node_port)| ServicePort {
+        name,
+        protocol,
+        port,
+        node_port,
+    });
+    vec(port, 0..4)
+}
+
+fn service() -> impl Strategy<Value = Service> {
+    let kind =
+        select(vec![ServiceKind::ClusterIp, ServiceKind::NodePort, ServiceKind::LoadBalancer]);
+    let identity = (service_name(), 0_i64..3, kind);
+    let cluster = (option::weighted(0.8, 1_u8..4), option::weighted(0.6, 1_u16..4));
+    let outer = || subsequence(OUTER.to_vec(), 0..4);
+    let addresses = (cluster, outer(), outer(), subsequence(NETS.to_vec(), 0..3));
+    let policies = (policy(), policy(), option::of(port(vec![31_000, 31_001])));
+    let affinity = option::weighted(0.3, select(vec![60_u32, 10_800]));
+    (identity, addresses, policies, affinity, service_ports()).prop_map(
+        |((name, created, kind), addresses, policies, affinity, ports)| {
+            let ((v4, v6), external, load_balancer, ranges) = addresses;
+            Service {
+                name,
+                created,
+                kind,
+                cluster_v4: v4.map(|last| Ipv4Addr::new(10, 96, 0, last)),
+                cluster_v6: v6.map(|last| Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, last)),
+                external: external.into_iter().map(ip).collect(),
+                load_balancer: load_balancer.into_iter().map(ip).collect(),
+                source_ranges: ranges.into_iter().map(net).collect(),
+                affinity,
+                external_policy: policies.0,
+                internal_policy: policies.1,
+                health_check_node_port: policies.2,
+                ports,
+            }
+        },
+    )
+}
+
+fn slice() -> impl Strategy<Value = EndpointSlice> {
+    let slice_port = (port_name(), protocol(), port(vec![8080, 8443]))
+        .prop_map(|(name, protocol, port)| SlicePort { name, protocol, port });
+    let family = select(vec![Family::V4, Family::V4, Family::V6]);
+    let endpoint = (1_u8..6, any::<[bool; 3]>(), option::of(select(vec![NODE_NAME, "other"])));
+    let parts = (slice_name(), service_name(), family, vec(slice_port, 0..4), vec(endpoint, 0..6));
+    parts.prop_map(|(name, service, family, ports, endpoints)| EndpointSlice {
+        name,
+        service,
+        family,
+        ports,
+        endpoints: endpoints
+            .into_iter()
+            .map(|(last, [ready, serving, terminating], node)| Endpoint {
+                address: match family {
+                    Family::V4 => Ipv4Addr::new(10, 244, 0, last).into(),
+                    Family::V6 => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, last.into()).into(),
+                },
+                conditions: Conditions { ready, serving, terminating },
+                node: node.map(Arc::from),
+                hints: None,
+            })
+            .collect(),
+    })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let addresses = btree_set(select(vec!["192.0.2.10", "192.0.2.11", "fd00::10"]), 0..3);
+    let pod_cidrs = subsequence(NETS.to_vec(), 0..3);
+    let zone = option::of(select(vec!["zone-1", "zone-2"]));
+    (addresses, pod_cidrs, zone).prop_map(|(addresses, pod_cidrs, zone)| Node {
+        zone: zone.map(Arc::from),
+        addresses: addresses.into_iter().map(ip).collect(),
+        pod_cidrs: pod_cidrs.into_iter().map(net).collect(),
+    })
+}
