@@ -343,6 +343,10 @@ fn an_address_that_is_there_twice_is_served_once_with_all_its_entries() {
             "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
         ]
     );
+    let claims = &compiled.fragment.claims;
+    let in_order = |entries: &[_]| entries.is_sorted_by(|one, next| one < next);
+    assert!(claims.iter().all(|claim| in_order(&claim.entries)), "{claims:?}");
+    assert!(in_order(&compiled.fragment.entries));
     assert_eq!(compiled.problems, []);
 }
 

@@ -218,7 +218,7 @@ fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
     node_port.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
     let mut planner = mk_planner([
         service(plain),
-        service(outer),
+        service(outer.clone()),
         service(node_port),
         local(&["127.0.0.1", "192.0.2.10"]),
     ]);
@@ -240,6 +240,14 @@ fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
             "remove 203.0.113.5 from set KUBE-IPVS-IPS",
         ]
     );
+    // What a Service no longer depends on no longer reaches it.
+    outer.external.clear();
+    plan(
+        &mut planner,
+        [service(outer), Event::ServiceRemoved(ServiceName::new("ns", "node-port"))],
+    );
+    planner.apply(local(&["127.0.0.1"]));
+    assert!(!planner.is_dirty());
 }
 
 #[test]
