@@ -1,1 +1,3 @@
 //! kube-ipvs
+
+pub mod source;

@@ -1,0 +1,189 @@
+//! From Kubernetes objects to the words of `plan`.
+//!
+//! Nothing here fails for a bad field: the field is left out, and a complaint names it. Only an
+//! object without a name cannot be converted.
+
+mod address;
+mod interner;
+mod service;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+pub use interner::Interner;
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use plan::event::Event;
+use plan::model::{Node, ObjectName, Protocol};
+
+use super::object::{self, Metadata};
+use super::{Complaint, Subject};
+
+/// The namespace of an object that does not say one, as `kubectl apply` has it.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// How many complaints there are about one object before the rest is only counted.
+const COMPLAINTS_PER_OBJECT: usize = 10;
+
+/// What an object means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Converted {
+    /// The object as it is to be planned with, or its removal if it is not to be.
+    pub event: Event,
+    /// What is wrong in it.
+    pub complaints: Vec<Complaint>,
+}
+
+/// An object without `metadata.name`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a {kind} without metadata.name")]
+pub struct Nameless {
+    /// Its kind.
+    pub kind: &'static str,
+}
+
+/// Turns objects into events, and shares the strings that many objects have in common.
+#[derive(Debug, Default)]
+pub struct Converter {
+    interner: Interner,
+}
+
+/// Collects what is wrong in one object.
+struct Report {
+    subject: Subject,
+    complaints: Vec<Complaint>,
+    suppressed: usize,
+}
+
+// === impl Converter ===
+
+impl Converter {
+    /// A Service: applied, or removed if it has no address to be reached at, is headless, an
+    /// ExternalName, or left to another proxy.
+    ///
+    /// # Errors
+    /// When it has no name.
+    pub fn service(&mut self, object: &object::Service) -> Result<Converted, Nameless> {
+        let name = self.object_name("Service", &object.metadata)?;
+        let mut report = Report::new("Service", name.to_string());
+        let event = match service::convert(object, name.clone(), &mut self.interner, &mut report) {
+            Some(service) => Event::ServiceApplied(Box::new(service)),
+            None => Event::ServiceRemoved(name),
+        };
+        Ok(Converted { event, complaints: report.finish() })
+    }
+
+    /// An EndpointSlice: applied, or removed if it belongs to no Service or to a headless one, or
+    /// has no addresses of a family.
+    ///
+    /// # Errors
+    /// When it has no name.
+    pub fn slice(&mut self, object: &object::EndpointSlice) -> Result<Converted, Nameless> {
+        let name = self.object_name("EndpointSlice", &object.metadata)?;
+        let mut report = Report::new("EndpointSlice", name.to_string());
+        let event = match slice::convert(object, name.clone(), &mut self.interner, &mut report) {
+            Some(slice) => Event::SliceApplied(Box::new(slice)),
+            None => Event::SliceRemoved(name),
+        };
+        Ok(Converted { event, complaints: report.finish() })
+    }
+
+    /// A Node, which the caller knows to be this one.
+    ///
+    /// # Errors
+    /// When it has no name.
+    pub fn node(&mut self, object: &object::Node) -> Result<Converted, Nameless> {
+        let Some(name) = object.metadata.name.as_deref().filter(|name| !name.is_empty()) else {
+            return Err(Nameless { kind: "Node" });
+        };
+        let mut report = Report::new("Node", name);
+        let mut addresses = Vec::new();
+        for wanted in ["InternalIP", "ExternalIP"] {
+            for (index, address) in object.status.addresses.iter().enumerate() {
+                if address.kind == wanted {
+                    let path = format_args!("status.addresses[{index}].address");
+                    addresses.extend(report.keep(path, address::parse(&address.address)));
+                }
+            }
+        }
+        let mut pod_cidrs = Vec::new();
+        for (index, cidr) in object.spec.pod_cidrs.iter().enumerate() {
+            let path = format_args!("spec.podCIDRs[{index}]");
+            pod_cidrs.extend(report.keep(path, address::parse_network(cidr)));
+        }
+        let zone = object.metadata.labels.zone.as_deref().map(|zone| self.interner.intern(zone));
+        let event = Event::NodeApplied(Box::new(Node { zone, addresses, pod_cidrs }));
+        Ok(Converted { event, complaints: report.finish() })
+    }
+
+    fn object_name(
+        &mut self,
+        kind: &'static str,
+        metadata: &Metadata,
+    ) -> Result<ObjectName, Nameless> {
+        let name = metadata.name.as_deref().filter(|name| !name.is_empty());
+        let name = name.ok_or(Nameless { kind })?;
+        let namespace = metadata.namespace.as_deref().filter(|name| !name.is_empty());
+        let namespace = self.interner.intern(namespace.unwrap_or(DEFAULT_NAMESPACE));
+        // A Service's name is shared with its slices; a slice's own name occurs once.
+        let name = if kind == "Service" { self.interner.intern(name) } else { name.into() };
+        Ok(ObjectName { namespace, name })
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    fn new(kind: &'static str, name: impl Into<Arc<str>>) -> Self {
+        let subject = Subject::Object { kind, name: name.into() };
+        Self { subject, complaints: Vec::new(), suppressed: 0 }
+    }
+
+    fn complain(&mut self, path: impl fmt::Display, problem: impl fmt::Display) {
+        if self.complaints.len() == COMPLAINTS_PER_OBJECT {
+            self.suppressed += 1;
+            return;
+        }
+        self.push(format!("{path}: {problem}"));
+    }
+
+    /// The value, or a complaint in its place.
+    fn keep<T>(&mut self, path: impl fmt::Display, value: Result<T, String>) -> Option<T> {
+        value.map_err(|problem| self.complain(path, format_args!("{problem}; left out"))).ok()
+    }
+
+    fn finish(mut self) -> Vec<Complaint> {
+        if self.suppressed > 0 {
+            self.push(format!("and {} more problems", self.suppressed));
+        }
+        self.complaints
+    }
+
+    fn push(&mut self, text: String) {
+        self.complaints.push(Complaint { subject: self.subject.clone(), text });
+    }
+}
+
+/// A port number. Absent and 0 mean that there is none.
+fn port(number: Option<i64>) -> Result<Option<NonZeroU16>, String> {
+    match number {
+        None => Ok(None),
+        Some(number) => match u16::try_from(number) {
+            Ok(number) => Ok(NonZeroU16::new(number)),
+            Err(_) => Err(format!("{number} is not a port number (1 to 65535)")),
+        },
+    }
+}
+
+/// A protocol; TCP is the API's default.
+fn protocol(name: Option<&str>) -> Result<Protocol, String> {
+    match name {
+        None | Some("" | "TCP") => Ok(Protocol::Tcp),
+        Some("UDP") => Ok(Protocol::Udp),
+        Some("SCTP") => Ok(Protocol::Sctp),
+        Some(other) => Err(format!("{other:?} is none of TCP, UDP and SCTP")),
+    }
+}

@@ -1,0 +1,103 @@
+//! EndpointSlices.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, Hints, ServiceName, SliceName, SlicePort,
+};
+
+use super::{Interner, Report, address, port, protocol};
+use crate::source::object;
+
+/// The slice as it is to be planned with, or nothing if it is not to be.
+pub(super) fn convert(
+    object: &object::EndpointSlice,
+    name: SliceName,
+    interner: &mut Interner,
+    report: &mut Report,
+) -> Option<EndpointSlice> {
+    let labels = &object.metadata.labels;
+    if labels.headless {
+        return None;
+    }
+    let Some(service) = labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
+        let path = "metadata.labels";
+        report.complain(path, "no kubernetes.io/service-name, so it belongs to no Service");
+        return None;
+    };
+    let family = match object.address_type.as_deref() {
+        Some("IPv4") => Family::V4,
+        Some("IPv6") => Family::V6,
+        other => {
+            let other = other.unwrap_or_default();
+            report.complain("addressType", format_args!("{other:?} is neither IPv4 nor IPv6"));
+            return None;
+        }
+    };
+    let service =
+        ServiceName { namespace: Arc::clone(&name.namespace), name: interner.intern(service) };
+    let ports = ports(&object.ports, interner, report);
+    let mut endpoints = Vec::with_capacity(object.endpoints.len());
+    for (index, endpoint) in object.endpoints.iter().enumerate() {
+        let path = format_args!("endpoints[{index}].addresses");
+        let Some(address) = report.keep(path, first_address(endpoint, family)) else { continue };
+        endpoints.push(Endpoint {
+            address,
+            conditions: conditions(&endpoint.conditions),
+            node: endpoint.node_name.as_deref().map(|node| interner.intern(node)),
+            hints: hints(&endpoint.hints, interner),
+        });
+    }
+    Some(EndpointSlice { name, service, family, ports, endpoints })
+}
+
+/// A slice's port without a number means "all ports", which no proxy implements: it is skipped,
+/// as is 0.
+fn ports(
+    ports: &[object::SlicePort],
+    interner: &mut Interner,
+    report: &mut Report,
+) -> Vec<SlicePort> {
+    let mut converted = Vec::with_capacity(ports.len());
+    for (index, slice_port) in ports.iter().enumerate() {
+        let path = format_args!("ports[{index}].port");
+        let Some(Some(number)) = report.keep(path, port(slice_port.port)) else { continue };
+        let path = format_args!("ports[{index}].protocol");
+        let Some(protocol) = report.keep(path, protocol(slice_port.protocol.as_deref())) else {
+            continue;
+        };
+        let name = interner.intern(slice_port.name.as_deref().unwrap_or_default());
+        converted.push(SlicePort { name, protocol, port: number });
+    }
+    converted
+}
+
+/// Consumers use the first address only; the API says that the others mean the same endpoint.
+fn first_address(endpoint: &object::Endpoint, family: Family) -> Result<IpAddr, String> {
+    let text = endpoint.addresses.first().ok_or("there is none")?;
+    let address = address::parse(text)?;
+    if Family::of(address) == family {
+        Ok(address)
+    } else {
+        Err(format!("{text:?} is not an {family} address, as addressType says"))
+    }
+}
+
+fn conditions(written: &object::Conditions) -> Conditions {
+    Conditions {
+        ready: written.ready.unwrap_or(true),
+        serving: written.serving.unwrap_or(true),
+        terminating: written.terminating.unwrap_or(false),
+    }
+}
+
+fn hints(written: &object::Hints, interner: &mut Interner) -> Option<Box<Hints>> {
+    if written.for_zones.is_empty() && written.for_nodes.is_empty() {
+        return None;
+    }
+    let mut names = |named: &[object::Named]| -> Vec<Arc<str>> {
+        named.iter().map(|named| interner.intern(&named.name)).collect()
+    };
+    Some(Box::new(Hints { zones: names(&written.for_zones), nodes: names(&written.for_nodes) }))
+}

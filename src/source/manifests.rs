@@ -1,0 +1,150 @@
+//! A folder of YAML files as the source: for a node without a cluster, and for trying things out.
+//!
+//! ```text
+//!             inotify ("look again")
+//!                    │
+//!  directory ──► scan ──► folder ──► SourceEvent channel ──► the reconciler
+//!                    ▲
+//!             every ten seconds
+//! ```
+//!
+//! - `folder`: what the files say, all together; contents in, events out;
+//! - `parse`: a file's text as objects;
+//! - `scan`: which files changed, and are not being written just now;
+//! - `watch`: the kernel's word that something in the directory changed.
+
+mod folder;
+mod parse;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use folder::{FileChange, FileName, Folder, Outcome};
+pub use parse::{ParseError, parse};
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::Sender;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::{Complaint, SourceEvent, Subject};
+use scan::{Scan, Scanner};
+use watch::Watch;
+
+/// How long a file has to stay as it is before it is read: a file that is being written may well
+/// parse, and hold but half of its objects.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How often the directory is looked at without being told to: not every filesystem tells.
+const RESCAN: Duration = Duration::from_secs(10);
+
+/// How often it is looked at while the kernel cannot tell, or it is not there.
+const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
+
+/// How long the first complete list waits for files that are being written.
+const FIRST_LIST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A folder of manifests, not yet read.
+#[derive(Debug)]
+pub struct Manifests {
+    scanner: Scanner,
+}
+
+/// The folder cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot list the manifest directory {}: {source}; \
+     --manifests takes an existing directory that this process may read", directory.display()
+)]
+pub struct Error {
+    directory: PathBuf,
+    source: io::Error,
+}
+
+// === impl Manifests ===
+
+impl Manifests {
+    /// Looks whether the directory can be listed. Of all Nodes only the one called `node_name` is
+    /// of interest.
+    ///
+    /// # Errors
+    /// When it cannot: somebody mistyped it.
+    pub fn new(directory: impl Into<PathBuf>, node_name: impl Into<String>) -> Result<Self, Error> {
+        let directory = directory.into();
+        match std::fs::read_dir(&directory) {
+            Ok(_) => Ok(Self { scanner: Scanner::new(directory, node_name.into()) }),
+            Err(source) => Err(Error { directory, source }),
+        }
+    }
+
+    /// Delivers what the files say, and every change as it is saved, until the receiver is
+    /// dropped. Needs a runtime with time and I/O.
+    pub async fn run(self, sink: Sender<SourceEvent>) {
+        let mut scanner = self.scanner;
+        let watch = match Watch::new() {
+            Ok(watch) => Some(Arc::new(watch)),
+            Err(error) => {
+                let text = format!(
+                    "changes are only seen once a second: inotify gives no instance ({error}); \
+                     raise fs.inotify.max_user_instances"
+                );
+                let subject = Subject::Path(scanner.directory().to_owned());
+                let complaint = Complaint { subject, text };
+                if sink.send(SourceEvent::Complaint(complaint)).await.is_err() {
+                    return;
+                }
+                None
+            }
+        };
+        scanner.watch_with(watch.clone());
+        let started = Instant::now();
+        let mut complete = false;
+        loop {
+            // Reading and parsing thousands of files must not hold up the runtime.
+            let scanned = tokio::task::spawn_blocking(move || {
+                let scan = scanner.scan();
+                (scanner, scan)
+            });
+            let scan;
+            (scanner, scan) = match scanned.await {
+                Ok(done) => done,
+                Err(error) => return warn!(%error, "the manifests are no longer followed"),
+            };
+            let Scan { outcome, pending, watched } = scan;
+            let events = outcome.events.into_iter().map(SourceEvent::Change);
+            let complaints = outcome.complaints.into_iter().map(SourceEvent::Complaint);
+            for event in complaints.chain(events) {
+                if sink.send(event).await.is_err() {
+                    return;
+                }
+            }
+            if !complete && (!pending || started.elapsed() >= FIRST_LIST_PATIENCE) {
+                complete = true;
+                if sink.send(SourceEvent::Complete).await.is_err() {
+                    return;
+                }
+            }
+            let changed = async {
+                match &watch {
+                    Some(watch) if !pending => watch.changed().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let patience = match (pending, watched) {
+                (true, _) => SETTLE,
+                (false, true) => RESCAN,
+                (false, false) => RESCAN_UNWATCHED,
+            };
+            tokio::select! {
+                () = sink.closed() => return,
+                () = sleep(patience) => {}
+                () = changed => sleep(SETTLE).await,
+            }
+        }
+    }
+}

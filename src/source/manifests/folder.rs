@@ -1,0 +1,304 @@
+//! What the files of a folder say, all together. No I/O: contents in, events out.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plan::event::Event;
+use plan::model::{ServiceName, SliceName};
+use tracing::debug;
+
+use super::parse::parse;
+use crate::source::convert::{Converted, Converter, Nameless};
+use crate::source::object::Object;
+use crate::source::{Complaint, Subject};
+
+/// A file's name within the folder.
+pub type FileName = Arc<str>;
+
+/// The files of a folder, and the objects that are in force because of them.
+///
+/// An object that several files hold is in force as the first file by name has it; when that one
+/// no longer holds it, the next one's takes over.
+#[derive(Debug)]
+pub struct Folder {
+    directory: PathBuf,
+    node_name: String,
+    converter: Converter,
+    files: HashMap<FileName, Contents>,
+    /// Which files hold an object.
+    holders: HashMap<Key, BTreeSet<FileName>>,
+}
+
+/// What became of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileChange {
+    /// It was read, and this is all of it.
+    Read(Vec<u8>),
+    /// It is there but cannot be read, for this reason. What it held stays in force.
+    Unreadable(String),
+    /// It is not there any more.
+    Gone,
+}
+
+/// What changes of files lead to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What is different now.
+    pub events: Vec<Event>,
+    /// What is wrong in the files that changed.
+    pub complaints: Vec<Complaint>,
+}
+
+/// What a file holds. A Service that is not to be balanced is held as nothing: it still claims its
+/// name.
+type Contents = HashMap<Key, Option<Event>>;
+
+/// An object that a file can hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Key {
+    Node,
+    Service(ServiceName),
+    Slice(SliceName),
+}
+
+/// What was true of an object before a batch of changes.
+#[derive(Debug)]
+struct Before {
+    in_force: Option<Event>,
+    holders: BTreeSet<FileName>,
+}
+
+/// Converts the objects of one file, one after the other.
+struct Reading<'a> {
+    folder: &'a mut Folder,
+    file: &'a FileName,
+    contents: Contents,
+    complaints: &'a mut Vec<Complaint>,
+    ignored: BTreeMap<String, usize>,
+}
+
+// === impl Folder ===
+
+impl Folder {
+    /// An empty folder. `directory` is only named in complaints; of all Nodes only the one called
+    /// `node_name` is of interest.
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
+        Self {
+            directory: directory.into(),
+            node_name: node_name.into(),
+            converter: Converter::default(),
+            files: HashMap::new(),
+            holders: HashMap::new(),
+        }
+    }
+
+    /// Takes what became of some files. An object that moves from one of them to another one does
+    /// not change.
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = (FileName, FileChange)>) -> Outcome {
+        let mut before = BTreeMap::new();
+        let mut complaints = Vec::new();
+        for (file, change) in changes {
+            let contents = match change {
+                FileChange::Gone => Contents::new(),
+                FileChange::Unreadable(reason) => {
+                    complaints.push(self.still_in_force(&file, "cannot be read", &reason));
+                    continue;
+                }
+                FileChange::Read(bytes) => match self.read(&file, &bytes, &mut complaints) {
+                    Ok(contents) => contents,
+                    Err(complaint) => {
+                        complaints.push(complaint);
+                        continue;
+                    }
+                },
+            };
+            self.replace(&file, contents, &mut before);
+        }
+        let events = self.differences(before, &mut complaints);
+        Outcome { events, complaints }
+    }
+
+    fn read(
+        &mut self,
+        file: &FileName,
+        bytes: &[u8],
+        complaints: &mut Vec<Complaint>,
+    ) -> Result<Contents, Complaint> {
+        let objects = parse(bytes)
+            .map_err(|error| self.still_in_force(file, "does not parse", &error.to_string()))?;
+        let mut reading = Reading {
+            folder: self,
+            file,
+            contents: Contents::with_capacity(objects.len()),
+            complaints,
+            ignored: BTreeMap::new(),
+        };
+        objects.into_iter().for_each(|object| reading.take(object));
+        Ok(reading.finish())
+    }
+
+    fn still_in_force(&self, file: &FileName, what: &str, reason: &str) -> Complaint {
+        let follows = match self.files.get(file) {
+            Some(_) => "what it held before stays in force",
+            None => "nothing of it is in force",
+        };
+        self.complaint(file, format!("{what}: {reason}; {follows}"))
+    }
+
+    fn complaint(&self, file: &FileName, text: String) -> Complaint {
+        Complaint { subject: Subject::Path(self.directory.join(&**file)), text }
+    }
+
+    /// Puts new contents in the place of a file's old ones, and notes what was before.
+    fn replace(&mut self, file: &FileName, contents: Contents, before: &mut BTreeMap<Key, Before>) {
+        let old = self.files.get(file).into_iter().flat_map(HashMap::keys);
+        for key in old.chain(contents.keys()) {
+            if !before.contains_key(key) {
+                let holders = self.holders.get(key).cloned().unwrap_or_default();
+                before.insert(key.clone(), Before { in_force: self.in_force(key), holders });
+            }
+        }
+        for key in self.files.get(file).into_iter().flat_map(HashMap::keys) {
+            if contents.contains_key(key) {
+                continue;
+            }
+            if let Some(holders) = self.holders.get_mut(key) {
+                holders.remove(file);
+                if holders.is_empty() {
+                    self.holders.remove(key);
+                }
+            }
+        }
+        for key in contents.keys() {
+            self.holders.entry(key.clone()).or_default().insert(Arc::clone(file));
+        }
+        if contents.is_empty() {
+            self.files.remove(file);
+        } else {
+            self.files.insert(Arc::clone(file), contents);
+        }
+    }
+
+    fn in_force(&self, key: &Key) -> Option<Event> {
+        let holder = self.holders.get(key)?.first()?;
+        self.files.get(holder)?.get(key)?.clone()
+    }
+
+    fn differences(
+        &self,
+        before: BTreeMap<Key, Before>,
+        complaints: &mut Vec<Complaint>,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (key, before) in before {
+            let after = self.in_force(&key);
+            if after != before.in_force {
+                events.extend(after.or_else(|| key.removal()));
+            }
+            let Some(holders) = self.holders.get(&key) else { continue };
+            let Some(first) = holders.first() else { continue };
+            if *holders == before.holders {
+                continue;
+            }
+            for file in holders.iter().skip(1) {
+                let text = format!("{key} is in {first} too, and is in force as it is there");
+                complaints.push(self.complaint(file, text));
+            }
+        }
+        events
+    }
+}
+
+// === impl Reading ===
+
+impl Reading<'_> {
+    fn take(&mut self, object: Object) {
+        let converter = &mut self.folder.converter;
+        let converted = match object {
+            Object::Service(service) => converter.service(&service),
+            Object::EndpointSlice(slice) => converter.slice(&slice),
+            Object::Node(node) => {
+                if node.metadata.name.as_deref().is_some_and(|name| name != self.folder.node_name) {
+                    return;
+                }
+                converter.node(&node)
+            }
+            Object::Other { kind } => {
+                *self.ignored.entry(kind).or_default() += 1;
+                return;
+            }
+            Object::Untyped(_) | Object::List(_) => {
+                return self.complain("holds an object without apiVersion and kind; left out");
+            }
+        };
+        match converted {
+            Ok(converted) => self.hold(converted),
+            Err(Nameless { kind }) => {
+                self.complain(&format!("holds a {kind} without metadata.name; left out"));
+            }
+        }
+    }
+
+    fn hold(&mut self, converted: Converted) {
+        let (key, event) = match converted.event {
+            Event::ServiceApplied(service) => {
+                (Key::Service(service.name.clone()), Some(Event::ServiceApplied(service)))
+            }
+            Event::ServiceRemoved(name) => (Key::Service(name), None),
+            Event::SliceApplied(slice) => {
+                (Key::Slice(slice.name.clone()), Some(Event::SliceApplied(slice)))
+            }
+            Event::SliceRemoved(name) => (Key::Slice(name), None),
+            Event::NodeApplied(node) => (Key::Node, Some(Event::NodeApplied(node))),
+            Event::LocalAddresses(_) => return,
+        };
+        if self.contents.contains_key(&key) {
+            return self.complain(&format!("holds {key} twice; the first one is in force"));
+        }
+        self.contents.insert(key, event);
+        let file = self.file;
+        self.complaints.extend(converted.complaints.into_iter().map(|mut complaint| {
+            complaint.text.push_str(&format!(" (in {file})"));
+            complaint
+        }));
+    }
+
+    fn complain(&mut self, text: &str) {
+        self.complaints.push(self.folder.complaint(self.file, text.to_owned()));
+    }
+
+    fn finish(self) -> Contents {
+        if !self.ignored.is_empty() {
+            debug!(file = &**self.file, kinds = ?self.ignored, "objects that mean nothing here");
+        }
+        self.contents
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    /// The event that says that the object is gone. A Node that is gone changes nothing.
+    fn removal(&self) -> Option<Event> {
+        match self {
+            Self::Node => None,
+            Self::Service(name) => Some(Event::ServiceRemoved(name.clone())),
+            Self::Slice(name) => Some(Event::SliceRemoved(name.clone())),
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node => f.write_str("this node's Node"),
+            Self::Service(name) => write!(f, "Service {name}"),
+            Self::Slice(name) => write!(f, "EndpointSlice {name}"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A manifest's text: YAML or JSON, any number of documents.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::source::object::Object;
+
+/// The largest file that is read. 10,000 Services with their EndpointSlices are about 30 MiB.
+pub(super) const MAX_FILE_OCTETS: u64 = 256 << 20;
+
+/// How many nodes (maps, sequences, scalars) a file may have. Each takes at least a few octets.
+const MAX_NODES: usize = 64 << 20;
+
+/// How deep a file may nest. Kubernetes objects stay well below; the stack is safe.
+const MAX_DEPTH: usize = 100;
+
+/// How many nodes a file's aliases may stand for, all together: an alias of an alias of an alias
+/// must not become gigabytes.
+const MAX_ALIASED_NODES: usize = 100_000;
+
+/// Why a text is not a manifest, with line and column.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(String);
+
+/// A document: an error in it says where in the object it is.
+struct Document(Object);
+
+/// The objects in a text, the items of lists among them.
+///
+/// # Errors
+/// When any of the documents is not YAML, or has a field of the wrong type.
+pub fn parse(bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        ParseError(format!("not UTF-8 text at line {line}"))
+    })?;
+    // An error would carry a copy of the text around it; line and column are enough.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 2 * MAX_NODES,
+            max_nodes: MAX_NODES,
+            max_documents: MAX_NODES,
+            max_depth: MAX_DEPTH,
+            max_total_scalar_bytes: usize::try_from(MAX_FILE_OCTETS).unwrap_or(usize::MAX),
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_ALIASED_NODES,
+        },
+    };
+    let documents: Vec<Document> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| ParseError(error.to_string()))?;
+    let mut objects = Vec::with_capacity(documents.len());
+    for Document(object) in documents {
+        flatten(object, &mut objects);
+    }
+    Ok(objects)
+}
+
+fn flatten(object: Object, objects: &mut Vec<Object>) {
+    match object {
+        Object::List(items) => items.into_iter().for_each(|item| flatten(item, objects)),
+        other => objects.push(other),
+    }
+}
+
+// === impl Document ===
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde_path_to_error::deserialize(deserializer).map(Document).map_err(|error| {
+            let path = error.path().to_string();
+            let error = error.into_inner();
+            // "." is the document itself, "?" a place that has no path.
+            if matches!(path.as_str(), "." | "?") {
+                error
+            } else {
+                D::Error::custom(format_args!("{path}: {error}"))
+            }
+        })
+    }
+}

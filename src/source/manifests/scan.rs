@@ -1,0 +1,286 @@
+//! Which files of the directory changed, and are not being written just now.
+//!
+//! A look at the directory gives every manifest's stamp (which file it is, its size, its times). A
+//! file is acted upon when its stamp is not the one that it was read with, and is the same as at
+//! the look before: then nobody wrote to it in between. A file that is gone has to be gone at two
+//! looks too, because many editors move a file away before they write the new one.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tracing::info;
+
+use super::folder::{FileChange, FileName, Folder, Outcome};
+use super::parse::MAX_FILE_OCTETS;
+use super::watch::{Watch, Watched};
+use crate::source::{Complaint, Subject};
+
+/// What files are called that are read.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Looks at a directory time and again, and says what the changes in it lead to.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    directory: PathBuf,
+    folder: Folder,
+    watch: Option<Arc<Watch>>,
+    watched: Option<Watched>,
+    /// The directory that was listed last.
+    identity: Option<Identity>,
+    state: State,
+    /// The files as they were read.
+    read: Listing,
+    /// The files as they were at the last look.
+    seen: Listing,
+}
+
+/// What a look at the directory led to.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) outcome: Outcome,
+    /// Whether there are files that have to be looked at again soon.
+    pub(super) pending: bool,
+    /// Whether the kernel says when something changes.
+    pub(super) watched: bool,
+}
+
+/// The directory, from one look to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// As always.
+    Present,
+    /// Gone or not readable, which has been said.
+    Missing,
+    /// There again, or another one by the same name. As long as it holds no manifest at all it is
+    /// taken to be still being filled, or to be what was below a mount that went away.
+    Replaced,
+}
+
+/// Which directory it is.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    watched: Option<Watched>,
+}
+
+type Listing = BTreeMap<FileName, Stamp>;
+
+/// What tells one state of a file from another one without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Stamp {
+    File { device: u64, inode: u64, size: u64, modified: (i64, i64), changed: (i64, i64) },
+    Unreadable(String),
+}
+
+// === impl Scanner ===
+
+impl Scanner {
+    pub(super) fn new(directory: PathBuf, node_name: String) -> Self {
+        Self {
+            folder: Folder::new(&directory, node_name),
+            directory,
+            watch: None,
+            watched: None,
+            identity: None,
+            state: State::Present,
+            read: Listing::new(),
+            seen: Listing::new(),
+        }
+    }
+
+    pub(super) fn watch_with(&mut self, watch: Option<Arc<Watch>>) {
+        self.watch = watch;
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Looks at the directory.
+    pub(super) fn scan(&mut self) -> Scan {
+        let mut complaints = Vec::new();
+        let listing = match self.look(&mut complaints) {
+            Ok(listing) => listing,
+            Err(error) => {
+                complaints.extend(self.missing(&error));
+                let outcome = Outcome { complaints, ..Outcome::default() };
+                return Scan { outcome, pending: false, watched: false };
+            }
+        };
+        let may_be_gone = self.settle_state(&listing);
+        let names: BTreeSet<_> = self.read.keys().chain(listing.keys()).cloned().collect();
+        let mut changes = Vec::new();
+        let mut pending = false;
+        for name in names {
+            let now = listing.get(&name);
+            if now == self.read.get(&name) || (now.is_none() && !may_be_gone) {
+                continue;
+            }
+            if now != self.seen.get(&name) {
+                pending = true;
+                continue;
+            }
+            match self.read_again(&name, now) {
+                Some(change) => changes.push((name, change)),
+                None => pending = true,
+            }
+        }
+        self.seen = listing;
+        let mut outcome = self.folder.apply(changes);
+        outcome.complaints.splice(0..0, complaints);
+        Scan { outcome, pending, watched: self.watched.is_some() }
+    }
+
+    /// The manifests that are there. The directory is watched before it is listed, so that what
+    /// happens after the listing is noticed.
+    fn look(&mut self, complaints: &mut Vec<Complaint>) -> io::Result<Listing> {
+        let now = self.watch.as_ref().map(|watch| watch.add(&self.directory)).transpose();
+        let metadata = std::fs::metadata(&self.directory)?;
+        let watched = now.unwrap_or_else(|error| {
+            if self.watched.is_some() || self.identity.is_none() {
+                let text = format!(
+                    "changes are only seen once a second: inotify does not watch it ({error}); \
+                     raise fs.inotify.max_user_watches"
+                );
+                complaints.push(self.complaint(text));
+            }
+            None
+        });
+        if let (Some(watch), Some(old)) = (&self.watch, self.watched)
+            && watched != Some(old)
+        {
+            watch.remove(old);
+        }
+        self.watched = watched;
+        let identity = Identity { device: metadata.dev(), inode: metadata.ino(), watched };
+        if self.identity.is_some_and(|before| !before.is(identity)) {
+            self.state = State::Replaced;
+        }
+        self.identity = Some(identity);
+        let mut listing = Listing::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let Some(name) =
+                entry.file_name().to_str().filter(|name| is_manifest(name)).map(Arc::from)
+            else {
+                continue;
+            };
+            listing.extend(Stamp::of(&entry.path()).map(|stamp| (name, stamp)));
+        }
+        Ok(listing)
+    }
+
+    /// Whether a file that is not listed may be taken as gone.
+    fn settle_state(&mut self, listing: &Listing) -> bool {
+        match self.state {
+            State::Present => return true,
+            State::Missing | State::Replaced if listing.is_empty() => {
+                self.state = State::Replaced;
+                return false;
+            }
+            State::Missing | State::Replaced => {}
+        }
+        info!(directory = %self.directory.display(), "the manifest directory is there again");
+        self.state = State::Present;
+        true
+    }
+
+    fn missing(&mut self, error: &io::Error) -> Option<Complaint> {
+        let said = std::mem::replace(&mut self.state, State::Missing) == State::Missing;
+        let text = format!(
+            "the manifest directory cannot be listed: {error}; what it held stays in force"
+        );
+        (!said).then(|| self.complaint(text))
+    }
+
+    fn complaint(&self, text: String) -> Complaint {
+        Complaint { subject: Subject::Path(self.directory.clone()), text }
+    }
+
+    /// What became of a file, unless it is changing at this very moment.
+    fn read_again(&mut self, name: &FileName, now: Option<&Stamp>) -> Option<FileChange> {
+        let Some(stamp) = now else {
+            self.read.remove(name);
+            return Some(FileChange::Gone);
+        };
+        let change = match stamp {
+            Stamp::Unreadable(reason) => FileChange::Unreadable(reason.clone()),
+            Stamp::File { size, .. } if *size > MAX_FILE_OCTETS => FileChange::Unreadable(format!(
+                "it has {size} octets, and no manifest is larger than {MAX_FILE_OCTETS}"
+            )),
+            Stamp::File { .. } => {
+                let path = self.directory.join(&**name);
+                let change = match read(&path) {
+                    Ok(bytes) => FileChange::Read(bytes),
+                    Err(error) => FileChange::Unreadable(error.to_string()),
+                };
+                if Stamp::of(&path).as_ref() != Some(stamp) {
+                    return None;
+                }
+                change
+            }
+        };
+        self.read.insert(Arc::clone(name), stamp.clone());
+        Some(change)
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// A new directory may have an old one's inode number; what the kernel watches it by tells.
+    fn is(self, other: Self) -> bool {
+        let same_watch = match (self.watched, other.watched) {
+            (Some(one), Some(another)) => one == another,
+            _ => true,
+        };
+        same_watch && (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    /// The stamp of a file, of what it points at if it is a symbolic link; nothing if there is no
+    /// file.
+    fn of(path: &Path) -> Option<Self> {
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => Some(Self::of_file(&metadata)),
+            Ok(metadata) if metadata.is_dir() => None,
+            Ok(_) => Some(Self::Unreadable("it is not a regular file".to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => Some(Self::Unreadable(error.to_string())),
+        }
+    }
+
+    fn of_file(metadata: &Metadata) -> Self {
+        Self::File {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Hidden files are editors' and the kubelet's: a ConfigMap's files are links into `..data`.
+fn is_manifest(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    !name.starts_with('.') && extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
+}
+
+/// A file that grows while it is read ends at the limit, and its stamp then says that it changed.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_OCTETS + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,70 @@
+//! The kernel's word that something in the directory changed (inotify(7)).
+//!
+//! What changed is not asked for: every notification leads to the same look at the whole
+//! directory, so that a lost one (`IN_Q_OVERFLOW`) costs nothing.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::net::unix::pipe::Receiver;
+
+/// Notifications are thrown away in portions of this many octets.
+const BUFFER_OCTETS: usize = 4096;
+
+/// An inotify instance.
+///
+/// The runtime has no word for it. It is held as what it behaves like: the reading end of a pipe,
+/// which the kernel writes notifications to.
+#[derive(Debug)]
+pub(super) struct Watch {
+    instance: Receiver,
+}
+
+/// A watched directory. Another directory by the same name is another one here too: the kernel
+/// does not give a number out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Watched(i32);
+
+impl Watch {
+    /// # Errors
+    /// When the user has too many instances (`fs.inotify.max_user_instances`).
+    pub(super) fn new() -> io::Result<Self> {
+        let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        Ok(Self { instance: Receiver::from_owned_fd_unchecked(instance)? })
+    }
+
+    /// Watches a directory. For one that is watched already this changes nothing.
+    pub(super) fn add(&self, directory: &Path) -> io::Result<Watched> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::MODIFY
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::ATTRIB
+            | WatchFlags::MOVE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        Ok(Watched(inotify::add_watch(&self.instance, directory, flags)?))
+    }
+
+    /// Forgets a directory. One that does not exist any more is forgotten already.
+    pub(super) fn remove(&self, Watched(number): Watched) {
+        let _ = inotify::remove_watch(&self.instance, number);
+    }
+
+    /// Returns when something changed since the last call.
+    pub(super) async fn changed(&self) {
+        let mut buffer = [0; BUFFER_OCTETS];
+        let mut seen = false;
+        while !seen {
+            if self.instance.readable().await.is_err() {
+                // The runtime is shutting down.
+                return std::future::pending().await;
+            }
+            while matches!(self.instance.try_read(&mut buffer), Ok(1..)) {
+                seen = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Where Services, EndpointSlices and the Node come from.
+//!
+//! A source delivers [`SourceEvent`]s through a bounded channel, and knows nothing of what is
+//! done with them. Dropping the receiver ends the source.
+//!
+//! - [`object`]: the Kubernetes objects as they are written, reduced to the fields that matter;
+//! - [`convert`]: from those objects to the words of `plan`;
+//! - [`manifests`]: a folder of YAML files as the source.
+
+pub mod convert;
+pub mod manifests;
+pub mod object;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plan::event::Event;
+
+/// What a source delivers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceEvent {
+    /// Something is different now. What did not change is not delivered again.
+    Change(Event),
+    /// Everything that existed when the source started has been delivered. Comes once.
+    Complete,
+    /// Something in the input is wrong. The source goes on.
+    Complaint(Complaint),
+}
+
+/// Something in the input that is wrong, in words for the person who wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// What is wrong.
+    pub subject: Subject,
+    /// What is wrong with it, where in it, and what follows from that.
+    pub text: String,
+}
+
+/// What a complaint is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// A file or a directory.
+    Path(PathBuf),
+    /// A Kubernetes object.
+    Object {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name, with its namespace if its kind has one.
+        name: Arc<str>,
+    },
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.text)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Object { kind, name } => write!(f, "{kind} {name}"),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Kubernetes objects as they are written in JSON or YAML, reduced to the fields that matter.
+//!
+//! The field names are those of the API reference (core/v1 Service and Node, discovery.k8s.io/v1
+//! EndpointSlice); a field that is not here is skipped without being stored. A field may be absent
+//! or `null` wherever the API's own encoder leaves it out or writes `null` for an empty list.
+//! Numbers are wider than the API's, so that one that is out of range is [`convert`]'s to complain
+//! about and does not take the whole object with it.
+//!
+//! [`convert`]: super::convert
+
+mod manifest;
+#[cfg(test)]
+mod tests;
+
+pub use manifest::Object;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+/// `metadata` of any object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// `name`.
+    pub name: Option<String>,
+    /// `namespace`.
+    pub namespace: Option<String>,
+    /// `creationTimestamp`, RFC 3339.
+    pub creation_timestamp: Option<String>,
+    /// `deletionTimestamp`, RFC 3339.
+    pub deletion_timestamp: Option<String>,
+    /// `labels`, those that mean something here.
+    #[serde(deserialize_with = "null_is_default")]
+    pub labels: Labels,
+}
+
+/// The labels that mean something to a node's proxy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// `service.kubernetes.io/service-proxy-name`, whatever its value: another proxy's Service.
+    #[serde(rename = "service.kubernetes.io/service-proxy-name", deserialize_with = "presence")]
+    pub service_proxy_name: bool,
+    /// `service.kubernetes.io/headless`, whatever its value: a headless Service's slice.
+    #[serde(rename = "service.kubernetes.io/headless", deserialize_with = "presence")]
+    pub headless: bool,
+    /// `kubernetes.io/service-name`: the Service that a slice belongs to.
+    #[serde(rename = "kubernetes.io/service-name")]
+    pub service_name: Option<String>,
+    /// `topology.kubernetes.io/zone`: the zone that a node is in.
+    #[serde(rename = "topology.kubernetes.io/zone")]
+    pub zone: Option<String>,
+}
+
+/// core/v1 Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// `metadata`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `spec`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: ServiceSpec,
+    /// `status`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: ServiceStatus,
+}
+
+/// `spec` of a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    /// `type`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// `clusterIP`.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: Option<String>,
+    /// `clusterIPs`.
+    #[serde(rename = "clusterIPs", deserialize_with = "null_is_default")]
+    pub cluster_ips: Vec<String>,
+    /// `ipFamilies`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub ip_families: Vec<String>,
+    /// `externalIPs`.
+    #[serde(rename = "externalIPs", deserialize_with = "null_is_default")]
+    pub external_ips: Vec<String>,
+    /// `loadBalancerSourceRanges`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub load_balancer_source_ranges: Vec<String>,
+    /// `ports`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub ports: Vec<ServicePort>,
+    /// `sessionAffinity`.
+    pub session_affinity: Option<String>,
+    /// `sessionAffinityConfig`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub session_affinity_config: SessionAffinityConfig,
+    /// `externalTrafficPolicy`.
+    pub external_traffic_policy: Option<String>,
+    /// `internalTrafficPolicy`.
+    pub internal_traffic_policy: Option<String>,
+    /// `healthCheckNodePort`.
+    pub health_check_node_port: Option<i64>,
+}
+
+/// One of a Service's `spec.ports`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePort {
+    /// `name`.
+    pub name: Option<String>,
+    /// `protocol`.
+    pub protocol: Option<String>,
+    /// `port`.
+    pub port: Option<i64>,
+    /// `nodePort`.
+    pub node_port: Option<i64>,
+}
+
+/// `spec.sessionAffinityConfig`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SessionAffinityConfig {
+    /// `clientIP`.
+    #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
+    pub client_ip: ClientIpConfig,
+}
+
+/// `spec.sessionAffinityConfig.clientIP`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIpConfig {
+    /// `timeoutSeconds`.
+    pub timeout_seconds: Option<i64>,
+}
+
+/// `status` of a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatus {
+    /// `loadBalancer`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// `status.loadBalancer` of a Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// `ingress`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// One of `status.loadBalancer.ingress`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerIngress {
+    /// `ip`.
+    pub ip: Option<String>,
+    /// `ipMode`.
+    pub ip_mode: Option<String>,
+}
+
+/// discovery.k8s.io/v1 EndpointSlice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointSlice {
+    /// `metadata`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `addressType`.
+    pub address_type: Option<String>,
+    /// `ports`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub ports: Vec<SlicePort>,
+    /// `endpoints`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One of a slice's `ports`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SlicePort {
+    /// `name`.
+    pub name: Option<String>,
+    /// `protocol`.
+    pub protocol: Option<String>,
+    /// `port`.
+    pub port: Option<i64>,
+}
+
+/// One of a slice's `endpoints`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Endpoint {
+    /// `addresses`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub addresses: Vec<String>,
+    /// `conditions`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub conditions: Conditions,
+    /// `nodeName`.
+    pub node_name: Option<String>,
+    /// `hints`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub hints: Hints,
+}
+
+/// `conditions` of an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Conditions {
+    /// `ready`.
+    pub ready: Option<bool>,
+    /// `serving`.
+    pub serving: Option<bool>,
+    /// `terminating`.
+    pub terminating: Option<bool>,
+}
+
+/// `hints` of an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Hints {
+    /// `forZones`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub for_zones: Vec<Named>,
+    /// `forNodes`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub for_nodes: Vec<Named>,
+}
+
+/// One of `hints.forZones` or `hints.forNodes`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Named {
+    /// `name`.
+    pub name: String,
+}
+
+/// core/v1 Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `metadata`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `spec`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: NodeSpec,
+    /// `status`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: NodeStatus,
+}
+
+/// `spec` of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// `podCIDRs`.
+    #[serde(rename = "podCIDRs", deserialize_with = "null_is_default")]
+    pub pod_cidrs: Vec<String>,
+    /// `taints`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub taints: Vec<Taint>,
+}
+
+/// One of a Node's `spec.taints`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// `key`.
+    pub key: String,
+}
+
+/// `status` of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// `addresses`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// One of a Node's `status.addresses`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `address`.
+    pub address: String,
+}
+
+/// The taint that the cluster autoscaler puts on a node that it is about to remove.
+const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+// === impl Node ===
+
+impl Node {
+    /// Whether the node is about to leave the cluster: a load balancer should then send it no new
+    /// connections.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+            || self.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED_TAINT)
+    }
+}
+
+/// The API's encoder writes `null` for an empty list or struct: it means the same as leaving it
+/// out.
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Some labels mean something by being there, whatever their value.
+fn presence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}
