@@ -83,7 +83,8 @@ impl Manifests {
     }
 
     /// Delivers what the files say, and every change as it is saved, until the receiver is
-    /// dropped. Needs a runtime with time and I/O.
+    /// dropped. Needs a runtime with time and I/O. A channel that closes while its receiver is
+    /// there means that reading the files panicked.
     pub async fn run(self, sink: Sender<SourceEvent>) {
         let mut scanner = self.scanner;
         let watch = match Watch::new() {

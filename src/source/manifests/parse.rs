@@ -1,5 +1,8 @@
 //! A manifest's text: YAML or JSON, any number of documents.
 
+#[cfg(test)]
+mod tests;
+
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -11,8 +14,9 @@ pub(super) const MAX_FILE_OCTETS: u64 = 256 << 20;
 /// How many nodes (maps, sequences, scalars) a file may have. Each takes at least a few octets.
 const MAX_NODES: usize = 64 << 20;
 
-/// How deep a file may nest. Kubernetes objects stay well below; the stack is safe.
-const MAX_DEPTH: usize = 100;
+/// How deep a file may nest. The largest objects, custom resource definitions, stay below, and a
+/// thread's stack of 2 MiB is enough for it in an unoptimised build too.
+const MAX_DEPTH: usize = 48;
 
 /// How many nodes a file's aliases may stand for, all together: an alias of an alias of an alias
 /// must not become gigabytes.
@@ -54,16 +58,12 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
         .map_err(|error| ParseError(error.to_string()))?;
     let mut objects = Vec::with_capacity(documents.len());
     for Document(object) in documents {
-        flatten(object, &mut objects);
+        match object {
+            Object::List(items) => objects.extend(items),
+            other => objects.push(other),
+        }
     }
     Ok(objects)
-}
-
-fn flatten(object: Object, objects: &mut Vec<Object>) {
-    match object {
-        Object::List(items) => items.into_iter().for_each(|item| flatten(item, objects)),
-        other => objects.push(other),
-    }
 }
 
 // === impl Document ===

@@ -52,12 +52,19 @@ enum Kind {
 struct Head {
     api_version: Option<String>,
     kind: Option<String>,
-    items: Vec<Object>,
+    items: Vec<Listed>,
     /// The fields that came before the kind was known.
     early: Map<String, Value>,
 }
 
-struct ObjectVisitor;
+struct ObjectVisitor {
+    /// Whether the object is one of a list's items.
+    listed: bool,
+}
+
+/// An object that is one of a list's items. It cannot be a list itself: how deep a text nests is
+/// then not for whoever wrote it to say.
+struct Listed(Object);
 
 /// The fields that were read before the kind was known, then the rest of the map.
 struct Chain<A> {
@@ -73,7 +80,15 @@ const DISCOVERY: &str = "discovery.k8s.io/v1";
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor)
+        deserializer.deserialize_map(ObjectVisitor { listed: false })
+    }
+}
+
+// === impl Listed ===
+
+impl<'de> Deserialize<'de> for Listed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor { listed: true }).map(Self)
     }
 }
 
@@ -105,7 +120,7 @@ impl Head {
         self,
         item: Option<(&'static str, &'static str)>,
     ) -> Result<Object, E> {
-        let mut items = self.items;
+        let mut items: Vec<_> = self.items.into_iter().map(|Listed(item)| item).collect();
         let Some((api_version, kind)) = item else { return Ok(Object::List(items)) };
         for (index, item) in items.iter_mut().enumerate() {
             if let Object::Untyped(fields) = item {
@@ -151,7 +166,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             match (key.as_str(), head.known()) {
                 ("apiVersion", _) => head.api_version = map.next_value()?,
                 ("kind", _) => head.kind = map.next_value()?,
-                ("items", None | Some(Kind::List(_))) => {
+                ("items", None | Some(Kind::List(_))) if !self.listed => {
                     head.items = map.next_value::<Option<_>>()?.unwrap_or_default();
                 }
                 (_, None) => {
@@ -164,6 +179,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             }
         }
         match head.known() {
+            Some(Kind::List(_)) if self.listed => Err(A::Error::custom("a list within a list")),
             Some(Kind::List(item)) => head.into_list(item),
             _ => Ok(head.into_other()),
         }
