@@ -1,3 +1,12 @@
-//! kube-ipvs
+//! kube-ipvs: kube-proxy's IPVS mode, as a program for a node.
+//!
+//! This crate is the edges and the wiring: planning is in `plan`, netlink in `ipvs`, `ipset` and
+//! `netlink`. [`app`] is the only module that knows all others; [`source`] and [`kernel`] never
+//! see each other, and [`reconcile`] sees the planner and the kernel's port only.
 
+pub mod app;
+pub mod cli;
+mod host;
+pub mod kernel;
+pub mod reconcile;
 pub mod source;

@@ -74,6 +74,18 @@ pub struct Traffic {
     pub receives: u64,
 }
 
+// === impl Traffic ===
+
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
+        each.fold(Self::default(), |sum, one| Self {
+            requests: sum.requests + one.requests,
+            sends: sum.sends + one.sends,
+            receives: sum.receives + one.receives,
+        })
+    }
+}
+
 // === impl Protocol ===
 
 impl Protocol {

@@ -1,0 +1,146 @@
+//! Getting the host ready: modules, the probe, the kernel's switches, and the handles.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use plan::model::Family;
+use plan::settings::{SchedulerName, Settings};
+use tracing::{info, warn};
+
+use crate::cli::Arguments;
+use crate::kernel::linux::Linux;
+use crate::kernel::probe::{self, Attempts, Findings};
+use crate::kernel::rules::{Backend, Rules, Variant};
+use crate::kernel::{modules, sysctl};
+
+/// TEST-NET-2 (RFC 5737), where nobody has a service. kube-proxy probes with the same.
+const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
+const PROBE_PORT: u16 = 20_000;
+
+/// A host that is ready.
+pub(crate) struct Host {
+    /// The families that it can do.
+    pub(crate) families: Vec<Family>,
+    /// Whether masquerading may pick source ports at random.
+    pub(crate) random_fully: bool,
+    /// Its kernel.
+    pub(crate) linux: Linux,
+}
+
+/// Does everything that must be done once before planning. What is missing is said all at once.
+pub(crate) fn prepare(arguments: &Arguments, settings: &Settings) -> anyhow::Result<Host> {
+    let variant = Variant::from(arguments.iptables_variant);
+    let mut rules: HashMap<Family, Result<Rules, String>> = Family::BOTH
+        .into_iter()
+        .map(|family| {
+            let opened = Rules::open(family, variant).map_err(|error| error.to_string());
+            (family, opened)
+        })
+        .collect();
+    let backend = rules.values().flatten().next().map_or(Backend::Nft, Rules::backend);
+    let needed = modules::needed(&settings.scheduler, backend);
+    if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
+        info!("{not_loaded}");
+    }
+    let proc_sys = Path::new(sysctl::ROOT);
+    let wanted = sysctl::wanted(arguments.ipvs_strict_arp, sysctl::kernel_version(proc_sys));
+    let findings = probe(&settings.scheduler, &wanted, &rules);
+    report(&findings)?;
+    set_switches(proc_sys, &wanted)?;
+    set_timeouts(arguments)?;
+    rules.retain(|family, _| findings.families.contains(family));
+    let rules: HashMap<Family, Rules> =
+        rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
+    Ok(Host {
+        families: findings.families,
+        random_fully: rules.values().all(Rules::random_fully),
+        linux: Linux::open(rules)?,
+    })
+}
+
+fn probe(
+    scheduler: &SchedulerName,
+    wanted: &[sysctl::Sysctl],
+    rules: &HashMap<Family, Result<Rules, String>>,
+) -> Findings {
+    let facts = probe::gather(
+        &probe::Root::default(),
+        scheduler,
+        wanted,
+        &mut Attempts {
+            scheduler: &mut |scheduler| try_scheduler(scheduler).map_err(|e| format!("{e:#}")),
+            ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
+            dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
+            iptables: &mut |family| match rules.get(&family) {
+                Some(Ok(rules)) => rules.probe().map_err(|error| error.to_string()),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err("not looked for".into()),
+            },
+        },
+    );
+    probe::judge(&facts)
+}
+
+/// Says what was found. What is fatal ends the start, after everything has been said.
+fn report(findings: &Findings) -> anyhow::Result<()> {
+    let mut fatal = Vec::new();
+    for finding in &findings.problems {
+        if finding.fatal {
+            fatal.push(finding.to_string());
+        } else {
+            warn!("{finding}");
+        }
+    }
+    if !findings.is_usable() {
+        bail!("this host cannot do IPVS service proxying:\n- {}", fatal.join("\n- "));
+    }
+    let families: Vec<String> = findings.families.iter().map(ToString::to_string).collect();
+    info!(families = families.join(" and "), "the host is ready");
+    Ok(())
+}
+
+/// A kernel that has the module, or may load it, takes the scheduler.
+fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
+    let mut client = ipvs::Client::open()?;
+    let wanted = ipvs::Scheduler::new(scheduler.as_str())?;
+    if client.list_services()?.iter().any(|service| service.server.scheduler == wanted) {
+        return Ok(());
+    }
+    let id = ipvs::VirtualServerId::tcp(PROBE_ADDRESS, PROBE_PORT);
+    match client.new_service(&ipvs::VirtualServer::new(id, wanted)) {
+        Ok(()) => Ok(client.delete_service(&id)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> anyhow::Result<()> {
+    let outcome = sysctl::apply(proc_sys, wanted);
+    for change in &outcome.changed {
+        info!("{change}");
+    }
+    let mut required = Vec::new();
+    for failed in &outcome.failed {
+        if failed.sysctl.required {
+            required.push(failed.to_string());
+        } else {
+            warn!("{failed}");
+        }
+    }
+    if required.is_empty() { Ok(()) } else { bail!("{}", required.join("\n")) }
+}
+
+fn set_timeouts(arguments: &Arguments) -> anyhow::Result<()> {
+    let seconds = |duration: std::time::Duration| {
+        u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
+    };
+    let timeouts = ipvs::Timeouts {
+        tcp: seconds(arguments.ipvs_tcp_timeout)?,
+        tcp_fin: seconds(arguments.ipvs_tcpfin_timeout)?,
+        udp: seconds(arguments.ipvs_udp_timeout)?,
+    };
+    if timeouts != ipvs::Timeouts::default() {
+        ipvs::Client::open()?.set_timeouts(timeouts).context("set the IPVS timeouts")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::Frontend;
+use plan::layer::Layer;
+use plan::memory::MemoryKernel;
+use plan::op::Op;
+
+use super::{Kernel, ReadError, Refusal, RefusalClass};
+
+/// A fake kernel. Clones share one state, so a test can look at it and change it while the
+/// worker has it.
+#[derive(Debug, Clone, Default)]
+pub struct Fake(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    memory: MemoryKernel,
+    log: Vec<Op>,
+    readings: usize,
+    faults: Vec<Fault>,
+    unreadable: usize,
+}
+
+/// A refusal to come.
+struct Fault {
+    concerns: Box<dyn Fn(&Op) -> bool + Send>,
+    refusal: Refusal,
+    /// How often it still happens.
+    times: usize,
+    /// Whether the operation is carried out all the same: its answer is what gets lost.
+    carried_out: bool,
+}
+
+// === impl Fake ===
+
+impl Fake {
+    /// A kernel in this state.
+    #[must_use]
+    pub fn new(actual: Actual) -> Self {
+        let fake = Self::default();
+        fake.state().memory = MemoryKernel::new(actual);
+        fake
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn actual(&self) -> Actual {
+        self.state().memory.actual().clone()
+    }
+
+    /// Changes what it holds behind everybody's back.
+    pub fn disturb(&self, change: impl FnOnce(&mut Actual)) {
+        change(self.state().memory.actual_mut());
+    }
+
+    /// Takes the operations that were carried out or tried since the last time.
+    pub fn take_log(&self) -> Vec<Op> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    /// How often everything was read.
+    #[must_use]
+    pub fn readings(&self) -> usize {
+        self.state().readings
+    }
+
+    /// Refuses the next `times` operations that `concerns` says yes to.
+    pub fn refuse(
+        &self,
+        times: usize,
+        class: RefusalClass,
+        concerns: impl Fn(&Op) -> bool + Send + 'static,
+    ) {
+        let refusal = Refusal::new(class, "injected");
+        let fault = Fault { concerns: Box::new(concerns), refusal, times, carried_out: false };
+        self.state().faults.push(fault);
+    }
+
+    /// Carries out the next `times` operations that `concerns` says yes to, and loses the answers.
+    pub fn lose_answers(&self, times: usize, concerns: impl Fn(&Op) -> bool + Send + 'static) {
+        let refusal = Refusal::new(RefusalClass::AnswerLost, "injected");
+        let fault = Fault { concerns: Box::new(concerns), refusal, times, carried_out: true };
+        self.state().faults.push(fault);
+    }
+
+    /// Lets the next `times` readings fail.
+    pub fn fail_readings(&self, times: usize) {
+        self.state().unreadable = times;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kernel for Fake {
+    fn read(&mut self) -> Result<Actual, ReadError> {
+        let mut state = self.state();
+        state.readings += 1;
+        state.readable()?;
+        Ok(state.memory.actual().clone())
+    }
+
+    fn read_virtual_server(
+        &mut self,
+        frontend: Frontend,
+    ) -> Result<Option<ActualVirtualServer>, ReadError> {
+        let mut state = self.state();
+        state.readable()?;
+        Ok(state.memory.actual().virtual_servers.get(&frontend).cloned())
+    }
+
+    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError> {
+        let mut state = self.state();
+        state.readable()?;
+        Ok(state.memory.actual().local_addresses.iter().copied().collect())
+    }
+
+    fn prescribe(&mut self, _layer: Layer) {}
+
+    fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let mut state = self.state();
+        ops.iter().map(|op| state.apply(op)).collect()
+    }
+}
+
+impl State {
+    fn readable(&mut self) -> Result<(), ReadError> {
+        match self.unreadable.checked_sub(1) {
+            Some(left) => {
+                self.unreadable = left;
+                Err(ReadError::new("anything", "injected"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
+        self.log.push(op.clone());
+        let fault = self.faults.iter_mut().find(|fault| fault.times > 0 && (fault.concerns)(op));
+        if let Some(fault) = fault {
+            fault.times -= 1;
+            let (refusal, carried_out) = (fault.refusal.clone(), fault.carried_out);
+            if carried_out {
+                // Whether the kernel could do it does not matter: nobody learns.
+                let _unknown = self.memory.apply(op);
+            }
+            return Err(refusal);
+        }
+        self.memory.apply(op).or_else(|refusal| {
+            use plan::memory::Refusal as Memory;
+            match (op, refusal) {
+                // What is so already is success, as the port says.
+                (Op::CreateLink, Memory::LinkExists)
+                | (Op::CreateSet(_), Memory::SetExists)
+                | (Op::AddEntry(..), Memory::EntryExists)
+                | (Op::RemoveEntry(..), Memory::NoEntry)
+                | (Op::BindAddress(_), Memory::AddressExists)
+                | (Op::UnbindAddress(_), Memory::NoAddress)
+                | (Op::RemoveVirtualServer(_), Memory::NoVirtualServer)
+                | (Op::RemoveRealServer(..), Memory::NoRealServer | Memory::NoVirtualServer) => {
+                    Ok(())
+                }
+                (_, refusal) => Err(Refusal::new(RefusalClass::Surprise, refusal)),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("memory", &self.memory)
+            .field("faults", &self.faults.len())
+            .finish_non_exhaustive()
+    }
+}

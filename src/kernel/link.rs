@@ -1,0 +1,252 @@
+//! The dummy interface `kube-ipvs0` and its addresses, over rtnetlink.
+//!
+//! Messages are `struct ifinfomsg` and `struct ifaddrmsg` with two or three attributes each, so
+//! they are written here rather than built from a general library's types: adding 10,000 addresses
+//! is then one buffer and twenty system calls.
+//!
+//! Source: include/uapi/linux/{rtnetlink,if_link,if_addr}.h.
+
+use std::net::IpAddr;
+
+use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use plan::kernel::LINK;
+use rustix::io::Errno;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+/// No duplicate address detection: the address is meant to be on every node at once.
+const IFA_F_NODAD: u8 = 0x02;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
+const LINK_HEADER: usize = 16;
+/// `struct ifaddrmsg`: family, prefix length, flags, scope, index (u32).
+const ADDRESS_HEADER: usize = 8;
+
+/// rtnetlink, in the network namespace it was opened in.
+#[derive(Debug)]
+pub(crate) struct Links {
+    socket: Socket,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// `dummy`, `veth`, …; empty for hardware.
+    pub(crate) kind: String,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkAddress {
+    pub(crate) index: u32,
+    pub(crate) address: IpAddr,
+    pub(crate) prefix: u8,
+}
+
+/// Addresses to be put on an interface or taken off it, in order, in one go.
+#[derive(Debug)]
+pub(crate) struct AddressBatch {
+    batch: Batch,
+    index: u32,
+}
+
+// === impl Links ===
+
+impl Links {
+    pub(crate) fn open() -> Result<Self, Error> {
+        Ok(Self { socket: Socket::open(Protocol::Route)? })
+    }
+
+    /// `kube-ipvs0`, if it is there.
+    pub(crate) fn find(&mut self) -> Result<Option<Link>, Error> {
+        let mut batch = Batch::new();
+        batch.push(RTM_GETLINK, 0, |message| {
+            message.body().extend_from_slice(&[0; LINK_HEADER]);
+            message.attributes().string(IFLA_IFNAME, LINK);
+        });
+        match self.socket.request(&mut batch, decode_link) {
+            Ok(links) => Ok(links.into_iter().next()),
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes `kube-ipvs0`: a dummy without a queue. It stays down, which is enough for its
+    /// addresses to be local, and keeps adding them cheap.
+    pub(crate) fn create(&mut self) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.push(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, |message| {
+            message.body().extend_from_slice(&[0; LINK_HEADER]);
+            let mut attributes = message.attributes();
+            attributes.string(IFLA_IFNAME, LINK);
+            attributes.u32(IFLA_TXQLEN, 0);
+            attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "dummy"));
+        });
+        self.socket.send(&mut batch)?.into_iter().collect()
+    }
+
+    /// The addresses of all interfaces, both families.
+    pub(crate) fn addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
+        self.socket.dump(
+            RTM_GETADDR,
+            |message| message.body().extend_from_slice(&[0; ADDRESS_HEADER]),
+            decode_address,
+        )
+    }
+
+    pub(crate) fn traffic(&self) -> netlink::Traffic {
+        self.socket.traffic()
+    }
+
+    /// Carries a batch out, and returns a result for each of its addresses.
+    pub(crate) fn send(
+        &mut self,
+        batch: &mut AddressBatch,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        self.socket.send(&mut batch.batch)
+    }
+}
+
+// === impl LinkAddress ===
+
+impl LinkAddress {
+    /// Whether the kernel gave the interface this address by itself.
+    pub(crate) fn is_link_local_v6(&self) -> bool {
+        matches!(self.address, IpAddr::V6(address) if address.is_unicast_link_local())
+    }
+}
+
+// === impl AddressBatch ===
+
+impl AddressBatch {
+    pub(crate) fn new(index: u32) -> Self {
+        Self { batch: Batch::new(), index }
+    }
+
+    pub(crate) fn add(&mut self, address: IpAddr) {
+        self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
+    }
+
+    pub(crate) fn remove(&mut self, address: IpAddr) {
+        self.push(RTM_DELADDR, 0, address);
+    }
+
+    fn push(&mut self, message_type: u16, flags: u16, address: IpAddr) {
+        let (family, prefix, address_flags) = match address {
+            IpAddr::V4(_) => (AF_INET, 32, 0),
+            IpAddr::V6(_) => (AF_INET6, 128, IFA_F_NODAD),
+        };
+        self.batch.push(message_type, flags, |message| {
+            message.body().extend_from_slice(&[family, prefix, address_flags, 0]);
+            message.body().extend_from_slice(&self.index.to_ne_bytes());
+            let mut attributes = message.attributes();
+            attributes.address(IFA_LOCAL, address);
+            attributes.address(IFA_ADDRESS, address);
+        });
+    }
+}
+
+pub(super) fn decode_link(body: &[u8]) -> Result<Option<Link>, DecodeError> {
+    let header = body
+        .first_chunk::<LINK_HEADER>()
+        .ok_or_else(|| DecodeError::new("interface", "shorter than struct ifinfomsg"))?;
+    let [_, _, _, _, i0, i1, i2, i3, ..] = *header;
+    let (mut name, mut kind) = (String::new(), String::new());
+    for attribute in attributes(body.get(LINK_HEADER..).unwrap_or_default()) {
+        let attribute = attribute?;
+        match attribute.kind {
+            IFLA_IFNAME => attribute.string()?.clone_into(&mut name),
+            IFLA_LINKINFO => {
+                for inner in attribute.nested() {
+                    let inner = inner?;
+                    if inner.kind == IFLA_INFO_KIND {
+                        inner.string()?.clone_into(&mut kind);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(Link { index: u32::from_ne_bytes([i0, i1, i2, i3]), name, kind }))
+}
+
+/// `IFA_LOCAL` is the interface's own address; where it is absent, `IFA_ADDRESS` is.
+pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeError> {
+    let header = body
+        .first_chunk::<ADDRESS_HEADER>()
+        .ok_or_else(|| DecodeError::new("address", "shorter than struct ifaddrmsg"))?;
+    let [family, prefix, _, _, i0, i1, i2, i3] = *header;
+    let (mut address, mut local) = (None, None);
+    for attribute in attributes(body.get(ADDRESS_HEADER..).unwrap_or_default()) {
+        let attribute = attribute?;
+        let place = match attribute.kind {
+            IFA_ADDRESS => &mut address,
+            IFA_LOCAL => &mut local,
+            _ => continue,
+        };
+        *place = match family {
+            AF_INET => Some(IpAddr::V4(attribute.ipv4()?)),
+            AF_INET6 => Some(IpAddr::V6(attribute.ipv6()?)),
+            _ => None,
+        };
+    }
+    let index = u32::from_ne_bytes([i0, i1, i2, i3]);
+    Ok(local.or(address).map(|address| LinkAddress { index, address, prefix }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_request_is_what_the_header_file_says() {
+        let mut batch = AddressBatch::new(7);
+        batch.add(IpAddr::from([10, 96, 0, 1]));
+        assert_eq!(
+            batch.batch.body(0).unwrap(),
+            [
+                2, 32, 0, 0, 7, 0, 0, 0, // family, prefix, flags, scope, index
+                8, 0, 2, 0, 10, 96, 0, 1, // IFA_LOCAL
+                8, 0, 1, 0, 10, 96, 0, 1, // IFA_ADDRESS
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for address in ["10.96.0.1", "fd00:96::1"].map(|text| text.parse::<IpAddr>().unwrap()) {
+            let mut batch = AddressBatch::new(7);
+            batch.remove(address);
+            let read = decode_address(batch.batch.body(0).unwrap()).unwrap().unwrap();
+            assert_eq!((read.index, read.address), (7, address));
+            assert_eq!(read.prefix, if address.is_ipv4() { 32 } else { 128 });
+        }
+    }
+
+    #[test]
+    fn short_messages_are_errors() {
+        assert!(decode_address(&[2, 32, 0]).is_err());
+        assert!(decode_link(&[0; 15]).is_err());
+        assert!(decode_address(&[2, 32, 0, 0, 1, 0, 0, 0, 6, 0, 2, 0, 10, 96]).is_err());
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback_address() {
+        let addresses = Links::open().unwrap().addresses().unwrap();
+        assert!(addresses.iter().any(|found| found.address.is_loopback()), "{addresses:?}");
+    }
+}

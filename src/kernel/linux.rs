@@ -1,0 +1,462 @@
+//! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::{Frontend, LINK};
+use plan::layer::Layer;
+use plan::model::Family;
+use plan::op::Op;
+use plan::sets::SetId;
+
+use super::link::{AddressBatch, LinkAddress, Links};
+use super::rules::{Cause, Rules};
+use super::{Kernel, ReadError, Refusal, RefusalClass, translate};
+
+/// Every handle that changes the kernel, in the network namespace they were opened in.
+#[derive(Debug)]
+pub struct Linux {
+    ipvs: ipvs::Client,
+    ipset: ipset::Client,
+    links: Links,
+    rules: HashMap<Family, Rules>,
+    layers: HashMap<Family, Layer>,
+    /// The dummy interface's index, looked up when it is first needed and after it went missing.
+    index: Option<u32>,
+}
+
+/// Which of the handles an operation is for. Neighbours for the same one share a send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Link,
+    Rules,
+    Sets,
+    Ipvs,
+    Addresses,
+}
+
+// === impl Linux ===
+
+impl Linux {
+    /// Opens everything in the calling thread's network namespace. `rules` has one adapter for
+    /// each family that this host can do.
+    ///
+    /// # Errors
+    /// When IPVS or ipset is not there, in the words of the crate concerned.
+    pub fn open(rules: HashMap<Family, Rules>) -> Result<Self, ReadError> {
+        let cannot = |what: &str| {
+            let what = what.to_owned();
+            move |error: &dyn std::error::Error| ReadError::new(what, error)
+        };
+        Ok(Self {
+            ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
+            ipset: ipset::Client::open().map_err(|error| cannot("ipset")(&error))?,
+            links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
+            rules,
+            layers: HashMap::new(),
+            index: None,
+        })
+    }
+
+    /// Finds out whether a dummy interface can be made, by making one, unless ours is there.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn try_dummy() -> Result<(), netlink::Error> {
+        let mut links = Links::open()?;
+        if links.find()?.is_some() { Ok(()) } else { links.create() }
+    }
+
+    /// How many netlink requests and sends it took so far, of IPVS, ipset and rtnetlink together.
+    #[must_use]
+    pub fn traffic(&self) -> netlink::Traffic {
+        [self.ipvs.traffic(), self.ipset.traffic(), self.links.traffic()].into_iter().sum()
+    }
+
+    fn index(&mut self) -> Result<Option<u32>, netlink::Error> {
+        if self.index.is_none()
+            && let Some(link) = self.links.find()?
+        {
+            if link.kind != "dummy" {
+                tracing::warn!(
+                    kind = link.kind,
+                    "{LINK} is not a dummy interface; it is used as it is. If it is nobody's, \
+                     delete it (ip link delete {LINK}) and it is made anew"
+                );
+            }
+            self.index = Some(link.index);
+        }
+        Ok(self.index)
+    }
+
+    fn all_addresses(&mut self) -> Result<(Option<u32>, Vec<LinkAddress>), ReadError> {
+        let unread = |error: netlink::Error| ReadError::new("interface addresses", error);
+        self.index = None;
+        let index = self.index().map_err(unread)?;
+        Ok((index, self.links.addresses().map_err(unread)?))
+    }
+
+    fn read_virtual_servers(
+        &mut self,
+    ) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
+        let snapshot =
+            self.ipvs.snapshot().map_err(|error| ReadError::new("virtual servers", error))?;
+        Ok(snapshot
+            .iter()
+            .filter_map(|listing| {
+                let found = &listing.virtual_server.server;
+                let frontend = translate::frontend(&found.id)?;
+                let actual = translate::actual_virtual_server(found, &listing.real_servers);
+                Some((frontend, actual))
+            })
+            .collect())
+    }
+
+    fn read_sets(&mut self) -> Result<HashMap<SetId, HashSet<plan::kernel::Entry>>, ReadError> {
+        let mut sets = HashMap::new();
+        let families: Vec<Family> = self.rules.keys().copied().collect();
+        for set in families.into_iter().flat_map(SetId::all) {
+            let unread =
+                |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
+            let name = translate::set_name(set).map_err(|error| unread(&error))?;
+            let found = match self.ipset.list(name) {
+                Ok(found) => found,
+                Err(error) if error.is_no_such_set() => continue,
+                Err(error) => return Err(unread(&error)),
+            };
+            if !translate::is_same_kind(set, &found.header.identity) {
+                return Err(unread(&format_args!(
+                    "it is of type {} ({}), and {} is needed; somebody else made it. Remove the \
+                     rules that use it, then the set (ipset destroy {set})",
+                    found.header.identity.set_type,
+                    found.header.identity.family,
+                    set.set_type().name(),
+                )));
+            }
+            let entries =
+                found.entries.iter().filter_map(|listed| translate::actual_entry(&listed.entry));
+            sets.insert(set, entries.collect());
+        }
+        Ok(sets)
+    }
+
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+        let mut complete = HashSet::new();
+        for (family, layer) in &self.layers {
+            let Some(rules) = self.rules.get(family) else { continue };
+            let comparison = rules
+                .check(layer)
+                .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+            if comparison.matches() {
+                complete.insert(*family);
+            } else {
+                tracing::debug!(%family, "rules differ: {comparison}");
+            }
+        }
+        Ok(complete)
+    }
+
+    fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        match part {
+            Part::Link => ops.iter().map(|_| self.create_link()).collect(),
+            Part::Rules => ops.iter().map(|op| self.write_layer(op)).collect(),
+            Part::Sets => self.apply_sets(ops),
+            Part::Ipvs => self.apply_ipvs(ops),
+            Part::Addresses => self.apply_addresses(ops),
+        }
+    }
+
+    fn create_link(&mut self) -> Result<(), Refusal> {
+        self.index = None;
+        match self.links.create() {
+            Ok(()) => Ok(()),
+            Err(error) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    fn write_layer(&mut self, op: &Op) -> Result<(), Refusal> {
+        let Op::WriteLayer(family) = op else { return Ok(()) };
+        let (Some(rules), Some(layer)) = (self.rules.get(family), self.layers.get(family)) else {
+            return Err(Refusal::new(
+                RefusalClass::NotSupported,
+                format_args!("this host has no working iptables for {family}"),
+            ));
+        };
+        rules.write(layer).map_err(|error| Refusal::new(rules_class(error.cause()), error))
+    }
+
+    fn apply_sets(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let mut batch = ipset::Batch::new();
+        let unasked = unasked(ops, |op| push_set(&mut batch, op));
+        match self.ipset.send(&batch) {
+            Ok(results) => in_place(ops, unasked, results, |_, error| Err(set_refusal(&error))),
+            Err(error) => all_failed(ops, &set_refusal(&error)),
+        }
+    }
+
+    fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let mut batch = self.ipvs.batch();
+        let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
+        match self.ipvs.send(&mut batch) {
+            Ok(results) => in_place(ops, unasked, results, |op, error| {
+                if is_done_already(op, &error) { Ok(()) } else { Err(ipvs_refusal(&error)) }
+            }),
+            Err(error) => all_failed(ops, &ipvs_refusal(&error)),
+        }
+    }
+
+    fn apply_addresses(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let index = match self.index() {
+            Ok(Some(index)) => index,
+            Ok(None) => {
+                let missing = format_args!("the interface {LINK} is missing").to_string();
+                return all_failed(ops, &Refusal::new(RefusalClass::Surprise, missing));
+            }
+            Err(error) => return all_failed(ops, &refusal(&error)),
+        };
+        let mut batch = AddressBatch::new(index);
+        for op in ops {
+            match op {
+                Op::BindAddress(address) => batch.add(*address),
+                Op::UnbindAddress(address) => batch.remove(*address),
+                _ => {}
+            }
+        }
+        let results = match self.links.send(&mut batch) {
+            Ok(results) => results,
+            Err(error) => return all_failed(ops, &refusal(&error)),
+        };
+        let results: Vec<Result<(), Refusal>> = ops
+            .iter()
+            .zip(results)
+            .map(|(op, result)| match (op, result) {
+                (Op::BindAddress(_), Err(error)) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
+                (Op::UnbindAddress(_), Err(error))
+                    if is(&error, rustix::io::Errno::ADDRNOTAVAIL) =>
+                {
+                    Ok(())
+                }
+                (_, result) => result.map_err(|error| refusal(&error)),
+            })
+            .collect();
+        if results.iter().flat_map(|r| r.as_ref().err()).any(|r| r.class == RefusalClass::Surprise)
+        {
+            // Perhaps the interface was deleted, or made anew by somebody else.
+            self.index = None;
+        }
+        results
+    }
+}
+
+impl Kernel for Linux {
+    fn read(&mut self) -> Result<Actual, ReadError> {
+        let (index, addresses) = self.all_addresses()?;
+        let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) =
+            addresses.into_iter().partition(|address| Some(address.index) == index);
+        Ok(Actual {
+            link: index.is_some(),
+            addresses: ours
+                .iter()
+                .filter(|address| !address.is_link_local_v6())
+                .map(|address| address.address)
+                .collect(),
+            local_addresses: others.iter().map(|address| address.address).collect(),
+            virtual_servers: self.read_virtual_servers()?,
+            sets: self.read_sets()?,
+            layers: self.read_layers()?,
+        })
+    }
+
+    fn read_virtual_server(
+        &mut self,
+        frontend: Frontend,
+    ) -> Result<Option<ActualVirtualServer>, ReadError> {
+        let unread =
+            |error: ipvs::Error| ReadError::new(format!("virtual server {frontend}"), error);
+        let id = translate::virtual_server_id(&frontend);
+        let found = match self.ipvs.service(&id) {
+            Ok(found) => found,
+            Err(error) if error.is_no_such_service() => return Ok(None),
+            Err(error) => return Err(unread(error)),
+        };
+        match self.ipvs.list_destinations(&id) {
+            Ok(servers) => Ok(Some(translate::actual_virtual_server(&found.server, &servers))),
+            Err(error) if error.is_no_such_service() => Ok(None),
+            Err(error) => Err(unread(error)),
+        }
+    }
+
+    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError> {
+        let (index, addresses) = self.all_addresses()?;
+        Ok(addresses
+            .iter()
+            .filter(|address| Some(address.index) != index)
+            .map(|address| address.address)
+            .collect())
+    }
+
+    fn prescribe(&mut self, layer: Layer) {
+        self.layers.insert(layer.family(), layer);
+    }
+
+    fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        ops.chunk_by(|one, next| part(one) == part(next))
+            .flat_map(|ops| ops.first().map_or_else(Vec::new, |op| self.apply_part(part(op), ops)))
+            .collect()
+    }
+}
+
+const fn part(op: &Op) -> Part {
+    match op {
+        Op::CreateLink => Part::Link,
+        Op::WriteLayer(_) => Part::Rules,
+        Op::CreateSet(_) | Op::AddEntry(..) | Op::RemoveEntry(..) => Part::Sets,
+        Op::CreateVirtualServer(..)
+        | Op::ChangeVirtualServer(..)
+        | Op::RemoveVirtualServer(_)
+        | Op::AddRealServer(..)
+        | Op::ChangeRealServer(..)
+        | Op::RemoveRealServer(..) => Part::Ipvs,
+        Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
+    }
+}
+
+/// Puts operations into a batch. What cannot even be asked is returned by its place.
+fn unasked<E: std::fmt::Display>(
+    ops: &[Op],
+    mut push: impl FnMut(&Op) -> Result<(), E>,
+) -> HashMap<usize, Refusal> {
+    ops.iter()
+        .enumerate()
+        .filter_map(|(index, op)| {
+            let error = push(op).err()?;
+            Some((index, Refusal::new(RefusalClass::Other, error)))
+        })
+        .collect()
+}
+
+/// Gives each operation its result: what was not asked has no result in the batch's.
+fn in_place<E>(
+    ops: &[Op],
+    mut unasked: HashMap<usize, Refusal>,
+    results: Vec<Result<(), E>>,
+    judge: impl Fn(&Op, E) -> Result<(), Refusal>,
+) -> Vec<Result<(), Refusal>> {
+    let mut results = results.into_iter();
+    let each = ops.iter().enumerate();
+    each.map(|(index, op)| match unasked.remove(&index) {
+        Some(refusal) => Err(refusal),
+        None => match results.next() {
+            Some(Err(error)) => judge(op, error),
+            Some(Ok(())) => Ok(()),
+            None => Err(Refusal::new(RefusalClass::AnswerLost, "no result")),
+        },
+    })
+    .collect()
+}
+
+fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
+    match op {
+        Op::CreateSet(set) => {
+            batch.create(translate::set_name(*set)?, translate::set_spec(*set));
+        }
+        Op::AddEntry(set, entry) => {
+            batch.add(translate::set_name(*set)?, translate::entry(entry));
+        }
+        Op::RemoveEntry(set, entry) => {
+            batch.delete(translate::set_name(*set)?, translate::entry(entry));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> {
+    match op {
+        Op::CreateVirtualServer(frontend, server) => {
+            batch.new_service(&translate::virtual_server(frontend, server)?);
+        }
+        Op::ChangeVirtualServer(frontend, server) => {
+            batch.set_service(&translate::virtual_server(frontend, server)?);
+        }
+        Op::RemoveVirtualServer(frontend) => {
+            batch.delete_service(&translate::virtual_server_id(frontend));
+        }
+        Op::AddRealServer(frontend, server) => {
+            batch.new_destination(
+                &translate::virtual_server_id(frontend),
+                &translate::real_server(server),
+            );
+        }
+        Op::ChangeRealServer(frontend, server) => {
+            batch.set_destination(
+                &translate::virtual_server_id(frontend),
+                &translate::real_server(server),
+            );
+        }
+        Op::RemoveRealServer(frontend, server) => {
+            batch.delete_destination(&translate::virtual_server_id(frontend), *server);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Removing what is gone is success.
+fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
+    match op {
+        Op::RemoveVirtualServer(_) => error.is_no_such_service(),
+        Op::RemoveRealServer(..) => error.is_no_such_service() || error.is_not_found(),
+        _ => false,
+    }
+}
+
+fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn refusal(error: &netlink::Error) -> Refusal {
+    let class = if error.is_answer_lost() {
+        RefusalClass::AnswerLost
+    } else {
+        Refusal::class_of(error.raw_os_error())
+    };
+    Refusal::new(class, error)
+}
+
+fn ipvs_refusal(error: &ipvs::Error) -> Refusal {
+    let class = if error.is_answer_lost() {
+        RefusalClass::AnswerLost
+    } else {
+        Refusal::class_of(error.raw_os_error())
+    };
+    Refusal::new(class, error)
+}
+
+fn set_refusal(error: &ipset::Error) -> Refusal {
+    let class = if error.is_set_full() {
+        RefusalClass::SetFull
+    } else if error.is_answer_lost() {
+        RefusalClass::AnswerLost
+    } else if error.is_unknown_type() || error.is_unsupported() {
+        RefusalClass::NotSupported
+    } else {
+        Refusal::class_of(error.raw_os_error())
+    };
+    Refusal::new(class, error)
+}
+
+const fn rules_class(cause: Cause) -> RefusalClass {
+    match cause {
+        Cause::Busy => RefusalClass::Exhausted,
+        Cause::NotPermitted => RefusalClass::NotPermitted,
+        Cause::NoTable | Cause::NoExtension | Cause::NotInstalled => RefusalClass::NotSupported,
+        Cause::NoSet | Cause::ForeignRules | Cause::Other => RefusalClass::Other,
+    }
+}
+
+fn all_failed(ops: &[Op], refusal: &Refusal) -> Vec<Result<(), Refusal>> {
+    ops.iter().map(|_| Err(refusal.clone())).collect()
+}

@@ -1,0 +1,148 @@
+//! The kernel, behind a port in the planner's words.
+//!
+//! [`Kernel`] is what the reconciler sees. [`linux`] is the real one: one adapter each for IPVS,
+//! ipset, the dummy interface and the rules, all owned by one worker thread ([`worker`]), because
+//! netlink blocks and because the kernel works in order anyway. [`fake`] is the one of the
+//! scenario tests.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::Frontend;
+use plan::layer::Layer;
+use plan::op::Op;
+
+pub mod address_monitor;
+pub mod fake;
+mod link;
+pub mod linux;
+pub mod modules;
+pub mod probe;
+pub mod rules;
+pub mod sysctl;
+mod translate;
+pub mod worker;
+
+/// What the reconciler needs of a kernel.
+///
+/// Carrying out what is already so is success: an entry that is there, an address that is gone.
+pub trait Kernel: Send {
+    /// Reads everything that could be ours. Costs as much as there is in the kernel.
+    ///
+    /// # Errors
+    /// When any part of it could not be read: half a picture is worse than none.
+    fn read(&mut self) -> Result<Actual, ReadError>;
+
+    /// Reads one virtual server with its real servers.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn read_virtual_server(
+        &mut self,
+        frontend: Frontend,
+    ) -> Result<Option<ActualVirtualServer>, ReadError>;
+
+    /// Reads the addresses of all interfaces but the dummy one.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError>;
+
+    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read`].
+    fn prescribe(&mut self, layer: Layer);
+
+    /// Carries out the operations, in their order, and returns a result for each. One that fails
+    /// does not keep the others from being tried.
+    fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>>;
+}
+
+/// Something could not be read from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {what}: {reason}")]
+pub struct ReadError {
+    /// What was to be read.
+    pub what: String,
+    /// What the kernel, or a program, said.
+    pub reason: String,
+}
+
+/// An operation that the kernel did not carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// What kind of "no" it is.
+    pub class: RefusalClass,
+    /// What the kernel, or a program, said.
+    pub reason: String,
+}
+
+/// Kinds of refusal, by what can be done about them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RefusalClass {
+    /// The kernel is not in the state that the operation started from: read it again.
+    Surprise,
+    /// The answer did not arrive: it may or may not have been done.
+    AnswerLost,
+    /// A set has as many entries as it may have.
+    SetFull,
+    /// Memory or another resource is short; it may be there again soon.
+    Exhausted,
+    /// The process may not do it.
+    NotPermitted,
+    /// The kernel lacks the feature or the module.
+    NotSupported,
+    /// Anything else.
+    Other,
+}
+
+// === impl ReadError ===
+
+impl ReadError {
+    /// `what` could not be read, for this reason.
+    pub fn new(what: impl Into<String>, reason: impl fmt::Display) -> Self {
+        Self { what: what.into(), reason: reason.to_string() }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// A refusal with the kernel's words.
+    pub fn new(class: RefusalClass, reason: impl fmt::Display) -> Self {
+        Self { class, reason: reason.to_string() }
+    }
+
+    /// The class that an error number stands for.
+    #[must_use]
+    pub fn class_of(errno: Option<i32>) -> RefusalClass {
+        use rustix::io::Errno;
+        match errno.map(Errno::from_raw_os_error) {
+            Some(
+                Errno::EXIST | Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::ADDRNOTAVAIL,
+            ) => RefusalClass::Surprise,
+            Some(Errno::NOMEM | Errno::NOBUFS | Errno::BUSY | Errno::AGAIN | Errno::NOSPC) => {
+                RefusalClass::Exhausted
+            }
+            Some(Errno::PERM | Errno::ACCESS) => RefusalClass::NotPermitted,
+            Some(Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::AFNOSUPPORT) => {
+                RefusalClass::NotSupported
+            }
+            _ => RefusalClass::Other,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        f.write_str(match self.class {
+            RefusalClass::Surprise => " (something else changed it; it is read again and mended)",
+            RefusalClass::AnswerLost => " (it is read again and mended)",
+            RefusalClass::SetFull => " (the set is full)",
+            RefusalClass::Exhausted => " (it is tried again)",
+            RefusalClass::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
+            RefusalClass::NotSupported => " (the kernel lacks the feature, or its module)",
+            RefusalClass::Other => "",
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! The planner's words and those of the `ipvs` and `ipset` crates, both ways.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use plan::actual::{ActualRealServer, ActualVirtualServer};
+use plan::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use plan::model::{Family, Protocol};
+use plan::sets::{SetId, SetType};
+use plan::settings::SchedulerName;
+
+/// The scheduler's own flags; the others have a meaning for every scheduler.
+const SCHEDULER_FLAGS: ipvs::Flags =
+    ipvs::Flags::SCHEDULER_1.union(ipvs::Flags::SCHEDULER_2).union(ipvs::Flags::SCHEDULER_3);
+
+// === IPVS ===
+
+pub(super) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
+    let protocol = match frontend.protocol {
+        Protocol::Tcp => ipvs::Protocol::Tcp,
+        Protocol::Udp => ipvs::Protocol::Udp,
+        Protocol::Sctp => ipvs::Protocol::Sctp,
+    };
+    ipvs::VirtualServerId::Address { protocol, address: frontend.address, port: frontend.port }
+}
+
+/// `None` for a virtual server that can never be ours: by firewall mark, or of another protocol.
+pub(super) fn frontend(id: &ipvs::VirtualServerId) -> Option<Frontend> {
+    let ipvs::VirtualServerId::Address { protocol, address, port } = *id else { return None };
+    let protocol = match protocol {
+        ipvs::Protocol::Tcp => Protocol::Tcp,
+        ipvs::Protocol::Udp => Protocol::Udp,
+        ipvs::Protocol::Sctp => Protocol::Sctp,
+        ipvs::Protocol::Other(_) => return None,
+    };
+    Some(Frontend { address, protocol, port })
+}
+
+pub(super) fn virtual_server(
+    frontend: &Frontend,
+    server: &VirtualServer,
+) -> Result<ipvs::VirtualServer, ipvs::InvalidName> {
+    let scheduler = ipvs::Scheduler::new(server.scheduler.as_str())?;
+    let mut wanted = ipvs::VirtualServer::new(virtual_server_id(frontend), scheduler);
+    wanted.flags |= ipvs::Flags::from_bits(server.scheduler_flags);
+    Ok(match server.persistence {
+        Some(seconds) => wanted.persistent(seconds),
+        None => wanted,
+    })
+}
+
+pub(super) fn actual_virtual_server(
+    found: &ipvs::VirtualServer,
+    real_servers: &[ipvs::RealServerStatus],
+) -> ActualVirtualServer {
+    ActualVirtualServer {
+        server: in_our_words(found),
+        real_servers: real_servers.iter().map(actual_real_server).collect(),
+    }
+}
+
+/// `None` if the kernel has it in a way that we never ask for.
+fn in_our_words(found: &ipvs::VirtualServer) -> Option<VirtualServer> {
+    let server = VirtualServer {
+        scheduler: SchedulerName::new(found.scheduler.as_str()).ok()?,
+        persistence: found
+            .flags
+            .contains(ipvs::Flags::PERSISTENT)
+            .then_some(found.persistence_timeout),
+        scheduler_flags: found.flags.bits() & SCHEDULER_FLAGS.bits(),
+    };
+    let asked_for = virtual_server(&frontend(&found.id)?, &server).ok()?;
+    asked_for.is_same_configuration(found).then_some(server)
+}
+
+pub(super) fn real_server(server: &RealServer) -> ipvs::RealServer {
+    ipvs::RealServer { weight: server.weight, ..ipvs::RealServer::new(server.address, server.port) }
+}
+
+fn actual_real_server(found: &ipvs::RealServerStatus) -> (SocketAddr, ActualRealServer) {
+    let plain = ipvs::RealServer {
+        weight: found.server.weight,
+        ..ipvs::RealServer::new(found.server.address, found.server.port)
+    };
+    let connections = u64::from(found.active_connections) + u64::from(found.inactive_connections);
+    let real_server =
+        ActualRealServer { weight: found.server.weight, plain: plain == found.server, connections };
+    (found.server.socket_address(), real_server)
+}
+
+// === ipset ===
+
+/// The table's names are known to be valid, as a test of it shows.
+pub(super) fn set_name(set: SetId) -> Result<ipset::Name, ipset::ParseError> {
+    ipset::Name::new(set.name())
+}
+
+pub(super) fn set_spec(set: SetId) -> ipset::SetSpec {
+    let set_type = match set.set_type() {
+        SetType::HashAddress => ipset::SetType::HashIp,
+        SetType::HashAddressPort => ipset::SetType::HashIpPort,
+        SetType::HashAddressPortAddress => ipset::SetType::HashIpPortIp,
+        SetType::HashAddressPortNet => ipset::SetType::HashIpPortNet,
+        SetType::BitmapPort => ipset::SetType::BitmapPort,
+    };
+    // kube-proxy's sizes: with others, its own `create -exist` would fail if it came back.
+    let options = match set.set_type() {
+        SetType::BitmapPort => {
+            ipset::SetOptions { ports: Some(0..=u16::MAX), ..ipset::SetOptions::default() }
+        }
+        _ => ipset::SetOptions {
+            hash_size: Some(1_024),
+            max_elements: Some(65_536),
+            ..ipset::SetOptions::default()
+        },
+    };
+    let family = match (set.set_type(), set.family) {
+        (SetType::BitmapPort, _) => ipset::Family::Unspecified,
+        (_, Family::V4) => ipset::Family::Ipv4,
+        (_, Family::V6) => ipset::Family::Ipv6,
+    };
+    ipset::SetSpec { set_type, family, options }
+}
+
+/// Whether a set that is there can hold what ours is to hold.
+pub(super) fn is_same_kind(set: SetId, found: &ipset::Identity) -> bool {
+    let wanted = set_spec(set);
+    found.set_type == wanted.set_type
+        && (wanted.family == ipset::Family::Unspecified || found.family == wanted.family)
+}
+
+pub(super) fn entry(entry: &Entry) -> ipset::Entry {
+    let protocol = |frontend: &Frontend| match frontend.protocol {
+        Protocol::Tcp => ipset::Protocol::TCP,
+        Protocol::Udp => ipset::Protocol::UDP,
+        Protocol::Sctp => ipset::Protocol::SCTP,
+    };
+    match entry {
+        Entry::Address(address) => ipset::Entry::Ip(*address),
+        Entry::AddressPort(frontend) => ipset::Entry::IpPort {
+            address: frontend.address,
+            protocol: protocol(frontend),
+            port: frontend.port,
+        },
+        Entry::AddressPortAddress(frontend, second) => ipset::Entry::IpPortIp {
+            address: frontend.address,
+            protocol: protocol(frontend),
+            port: frontend.port,
+            second: *second,
+        },
+        Entry::AddressPortNet(frontend, net) => ipset::Entry::IpPortNet {
+            address: frontend.address,
+            protocol: protocol(frontend),
+            port: frontend.port,
+            network: ipset::Network::new(net.addr(), net.prefix_len())
+                .unwrap_or(ipset::Network::host(net.addr())),
+        },
+        Entry::Port(port) => ipset::Entry::Port(*port),
+    }
+}
+
+/// `None` for an entry of a protocol that we never write.
+pub(super) fn actual_entry(found: &ipset::Entry) -> Option<Entry> {
+    let frontend = |address: IpAddr, protocol: ipset::Protocol, port: u16| {
+        let protocol = match protocol {
+            ipset::Protocol::TCP => Protocol::Tcp,
+            ipset::Protocol::UDP => Protocol::Udp,
+            ipset::Protocol::SCTP => Protocol::Sctp,
+            _ => return None,
+        };
+        Some(Frontend { address, protocol, port })
+    };
+    Some(match *found {
+        ipset::Entry::Ip(address) => Entry::Address(address),
+        ipset::Entry::IpPort { address, protocol, port } => {
+            Entry::AddressPort(frontend(address, protocol, port)?)
+        }
+        ipset::Entry::IpPortIp { address, protocol, port, second } => {
+            Entry::AddressPortAddress(frontend(address, protocol, port)?, second)
+        }
+        ipset::Entry::IpPortNet { address, protocol, port, network } => {
+            let net = IpNet::new(network.address(), network.prefix_length()).ok()?;
+            Entry::AddressPortNet(frontend(address, protocol, port)?, net)
+        }
+        ipset::Entry::Port(port) => Entry::Port(port),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_frontend(protocol: Protocol) -> Frontend {
+        Frontend { address: "fd00:96::1".parse().unwrap(), protocol, port: 443 }
+    }
+
+    #[test]
+    fn entries_come_back_as_they_went() {
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+            let frontend = mk_frontend(protocol);
+            let entries = [
+                Entry::Address(frontend.address),
+                Entry::AddressPort(frontend),
+                Entry::AddressPortAddress(frontend, "fd00::2".parse().unwrap()),
+                Entry::AddressPortNet(frontend, "fd00::/64".parse().unwrap()),
+                Entry::Port(30_080),
+            ];
+            for wanted in entries {
+                assert_eq!(actual_entry(&entry(&wanted)), Some(wanted));
+                assert_eq!(entry(&wanted).to_string(), wanted.to_string());
+            }
+        }
+    }
+
+    #[test]
+    fn virtual_servers_come_back_as_they_went() {
+        let frontend = mk_frontend(Protocol::Sctp);
+        for (scheduler, persistence, scheduler_flags) in
+            [("rr", None, 0), ("mh", None, 0x10), ("wlc", Some(10_800), 0)]
+        {
+            let scheduler = SchedulerName::new(scheduler).unwrap();
+            let wanted = VirtualServer { scheduler, persistence, scheduler_flags };
+            let there = virtual_server(&frontend, &wanted).unwrap();
+            assert_eq!(in_our_words(&there), Some(wanted));
+            assert_eq!(super::frontend(&there.id), Some(frontend));
+        }
+    }
+
+    #[test]
+    fn what_we_never_ask_for_has_no_words() {
+        let server = VirtualServer {
+            scheduler: SchedulerName::default(),
+            persistence: None,
+            scheduler_flags: 0,
+        };
+        let mut found = virtual_server(&mk_frontend(Protocol::Udp), &server).unwrap();
+        found.flags |= ipvs::Flags::ONE_PACKET;
+        assert_eq!(in_our_words(&found), None);
+    }
+
+    #[test]
+    fn every_set_is_of_its_own_kind() {
+        for set in Family::BOTH.into_iter().flat_map(SetId::all) {
+            let spec = set_spec(set);
+            assert_eq!(spec.set_type.as_bytes(), set.set_type().name().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The thread that owns the kernel's handles.
+//!
+//! ```text
+//!   reconciler ──Request──▶ worker thread ──netlink, iptables──▶ kernel
+//!              ◀──oneshot──
+//! ```
+//!
+//! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
+//! awake meanwhile and gathers what comes in, which the next batch then carries.
+
+use std::net::IpAddr;
+use std::thread;
+
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::Frontend;
+use plan::layer::Layer;
+use plan::op::Op;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Kernel, ReadError, Refusal};
+
+/// The event loop's end: sends requests to the worker and waits for the answers.
+#[derive(Debug, Clone)]
+pub struct KernelHandle {
+    requests: mpsc::Sender<Request>,
+}
+
+/// The worker is gone: it panicked, which a supervisor must see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel worker thread has ended; this is a bug, please report the log above")]
+pub struct WorkerGone;
+
+type Reply<T> = oneshot::Sender<T>;
+
+/// The operations that were tried, and a result for each.
+type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
+
+#[derive(Debug)]
+enum Request {
+    Read(Reply<Result<Actual, ReadError>>),
+    ReadVirtualServer(Frontend, Reply<Result<Option<ActualVirtualServer>, ReadError>>),
+    ReadLocalAddresses(Reply<Result<Vec<IpAddr>, ReadError>>),
+    Prescribe(Box<Layer>),
+    Apply(Vec<Op>, Reply<Applied>),
+}
+
+// === impl KernelHandle ===
+
+impl KernelHandle {
+    /// Starts the worker. It ends when the last handle is dropped.
+    ///
+    /// # Errors
+    /// When the process may not have another thread.
+    pub fn start(mut kernel: impl Kernel + 'static) -> std::io::Result<Self> {
+        let (requests, mut inbox) = mpsc::channel(1);
+        thread::Builder::new().name("kernel".into()).spawn(move || {
+            while let Some(request) = inbox.blocking_recv() {
+                serve(&mut kernel, request);
+            }
+        })?;
+        Ok(Self { requests })
+    }
+
+    /// See [`Kernel::read`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read(&self) -> Result<Result<Actual, ReadError>, WorkerGone> {
+        self.ask(Request::Read).await
+    }
+
+    /// See [`Kernel::read_virtual_server`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_virtual_server(
+        &self,
+        frontend: Frontend,
+    ) -> Result<Result<Option<ActualVirtualServer>, ReadError>, WorkerGone> {
+        self.ask(|reply| Request::ReadVirtualServer(frontend, reply)).await
+    }
+
+    /// See [`Kernel::read_local_addresses`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_local_addresses(&self) -> Result<Result<Vec<IpAddr>, ReadError>, WorkerGone> {
+        self.ask(Request::ReadLocalAddresses).await
+    }
+
+    /// See [`Kernel::prescribe`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub async fn prescribe(&self, layer: Layer) -> Result<(), WorkerGone> {
+        self.requests.send(Request::Prescribe(Box::new(layer))).await.map_err(|_| WorkerGone)
+    }
+
+    /// See [`Kernel::apply`]. The operations come back with their results.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub async fn apply(
+        &self,
+        ops: Vec<Op>,
+    ) -> Result<(Vec<Op>, Vec<Result<(), Refusal>>), WorkerGone> {
+        self.ask(|reply| Request::Apply(ops, reply)).await
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, WorkerGone> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(request(reply)).await.map_err(|_| WorkerGone)?;
+        answer.await.map_err(|_| WorkerGone)
+    }
+}
+
+fn serve(kernel: &mut impl Kernel, request: Request) {
+    // A reply that nobody waits for any more is no loss: the asker is gone.
+    match request {
+        Request::Read(reply) => drop(reply.send(kernel.read())),
+        Request::ReadVirtualServer(frontend, reply) => {
+            drop(reply.send(kernel.read_virtual_server(frontend)));
+        }
+        Request::ReadLocalAddresses(reply) => drop(reply.send(kernel.read_local_addresses())),
+        Request::Prescribe(layer) => kernel.prescribe(*layer),
+        Request::Apply(ops, reply) => {
+            let results = kernel.apply(&ops);
+            drop(reply.send((ops, results)));
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! The event loop: input in, kernel changes out, nothing forgotten.
+//!
+//! ```text
+//!   source ──Input──▶ ┌────────────┐ ──ops──▶ kernel worker
+//!   addresses ──────▶ │ Reconciler │ ◀─results─
+//!   timers ─────────▶ └────────────┘ ──Status──▶ whoever watches
+//! ```
+//!
+//! - Nothing is written before the first complete list of every source. Then the kernel is read
+//!   once, and only the difference is written: what is right already is adopted as it is.
+//! - From then on a change costs what it changes: dirty services are compiled, and the difference
+//!   to their former state is written. What comes in while the kernel is busy goes together.
+//! - What the kernel refuses stays in the [`ledger`] and is tried again; what was refused because
+//!   the kernel is not as we left it is read again first.
+//! - Every sync period the kernel is read and compared as at the start: what others changed is
+//!   put back.
+
+pub mod drain;
+pub mod ledger;
+mod status;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::time::Duration;
+
+use plan::actual::Actual;
+use plan::event::Event;
+use plan::layer::InvalidLayerSettings;
+use plan::model::ServiceName;
+use plan::op::{Op, Subject};
+use plan::planner::Planner;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use crate::kernel::address_monitor::Changes;
+use crate::kernel::worker::{KernelHandle, WorkerGone};
+use crate::kernel::{ReadError, Refusal, RefusalClass};
+use drain::Drain;
+use ledger::Ledger;
+pub use status::Status;
+
+/// While the kernel cannot be read, it is tried again after this time.
+const READ_RETRY: Duration = Duration::from_secs(5);
+
+/// What a source delivers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Something changed.
+    Change(Event),
+    /// Everything that there is has been delivered once.
+    Complete,
+}
+
+/// How the loop paces itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Changes that come within this time after a write wait for its end, and go together.
+    pub min_sync_period: Duration,
+    /// How often the kernel is read and compared.
+    pub sync_period: Duration,
+    /// How long the connections of a removed endpoint may take to end.
+    pub longest_drain: Duration,
+}
+
+/// The event loop's state.
+#[derive(Debug)]
+pub struct Reconciler {
+    planner: Planner,
+    kernel: KernelHandle,
+    pace: Pace,
+    ledger: Ledger,
+    drain: Drain,
+    /// Whether every source has delivered a complete list.
+    complete: bool,
+    /// When changes may be written next.
+    next_write: Instant,
+    /// When the kernel is to be read and compared next.
+    next_reading: Instant,
+    status: watch::Sender<Status>,
+}
+
+/// What operations were computed from.
+#[derive(Debug, Clone, Copy)]
+enum Basis<'a> {
+    /// The difference between what was and what is now wished for.
+    Plan,
+    /// The difference between a reading of the kernel and what is wished for.
+    Reading(&'a Actual),
+    /// A second look at some subjects.
+    SecondLook,
+}
+
+// === impl Pace ===
+
+impl Default for Pace {
+    /// kube-proxy's periods, and a quarter of an hour for connections to end.
+    fn default() -> Self {
+        Self {
+            min_sync_period: Duration::ZERO,
+            sync_period: Duration::from_secs(30),
+            longest_drain: Duration::from_secs(900),
+        }
+    }
+}
+
+// === impl Reconciler ===
+
+impl Reconciler {
+    /// A loop that has not begun.
+    ///
+    /// # Errors
+    /// When the settings make no rules.
+    pub fn new(
+        planner: Planner,
+        kernel: KernelHandle,
+        pace: Pace,
+    ) -> Result<Self, InvalidLayerSettings> {
+        for family in &planner.settings().families {
+            planner.layer(*family)?;
+        }
+        let now = Instant::now();
+        Ok(Self {
+            planner,
+            kernel,
+            pace,
+            ledger: Ledger::default(),
+            drain: Drain::new(pace.longest_drain, now),
+            complete: false,
+            next_write: now,
+            next_reading: now,
+            status: watch::Sender::new(Status::default()),
+        })
+    }
+
+    /// Follows what the loop does.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Runs until `shutdown` is ready. The kernel's state stays as it is then: traffic goes on.
+    ///
+    /// A source that ends is no reason to stop: what it said stays in force, and is looked after.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        mut addresses: Option<Changes>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), WorkerGone> {
+        tokio::pin!(shutdown);
+        let mut source_ended = false;
+        loop {
+            let wake = self.next_wake();
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                input = inputs.recv(), if !source_ended => match input {
+                    Some(input) => self.take_all(input, &mut inputs),
+                    None => {
+                        warn!("the source has ended; what it said last stays in force");
+                        source_ended = true;
+                    }
+                },
+                true = changed(&mut addresses) => self.reread_addresses().await?,
+                () = sleep_until(wake) => {}
+            }
+            self.step().await?;
+        }
+    }
+
+    /// Takes an input, and whatever else is there already.
+    fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>) {
+        let mut next = Some(first);
+        while let Some(input) = next {
+            match input {
+                Input::Change(event) => self.planner.apply(event),
+                Input::Complete => self.complete = true,
+            }
+            next = inputs.try_recv().ok();
+        }
+    }
+
+    fn next_wake(&self) -> Instant {
+        let far = Instant::now() + Duration::from_secs(3_600);
+        if !self.complete {
+            return far;
+        }
+        let write = self.planner.is_dirty().then_some(self.next_write);
+        [Some(self.next_reading), write, self.ledger.next_due(), self.drain.next_check()]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(far)
+    }
+
+    /// Does whatever is due.
+    async fn step(&mut self) -> Result<(), WorkerGone> {
+        if !self.complete {
+            return Ok(());
+        }
+        if Instant::now() >= self.next_reading {
+            return self.compare().await;
+        }
+        if self.planner.is_dirty() && Instant::now() >= self.next_write {
+            self.write_changes().await?;
+        }
+        self.second_looks().await?;
+        self.check_draining().await
+    }
+
+    // --- the three ways to the kernel ---
+
+    /// Writes what changed since the last write.
+    async fn write_changes(&mut self) -> Result<(), WorkerGone> {
+        let ops = self.plan().await?;
+        self.carry_out(ops, Basis::Plan).await?;
+        self.next_write = Instant::now() + self.pace.min_sync_period;
+        Ok(())
+    }
+
+    /// Reads the kernel and writes the difference to what is wished for.
+    async fn compare(&mut self) -> Result<(), WorkerGone> {
+        let first = !self.status.borrow().in_sync_once;
+        if first {
+            // The kernel side must know the rules before it is asked whether they are there. The
+            // operations themselves are part of the comparison.
+            drop(self.plan().await?);
+        }
+        let actual = match self.kernel.read().await? {
+            Ok(actual) => actual,
+            Err(error) => {
+                self.reading_failed(&error);
+                return Ok(());
+            }
+        };
+        let local = actual.local_addresses.iter().copied().collect();
+        self.planner.apply(Event::LocalAddresses(local));
+        // Changes that waited are part of what is wished for, so the comparison covers them; but
+        // for rules that became different after they were compared.
+        let planned = self.plan().await?;
+        let mut ops = self.planner.diff(&actual);
+        for family in self.planner.settings().families.clone() {
+            let rules = Op::WriteLayer(family);
+            if planned.contains(&rules) && !ops.contains(&rules) {
+                ops.push(rules);
+            }
+        }
+        if first {
+            info!(changes = ops.len(), "first comparison with the kernel");
+        } else if !ops.is_empty() {
+            warn!(changes = ops.len(), "the kernel was not as we left it, mending it");
+            self.status.send_modify(|status| status.drift_repaired += ops.len() as u64);
+        }
+        // What is still wrong is in the difference, and is noted again if it fails again.
+        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+        let owed: Vec<Subject> = self.ledger.iter().map(|(subject, _)| *subject).collect();
+        for subject in owed.iter().filter(|subject| !wrong.contains(subject)) {
+            self.settle(subject);
+        }
+        self.carry_out(ops, Basis::Reading(&actual)).await?;
+        let now = Instant::now();
+        self.next_reading = now + self.pace.sync_period;
+        self.next_write = now + self.pace.min_sync_period;
+        self.status.send_modify(|status| {
+            status.in_sync_once = true;
+            status.readings += 1;
+        });
+        if first {
+            info!(owed = self.ledger.len(), "in sync with the kernel");
+        }
+        Ok(())
+    }
+
+    /// Looks again at what was refused, where the time has come.
+    async fn second_looks(&mut self) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        let mut ops = Vec::new();
+        for subject in self.ledger.due(now) {
+            let surprise = self
+                .ledger
+                .get(&subject)
+                .is_some_and(|owed| owed.refusal.class == RefusalClass::Surprise);
+            match subject {
+                Subject::VirtualServer(frontend) => {
+                    match self.kernel.read_virtual_server(frontend).await? {
+                        Ok(actual) => {
+                            let mending = self.planner.repair(&frontend, actual.as_ref());
+                            if mending.is_empty() {
+                                self.settle(&subject);
+                            }
+                            ops.extend(mending);
+                        }
+                        Err(error) => {
+                            self.reading_failed(&error);
+                            self.ledger.postpone(&subject, now + READ_RETRY);
+                        }
+                    }
+                }
+                // Something that others rest on, or an answer that makes no sense unless
+                // something they rest on is gone: all is read anew.
+                Subject::Link | Subject::Set(_) | Subject::Layer(_) => return self.compare().await,
+                Subject::Entry(..) | Subject::Address(_) if surprise => {
+                    return self.compare().await;
+                }
+                Subject::Entry(..) | Subject::Address(_) => ops.extend(self.as_wished(subject)),
+            }
+        }
+        self.carry_out(ops, Basis::SecondLook).await
+    }
+
+    // --- smaller things ---
+
+    /// What makes an entry or an address as it is wished for.
+    fn as_wished(&self, subject: Subject) -> Option<Op> {
+        let desired = self.planner.desired();
+        match subject {
+            Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
+                Some(Op::AddEntry(set, entry))
+            }
+            Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
+            Subject::Address(address) if desired.has_address(address) => {
+                Some(Op::BindAddress(address))
+            }
+            Subject::Address(address) => Some(Op::UnbindAddress(address)),
+            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::VirtualServer(_) => None,
+        }
+    }
+
+    /// Compiles what is dirty, tells the kernel side which rules apply, and says what is wrong
+    /// with the input.
+    async fn plan(&mut self) -> Result<Vec<Op>, WorkerGone> {
+        let first = !self.status.borrow().in_sync_once;
+        let plan = self.planner.plan();
+        for (service, problems) in &plan.problems {
+            for problem in problems {
+                warn!(%service, "{problem}");
+            }
+        }
+        for family in self.planner.settings().families.clone() {
+            if first || plan.ops.contains(&Op::WriteLayer(family)) {
+                match self.planner.layer(family) {
+                    Ok(layer) => self.kernel.prescribe(layer).await?,
+                    Err(error) => warn!("{family} rules stay as they are: {error}"),
+                }
+            }
+        }
+        Ok(plan.ops)
+    }
+
+    /// Sends operations to the kernel: what everything rests on and the API server's own service
+    /// first, since without it nothing on this node can follow the cluster; then the rest.
+    async fn carry_out(&mut self, ops: Vec<Op>, basis: Basis<'_>) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        let actual = match basis {
+            Basis::Reading(actual) => Some(actual),
+            Basis::Plan | Basis::SecondLook => None,
+        };
+        let mut ops = self.drain.rewrite(ops, actual, now);
+        if matches!(basis, Basis::Plan) {
+            // What is owed starts from a state that is not known; it is looked at again instead.
+            let ledger = &mut self.ledger;
+            ops.retain(|op| {
+                let subject = op.subject();
+                let owed = ledger.owes(&subject);
+                if owed {
+                    ledger.hasten(&subject, now);
+                }
+                !owed
+            });
+        }
+        ops.sort_by_key(Op::phase);
+        let api_server = ServiceName::new("default", "kubernetes");
+        let (first, rest): (Vec<Op>, Vec<Op>) = ops
+            .into_iter()
+            .partition(|op| op.is_foundation() || self.planner.belongs_to(&api_server, op));
+        for ops in [first, rest] {
+            if !ops.is_empty() {
+                let started = Instant::now();
+                let (ops, results) = self.kernel.apply(ops).await?;
+                self.note(ops, results, basis, started);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(
+        &mut self,
+        ops: Vec<Op>,
+        results: Vec<Result<(), Refusal>>,
+        basis: Basis<'_>,
+        started: Instant,
+    ) {
+        let now = Instant::now();
+        let (total, mut failed) = (ops.len(), 0);
+        let mut refused = Vec::new();
+        for (op, result) in ops.into_iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    debug!("{op}");
+                    if !matches!(basis, Basis::Plan) {
+                        self.settle(&op.subject());
+                    }
+                }
+                Err(refusal) => refused.push((op, refusal)),
+            }
+        }
+        let mut noted = HashSet::new();
+        for (op, refusal) in refused {
+            failed += 1;
+            // The first failure explains those that follow from it on the same subject.
+            if noted.insert(op.subject()) {
+                let text = format!("{op}: {refusal}");
+                if self.ledger.record(op, refusal, now) {
+                    warn!("{text}");
+                }
+            }
+        }
+        info!(
+            operations = total,
+            failed,
+            milliseconds = started.elapsed().as_millis(),
+            "written to the kernel"
+        );
+        self.status.send_modify(|status| {
+            status.operations += total as u64;
+            status.failures += failed;
+            status.owed = self.ledger.len();
+        });
+    }
+
+    fn settle(&mut self, subject: &Subject) {
+        if self.ledger.settle(subject) {
+            info!("{subject} is in order again");
+            self.status.send_modify(|status| status.owed = self.ledger.len());
+        }
+    }
+
+    async fn check_draining(&mut self) -> Result<(), WorkerGone> {
+        let mut ops = Vec::new();
+        for frontend in self.drain.due(Instant::now()) {
+            match self.kernel.read_virtual_server(frontend).await? {
+                Ok(actual) => {
+                    ops.extend(self.drain.check(frontend, actual.as_ref(), Instant::now()));
+                }
+                Err(error) => self.reading_failed(&error),
+            }
+        }
+        // Their time has come: these are not to be drained once more.
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let (ops, results) = self.kernel.apply(ops).await?;
+        self.note(ops, results, Basis::SecondLook, started);
+        Ok(())
+    }
+
+    async fn reread_addresses(&mut self) -> Result<(), WorkerGone> {
+        match self.kernel.read_local_addresses().await? {
+            Ok(addresses) => self.planner.apply(Event::LocalAddresses(addresses)),
+            Err(error) => self.reading_failed(&error),
+        }
+        Ok(())
+    }
+
+    fn reading_failed(&mut self, error: &ReadError) {
+        warn!("{error}; the next try is in {} s", READ_RETRY.as_secs());
+        self.next_reading = Instant::now() + READ_RETRY;
+        self.status.send_modify(|status| status.failed_readings += 1);
+    }
+}
+
+/// Ready when the node's addresses have changed; never, if nobody watches them.
+async fn changed(addresses: &mut Option<Changes>) -> bool {
+    let watched = match addresses {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => std::future::pending().await,
+    };
+    if !watched {
+        *addresses = None;
+    }
+    watched
+}

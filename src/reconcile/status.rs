@@ -1,0 +1,20 @@
+//! What can be seen of the loop from outside.
+
+/// Counts since the start, and what is owed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Whether the kernel was once as it should be, as far as it let us.
+    pub in_sync_once: bool,
+    /// Readings of the whole kernel state.
+    pub readings: u64,
+    /// Readings that failed.
+    pub failed_readings: u64,
+    /// Operations sent.
+    pub operations: u64,
+    /// Those that were refused.
+    pub failures: u64,
+    /// Operations that put back what others had changed.
+    pub drift_repaired: u64,
+    /// Subjects whose last write failed, and is tried again.
+    pub owed: usize,
+}
