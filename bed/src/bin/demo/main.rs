@@ -1,0 +1,110 @@
+//! kube-ipvs at work on a small cluster: every example Service is asked, and one is changed while
+//! traffic flows.
+//!
+//! ```text
+//! demo PROGRAM EXAMPLES
+//! ```
+//!
+//! `PROGRAM` is kube-ipvs, `EXAMPLES` the folder of example manifests. Ends with success only if
+//! everything that was expected came true. Needs root, and a kernel with IPVS for itself.
+
+mod change;
+mod report;
+mod services;
+mod state;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use bed::{Cluster, ClusterSpec, Manifests, Protocol, Proxy, Server};
+
+use crate::report::Report;
+
+/// What the examples' pods listen on.
+const POD_PORTS: [(Protocol, u16); 2] = [(Protocol::Tcp, 8080), (Protocol::Udp, 5353)];
+
+fn main() -> ExitCode {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [program, examples] = arguments.as_slice() else {
+        eprintln!("usage: demo PROGRAM EXAMPLES");
+        return ExitCode::from(2);
+    };
+    let mut report = Report::start();
+    match run(&mut report, program, examples) {
+        Ok(()) if report.all_held() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("demo: cannot go on: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
+    report.step("loading the modules that every node has loaded");
+    load_modules()?;
+    report.step("laying out 2 nodes with 2 pods each, and a client outside");
+    let cluster = Cluster::build(&ClusterSpec::default())?;
+    let _servers = cluster
+        .pods()
+        .map(|pod| Server::start(pod, &POD_PORTS))
+        .collect::<Result<Vec<_>>>()
+        .context("starting the servers in the pods")?;
+    let manifests = Manifests::new()?;
+    let copied = copy_examples(examples, &manifests)?;
+    report.step(&format!("starting kube-ipvs on node1 with {copied} manifests"));
+    let node = &cluster.node(1)?.namespace;
+    let proxy = Proxy::start_program(program, node, &manifests, &[])?;
+    let shown = show(report, &cluster, &manifests);
+    if shown.is_err() || !report.all_held() {
+        println!("\nkube-ipvs has logged:\n{}", proxy.log()?.trim_end());
+    }
+    shown?;
+    report.step("stopping kube-ipvs");
+    let stopped = proxy.stop().map(drop);
+    report.expect("it ends well within 10 s of SIGTERM", stopped);
+    report.step(&report.summary());
+    Ok(())
+}
+
+/// Everything that is shown while kube-ipvs runs.
+fn show(report: &mut Report, cluster: &Cluster, manifests: &Manifests) -> Result<()> {
+    report.step("asking every Service 12 times, from the client outside and from a pod");
+    services::ask_all(report, cluster)?;
+    report.step("taking a pod of `web` away and putting it back, under traffic");
+    change::under_traffic(report, cluster, manifests)?;
+    report.step("what node1 holds now");
+    state::print(&cluster.node(1)?.namespace)
+}
+
+/// IPVS itself is for kube-ipvs to load.
+fn load_modules() -> Result<()> {
+    let status = Command::new("modprobe")
+        .args(["-a", "br_netfilter", "nf_conntrack"])
+        .status()
+        .context("cannot start modprobe")?;
+    if !status.success() {
+        bail!("modprobe br_netfilter nf_conntrack ended with {status}");
+    }
+    Ok(())
+}
+
+/// Returns how many there are.
+fn copy_examples(examples: &Path, manifests: &Manifests) -> Result<usize> {
+    let context = || format!("reading the examples in {}", examples.display());
+    let mut copied = 0;
+    for entry in fs::read_dir(examples).with_context(context)? {
+        let path = entry.with_context(context)?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            manifests.write(&name, &fs::read_to_string(&path).with_context(context)?)?;
+            copied += 1;
+        }
+    }
+    if copied == 0 {
+        bail!("there are no examples in {}", examples.display());
+    }
+    Ok(copied)
+}

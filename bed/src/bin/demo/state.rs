@@ -1,0 +1,84 @@
+//! What kube-ipvs has made of a node, in short.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use bed::Namespace;
+
+/// Prints virtual servers, sets that have entries, rules by chain, and bound addresses.
+pub(crate) fn print(node: &Namespace) -> Result<()> {
+    print!("{}", node.command("ipvsadm", &["-Ln"])?);
+    println!("sets with entries:");
+    let listing = node.command("ipset", &["list", "-terse"])?;
+    let sets = sets(&listing);
+    for (name, entries) in &sets {
+        if *entries > 0 {
+            println!("  {name}: {entries}");
+        }
+    }
+    println!("  and {} empty ones", sets.values().filter(|entries| **entries == 0).count());
+    for (family, program) in [("IPv4", "iptables-save"), ("IPv6", "ip6tables-save")] {
+        let rules = rules(&node.command(program, &[])?);
+        let chains: Vec<String> =
+            rules.iter().map(|(chain, count)| format!("{chain} {count}")).collect();
+        println!("rules by chain, {family}: {}", chains.join(", "));
+    }
+    println!("addresses on kube-ipvs0:");
+    let addresses = node.command("ip", &["-brief", "address", "show", "dev", "kube-ipvs0"])?;
+    // After the link's name and state.
+    for address in addresses.split_whitespace().skip(2) {
+        println!("  {address}");
+    }
+    Ok(())
+}
+
+/// The number of entries by set.
+fn sets(listing: &str) -> BTreeMap<&str, usize> {
+    let mut sets = BTreeMap::new();
+    let mut name = "";
+    for line in listing.lines() {
+        match line.split_once(": ") {
+            Some(("Name", value)) => name = value,
+            Some(("Number of entries", value)) => {
+                sets.insert(name, value.parse().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    sets
+}
+
+/// The number of rules by table and chain: `nat KUBE-SERVICES`.
+fn rules(saved: &str) -> BTreeMap<String, usize> {
+    let mut rules = BTreeMap::new();
+    let mut table = "";
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name;
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            let chain = rule.split(' ').next().unwrap_or_default();
+            *rules.entry(format!("{table} {chain}")).or_default() += 1;
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_counted_by_set() {
+        let listing = "Name: A\nType: hash:ip\nNumber of entries: 3\n\nName: B\nReferences: 1\n\
+                       Number of entries: 0\n";
+        assert_eq!(sets(listing), BTreeMap::from([("A", 3), ("B", 0)]));
+    }
+
+    #[test]
+    fn rules_are_counted_by_table_and_chain() {
+        let saved = "# comment\n*nat\n:A - [0:0]\n-A A -j B\n-A A -p tcp -j C\nCOMMIT\n\
+                     *filter\n-A A -j DROP\nCOMMIT\n";
+        let expected = BTreeMap::from([("nat A".to_owned(), 2), ("filter A".to_owned(), 1)]);
+        assert_eq!(rules(saved), expected);
+    }
+}

@@ -1,0 +1,223 @@
+//! Services and their EndpointSlices as YAML, for tests to write and change.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use crate::cluster::Host;
+use crate::protocol::Protocol;
+
+/// A Service with its endpoints. The text form is a multi-document manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its name, in the namespace `default`.
+    pub name: String,
+    /// `spec.clusterIPs`.
+    pub cluster: Vec<IpAddr>,
+    /// `spec.externalIPs`.
+    pub external: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress`.
+    pub load_balancer: Vec<IpAddr>,
+    /// `spec.ports`.
+    pub ports: Vec<Port>,
+    /// Session affinity by client address, in seconds.
+    pub affinity: Option<u32>,
+    /// Every endpoint, of both families.
+    pub endpoints: Vec<Endpoint>,
+    /// Further lines of the Service's `spec`, such as `externalTrafficPolicy: Local`.
+    pub more: Vec<String>,
+}
+
+/// One of a Service's ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// What clients connect to.
+    pub port: u16,
+    /// What the pods listen on.
+    pub target: u16,
+    /// The port on each node, 0 for none.
+    pub node_port: u16,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where it is.
+    pub address: IpAddr,
+    /// `node1`.
+    pub node: String,
+    /// Whether it takes traffic.
+    pub ready: bool,
+}
+
+// === impl Service ===
+
+impl Service {
+    /// A Service with this cluster address and no ports yet.
+    #[must_use]
+    pub fn new(name: &str, cluster: impl Into<IpAddr>) -> Self {
+        Self {
+            name: name.to_owned(),
+            cluster: vec![cluster.into()],
+            external: Vec::new(),
+            load_balancer: Vec::new(),
+            ports: Vec::new(),
+            affinity: None,
+            endpoints: Vec::new(),
+            more: Vec::new(),
+        }
+    }
+
+    /// With one more port.
+    #[must_use]
+    pub fn port(mut self, protocol: Protocol, port: u16, target: u16) -> Self {
+        self.ports.push(Port { protocol, port, target, node_port: 0 });
+        self
+    }
+
+    /// With one more port that is a port on each node too.
+    #[must_use]
+    pub fn node_port(mut self, protocol: Protocol, port: u16, target: u16, node_port: u16) -> Self {
+        self.ports.push(Port { protocol, port, target, node_port });
+        self
+    }
+
+    /// With these pods as ready endpoints, on the nodes that their names say.
+    #[must_use]
+    pub fn pods<'a>(mut self, pods: impl IntoIterator<Item = &'a Host>) -> Self {
+        for pod in pods {
+            let node = pod.name.strip_prefix("pod").and_then(|rest| rest.split('-').next());
+            let node = format!("node{}", node.unwrap_or_default());
+            self.endpoints.extend(pod.addresses().into_iter().map(|address| Endpoint {
+                address,
+                node: node.clone(),
+                ready: true,
+            }));
+        }
+        self
+    }
+
+    /// The manifest.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        let mut yaml = self.service();
+        for ipv4 in [true, false] {
+            if self.endpoints.iter().any(|endpoint| endpoint.address.is_ipv4() == ipv4) {
+                yaml.push_str("---\n");
+                yaml.push_str(&self.slice(ipv4));
+            }
+        }
+        yaml
+    }
+
+    fn service(&self) -> String {
+        let kind = match (self.load_balancer.is_empty(), self.ports.iter().any(|p| p.node_port > 0))
+        {
+            (false, _) => "LoadBalancer",
+            (true, true) => "NodePort",
+            (true, false) => "ClusterIP",
+        };
+        let first = self.cluster.first().map(ToString::to_string).unwrap_or_default();
+        let mut yaml = format!(
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {}\n  namespace: default\n\
+             spec:\n  type: {kind}\n  clusterIP: \"{first}\"\n",
+            self.name
+        );
+        addresses(&mut yaml, "clusterIPs", &self.cluster);
+        yaml.push_str("  ipFamilies:\n");
+        for address in &self.cluster {
+            let _infallible = writeln!(yaml, "  - {}", family(address.is_ipv4()));
+        }
+        addresses(&mut yaml, "externalIPs", &self.external);
+        if let Some(seconds) = self.affinity {
+            let _infallible = writeln!(
+                yaml,
+                "  sessionAffinity: ClientIP\n  sessionAffinityConfig:\n    clientIP:\n      \
+                 timeoutSeconds: {seconds}"
+            );
+        }
+        for line in &self.more {
+            let _infallible = writeln!(yaml, "  {line}");
+        }
+        yaml.push_str("  ports:\n");
+        for port in &self.ports {
+            let _infallible = writeln!(
+                yaml,
+                "  - name: {}\n    protocol: {}\n    port: {}",
+                port.name(),
+                port.protocol_name(),
+                port.port
+            );
+            if port.node_port > 0 {
+                let _infallible = writeln!(yaml, "    nodePort: {}", port.node_port);
+            }
+        }
+        if !self.load_balancer.is_empty() {
+            yaml.push_str("status:\n  loadBalancer:\n    ingress:\n");
+            for address in &self.load_balancer {
+                let _infallible = writeln!(yaml, "    - ip: \"{address}\"");
+            }
+        }
+        yaml
+    }
+
+    fn slice(&self, ipv4: bool) -> String {
+        let family = family(ipv4);
+        let name = format!("{}-{}", self.name, family.to_lowercase());
+        let mut yaml = format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}\n  \
+             namespace: default\n  labels:\n    kubernetes.io/service-name: {}\n\
+             addressType: {family}\nports:\n",
+            self.name
+        );
+        for port in &self.ports {
+            let _infallible = writeln!(
+                yaml,
+                "- name: {}\n  protocol: {}\n  port: {}",
+                port.name(),
+                port.protocol_name(),
+                port.target
+            );
+        }
+        yaml.push_str("endpoints:\n");
+        for endpoint in self.endpoints.iter().filter(|e| e.address.is_ipv4() == ipv4) {
+            let _infallible = writeln!(
+                yaml,
+                "- addresses: [\"{}\"]\n  nodeName: {}\n  conditions:\n    ready: {}",
+                endpoint.address, endpoint.node, endpoint.ready
+            );
+        }
+        yaml
+    }
+}
+
+// === impl Port ===
+
+impl Port {
+    fn name(&self) -> String {
+        format!("{}-{}", self.protocol_name().to_lowercase(), self.port)
+    }
+
+    fn protocol_name(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        }
+    }
+}
+
+fn family(ipv4: bool) -> &'static str {
+    if ipv4 { "IPv4" } else { "IPv6" }
+}
+
+fn addresses(yaml: &mut String, field: &str, addresses: &[IpAddr]) {
+    if addresses.is_empty() {
+        return;
+    }
+    let _infallible = writeln!(yaml, "  {field}:");
+    for address in addresses {
+        let _infallible = writeln!(yaml, "  - \"{address}\"");
+    }
+}

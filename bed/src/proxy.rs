@@ -1,0 +1,205 @@
+//! The program under test: kube-ipvs in a node, fed from a folder of manifests.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
+use crate::daemon::Daemon;
+use crate::eventually::eventually;
+use crate::manifest::Service;
+use crate::namespace::Namespace;
+
+/// Where the program is, if the environment variable `KUBE_IPVS` does not say so.
+const PROGRAM: &str = "/job/kube-ipvs";
+/// A guest under emulation starts slowly.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+static STARTS: AtomicU32 = AtomicU32::new(1);
+
+/// A running kube-ipvs.
+#[derive(Debug)]
+pub struct Proxy {
+    daemon: Daemon,
+    log: PathBuf,
+}
+
+/// A folder of manifests. It disappears when dropped.
+#[derive(Debug)]
+pub struct Manifests {
+    folder: PathBuf,
+}
+
+// === impl Manifests ===
+
+impl Manifests {
+    /// An empty folder.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new() -> Result<Self> {
+        let number = STARTS.fetch_add(1, Ordering::Relaxed);
+        let folder = PathBuf::from(format!("/tmp/manifests-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Saves a Service with its endpoints, as one file under its name.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn apply(&self, service: &Service) -> Result<()> {
+        self.write(&format!("{}.yaml", service.name), &service.to_yaml())
+    }
+
+    /// Saves a file as editors do: beside it first, then renamed into its place.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        let (beside, place) = (self.folder.join(format!(".{name}.new")), self.folder.join(name));
+        fs::write(&beside, text)
+            .and_then(|()| fs::rename(&beside, &place))
+            .with_context(|| format!("write {}", place.display()))
+    }
+
+    /// Deletes a Service's file.
+    ///
+    /// # Errors
+    /// When it cannot be deleted.
+    pub fn remove(&self, service: &str) -> Result<()> {
+        let place = self.folder.join(format!("{service}.yaml"));
+        fs::remove_file(&place).with_context(|| format!("delete {}", place.display()))
+    }
+}
+
+impl Drop for Manifests {
+    fn drop(&mut self) {
+        // A folder that stays is of no harm: names are never used twice.
+        let _stays = fs::remove_dir_all(&self.folder);
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Starts it in a node and waits until it has compared the kernel with the manifests once.
+    ///
+    /// # Errors
+    /// When it ends instead, or takes too long: with its log.
+    pub fn start(node: &Namespace, manifests: &Manifests, arguments: &[&str]) -> Result<Self> {
+        Self::start_program(&program(), node, manifests, arguments)
+    }
+
+    /// As [`Self::start`], for the program at this path, whatever the environment says.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_program(
+        program: &Path,
+        node: &Namespace,
+        manifests: &Manifests,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let mut proxy = Self::launch(program, node, manifests, arguments)?;
+        eventually(START_LIMIT, "the first comparison with the kernel", || {
+            if !proxy.daemon.is_running()? {
+                bail!("kube-ipvs has ended:\n{}", proxy.log()?);
+            }
+            if proxy.log()?.contains("in sync with the kernel") {
+                return Ok(());
+            }
+            bail!("not in sync yet:\n{}", proxy.log()?)
+        })?;
+        Ok(proxy)
+    }
+
+    /// Starts it and waits until it ends by itself. Returns how, and its log.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn run_to_its_end(
+        node: &Namespace,
+        manifests: &Manifests,
+        arguments: &[&str],
+    ) -> Result<(ExitStatus, String)> {
+        let mut proxy = Self::launch(&program(), node, manifests, arguments)?;
+        let status = eventually(START_LIMIT, "kube-ipvs to end by itself", || {
+            proxy.daemon.child().try_wait()?.with_context(|| "it is still running")
+        })?;
+        Ok((status, proxy.log()?))
+    }
+
+    fn launch(
+        program: &Path,
+        node: &Namespace,
+        manifests: &Manifests,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let number = STARTS.fetch_add(1, Ordering::Relaxed);
+        let log = PathBuf::from(format!("/tmp/kube-ipvs-{}-{number}.log", std::process::id()));
+        let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
+        let mut command = Command::new(program);
+        command
+            .arg("--manifests")
+            .arg(manifests.path())
+            .args(["--hostname-override", "node1"])
+            .args(arguments)
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        let says_what_is_local = |argument: &&str| {
+            argument.starts_with("--cluster-cidr") || argument.starts_with("--detect-local-mode")
+        };
+        if !arguments.iter().any(says_what_is_local) {
+            command.arg(format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}"));
+        }
+        Ok(Self { daemon: node.spawn(command)?, log })
+    }
+
+    /// Everything that it has logged so far.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        fs::read_to_string(&self.log).with_context(|| format!("read {}", self.log.display()))
+    }
+
+    /// Waits until its log has a line with this text.
+    ///
+    /// # Errors
+    /// When none comes in time: with the log.
+    pub fn wait_for_log(&self, text: &str, limit: Duration) -> Result<()> {
+        eventually(limit, &format!("a log line with {text:?}"), || {
+            let log = self.log()?;
+            if log.contains(text) { Ok(()) } else { bail!("not among:\n{log}") }
+        })
+    }
+
+    /// Ends it with SIGTERM, as a supervisor does. Returns its log.
+    ///
+    /// # Errors
+    /// When it does not end in time, or not well.
+    pub fn stop(self) -> Result<String> {
+        let log = self.log.clone();
+        let status = self.daemon.terminate(Duration::from_secs(10))?;
+        let text = fs::read_to_string(&log)?;
+        if !status.success() {
+            bail!("kube-ipvs ended with {status}:\n{text}");
+        }
+        Ok(text)
+    }
+}
+
+fn program() -> PathBuf {
+    std::env::var_os("KUBE_IPVS").map_or_else(|| PathBuf::from(PROGRAM), PathBuf::from)
+}
