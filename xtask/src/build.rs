@@ -1,5 +1,6 @@
 //! Cargo, called for its effects: checks, tests, and the programs that go into a guest.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,6 +9,35 @@ use anyhow::{Context, Result, bail};
 
 /// Optimised a little: emulated machines are slow, and building must stay quick.
 const PROFILE: &str = "bed";
+
+/// Where in a package tests are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Tests {
+    /// A program of their own in `tests`.
+    Program(&'static str),
+    /// Beside the code of a library, those in this module.
+    Inside(&'static str),
+}
+
+// === impl Tests ===
+
+impl Tests {
+    /// What tells them from the others in their program.
+    pub(crate) fn filter(self) -> Option<&'static str> {
+        match self {
+            Self::Program(_) => None,
+            Self::Inside(module) => Some(module),
+        }
+    }
+}
+
+impl fmt::Display for Tests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program(name) | Self::Inside(name) => f.write_str(name),
+        }
+    }
+}
 
 /// Runs cargo in the workspace, its output on this terminal.
 pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
@@ -50,13 +80,18 @@ pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
     program(&["build", "--package", "kube-ipvs-bed", "--bin", name], name)
 }
 
-/// Builds a test program that needs a real kernel.
-pub(crate) fn test_program(package: &str, test: &str) -> Result<PathBuf> {
+/// Builds tests that need a real kernel.
+pub(crate) fn test_program(package: &str, tests: Tests) -> Result<PathBuf> {
     let feature = format!("{package}/kernel-tests");
-    program(
-        &["test", "--no-run", "--package", package, "--test", test, "--features", &feature],
-        test,
-    )
+    let mut arguments = vec!["test", "--no-run", "--package", package, "--features", &feature];
+    match tests {
+        Tests::Program(name) => arguments.extend(["--test", name]),
+        Tests::Inside(_) => arguments.push("--lib"),
+    }
+    match tests {
+        Tests::Program(name) => program(&arguments, name),
+        Tests::Inside(_) => program(&arguments, &package.replace('-', "_")),
+    }
 }
 
 /// Builds, and finds the executable in what cargo reports about it.

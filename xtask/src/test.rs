@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use crate::build;
+use crate::build::{self, Tests};
 use crate::licences;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
@@ -44,22 +44,23 @@ enum Tier {
     Bed,
 }
 
-/// A test binary that needs a real kernel.
+/// Tests that need a real kernel.
 #[derive(Debug, Clone, Copy)]
 struct Suite {
     package: &'static str,
-    test: &'static str,
+    tests: Tests,
     tier: Tier,
 }
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
-const SUITES: [Suite; 5] = [
-    Suite { package: "ipvs-rs", test: "kernel", tier: Tier::Kernel },
-    Suite { package: "ipset-netlink", test: "kernel", tier: Tier::Kernel },
-    Suite { package: "kube-ipvs", test: "kernel", tier: Tier::Kernel },
-    Suite { package: "kube-ipvs-bed", test: "plain", tier: Tier::Bed },
-    Suite { package: "kube-ipvs", test: "bed", tier: Tier::Bed },
+const SUITES: [Suite; 6] = [
+    Suite { package: "ipvs-rs", tests: Tests::Program("kernel"), tier: Tier::Kernel },
+    Suite { package: "ipset-netlink", tests: Tests::Program("kernel"), tier: Tier::Kernel },
+    Suite { package: "kube-ipvs", tests: Tests::Inside("kernel::rules"), tier: Tier::Kernel },
+    Suite { package: "kube-ipvs", tests: Tests::Program("bare"), tier: Tier::Kernel },
+    Suite { package: "kube-ipvs-bed", tests: Tests::Program("plain"), tier: Tier::Bed },
+    Suite { package: "kube-ipvs", tests: Tests::Program("bed"), tier: Tier::Bed },
 ];
 
 /// What a test program's closing lines say.
@@ -142,7 +143,7 @@ fn on_real_kernels(
     let first = *kernels.first().context("--kernel names none")?;
     let mut outcomes = Vec::new();
     for suite in suites {
-        let program = build::test_program(suite.package, suite.test)?;
+        let program = build::test_program(suite.package, suite.tests)?;
         let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
         for kernel in kernels {
             outcomes.push(on_kernel(*suite, *kernel, &program, &daemon, filter));
@@ -158,7 +159,7 @@ fn on_kernel(
     daemon: &Path,
     filter: Option<&str>,
 ) -> Outcome {
-    let name = format!("{} of {} on {kernel}", suite.test, suite.package);
+    let name = format!("{} {} on {kernel}", suite.package, suite.tests);
     announce(&name);
     let started = Instant::now();
     let mut guest = Guest {
@@ -171,7 +172,7 @@ fn on_kernel(
     guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
     // One at a time: the guest has one processor, and a test's timing is then its own.
     let mut arguments = vec!["--test-threads=1".to_owned()];
-    arguments.extend(filter.map(str::to_owned));
+    arguments.extend(filter.or(suite.tests.filter()).map(str::to_owned));
     let mut output = Tee::default();
     let broken = match guest.run(&program.to_string_lossy(), &arguments, &mut output) {
         Ok(Verdict::Exited(0)) => None,

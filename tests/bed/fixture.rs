@@ -1,0 +1,146 @@
+//! A cluster of two nodes with two pods each and a client outside, kube-ipvs in the first node.
+
+use std::net::IpAddr;
+use std::sync::Once;
+use std::time::Duration;
+
+use bed::{Cluster, ClusterSpec, Host, Manifests, Namespace, Protocol, Proxy, Question, Server};
+use bed::{Service, Tally, ask_many, eventually};
+
+/// What every pod listens on, with each protocol.
+pub(crate) const TARGET: u16 = 8080;
+/// How long a saved change may take until packets notice, on an emulated machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+static MODULES: Once = Once::new();
+
+/// The cluster, with servers in all pods, and a folder of manifests.
+pub(crate) struct Bed {
+    pub(crate) cluster: Cluster,
+    pub(crate) manifests: Manifests,
+    _servers: Vec<Server>,
+}
+
+// === impl Bed ===
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with(&ClusterSpec::default())
+    }
+
+    pub(crate) fn with(spec: &ClusterSpec) -> Self {
+        // What a node's other software has loaded already.
+        MODULES.call_once(|| {
+            let status = std::process::Command::new("modprobe")
+                .args(["-a", "sctp", "br_netfilter", "nf_conntrack"])
+                .status()
+                .unwrap();
+            assert!(status.success(), "modprobe: {status}");
+        });
+        let cluster = Cluster::build(spec).unwrap();
+        let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
+        let servers = cluster.pods().map(|pod| Server::start(pod, &ports).unwrap()).collect();
+        Self { cluster, manifests: Manifests::new().unwrap(), _servers: servers }
+    }
+
+    pub(crate) fn node(&self) -> &Namespace {
+        &self.cluster.node(1).unwrap().namespace
+    }
+
+    pub(crate) fn client(&self) -> &Namespace {
+        &self.cluster.client(1).unwrap().namespace
+    }
+
+    pub(crate) fn pod(&self, node: u8, pod: u8) -> &Host {
+        self.cluster.pod(node, pod).unwrap()
+    }
+
+    /// Starts kube-ipvs in the first node, and waits until it is in sync.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Proxy {
+        Proxy::start(self.node(), &self.manifests, arguments).unwrap()
+    }
+
+    /// What a tool prints in the first node.
+    pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> String {
+        self.node().command(program, arguments).unwrap()
+    }
+
+    /// `ipvsadm -Ln` of the first node.
+    pub(crate) fn virtual_servers(&self) -> String {
+        self.tool("ipvsadm", &["-Ln"])
+    }
+
+    /// The addresses on kube-ipvs0.
+    pub(crate) fn bound(&self) -> Vec<String> {
+        let text = self.tool("ip", &["-oneline", "addr", "show", "dev", "kube-ipvs0"]);
+        let words = text.lines().filter_map(|line| line.split_whitespace().nth(3));
+        let mut bound: Vec<String> =
+            words.filter(|address| !address.starts_with("fe80:")).map(str::to_owned).collect();
+        bound.sort();
+        bound
+    }
+
+    /// The entries of all sets of ours, as `SET ENTRY`.
+    pub(crate) fn entries(&self) -> Vec<String> {
+        let text = self.tool("ipset", &["save"]);
+        let lines = text.lines().filter_map(|line| line.strip_prefix("add "));
+        let mut entries: Vec<String> =
+            lines.filter(|line| line.starts_with("KUBE-")).map(str::to_owned).collect();
+        entries.sort();
+        entries
+    }
+
+    /// The rules of a family without counters and comments.
+    pub(crate) fn rules(&self, family: &str) -> String {
+        let text = self.tool(&format!("{family}-save"), &[]);
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split(" [").next().unwrap_or(line)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits until the target answers somebody's question, then asks `count` times.
+    pub(crate) fn ask(
+        &self,
+        from: &Namespace,
+        protocol: Protocol,
+        target: (IpAddr, u16),
+        count: usize,
+    ) -> Tally {
+        let question = Question::new(protocol, target);
+        self.wait_until(&format!("{protocol:?} {target:?} answers"), || {
+            bed::ask(from, question).is_ok()
+        });
+        ask_many(from, question, count)
+    }
+
+    /// Waits for something to become so, and shows the whole state if it does not.
+    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let outcome = eventually(PATIENCE, what, || {
+            if is_so() { Ok(()) } else { anyhow::bail!("it is not so") }
+        });
+        if let Err(error) = outcome {
+            panic!("{error:#}\n{}", self.cluster.dump());
+        }
+    }
+}
+
+/// An address from its text.
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A Service `web` with a cluster address of each family, port 80 of TCP to the pods' port.
+pub(crate) fn web<'a>(pods: impl IntoIterator<Item = &'a Host>) -> Service {
+    let mut service = Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, 80, TARGET);
+    service.cluster.push(ip("fd00:96::10"));
+    service.pods(pods)
+}
+
+/// Shows the tally when the servers' shares are not these.
+#[track_caller]
+pub(crate) fn assert_shares(tally: &Tally, expected: &[(&str, usize)]) {
+    let expected = expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    assert_eq!(tally.by_server(), expected, "{tally}");
+    assert_eq!(tally.refused(), 0, "{tally}");
+}

@@ -1,0 +1,102 @@
+//! What the node around it is like: its own ports, IPv6 switched off, missing privileges.
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use bed::{ClusterSpec, Protocol, Proxy, Question, Refusal, Server, Service};
+
+use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
+
+#[test]
+fn a_host_port_is_not_reachable_through_a_service_address() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let sockets: [SocketAddr; 2] = [(ip("0.0.0.0"), 2222).into(), (ip("::"), 2222).into()];
+    let listening = sockets.map(|socket| (Protocol::Tcp, socket));
+    let _daemon = Server::bind(bed.node(), "sshd", &listening).unwrap();
+    let _proxy = bed.start(&[]);
+    for (node, service) in [("192.168.0.11", "10.96.0.10"), ("fd00:192::11", "fd00:96::10")] {
+        for from in [bed.client(), &bed.pod(1, 2).namespace, &bed.pod(1, 1).namespace] {
+            let tally = bed.ask(from, Protocol::Tcp, (ip(node), 2222), 1);
+            assert_shares(&tally, &[("sshd", 1)]);
+            let through_service = bed::ask(from, Question::tcp((ip(service), 2222)));
+            assert_eq!(through_service, Err(Refusal::Refused), "{service}");
+        }
+        assert_shares(
+            &bed.ask(bed.client(), Protocol::Tcp, (ip(service), 80), 1),
+            &[("pod1-1", 1)],
+        );
+    }
+}
+
+#[test]
+fn a_service_without_endpoints_refuses_at_once() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([])).unwrap();
+    let _proxy = bed.start(&[]);
+    for target in ["10.96.0.10", "fd00:96::10"] {
+        let outcome = bed::ask(bed.client(), Question::tcp((ip(target), 80)));
+        assert_eq!(outcome, Err(Refusal::Refused), "{target}");
+    }
+}
+
+#[test]
+fn without_ipv6_there_is_ipv4() {
+    let bed = Bed::with(&ClusterSpec { ipv6: false, ..ClusterSpec::default() });
+    let service = Service::new("web", ip("10.96.0.10"))
+        .port(Protocol::Tcp, 80, TARGET)
+        .pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    bed.manifests.apply(&service).unwrap();
+    let proxy = bed.start(&[]);
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 4);
+    assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+    assert!(!bed.tool("ipset", &["list", "-n"]).contains("KUBE-6-"));
+    let log = proxy.stop().unwrap();
+    assert!(log.contains("IPv6"), "it says so:\n{log}");
+}
+
+#[test]
+fn node_ports_follow_the_nodes_addresses() {
+    let bed = Bed::new();
+    let service = Service::new("ports", ip("10.96.0.60"))
+        .node_port(Protocol::Tcp, 80, TARGET, 30_200)
+        .pods([bed.pod(1, 1)]);
+    bed.manifests.apply(&service).unwrap();
+    let _proxy = bed.start(&[]);
+    let extra = "192.168.0.77";
+    assert!(!bed.virtual_servers().contains(extra));
+    bed.tool("ip", &["addr", "add", "192.168.0.77/24", "dev", "eth0"]);
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(extra), 30_200), 2);
+    assert_shares(&tally, &[("pod1-1", 2)]);
+    bed.tool("ip", &["addr", "del", "192.168.0.77/24", "dev", "eth0"]);
+    bed.wait_until("its node port is gone", || !bed.virtual_servers().contains(extra));
+}
+
+#[test]
+fn without_the_capability_it_says_which_and_ends() {
+    let bed = Bed::new();
+    let program = std::env::var("KUBE_IPVS").unwrap();
+    let mut command = Command::new(program);
+    command
+        .arg("--manifests")
+        .arg(bed.manifests.path())
+        .uid(65_534)
+        .gid(65_534)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = bed.node().enter(|| command.output().unwrap()).unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_in_words() {
+    let bed = Bed::new();
+    let folder = bed.manifests.path().to_owned();
+    std::fs::remove_dir(&folder).unwrap();
+    let (status, log) = Proxy::run_to_its_end(bed.node(), &bed.manifests, &[]).unwrap();
+    assert!(!status.success());
+    assert!(log.contains(&folder.display().to_string()), "{log}");
+}

@@ -1,0 +1,12 @@
+//! Nodes, pods and clients, real traffic, the real program, on a real kernel with IPVS.
+//!
+//! `cargo xtask test --tier bed` builds this and runs it in a virtual machine. What is asserted is
+//! what packets do and what the usual tools show, never what the program says of itself.
+
+mod affinity;
+mod balance;
+mod drain;
+mod fixture;
+mod host;
+mod masquerade;
+mod ownership;

@@ -1,0 +1,106 @@
+//! The pod sees the right source address: masquerading happens exactly when it should.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use bed::{Namespace, Protocol, Service, Tally};
+
+use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
+
+const CLUSTER: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
+
+fn sources(tally: &Tally) -> BTreeSet<IpAddr> {
+    assert_eq!(tally.refused(), 0, "{tally}");
+    tally.sources()
+}
+
+fn set(texts: &[&str]) -> BTreeSet<IpAddr> {
+    texts.iter().map(|text| ip(text)).collect()
+}
+
+/// The sources that the pod `pod1-1` sees for both families of cluster addresses.
+fn seen(bed: &Bed, from: &Namespace) -> BTreeSet<IpAddr> {
+    let tallies = CLUSTER.map(|target| bed.ask(from, Protocol::Tcp, (ip(target), 80), 2));
+    tallies.iter().flat_map(sources).collect()
+}
+
+#[test]
+fn a_cluster_address_masquerades_what_is_not_local_pod_traffic() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let node = "apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\nspec:\n  podCIDRs:\n  - \
+                10.244.1.0/24\n  - fd00:244:1::/64\n";
+    bed.manifests.write("node.yaml", node).unwrap();
+    let pod = set(&["10.244.1.12", "fd00:244:1::12"]);
+    let bridge = set(&["10.244.1.1", "fd00:244:1::1"]);
+    let client = set(&["192.168.0.100", "fd00:192::100"]);
+    let cases: [(&[&str], &BTreeSet<IpAddr>, &BTreeSet<IpAddr>); 6] = [
+        (&["--cluster-cidr=10.244.0.0/16,fd00:244::/32"], &pod, &bridge),
+        (&["--detect-local-mode=NodeCIDR"], &pod, &bridge),
+        (&["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=cni0"], &pod, &bridge),
+        (
+            &["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=cni"],
+            &pod,
+            &bridge,
+        ),
+        // Nothing is known of local traffic: nothing is masqueraded, unless everything is.
+        (&["--detect-local-mode=ClusterCIDR"], &pod, &client),
+        (&["--masquerade-all"], &bridge, &bridge),
+    ];
+    for (arguments, from_pod, from_outside) in cases {
+        let proxy = bed.start(arguments);
+        assert_eq!(&seen(&bed, &bed.pod(1, 2).namespace), from_pod, "a pod, {arguments:?}");
+        assert_eq!(&seen(&bed, bed.client()), from_outside, "a client, {arguments:?}");
+        proxy.stop().unwrap();
+    }
+}
+
+#[test]
+fn external_frontends_masquerade_everybody() {
+    let bed = Bed::new();
+    let mut service = Service::new("public", ip("10.96.0.40"))
+        .node_port(Protocol::Tcp, 80, TARGET, 30_090)
+        .node_port(Protocol::Sctp, 80, TARGET, 30_091)
+        .pods([bed.pod(1, 1)]);
+    service.external = vec![ip("198.51.100.8")];
+    service.load_balancer = vec![ip("203.0.113.8")];
+    bed.manifests.apply(&service).unwrap();
+    let _proxy = bed.start(&[]);
+    let bridge = set(&["10.244.1.1"]);
+    for from in [bed.client(), &bed.pod(1, 2).namespace] {
+        for (protocol, target, port) in [
+            (Protocol::Tcp, "198.51.100.8", 80),
+            (Protocol::Tcp, "203.0.113.8", 80),
+            (Protocol::Tcp, "192.168.0.11", 30_090),
+            (Protocol::Sctp, "192.168.0.11", 30_091),
+        ] {
+            let tally = bed.ask(from, protocol, (ip(target), port), 2);
+            assert_eq!(sources(&tally), bridge, "{target}: {tally}");
+        }
+    }
+}
+
+#[test]
+fn another_masquerade_bit_is_another_mark_and_works_the_same() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let _proxy = bed.start(&["--iptables-masquerade-bit", "20"]);
+    assert!(bed.rules("iptables").contains("0x100000/0x100000"), "{}", bed.rules("iptables"));
+    assert_eq!(seen(&bed, bed.client()), set(&["10.244.1.1", "fd00:244:1::1"]));
+}
+
+#[test]
+fn a_pod_reaches_itself_through_its_service() {
+    let bed = Bed::new();
+    let mut service = web([bed.pod(1, 1)]);
+    service = service.port(Protocol::Udp, 80, TARGET).port(Protocol::Sctp, 80, TARGET);
+    bed.manifests.apply(&service).unwrap();
+    let _proxy = bed.start(&[]);
+    for (target, bridge) in CLUSTER.into_iter().zip(["10.244.1.1", "fd00:244:1::1"]) {
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+            let tally = bed.ask(&bed.pod(1, 1).namespace, protocol, (ip(target), 80), 3);
+            assert_shares(&tally, &[("pod1-1", 3)]);
+            assert_eq!(sources(&tally), set(&[bridge]), "{protocol:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! From nothing, or from what a former run left, to a kernel in sync.
+
+use std::time::Duration;
+
+use kube_ipvs::reconcile::Pace;
+use plan::model::{ObjectName, Protocol};
+use plan::op::{Op, Phase};
+use tokio::time::Instant;
+
+use crate::world::{World, frontend, slice, tcp};
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_or_read_before_the_source_is_complete() {
+    let mut world = World::new();
+    world.feed(&[tcp(1, &[1])]).await;
+    world.taken().await;
+    // A kernel that changes its addresses meanwhile is no reason either.
+    world.addresses.send_modify(|count| *count += 1);
+    world.feed(&[tcp(2, &[1])]).await;
+    world.taken().await;
+    assert_eq!(world.fake.readings(), 0);
+    assert_eq!(world.fake.take_log(), []);
+    world.complete().await;
+    assert_eq!(world.fake.readings(), 1);
+    let log = world.fake.take_log();
+    assert_eq!(log.first(), Some(&Op::CreateLink));
+    assert_eq!(log.len() as u64, world.now().operations);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_foundation_comes_first_then_the_api_server_then_the_rest_by_phases() {
+    let mut world = World::new();
+    let (mut api_server, _) = tcp(9, &[]);
+    api_server.name = ObjectName::new("default", "kubernetes");
+    let endpoints = slice(&api_server, &[9]);
+    world.feed(&[tcp(1, &[1]), (api_server, endpoints), tcp(2, &[2])]).await;
+    world.complete().await;
+    let log = world.fake.take_log();
+    let is_rest = |op: &Op| {
+        let text = op.to_string();
+        !op.is_foundation() && !text.contains("10.96.0.9")
+    };
+    let first = log.iter().position(is_rest).unwrap();
+    let (early, rest) = log.split_at(first);
+    assert!(rest.iter().all(is_rest), "{rest:?}");
+    let phases = |ops: &[Op]| ops.iter().map(Op::phase).collect::<Vec<Phase>>();
+    assert!(phases(early).is_sorted() && phases(rest).is_sorted());
+    let server = frontend(9, Protocol::Tcp);
+    assert!(early.iter().any(|op| matches!(op, Op::AddRealServer(of, _) if *of == server)));
+    assert!(early.contains(&Op::BindAddress(server.address)));
+    assert!(!rest.is_empty());
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_former_run_left_is_adopted_without_a_write() {
+    let services = [tcp(1, &[1, 2]), tcp(2, &[3])];
+    let former = World::in_sync(&services).await;
+    let before = former.fake.actual();
+    let mut world = World::on(former.fake.clone(), Pace::default());
+    world.feed(&services).await;
+    world.complete().await;
+    assert_eq!(world.fake.take_log(), []);
+    assert_eq!(world.fake.actual(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_longer_wished_for_goes_at_the_first_comparison() {
+    let former = World::in_sync(&[tcp(1, &[1]), tcp(2, &[3])]).await;
+    let mut world = World::on(former.fake.clone(), Pace::default());
+    drop(former);
+    world.feed(&[tcp(1, &[1])]).await;
+    world.complete().await;
+    assert!(!world.fake.take_log().is_empty());
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_that_cannot_be_read_at_the_start_is_tried_again_and_not_written_to() {
+    let mut world = World::new();
+    world.fake.fail_readings(3);
+    world.feed(&[tcp(1, &[1])]).await;
+    world.say_complete().await;
+    let started = Instant::now();
+    world.until("failing", |status, _| status.failed_readings == 1).await;
+    // What comes now has nothing to rest on yet.
+    world.feed(&[tcp(2, &[1])]).await;
+    world.until("failed", |status, _| status.failed_readings == 3).await;
+    assert_eq!(world.fake.take_log(), []);
+    assert!(!world.now().in_sync_once);
+    world.until("in sync", |status, _| status.in_sync_once).await;
+    assert!(started.elapsed() >= Duration::from_secs(15));
+    assert_eq!((world.now().failures, world.now().drift_repaired), (0, 0));
+    world.assert_converged(&[]);
+}

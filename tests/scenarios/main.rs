@@ -1,0 +1,16 @@
+//! The real event loop against a kernel in memory, with faults on demand.
+//!
+//! Time is paused, and no test sleeps or sets a time limit: the only timers are the event loop's
+//! own, so the clock moves only while the loop has nothing to do. A test waits for what it wants
+//! to see by following the loop's status.
+
+// Clippy takes it for a test only if it says so.
+#![cfg(test)]
+
+mod changes;
+mod drain;
+mod drift;
+mod first_sync;
+mod random;
+mod refusals;
+mod world;

@@ -1,0 +1,145 @@
+//! What the kernel refuses, or does without saying so.
+
+use std::time::Duration;
+
+use kube_ipvs::kernel::RefusalClass;
+use plan::event::Event;
+use plan::model::Protocol;
+use plan::op::{Op, Subject};
+use tokio::time::Instant;
+
+use crate::world::{World, frontend, real_server, tcp};
+
+/// Whether an operation puts the first Service's virtual server there.
+fn creates_first(op: &Op) -> bool {
+    matches!(op, Op::CreateVirtualServer(of, _) if *of == frontend(1, Protocol::Tcp))
+}
+
+/// Follows the refusals of one subject: the seconds between them, and from the last one to success.
+async fn delays(world: &mut World, refusals: u32) -> Vec<u64> {
+    let mut seconds = Vec::new();
+    let mut last = Instant::now();
+    for _ in 1..refusals {
+        let failures = world.now().failures;
+        world.until("tried again", |status, _| status.failures > failures).await;
+        seconds.push(last.elapsed().as_secs());
+        assert_eq!(world.now().owed, 1);
+        last = Instant::now();
+    }
+    world.until("in order", |status, _| status.owed == 0).await;
+    seconds.push(last.elapsed().as_secs());
+    seconds
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_virtual_server_stays_owed_and_harms_no_other() {
+    let mut world = World::in_sync(&[]).await;
+    world.fake.refuse(4, RefusalClass::NotSupported, creates_first);
+    world.feed(&[tcp(1, &[1]), tcp(2, &[2])]).await;
+    world.until("owed", |status, _| status.owed == 1).await;
+    let second = frontend(2, Protocol::Tcp);
+    world.until("the other", |_, actual| real_server(actual, &second, 2).is_some()).await;
+    assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
+    assert_eq!(world.fake.readings(), 1);
+    world.compared().await;
+    assert_eq!(world.now().drift_repaired, 0);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_for_which_a_set_has_no_room_stays_owed() {
+    let mut world = World::in_sync(&[]).await;
+    let first = frontend(1, Protocol::Tcp);
+    let concerns =
+        move |op: &Op| matches!(op, Op::AddEntry(_, e) if e.address() == Some(first.address));
+    world.fake.refuse(2, RefusalClass::SetFull, concerns);
+    world.feed(&[tcp(1, &[1])]).await;
+    world.until("owed", |status, _| status.owed > 0).await;
+    world.until("in order", |status, _| status.owed == 0).await;
+    assert_eq!(world.now().failures, 2);
+    assert_eq!(world.fake.readings(), 1);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_are_made_good_by_a_second_look() {
+    let mut world = World::in_sync(&[]).await;
+    let started = Instant::now();
+    world.fake.lose_answers(usize::MAX, |op| matches!(op, Op::CreateVirtualServer(..)));
+    world.fake.lose_answers(1, |op| matches!(op, Op::AddEntry(..)));
+    world.feed(&[tcp(1, &[1]), tcp(2, &[2])]).await;
+    world.until("lost", |status, _| status.failures >= 3).await;
+    world.until("in order", |status, _| status.owed == 0).await;
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.fake.readings(), 1);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_for_which_the_interface_is_missing_mends_everything() {
+    let mut world = World::in_sync(&[tcp(1, &[1])]).await;
+    world.fake.disturb(|actual| {
+        actual.link = false;
+        actual.addresses.clear();
+    });
+    let started = Instant::now();
+    world.feed(&[tcp(2, &[2])]).await;
+    world.until("mended", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.fake.readings(), 2);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_surprise_does_not_make_an_unreadable_kernel_busy() {
+    let mut world = World::in_sync(&[tcp(1, &[1])]).await;
+    world.fake.disturb(|actual| {
+        actual.link = false;
+        actual.addresses.clear();
+    });
+    world.fake.fail_readings(3);
+    let started = Instant::now();
+    world.feed(&[tcp(2, &[2])]).await;
+    world.until("mended", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    assert_eq!(world.now().failed_readings, 3);
+    assert!(started.elapsed() >= Duration::from_secs(15), "{:?}", started.elapsed());
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_virtual_server_that_could_not_be_removed_is_not_taken_for_a_foreign_one() {
+    let (service, endpoints) = tcp(1, &[1]);
+    let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
+    // The comparison comes before the fourth attempt, when nothing tells any more whose it is.
+    world.fake.refuse(5, RefusalClass::Exhausted, |op| matches!(op, Op::RemoveVirtualServer(_)));
+    world.send(Event::ServiceRemoved(service.name)).await;
+    world.until("owed", |status, _| status.owed == 1).await;
+    world.compared().await;
+    world
+        .until("removed", |status, actual| {
+            assert!(status.owed == 1 || actual.virtual_servers.is_empty(), "forgotten");
+            status.owed == 0
+        })
+        .await;
+    assert_eq!(world.now().drift_repaired, 0);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
+    let (service, endpoints) = tcp(1, &[1]);
+    let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
+    let subject = Subject::VirtualServer(frontend(1, Protocol::Tcp));
+    world.fake.disturb(|actual| {
+        for server in actual.virtual_servers.values_mut() {
+            server.real_servers.values_mut().for_each(|it| it.connections = 1);
+        }
+    });
+    // Pod 1 drains, which every second look writes anew; pod 2 is refused.
+    world.fake.refuse(4, RefusalClass::Exhausted, move |op| {
+        op.subject() == subject && matches!(op, Op::AddRealServer(..))
+    });
+    world.apply_slice(crate::world::slice(&service, &[2])).await;
+    world.until("owed", |status, _| status.owed == 1).await;
+    assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
+}

@@ -1,0 +1,234 @@
+//! A node with a kernel in memory, the running event loop, and objects to feed it with.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::worker::KernelHandle;
+use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
+use plan::actual::{Actual, ActualRealServer};
+use plan::event::Event;
+use plan::kernel::Frontend;
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
+    ServicePort, SlicePort, TrafficPolicy,
+};
+use plan::op::Op;
+use plan::planner::Planner;
+use plan::settings::Settings;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// What a wait may take on the paused clock. Readings move it on, so that every wait ends.
+const PATIENCE: Duration = Duration::from_secs(48 * 3_600);
+
+pub(crate) const NODE_ADDRESS: [u8; 4] = [192, 0, 2, 11];
+
+pub(crate) struct World {
+    pub(crate) fake: Fake,
+    pub(crate) status: watch::Receiver<Status>,
+    pub(crate) addresses: watch::Sender<u64>,
+    inputs: Option<mpsc::Sender<Input>>,
+    /// The same input, for a planner that never saw a kernel.
+    shadow: Planner,
+}
+
+// === impl World ===
+
+impl World {
+    /// A node with an empty kernel.
+    pub(crate) fn new() -> Self {
+        let local_addresses = [IpAddr::from(NODE_ADDRESS), IpAddr::from([127, 0, 0, 1])].into();
+        Self::on(Fake::new(Actual { local_addresses, ..Actual::default() }), Pace::default())
+    }
+
+    /// The event loop on this kernel; it knows no input yet.
+    pub(crate) fn on(fake: Fake, pace: Pace) -> Self {
+        let kernel = KernelHandle::start(fake.clone()).unwrap();
+        let reconciler = Reconciler::new(Planner::new(settings()), kernel, pace).unwrap();
+        let (inputs, inbox) = mpsc::channel(16);
+        let (addresses, changes) = watch::channel(0);
+        let status = reconciler.status();
+        tokio::spawn(reconciler.run(inbox, Some(changes), std::future::pending()));
+        let inputs = Some(inputs);
+        Self { fake, status, addresses, inputs, shadow: Planner::new(settings()) }
+    }
+
+    /// A node in sync with these Services, each with these endpoints; the log is empty.
+    pub(crate) async fn in_sync(services: &[(Service, EndpointSlice)]) -> Self {
+        let mut world = Self::new();
+        world.feed(services).await;
+        world.complete().await;
+        world.fake.take_log();
+        world
+    }
+
+    pub(crate) async fn feed(&mut self, services: &[(Service, EndpointSlice)]) {
+        for (service, slice) in services {
+            self.send(Event::ServiceApplied(Box::new(service.clone()))).await;
+            self.send(Event::SliceApplied(Box::new(slice.clone()))).await;
+        }
+    }
+
+    pub(crate) async fn send(&mut self, event: Event) {
+        self.shadow.apply(event.clone());
+        let inputs = self.inputs.as_ref().unwrap();
+        inputs.send(Input::Change(event)).await.unwrap();
+    }
+
+    pub(crate) async fn apply_slice(&mut self, slice: EndpointSlice) {
+        self.send(Event::SliceApplied(Box::new(slice))).await;
+    }
+
+    /// Says that the source is complete, without waiting.
+    pub(crate) async fn say_complete(&self) {
+        self.inputs.as_ref().unwrap().send(Input::Complete).await.unwrap();
+    }
+
+    /// Says that the source is complete, and waits for the first comparison.
+    pub(crate) async fn complete(&mut self) {
+        self.say_complete().await;
+        self.until("in sync", |status, _| status.in_sync_once).await;
+    }
+
+    pub(crate) fn end_source(&mut self) {
+        self.inputs = None;
+    }
+
+    /// Waits until everything that was sent has been taken by the loop.
+    pub(crate) async fn taken(&self) {
+        let inputs = self.inputs.as_ref().unwrap();
+        while inputs.capacity() < inputs.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until the status, or the kernel at a change of the status, is like this.
+    pub(crate) async fn until(&mut self, what: &str, like: impl Fn(&Status, &Actual) -> bool) {
+        let started = Instant::now();
+        loop {
+            let status = *self.status.borrow_and_update();
+            if like(&status, &self.fake.actual()) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "still not {what}: {status:?}");
+            self.status.changed().await.unwrap();
+        }
+    }
+
+    /// Waits for the next comparison of everything: by then, all that was due was done.
+    pub(crate) async fn compared(&mut self) {
+        let readings = self.now().readings;
+        self.until("compared", |status, _| status.readings > readings).await;
+    }
+
+    pub(crate) fn now(&self) -> Status {
+        *self.status.borrow()
+    }
+
+    /// Asserts that the kernel is as a planner wants it that has seen the input only, and has no
+    /// virtual servers but the desired ones and `foreign`.
+    pub(crate) fn assert_converged(&mut self, foreign: &[Frontend]) {
+        let actual = self.fake.actual();
+        let local = actual.local_addresses.iter().copied().collect();
+        self.shadow.apply(Event::LocalAddresses(local));
+        self.shadow.plan();
+        assert_eq!(self.shadow.diff(&actual), []);
+        let mut expected: Vec<_> = self.shadow.desired().frontends().chain(foreign).collect();
+        let mut found: Vec<_> = actual.virtual_servers.keys().collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected);
+    }
+}
+
+fn settings() -> Settings {
+    Settings { families: vec![Family::V4], ..Settings::new("node-1") }
+}
+
+/// A Service of type ClusterIP, `10.96.x.y:80`, named after its number.
+pub(crate) fn service(number: u16, protocol: Protocol) -> Service {
+    Service {
+        name: ObjectName::new("ns", format!("s{number}")),
+        created: 7,
+        kind: ServiceKind::ClusterIp,
+        cluster_v4: Some(cluster_address(number)),
+        cluster_v6: None,
+        external: Vec::new(),
+        load_balancer: Vec::new(),
+        source_ranges: Vec::new(),
+        affinity: None,
+        external_policy: TrafficPolicy::Cluster,
+        internal_policy: TrafficPolicy::Cluster,
+        health_check_node_port: None,
+        ports: vec![ServicePort { name: "p".into(), protocol, port: port(80), node_port: None }],
+    }
+}
+
+/// The same as a NodePort Service.
+pub(crate) fn node_port_service(number: u16, node_port: u16) -> Service {
+    let mut service = service(number, Protocol::Tcp);
+    service.kind = ServiceKind::NodePort;
+    service.ports[0].node_port = Some(port(node_port));
+    service
+}
+
+/// The endpoints of a Service: pods of another node, `10.244.0.x:8080`.
+pub(crate) fn slice(service: &Service, pods: &[u8]) -> EndpointSlice {
+    let endpoint = |pod: &u8| Endpoint {
+        address: IpAddr::from([10, 244, 0, *pod]),
+        conditions: Conditions::default(),
+        node: Some("node-2".into()),
+        hints: None,
+    };
+    EndpointSlice {
+        name: service.name.clone(),
+        service: service.name.clone(),
+        family: Family::V4,
+        ports: vec![SlicePort {
+            name: "p".into(),
+            protocol: service.ports[0].protocol,
+            port: port(8080),
+        }],
+        endpoints: pods.iter().map(endpoint).collect(),
+    }
+}
+
+/// A TCP Service with these endpoints.
+pub(crate) fn tcp(number: u16, pods: &[u8]) -> (Service, EndpointSlice) {
+    let service = service(number, Protocol::Tcp);
+    let slice = slice(&service, pods);
+    (service, slice)
+}
+
+/// A UDP Service with these endpoints.
+pub(crate) fn udp(number: u16, pods: &[u8]) -> (Service, EndpointSlice) {
+    let service = service(number, Protocol::Udp);
+    let slice = slice(&service, pods);
+    (service, slice)
+}
+
+pub(crate) fn frontend(number: u16, protocol: Protocol) -> Frontend {
+    Frontend { address: cluster_address(number).into(), protocol, port: 80 }
+}
+
+/// A real server as the kernel has it.
+pub(crate) fn real_server(actual: &Actual, of: &Frontend, pod: u8) -> Option<ActualRealServer> {
+    let socket = (IpAddr::from([10, 244, 0, pod]), 8080).into();
+    actual.virtual_servers.get(of)?.real_servers.get(&socket).copied()
+}
+
+/// The operations in words.
+pub(crate) fn words(ops: &[Op]) -> Vec<String> {
+    ops.iter().map(ToString::to_string).collect()
+}
+
+fn cluster_address(number: u16) -> Ipv4Addr {
+    let [high, low] = number.to_be_bytes();
+    [10, 96, high, low].into()
+}
+
+fn port(port: u16) -> NonZeroU16 {
+    NonZeroU16::new(port).unwrap()
+}
