@@ -23,7 +23,6 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
-use plan::actual::Actual;
 use plan::event::Event;
 use plan::layer::InvalidLayerSettings;
 use plan::model::ServiceName;
@@ -81,12 +80,12 @@ pub struct Reconciler {
 }
 
 /// What operations were computed from.
-#[derive(Debug, Clone, Copy)]
-enum Basis<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Basis {
     /// The difference between what was and what is now wished for.
     Plan,
     /// The difference between a reading of the kernel and what is wished for.
-    Reading(&'a Actual),
+    Reading,
     /// A second look at some subjects.
     SecondLook,
 }
@@ -189,7 +188,7 @@ impl Reconciler {
         if !self.complete {
             return far;
         }
-        let write = self.planner.is_dirty().then_some(self.next_write);
+        let write = self.may_write().then_some(self.next_write);
         [Some(self.next_reading), write, self.ledger.next_due(), self.drain.next_check()]
             .into_iter()
             .flatten()
@@ -205,11 +204,17 @@ impl Reconciler {
         if Instant::now() >= self.next_reading {
             return self.compare().await;
         }
-        if self.planner.is_dirty() && Instant::now() >= self.next_write {
+        if self.may_write() && Instant::now() >= self.next_write {
             self.write_changes().await?;
         }
         self.second_looks().await?;
         self.check_draining().await
+    }
+
+    /// Whether there is something to write by itself. Before the first comparison there is not:
+    /// what it would rest on may not be there.
+    fn may_write(&self) -> bool {
+        self.status.borrow().in_sync_once && self.planner.is_dirty()
     }
 
     // --- the three ways to the kernel ---
@@ -234,6 +239,10 @@ impl Reconciler {
             Ok(actual) => actual,
             Err(error) => {
                 self.reading_failed(&error);
+                // What is due waits for that reading too, or it would ask for one at once.
+                for subject in self.ledger.due(Instant::now()) {
+                    self.ledger.postpone(&subject, self.next_reading);
+                }
                 return Ok(());
             }
         };
@@ -249,19 +258,28 @@ impl Reconciler {
                 ops.push(rules);
             }
         }
+        let owed: Vec<Subject> = self.ledger.iter().map(|(subject, _)| *subject).collect();
+        let known: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+        let wanted = owed.iter().copied().chain(planned.iter().map(Op::subject));
+        for subject in wanted.filter(|s| !known.contains(s)).collect::<HashSet<_>>() {
+            // One that is to be removed may have lost what tells the comparison that it is ours.
+            if let Subject::VirtualServer(frontend) = subject {
+                let found = actual.virtual_servers.get(&frontend);
+                ops.extend(self.planner.repair(&frontend, found));
+            }
+        }
+        let ops = self.drain.rewrite(ops, Some(&actual), Instant::now());
+        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
         if first {
             info!(changes = ops.len(), "first comparison with the kernel");
-        } else if !ops.is_empty() {
-            warn!(changes = ops.len(), "the kernel was not as we left it, mending it");
-            self.status.send_modify(|status| status.drift_repaired += ops.len() as u64);
+        } else {
+            self.count_drift(&ops, &planned);
         }
         // What is still wrong is in the difference, and is noted again if it fails again.
-        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let owed: Vec<Subject> = self.ledger.iter().map(|(subject, _)| *subject).collect();
         for subject in owed.iter().filter(|subject| !wrong.contains(subject)) {
             self.settle(subject);
         }
-        self.carry_out(ops, Basis::Reading(&actual)).await?;
+        self.carry_out(ops, Basis::Reading).await?;
         let now = Instant::now();
         self.next_reading = now + self.pace.sync_period;
         self.next_write = now + self.pace.min_sync_period;
@@ -314,6 +332,17 @@ impl Reconciler {
 
     // --- smaller things ---
 
+    /// Counts what others changed: neither what we could not write ourselves, nor what is new.
+    fn count_drift(&self, ops: &[Op], planned: &[Op]) {
+        let new: HashSet<Subject> = planned.iter().map(Op::subject).collect();
+        let subjects = ops.iter().map(Op::subject);
+        let drift = subjects.filter(|s| !self.ledger.owes(s) && !new.contains(s)).count();
+        if drift > 0 {
+            warn!(changes = drift, "the kernel was not as we left it, mending it");
+            self.status.send_modify(|status| status.drift_repaired += drift as u64);
+        }
+    }
+
     /// What makes an entry or an address as it is wished for.
     fn as_wished(&self, subject: Subject) -> Option<Op> {
         let desired = self.planner.desired();
@@ -353,14 +382,14 @@ impl Reconciler {
 
     /// Sends operations to the kernel: what everything rests on and the API server's own service
     /// first, since without it nothing on this node can follow the cluster; then the rest.
-    async fn carry_out(&mut self, ops: Vec<Op>, basis: Basis<'_>) -> Result<(), WorkerGone> {
+    async fn carry_out(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        let actual = match basis {
-            Basis::Reading(actual) => Some(actual),
-            Basis::Plan | Basis::SecondLook => None,
+        // A comparison knows which real servers are quiet already, and has done this.
+        let mut ops = match basis {
+            Basis::Reading => ops,
+            Basis::Plan | Basis::SecondLook => self.drain.rewrite(ops, None, now),
         };
-        let mut ops = self.drain.rewrite(ops, actual, now);
-        if matches!(basis, Basis::Plan) {
+        if basis == Basis::Plan {
             // What is owed starts from a state that is not known; it is looked at again instead.
             let ledger = &mut self.ledger;
             ops.retain(|op| {
@@ -391,32 +420,31 @@ impl Reconciler {
         &mut self,
         ops: Vec<Op>,
         results: Vec<Result<(), Refusal>>,
-        basis: Basis<'_>,
+        basis: Basis,
         started: Instant,
     ) {
         let now = Instant::now();
-        let (total, mut failed) = (ops.len(), 0);
-        let mut refused = Vec::new();
-        for (op, result) in ops.into_iter().zip(results) {
-            match result {
-                Ok(()) => {
-                    debug!("{op}");
-                    if !matches!(basis, Basis::Plan) {
-                        self.settle(&op.subject());
-                    }
-                }
-                Err(refusal) => refused.push((op, refusal)),
-            }
-        }
+        let total = ops.len();
+        let (done, refused): (Vec<_>, Vec<_>) =
+            ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
+        let failed = refused.len();
         let mut noted = HashSet::new();
-        for (op, refusal) in refused {
-            failed += 1;
+        for (op, result) in refused {
             // The first failure explains those that follow from it on the same subject.
-            if noted.insert(op.subject()) {
+            if let Err(refusal) = result
+                && noted.insert(op.subject())
+            {
                 let text = format!("{op}: {refusal}");
                 if self.ledger.record(op, refusal, now) {
                     warn!("{text}");
                 }
+            }
+        }
+        for (op, _) in done {
+            debug!("{op}");
+            // A subject is in order only if all of what it needed was done.
+            if basis != Basis::Plan && !noted.contains(&op.subject()) {
+                self.settle(&op.subject());
             }
         }
         info!(
@@ -427,7 +455,7 @@ impl Reconciler {
         );
         self.status.send_modify(|status| {
             status.operations += total as u64;
-            status.failures += failed;
+            status.failures += failed as u64;
             status.owed = self.ledger.len();
         });
     }

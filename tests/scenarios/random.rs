@@ -81,15 +81,14 @@ async fn step(world: &mut World, numbers: &mut Numbers, faulty: &Arc<AtomicBool>
     match numbers.below(10) {
         0 => {
             let (class, one_in) = (CLASSES[numbers.below(CLASSES.len())], 1 + numbers.below(4));
-            let (faulty, mut dice) = (faulty.clone(), numbers.below(usize::MAX >> 33));
-            // Whether an operation is concerned is as random as everything else.
+            let (faulty, times) = (faulty.clone(), 1 + numbers.below(8));
+            // Any rule will do that picks some operations and not others.
             let kind = move |op: &plan::op::Op| op.to_string().len() % one_in == 0;
-            dice %= 8;
             let concerns = move |op: &plan::op::Op| faulty.load(Ordering::Relaxed) && kind(op);
             if class == RefusalClass::AnswerLost {
-                world.fake.lose_answers(1 + dice, concerns);
+                world.fake.lose_answers(times, concerns);
             } else {
-                world.fake.refuse(1 + dice, class, concerns);
+                world.fake.refuse(times, class, concerns);
             }
         }
         1 => world.fake.fail_readings(numbers.below(3)),
