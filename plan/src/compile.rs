@@ -22,9 +22,7 @@ use crate::endpoints::{Candidate, FrontendClass, Request, candidates};
 use crate::facts::NodeFacts;
 use crate::fragment::{Claim, Fragment};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
-use crate::model::{
-    EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort, TrafficPolicy,
-};
+use crate::model::{EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort};
 use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
@@ -66,14 +64,6 @@ pub fn compile(
         compiler.family(*family);
     }
     compiler.finish()
-}
-
-/// Whether the external frontends are for this node's endpoints. The policy says nothing where
-/// there are none by type: a load balancer's addresses may outlive the type LoadBalancer.
-#[must_use]
-pub fn is_external_policy_local(service: &Service) -> bool {
-    service.external_policy == TrafficPolicy::Local
-        && (service.kind != ServiceKind::ClusterIp || !service.external.is_empty())
 }
 
 struct Compiler<'a> {
@@ -178,7 +168,7 @@ impl Compiler<'_> {
         addresses: &Addresses,
         real_servers: &RealServers,
     ) {
-        let kind = if is_external_policy_local(self.service) {
+        let kind = if self.service.is_external_policy_local() {
             SetKind::ExternalIpLocal
         } else {
             SetKind::ExternalIp
@@ -202,7 +192,7 @@ impl Compiler<'_> {
             let set = |kind| set(kind, frontend.family());
             let itself = Entry::AddressPort(frontend);
             let mut entries = vec![(set(SetKind::LoadBalancer), itself)];
-            if is_external_policy_local(self.service) {
+            if self.service.is_external_policy_local() {
                 entries.push((set(SetKind::LoadBalancerLocal), itself));
             }
             if !addresses.source_ranges.is_empty() {
@@ -245,7 +235,7 @@ impl Compiler<'_> {
                 Protocol::Tcp | Protocol::Udp => Entry::Port(node_port.get()),
             };
             let mut entries = vec![(set(any, family), entry)];
-            if is_external_policy_local(self.service) {
+            if self.service.is_external_policy_local() {
                 entries.push((set(local, family), entry));
             }
             self.claim(index, frontend, &real_servers.external, entries);
@@ -257,7 +247,7 @@ impl Compiler<'_> {
 
     fn health_check(&mut self, family: Family) {
         if self.service.kind == ServiceKind::LoadBalancer
-            && is_external_policy_local(self.service)
+            && self.service.is_external_policy_local()
             && let Some(port) = self.service.health_check_node_port
         {
             let set = set(SetKind::HealthCheckNodePort, family);

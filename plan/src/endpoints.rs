@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::kernel::RealServer;
-use crate::model::{Conditions, Endpoint, EndpointSlice, Family, Service, ServicePort};
+use crate::model::{
+    Conditions, Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy,
+};
 
 /// An endpoint of one service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,17 +85,30 @@ impl Candidate<'_> {
 
 impl Request<'_> {
     /// The frontend's real servers, in the order of address and port, all of the same weight: the
-    /// ready endpoints, wherever they are and whoever asks.
+    /// ready endpoints, whoever asks; with the policy Local only those on this node, and none if
+    /// there are none. What is not masqueraded must not be sent to another node, whose answer
+    /// would not come back through this one.
     #[must_use]
     pub fn real_servers(&self) -> Arc<[RealServer]> {
-        let ready = self.candidates.iter().filter(|c| c.endpoint.conditions.ready);
-        ready
+        let local_only = self.is_local_only();
+        let usable = self.candidates.iter().filter(|candidate| {
+            let is_local = candidate.endpoint.node.as_deref() == Some(self.node_name);
+            candidate.endpoint.conditions.ready && (is_local || !local_only)
+        });
+        usable
             .map(|candidate| RealServer {
                 address: candidate.endpoint.address,
                 port: candidate.port,
                 weight: 1,
             })
             .collect()
+    }
+
+    fn is_local_only(&self) -> bool {
+        match self.class {
+            FrontendClass::Internal => self.service.internal_policy == TrafficPolicy::Local,
+            FrontendClass::External => self.service.is_external_policy_local(),
+        }
     }
 }
 

@@ -248,6 +248,14 @@ impl Service {
             Family::V6 => self.cluster_v6.map(IpAddr::V6),
         }
     }
+
+    /// Whether the external frontends are for this node's endpoints. The policy says nothing where
+    /// there are none by type: a load balancer's addresses may outlive the type LoadBalancer.
+    #[must_use]
+    pub fn is_external_policy_local(&self) -> bool {
+        self.external_policy == TrafficPolicy::Local
+            && (self.kind != ServiceKind::ClusterIp || !self.external.is_empty())
+    }
 }
 
 // === impl Conditions ===

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
 use crate::model::Node;
+use crate::model::TrafficPolicy;
 use crate::settings::SchedulerName;
 
 /// The tables are of text, as the programs print it that show the kernel's state.
@@ -69,9 +70,9 @@ fn a_load_balancer_with_everything() {
         servers(&compiled),
         [
             "TCP 10.96.0.9:80 -> 10.244.0.2:8080 10.244.1.2:8080",
-            "TCP 192.0.2.10:30080 -> 10.244.0.2:8080 10.244.1.2:8080",
-            "TCP 198.51.100.7:80 -> 10.244.0.2:8080 10.244.1.2:8080",
-            "TCP 203.0.113.5:80 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 192.0.2.10:30080 -> 10.244.0.2:8080",
+            "TCP 198.51.100.7:80 -> 10.244.0.2:8080",
+            "TCP 203.0.113.5:80 -> 10.244.0.2:8080",
         ]
     );
     assert_eq!(bound(&compiled), ["10.96.0.9", "198.51.100.7", "203.0.113.5"]);
@@ -92,9 +93,26 @@ fn a_load_balancer_with_everything() {
     );
     assert_eq!(compiled.problems, []);
     assert_eq!(compiled.fragment.created, 7);
-    let lists = compiled.fragment.claims.iter().map(|claim| &claim.real_servers);
+    let [cluster, external @ ..] = compiled.fragment.claims.as_slice() else {
+        panic!("no claims: {compiled:?}")
+    };
+    assert!(
+        external.iter().all(|claim| Arc::ptr_eq(&claim.real_servers, &external[0].real_servers))
+    );
+    assert!(!Arc::ptr_eq(&cluster.real_servers, &external[0].real_servers));
+}
+
+#[test]
+fn frontends_with_the_same_real_servers_share_one_list() {
+    let mut service = mk_service();
+    service.kind = ServiceKind::LoadBalancer;
+    service.load_balancer = addresses(&["203.0.113.5", "203.0.113.6"]);
+    service.ports = vec![mk_port("http", Protocol::Tcp, 80, None)];
+    let slice = mk_slice(Family::V4, &[("10.244.0.2", "n1"), ("10.244.1.2", "n2")]);
+    let compiled = compile_with(&service, &mk_settings(), &[&slice]);
     let first = &compiled.fragment.claims[0].real_servers;
-    assert!(lists.into_iter().all(|list| Arc::ptr_eq(list, first)), "one list for all frontends");
+    assert_eq!(first.len(), 2);
+    assert!(compiled.fragment.claims.iter().all(|claim| Arc::ptr_eq(&claim.real_servers, first)));
 }
 
 #[test]
@@ -262,7 +280,7 @@ fn the_external_policy_counts_where_there_is_something_external() {
         service.kind = kind;
         service.external_policy = TrafficPolicy::Local;
         service.external = addresses(external);
-        is_external_policy_local(&service)
+        service.is_external_policy_local()
     };
     assert!(local(ServiceKind::LoadBalancer, &[]));
     assert!(local(ServiceKind::NodePort, &[]));

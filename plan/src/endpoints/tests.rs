@@ -2,7 +2,7 @@ use std::num::NonZeroU16;
 
 use super::*;
 use crate::fixtures::mk_service;
-use crate::model::{ObjectName, Protocol, SlicePort};
+use crate::model::{ObjectName, Protocol, ServiceKind, SlicePort};
 
 fn mk_port(name: &str, protocol: Protocol) -> ServicePort {
     ServicePort { name: name.into(), protocol, port: NonZeroU16::MIN, node_port: None }
@@ -125,4 +125,32 @@ fn real_servers_are_the_ready_endpoints() {
         });
         assert_eq!(*request.real_servers(), expected);
     }
+}
+
+#[test]
+fn the_policy_local_leaves_this_nodes_ready_endpoints() {
+    let on = |node: &str, address: &str, conditions| Endpoint {
+        node: Some(node.into()),
+        ..mk_endpoint(address, conditions)
+    };
+    let endpoints =
+        [on("n1", "10.0.0.1", READY), on("n1", "10.0.0.2", STARTING), on("n2", "10.0.0.3", READY)];
+    let slice = mk_slice("s", &[("", Protocol::Tcp, 80)], &endpoints);
+    let candidates = candidates(&mk_port("", Protocol::Tcp), Family::V4, &[&slice]);
+    let mut service = mk_service();
+    service.kind = ServiceKind::NodePort;
+    let n_real_servers = |service: &Service, class, node_name| {
+        Request { service, class, node_name, zone: None, candidates: &candidates }
+            .real_servers()
+            .len()
+    };
+    use FrontendClass::{External, Internal};
+    service.external_policy = TrafficPolicy::Local;
+    assert_eq!(n_real_servers(&service, External, "n1"), 1);
+    assert_eq!(n_real_servers(&service, External, "n3"), 0);
+    assert_eq!(n_real_servers(&service, Internal, "n1"), 2);
+    service.internal_policy = TrafficPolicy::Local;
+    assert_eq!(n_real_servers(&service, Internal, "n2"), 1);
+    service.external_policy = TrafficPolicy::Cluster;
+    assert_eq!(n_real_servers(&service, External, "n3"), 2);
 }

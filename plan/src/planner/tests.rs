@@ -131,9 +131,11 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
     };
     let old = claimant("z-old", 1, 1, None);
     let young = claimant("a-young", 2, 2, Some(60));
+    let mut of_young = mk_slice_of("y", "a-young", &["10.244.1.2", "10.244.1.3"]);
+    of_young.endpoints.iter_mut().for_each(|endpoint| endpoint.node = Some("n1".into()));
     let mut planner = mk_planner([
         service(young.clone()),
-        slice(mk_slice_of("y", "a-young", &["10.244.1.2", "10.244.1.3"])),
+        slice(of_young),
         slice(mk_slice_of("o", "z-old", &["10.244.1.1", "10.244.1.2"])),
     ]);
     let frontend =
