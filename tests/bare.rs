@@ -2,6 +2,8 @@
 //!
 //! The guest that runs this has just booted, and nothing has loaded IPVS yet.
 
+#![cfg(test)]
+
 use std::fs;
 use std::process::{Command, Output};
 

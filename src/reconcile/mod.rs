@@ -231,8 +231,10 @@ impl Reconciler {
     async fn compare(&mut self) -> Result<(), WorkerGone> {
         let first = !self.status.borrow().in_sync_once;
         if first {
-            // The kernel side must know the rules before it is asked whether they are there. The
-            // operations themselves are part of the comparison.
+            // Node ports have no place before the node's addresses are known, and the kernel side
+            // must know the rules before it is asked whether they are there. The operations
+            // themselves are part of the comparison.
+            self.reread_addresses().await?;
             drop(self.plan().await?);
         }
         let actual = match self.kernel.read().await? {

@@ -3,6 +3,8 @@
 //! `cargo xtask test --tier bed` builds this and runs it in a virtual machine. What is asserted is
 //! what packets do and what the usual tools show, never what the program says of itself.
 
+#![cfg(test)]
+
 mod affinity;
 mod balance;
 mod drain;

@@ -81,6 +81,43 @@ fn external_frontends_masquerade_everybody() {
 }
 
 #[test]
+fn a_local_policy_keeps_the_clients_address_and_stays_on_this_node() {
+    let bed = Bed::new();
+    let mut service = Service::new("near", ip("10.96.0.41"))
+        .node_port(Protocol::Tcp, 80, TARGET, 30_092)
+        .pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    service.external = vec![ip("198.51.100.9")];
+    service.load_balancer = vec![ip("203.0.113.9")];
+    service.more = vec!["externalTrafficPolicy: Local".into()];
+    bed.manifests.apply(&service).unwrap();
+    let _proxy = bed.start(&[]);
+    for (target, port) in [("198.51.100.9", 80), ("203.0.113.9", 80), ("192.168.0.11", 30_092)] {
+        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(target), port), 4);
+        assert_shares(&tally, &[("pod1-1", 4)]);
+        assert_eq!(sources(&tally), set(&["192.168.0.100"]), "{target}: {tally}");
+    }
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.41"), 80), 4);
+    assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+}
+
+#[test]
+fn source_ranges_let_in_whom_they_name() {
+    let bed = Bed::new();
+    let mut service = Service::new("private", ip("10.96.0.42"))
+        .port(Protocol::Tcp, 80, TARGET)
+        .pods([bed.pod(1, 1)]);
+    service.load_balancer = vec![ip("203.0.113.10")];
+    service.more = vec!["loadBalancerSourceRanges: [192.168.0.100/32]".into()];
+    bed.manifests.apply(&service).unwrap();
+    let _proxy = bed.start(&[]);
+    let target = (ip("203.0.113.10"), 80);
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 2), &[("pod1-1", 2)]);
+    let question = bed::Question::tcp(target);
+    let outcome = bed::ask(&bed.pod(1, 2).namespace, question);
+    assert_eq!(outcome, Err(bed::Refusal::Timeout));
+}
+
+#[test]
 fn another_masquerade_bit_is_another_mark_and_works_the_same() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();

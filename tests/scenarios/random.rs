@@ -83,7 +83,7 @@ async fn step(world: &mut World, numbers: &mut Numbers, faulty: &Arc<AtomicBool>
             let (class, one_in) = (CLASSES[numbers.below(CLASSES.len())], 1 + numbers.below(4));
             let (faulty, times) = (faulty.clone(), 1 + numbers.below(8));
             // Any rule will do that picks some operations and not others.
-            let kind = move |op: &plan::op::Op| op.to_string().len() % one_in == 0;
+            let kind = move |op: &plan::op::Op| op.to_string().len().is_multiple_of(one_in);
             let concerns = move |op: &plan::op::Op| faulty.load(Ordering::Relaxed) && kind(op);
             if class == RefusalClass::AnswerLost {
                 world.fake.lose_answers(times, concerns);

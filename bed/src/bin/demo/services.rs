@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bed::{Cluster, Host, Protocol, Question, Tally, addresses, ask_many};
@@ -12,9 +11,6 @@ use crate::report::Report;
 
 /// Divisible by 2, 3 and 4, so that pods in turn get equal shares.
 const REQUESTS: usize = 12;
-/// For what must not be answered: so many requests, and so long a wait for each.
-const REFUSED_REQUESTS: usize = 3;
-const REFUSED_WAIT: Duration = Duration::from_millis(700);
 
 /// One Service, asked from one place.
 struct Case<'a> {
@@ -30,8 +26,6 @@ enum Expected {
     Turns(&'static [&'static str], Source),
     /// One of the Service's pods, always the same.
     OnePod(Source),
-    /// Nobody.
-    Nobody,
 }
 
 /// Which source address the pods see.
@@ -47,11 +41,11 @@ enum Source {
 pub(crate) fn ask_all(report: &mut Report, cluster: &Cluster) -> Result<()> {
     row("service", "address", "asked from", "who answered", "source seen by the pods");
     for case in cases(cluster)? {
-        let (count, question) = case.question();
-        let tally = ask_many(&case.asker.namespace, question, count);
+        let question = Question::new(case.protocol, case.address);
+        let tally = ask_many(&case.asker.namespace, question, REQUESTS);
         let address = format!("{} {}", case.protocol, case.address);
         row(case.service, &address, &case.asker.name, &answers(&tally), &sources(&tally));
-        report.expect(&case.expected.to_string(), case.check(&tally, count));
+        report.expect(&case.expected.to_string(), case.check(&tally));
     }
     Ok(())
 }
@@ -61,7 +55,7 @@ fn cases(cluster: &Cluster) -> Result<Vec<Case<'_>>> {
     const ALL: &[&str] = &["pod1-1", "pod1-2", "pod2-1", "pod2-2"];
     const FIRSTS: &[&str] = &["pod1-1", "pod2-1"];
     const SECONDS: &[&str] = &["pod1-2", "pod2-2"];
-    use Expected::{Nobody, OnePod, Turns};
+    use Expected::{OnePod, Turns};
     use Source::{Asker, Node};
     let (client, pod) = (cluster.client(1)?, cluster.pod(1, 1)?);
     let virtual_address = |last| Ipv4Addr::new(10, 96, 0, last);
@@ -87,8 +81,7 @@ fn cases(cluster: &Cluster) -> Result<Vec<Case<'_>>> {
         case("node-port", tcp, node_port, client, Turns(FIRSTS, Node)),
         case("node-port", tcp, node_port, pod, Turns(FIRSTS, Node)),
         case("load-balancer", tcp, balancer, client, Turns(SECONDS, Node)),
-        // A pod's address is not among the networks that may use it.
-        case("load-balancer", tcp, balancer, pod, Nobody),
+        case("load-balancer", tcp, balancer, pod, Turns(SECONDS, Node)),
         case("dns", udp, dns, client, Turns(FIRSTS, Node)),
         case("dns", udp, dns, pod, Turns(FIRSTS, Asker)),
         case("affinity", tcp, affinity, client, OnePod(Node)),
@@ -99,24 +92,10 @@ fn cases(cluster: &Cluster) -> Result<Vec<Case<'_>>> {
 // === impl Case ===
 
 impl Case<'_> {
-    fn question(&self) -> (usize, Question) {
-        let question = Question::new(self.protocol, self.address);
-        match self.expected {
-            Expected::Nobody => (REFUSED_REQUESTS, question.within(REFUSED_WAIT)),
-            Expected::Turns(..) | Expected::OnePod(_) => (REQUESTS, question),
-        }
-    }
-
-    fn check(&self, tally: &Tally, asked: usize) -> Result<()> {
+    fn check(&self, tally: &Tally) -> Result<()> {
         let source = match self.expected {
-            Expected::Nobody => {
-                if tally.refused() != asked {
-                    bail!("{} of {asked} were answered", tally.answered());
-                }
-                return Ok(());
-            }
             Expected::Turns(pods, source) => {
-                let share = asked / pods.len();
+                let share = REQUESTS / pods.len();
                 let expected: BTreeMap<String, usize> =
                     pods.iter().map(|pod| ((*pod).to_owned(), share)).collect();
                 if tally.by_server() != expected {
@@ -125,7 +104,7 @@ impl Case<'_> {
                 source
             }
             Expected::OnePod(source) => {
-                if tally.servers().len() != 1 || tally.answered() != asked {
+                if tally.servers().len() != 1 || tally.answered() != REQUESTS {
                     bail!("not always the same: {tally}");
                 }
                 source
@@ -164,7 +143,6 @@ impl fmt::Display for Expected {
             Self::OnePod(source) => {
                 write!(formatter, "the same pod every time, which sees {source}")
             }
-            Self::Nobody => formatter.write_str("no answer to a network that is not allowed"),
         }
     }
 }
