@@ -17,6 +17,7 @@
 
 pub mod drain;
 pub mod ledger;
+mod second_look;
 mod status;
 
 use std::collections::HashSet;
@@ -34,7 +35,7 @@ use tracing::{debug, info, warn};
 
 use crate::kernel::address_monitor::Changes;
 use crate::kernel::worker::{KernelHandle, WorkerGone};
-use crate::kernel::{ReadError, Refusal, RefusalClass};
+use crate::kernel::{ReadError, Refusal};
 use drain::Drain;
 use ledger::Ledger;
 pub use status::Status;
@@ -295,43 +296,6 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Looks again at what was refused, where the time has come.
-    async fn second_looks(&mut self) -> Result<(), WorkerGone> {
-        let now = Instant::now();
-        let mut ops = Vec::new();
-        for subject in self.ledger.due(now) {
-            let surprise = self
-                .ledger
-                .get(&subject)
-                .is_some_and(|owed| owed.refusal.class == RefusalClass::Surprise);
-            match subject {
-                Subject::VirtualServer(frontend) => {
-                    match self.kernel.read_virtual_server(frontend).await? {
-                        Ok(actual) => {
-                            let mending = self.planner.repair(&frontend, actual.as_ref());
-                            if mending.is_empty() {
-                                self.settle(&subject);
-                            }
-                            ops.extend(mending);
-                        }
-                        Err(error) => {
-                            self.reading_failed(&error);
-                            self.ledger.postpone(&subject, now + READ_RETRY);
-                        }
-                    }
-                }
-                // Something that others rest on, or an answer that makes no sense unless
-                // something they rest on is gone: all is read anew.
-                Subject::Link | Subject::Set(_) | Subject::Layer(_) => return self.compare().await,
-                Subject::Entry(..) | Subject::Address(_) if surprise => {
-                    return self.compare().await;
-                }
-                Subject::Entry(..) | Subject::Address(_) => ops.extend(self.as_wished(subject)),
-            }
-        }
-        self.carry_out(ops, Basis::SecondLook).await
-    }
-
     // --- smaller things ---
 
     /// Counts what others changed: neither what we could not write ourselves, nor what is new.
@@ -342,22 +306,6 @@ impl Reconciler {
         if drift > 0 {
             warn!(changes = drift, "the kernel was not as we left it, mending it");
             self.status.send_modify(|status| status.drift_repaired += drift as u64);
-        }
-    }
-
-    /// What makes an entry or an address as it is wished for.
-    fn as_wished(&self, subject: Subject) -> Option<Op> {
-        let desired = self.planner.desired();
-        match subject {
-            Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
-                Some(Op::AddEntry(set, entry))
-            }
-            Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
-            Subject::Address(address) if desired.has_address(address) => {
-                Some(Op::BindAddress(address))
-            }
-            Subject::Address(address) => Some(Op::UnbindAddress(address)),
-            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::VirtualServer(_) => None,
         }
     }
 
@@ -467,26 +415,6 @@ impl Reconciler {
             info!("{subject} is in order again");
             self.status.send_modify(|status| status.owed = self.ledger.len());
         }
-    }
-
-    async fn check_draining(&mut self) -> Result<(), WorkerGone> {
-        let mut ops = Vec::new();
-        for frontend in self.drain.due(Instant::now()) {
-            match self.kernel.read_virtual_server(frontend).await? {
-                Ok(actual) => {
-                    ops.extend(self.drain.check(frontend, actual.as_ref(), Instant::now()));
-                }
-                Err(error) => self.reading_failed(&error),
-            }
-        }
-        // Their time has come: these are not to be drained once more.
-        if ops.is_empty() {
-            return Ok(());
-        }
-        let started = Instant::now();
-        let (ops, results) = self.kernel.apply(ops).await?;
-        self.note(ops, results, Basis::SecondLook, started);
-        Ok(())
     }
 
     async fn reread_addresses(&mut self) -> Result<(), WorkerGone> {

@@ -1,0 +1,84 @@
+//! Looking again, at single things: what was refused, and what is draining.
+
+use plan::op::{Op, Subject};
+use tokio::time::Instant;
+
+use super::{Basis, READ_RETRY, Reconciler};
+use crate::kernel::RefusalClass;
+use crate::kernel::worker::WorkerGone;
+
+impl Reconciler {
+    /// Looks again at what was refused, where the time has come.
+    pub(super) async fn second_looks(&mut self) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        let mut ops = Vec::new();
+        for subject in self.ledger.due(now) {
+            let surprise = self
+                .ledger
+                .get(&subject)
+                .is_some_and(|owed| owed.refusal.class == RefusalClass::Surprise);
+            match subject {
+                Subject::VirtualServer(frontend) => {
+                    match self.kernel.read_virtual_server(frontend).await? {
+                        Ok(actual) => {
+                            let mending = self.planner.repair(&frontend, actual.as_ref());
+                            if mending.is_empty() {
+                                self.settle(&subject);
+                            }
+                            ops.extend(mending);
+                        }
+                        Err(error) => {
+                            self.reading_failed(&error);
+                            self.ledger.postpone(&subject, now + READ_RETRY);
+                        }
+                    }
+                }
+                // Something that others rest on, or an answer that makes no sense unless
+                // something they rest on is gone: all is read anew.
+                Subject::Link | Subject::Set(_) | Subject::Layer(_) => return self.compare().await,
+                Subject::Entry(..) | Subject::Address(_) if surprise => {
+                    return self.compare().await;
+                }
+                Subject::Entry(..) | Subject::Address(_) => ops.extend(self.as_wished(subject)),
+            }
+        }
+        self.carry_out(ops, Basis::SecondLook).await
+    }
+
+    /// What makes an entry or an address as it is wished for.
+    fn as_wished(&self, subject: Subject) -> Option<Op> {
+        let desired = self.planner.desired();
+        match subject {
+            Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
+                Some(Op::AddEntry(set, entry))
+            }
+            Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
+            Subject::Address(address) if desired.has_address(address) => {
+                Some(Op::BindAddress(address))
+            }
+            Subject::Address(address) => Some(Op::UnbindAddress(address)),
+            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::VirtualServer(_) => None,
+        }
+    }
+
+    /// Removes the draining real servers whose last connection has ended, or whose time is up.
+    pub(super) async fn check_draining(&mut self) -> Result<(), WorkerGone> {
+        let mut ops = Vec::new();
+        for frontend in self.drain.due(Instant::now()) {
+            match self.kernel.read_virtual_server(frontend).await? {
+                Ok(actual) => {
+                    ops.extend(self.drain.check(frontend, actual.as_ref(), Instant::now()));
+                }
+                Err(error) => self.reading_failed(&error),
+            }
+        }
+        // Their time has come: these are not to be drained once more.
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let (ops, results) = self.kernel.apply(ops).await?;
+        self.note(ops, results, Basis::SecondLook, started);
+        Ok(())
+    }
+}
