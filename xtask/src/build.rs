@@ -80,6 +80,15 @@ pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
     program(&["build", "--package", "kube-ipvs-bed", "--bin", name], name)
 }
 
+/// Builds the measurement that needs a real kernel.
+pub(crate) fn bench_program() -> Result<PathBuf> {
+    let features = "kube-ipvs/kernel-tests";
+    program(
+        &["build", "--package", "kube-ipvs", "--features", features, "--bench", "at_scale"],
+        "at_scale",
+    )
+}
+
 /// Builds tests that need a real kernel.
 pub(crate) fn test_program(package: &str, tests: Tests) -> Result<PathBuf> {
     let feature = format!("{package}/kernel-tests");

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod build;
 mod demo;
 mod licences;
@@ -20,6 +21,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Measure what a cluster's whole state costs on a real kernel.
+    Bench(bench::BenchArguments),
     /// Show the main job: a node, pods and a client in a throw-away virtual machine.
     Demo(demo::DemoArguments),
     /// Run every check and test there is.
@@ -31,6 +34,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),
