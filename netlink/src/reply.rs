@@ -186,4 +186,19 @@ mod tests {
         let all: Vec<_> = replies(&[0; 16]).collect();
         assert!(all.len() == 1 && all[0].is_err(), "a length of zero must not go round for ever");
     }
+
+    proptest::proptest! {
+        /// Whatever arrives, reading ends, and without a panic.
+        #[test]
+        fn any_datagram_is_read_to_its_end(
+            datagram in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+            message_type in 0_u16..5,
+            flags in proptest::prelude::any::<u16>(),
+        ) {
+            assert!(replies(&datagram).count() <= 1 + datagram.len() / 16);
+            assert!(attributes(&datagram).count() <= 1 + datagram.len() / 4);
+            let framed = message(message_type, flags, &datagram);
+            let _any = replies(&framed).collect::<Vec<_>>();
+        }
+    }
 }

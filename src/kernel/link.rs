@@ -244,6 +244,15 @@ mod tests {
         assert!(decode_address(&[2, 32, 0, 0, 1, 0, 0, 0, 6, 0, 2, 0, 10, 96]).is_err());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_octets_are_read_without_a_panic(
+            body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+        ) {
+            let _any = (decode_address(&body), decode_link(&body));
+        }
+    }
+
     #[test]
     fn this_machine_has_a_loopback_address() {
         let addresses = Links::open().unwrap().addresses().unwrap();
