@@ -123,5 +123,6 @@ async fn whatever_happens_the_kernel_ends_up_as_wished_for() {
         }
         assert_eq!(world.now().owed, 0, "seed {seed}: {:?}", world.now());
         world.assert_converged(&[]);
+        world.stop().await;
     }
 }

@@ -18,6 +18,7 @@ use plan::op::Op;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 /// What a wait may take on the paused clock. Readings move it on, so that every wait ends.
@@ -30,6 +31,7 @@ pub(crate) struct World {
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) addresses: watch::Sender<u64>,
     inputs: Option<mpsc::Sender<Input>>,
+    running: AbortHandle,
     /// The same input, for a planner that never saw a kernel.
     shadow: Planner,
 }
@@ -50,9 +52,10 @@ impl World {
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = watch::channel(0);
         let status = reconciler.status();
-        tokio::spawn(reconciler.run(inbox, Some(changes), std::future::pending()));
+        let run = reconciler.run(inbox, Some(changes), std::future::pending());
+        let running = tokio::spawn(run).abort_handle();
         let inputs = Some(inputs);
-        Self { fake, status, addresses, inputs, shadow: Planner::new(settings()) }
+        Self { fake, status, addresses, inputs, running, shadow: Planner::new(settings()) }
     }
 
     /// A node in sync with these Services, each with these endpoints; the log is empty.
@@ -90,6 +93,15 @@ impl World {
     pub(crate) async fn complete(&mut self) {
         self.say_complete().await;
         self.until("in sync", |status, _| status.in_sync_once).await;
+    }
+
+    /// Ends the loop; the kernel's state stays.
+    pub(crate) async fn stop(self) -> Fake {
+        self.running.abort();
+        while !self.running.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        self.fake.clone()
     }
 
     pub(crate) fn end_source(&mut self) {
@@ -140,6 +152,13 @@ impl World {
         expected.sort_unstable();
         found.sort_unstable();
         assert_eq!(found, expected);
+    }
+}
+
+impl Drop for World {
+    /// A loop that outlived its world would move the clock of the next one.
+    fn drop(&mut self) {
+        self.running.abort();
     }
 }
 
