@@ -21,7 +21,9 @@ use crate::state::Size;
 pub(crate) struct Ours {
     /// Taking the events in, and planning.
     pub(crate) plan: Cost,
-    /// Reading the empty kernel, and comparing.
+    /// Reading the empty kernel.
+    pub(crate) first_reading: Cost,
+    /// Comparing it, which finds everything to do.
     pub(crate) first_comparison: Cost,
     /// Writing everything but the rules.
     pub(crate) writing: Cost,
@@ -54,8 +56,8 @@ pub(crate) fn measure(size: Size, changes: u32) -> Result<Ours> {
         node.planner.plan();
         Ok(())
     })?;
+    let (actual, first_reading) = node.timed(|node| Ok(node.kernel.read()?))?;
     let (ops, first_comparison) = node.timed(|node| {
-        let actual = node.kernel.read()?;
         let local = actual.local_addresses.iter().copied().collect();
         node.planner.apply(Event::LocalAddresses(local));
         node.planner.plan();
@@ -74,6 +76,7 @@ pub(crate) fn measure(size: Size, changes: u32) -> Result<Ours> {
     ipvs::Client::open()?.flush()?;
     Ok(Ours {
         plan,
+        first_reading,
         first_comparison,
         writing,
         rules,

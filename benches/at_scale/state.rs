@@ -60,11 +60,11 @@ impl Size {
             .collect()
     }
 
-    /// The changes to measure: of Services far apart, and each Service's second undoes its first.
+    /// The changes to measure: of each Service in turn, whose second change undoes its first.
     pub(crate) fn changes(self, count: u32) -> impl Iterator<Item = Change> {
         (0..count).map(move |turn| {
-            let service = turn.wrapping_mul(7_919) % self.services;
-            let replaced = turn / self.services % 2 == 0;
+            let service = turn % self.services;
+            let replaced = (turn / self.services).is_multiple_of(2);
             let former = self.endpoint(service, self.endpoints - 1);
             let spare = self.endpoint(service, self.endpoints);
             let (added, removed) = if replaced { (spare, former) } else { (former, spare) };
