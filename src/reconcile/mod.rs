@@ -165,7 +165,7 @@ impl Reconciler {
                         source_ended = true;
                     }
                 },
-                true = changed(&mut addresses) => self.reread_addresses().await?,
+                true = changed(&mut addresses) => drop(self.reread_addresses().await?),
                 () = sleep_until(wake) => {}
             }
             self.step().await?;
@@ -235,7 +235,9 @@ impl Reconciler {
             // Node ports have no place before the node's addresses are known, and the kernel side
             // must know the rules before it is asked whether they are there. The operations
             // themselves are part of the comparison.
-            self.reread_addresses().await?;
+            if !self.reread_addresses().await? {
+                return Ok(());
+            }
             drop(self.plan().await?);
         }
         let actual = match self.kernel.read().await? {
@@ -417,12 +419,18 @@ impl Reconciler {
         }
     }
 
-    async fn reread_addresses(&mut self) -> Result<(), WorkerGone> {
+    /// Returns whether they could be read.
+    async fn reread_addresses(&mut self) -> Result<bool, WorkerGone> {
         match self.kernel.read_local_addresses().await? {
-            Ok(addresses) => self.planner.apply(Event::LocalAddresses(addresses)),
-            Err(error) => self.reading_failed(&error),
+            Ok(addresses) => {
+                self.planner.apply(Event::LocalAddresses(addresses));
+                Ok(true)
+            }
+            Err(error) => {
+                self.reading_failed(&error);
+                Ok(false)
+            }
         }
-        Ok(())
     }
 
     fn reading_failed(&mut self, error: &ReadError) {
