@@ -126,7 +126,7 @@ fn lint() -> Vec<Outcome> {
 fn host(filter: Option<&str>) -> Outcome {
     announce("host tests");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--workspace", "--quiet"];
+    let mut arguments = vec!["test", "--workspace", "--quiet", "--no-fail-fast"];
     arguments.extend(filter);
     let mut output = Tee::default();
     let broken = build::cargo_into(&arguments, &mut output).err().map(|error| format!("{error:#}"));
