@@ -59,7 +59,8 @@ impl Linux {
         })
     }
 
-    /// Finds out whether a dummy interface can be made, by making one, unless ours is there.
+    /// Finds out whether a dummy interface can be made, by making ours, unless it is there. It
+    /// stays: without an address it does nothing.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -16,7 +16,7 @@ pub struct Attempts<'a> {
     pub scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
     /// Asks for ipset's protocol.
     pub ipset: &'a mut dyn FnMut() -> Result<(), String>,
-    /// Makes a dummy interface and removes it again, unless ours is there already.
+    /// Makes our dummy interface, unless it is there already; it will be needed anyway.
     pub dummy: &'a mut dyn FnMut() -> Result<(), String>,
     /// Lists a chain with the family's iptables.
     pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
