@@ -78,6 +78,8 @@ async fn forward(mut events: mpsc::Receiver<SourceEvent>, inputs: mpsc::Sender<I
     while let Some(event) = events.recv().await {
         let input = match event {
             SourceEvent::Change(event) => Input::Change(event),
+            SourceEvent::Triggered(family, at) => Input::Triggered(family, at),
+            SourceEvent::NodeLeaving(_) => continue,
             SourceEvent::Complete => Input::Complete,
             SourceEvent::Complaint(complaint) => {
                 warn!("{complaint}");

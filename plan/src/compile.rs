@@ -13,8 +13,8 @@ mod addresses;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -22,7 +22,10 @@ use crate::endpoints::{Candidate, FrontendClass, Request, candidates};
 use crate::facts::NodeFacts;
 use crate::fragment::{Claim, Fragment};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
-use crate::model::{EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort};
+use crate::local::{HealthCheck, LocalGap, Side};
+use crate::model::{
+    EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort, TrafficPolicy,
+};
 use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
@@ -39,6 +42,10 @@ pub struct Compiled {
     pub fragment: Fragment,
     /// What is wrong with the Service, in order and without repetition.
     pub problems: Vec<Problem>,
+    /// What a load balancer is told, if it asks.
+    pub health_check: Option<HealthCheck>,
+    /// Where endpoints exist, but none that a traffic policy allows.
+    pub local_gap: LocalGap,
 }
 
 /// Compiles a Service. `slices` are those of this Service.
@@ -59,6 +66,8 @@ pub fn compile(
         addresses: Vec::new(),
         entries: Vec::new(),
         problems: Vec::new(),
+        health_check: None,
+        local_gap: LocalGap::default(),
     };
     for family in &settings.families {
         compiler.family(*family);
@@ -77,6 +86,8 @@ struct Compiler<'a> {
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
+    health_check: Option<HealthCheck>,
+    local_gap: LocalGap,
 }
 
 /// The real servers of a service port's frontends.
@@ -94,16 +105,53 @@ impl Compiler<'_> {
         }
         let addresses = Addresses::of(self.service, family, self.settings, &mut self.problems);
         self.bind(family, &addresses);
+        let mut local_ready = HashSet::new();
         for (index, port) in self.service.ports.iter().enumerate() {
             let candidates = candidates(port, family, self.slices);
             self.loop_back(family, port.protocol, &candidates);
+            local_ready.extend(self.local_ready(&candidates));
             let real_servers = self.real_servers(&candidates);
+            self.local_gaps(family, &candidates, &real_servers);
             self.cluster_address(index, port, &addresses, &real_servers);
             self.external_addresses(index, port, &addresses, &real_servers);
             self.load_balancer_addresses(index, port, &addresses, &real_servers);
             self.node_ports(index, port, family, &real_servers);
         }
-        self.health_check(family);
+        self.health_check(family, local_ready.len());
+    }
+
+    fn local_ready<'c>(
+        &self,
+        candidates: &'c [Candidate<'c>],
+    ) -> impl Iterator<Item = IpAddr> + use<'c, '_> {
+        let node_name = Some(&*self.settings.node_name);
+        let usable = candidates.iter().filter(move |c| {
+            c.endpoint.conditions.ready && c.endpoint.node.as_deref() == node_name
+        });
+        usable.map(|candidate| candidate.endpoint.address)
+    }
+
+    /// Endpoints exist that would do, but for their being elsewhere.
+    fn local_gaps(
+        &mut self,
+        family: Family,
+        candidates: &[Candidate<'_>],
+        real_servers: &RealServers,
+    ) {
+        let exist = candidates.iter().any(|candidate| {
+            let conditions = candidate.endpoint.conditions;
+            conditions.ready || (conditions.serving && conditions.terminating)
+        });
+        if !exist {
+            return;
+        }
+        if self.service.internal_policy == TrafficPolicy::Local && real_servers.internal.is_empty()
+        {
+            self.local_gap.add(Side::Internal, family);
+        }
+        if self.service.is_external_policy_local() && real_servers.external.is_empty() {
+            self.local_gap.add(Side::External, family);
+        }
     }
 
     /// The node's own addresses are reachable as they are, and must not move to another interface.
@@ -245,13 +293,19 @@ impl Compiler<'_> {
         }
     }
 
-    fn health_check(&mut self, family: Family) {
+    fn health_check(&mut self, family: Family, n_local: usize) {
         if self.service.kind == ServiceKind::LoadBalancer
             && self.service.is_external_policy_local()
             && let Some(port) = self.service.health_check_node_port
         {
             let set = set(SetKind::HealthCheckNodePort, family);
             self.entries.push((set, Entry::Port(port.get())));
+            let none = HealthCheck { port, local_v4: 0, local_v6: 0 };
+            let check = self.health_check.get_or_insert(none);
+            match family {
+                Family::V4 => check.local_v4 = n_local,
+                Family::V6 => check.local_v6 = n_local,
+            }
         }
     }
 
@@ -302,7 +356,12 @@ impl Compiler<'_> {
             addresses: self.addresses,
             entries: self.entries,
         };
-        Compiled { fragment, problems: self.problems }
+        Compiled {
+            fragment,
+            problems: self.problems,
+            health_check: self.health_check,
+            local_gap: self.local_gap,
+        }
     }
 }
 

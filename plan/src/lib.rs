@@ -11,6 +11,7 @@
 //!   it is now, and which Services have to be looked at again; [`facts`]: this node;
 //! - [`kernel`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
 //! - [`layer`]: the constant iptables rules, as data;
+//! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
 //!   and the node to a [`fragment`] of desired kernel state;
 //! - [`desired`]: all fragments, with what they share counted;
@@ -30,6 +31,7 @@ pub mod facts;
 pub mod fragment;
 pub mod kernel;
 pub mod layer;
+pub mod local;
 pub mod memory;
 pub mod model;
 pub mod op;

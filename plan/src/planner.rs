@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::fragment::Fragment;
 use crate::kernel::Frontend;
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
+use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::problem::Problem;
@@ -32,6 +33,10 @@ pub struct Planner {
     problems: HashMap<ServiceName, Vec<Problem>>,
     /// What was last said of each; no empty lists.
     reported: HashMap<ServiceName, Vec<Problem>>,
+    health_checks: HashMap<ServiceName, HealthCheck>,
+    /// What became different since the last plan.
+    new_health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
+    local_gaps: LocalGaps,
 }
 
 /// What changes, and what was found to be wrong.
@@ -42,6 +47,9 @@ pub struct Plan {
     /// The Services whose problems are not the same as before, in the order of names. No problems
     /// means that all are solved.
     pub problems: Vec<(ServiceName, Vec<Problem>)>,
+    /// The Services whose health check is not the same as before, in the order of names. None
+    /// means that it has none any more.
+    pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
 }
 
 // === impl Planner ===
@@ -56,6 +64,9 @@ impl Planner {
             desired: Desired::default(),
             problems: HashMap::new(),
             reported: HashMap::new(),
+            health_checks: HashMap::new(),
+            new_health_checks: Vec::new(),
+            local_gaps: LocalGaps::default(),
         }
     }
 
@@ -81,13 +92,14 @@ impl Planner {
         let dirty = self.store.take_dirty();
         let fragments: Vec<(ServiceName, Option<Fragment>)> =
             dirty.iter().map(|service| (service.clone(), self.compile(service))).collect();
+        let health_checks = std::mem::take(&mut self.new_health_checks);
         let change = self.desired.replace(fragments);
         let mut ops = change.ops;
         ops.extend(self.store.take_dirty_rules().into_iter().map(Op::WriteLayer));
         ops.sort_by_key(Op::phase);
         let mut affected = change.contenders;
         affected.extend(dirty);
-        Plan { ops, problems: self.news(affected) }
+        Plan { ops, problems: self.news(affected), health_checks }
     }
 
     /// What turns the actual state into the desired one, by phases.
@@ -109,6 +121,13 @@ impl Planner {
         &self.desired
     }
 
+    /// The Services that have endpoints, but none on this node although a traffic policy allows no
+    /// others.
+    #[must_use]
+    pub fn local_gaps(&self) -> &LocalGaps {
+        &self.local_gaps
+    }
+
     /// Whether an operation is about something that this Service asks for.
     #[must_use]
     pub fn belongs_to(&self, service: &ServiceName, op: &Op) -> bool {
@@ -128,6 +147,8 @@ impl Planner {
     fn compile(&mut self, service: &ServiceName) -> Option<Fragment> {
         let Some((object, slices)) = self.store.service(service) else {
             self.problems.remove(service);
+            self.note_health_check(service, None);
+            self.local_gaps.note(service, LocalGap::default());
             return None;
         };
         let compiled = compile(object, &slices, self.store.facts(), &self.settings);
@@ -136,7 +157,19 @@ impl Planner {
         } else {
             self.problems.insert(service.clone(), compiled.problems);
         }
+        self.note_health_check(service, compiled.health_check);
+        self.local_gaps.note(service, compiled.local_gap);
         Some(compiled.fragment)
+    }
+
+    fn note_health_check(&mut self, service: &ServiceName, check: Option<HealthCheck>) {
+        let before = match check {
+            Some(check) => self.health_checks.insert(service.clone(), check),
+            None => self.health_checks.remove(service),
+        };
+        if before != check {
+            self.new_health_checks.push((service.clone(), check));
+        }
     }
 
     fn news(&mut self, services: BTreeSet<ServiceName>) -> Vec<(ServiceName, Vec<Problem>)> {

@@ -17,16 +17,17 @@
 
 pub mod drain;
 pub mod ledger;
+pub mod observer;
 mod second_look;
 mod status;
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use plan::event::Event;
 use plan::layer::InvalidLayerSettings;
-use plan::model::ServiceName;
+use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::sync::{mpsc, watch};
@@ -38,6 +39,7 @@ use crate::kernel::worker::{KernelHandle, WorkerGone};
 use crate::kernel::{ReadError, Refusal};
 use drain::Drain;
 use ledger::Ledger;
+use observer::{Observer, Unobserved};
 pub use status::Status;
 
 /// While the kernel cannot be read, it is tried again after this time.
@@ -48,6 +50,8 @@ const READ_RETRY: Duration = Duration::from_secs(5);
 pub enum Input {
     /// Something changed.
     Change(Event),
+    /// The change of endpoints just before goes back to what happened then.
+    Triggered(Family, SystemTime),
     /// Everything that there is has been delivered once.
     Complete,
 }
@@ -78,6 +82,9 @@ pub struct Reconciler {
     /// When the kernel is to be read and compared next.
     next_reading: Instant,
     status: watch::Sender<Status>,
+    observer: Box<dyn Observer>,
+    /// What the endpoint changes that are not written yet go back to.
+    triggers: Vec<(Family, SystemTime)>,
 }
 
 /// What operations were computed from.
@@ -130,7 +137,15 @@ impl Reconciler {
             next_write: now,
             next_reading: now,
             status: watch::Sender::new(Status::default()),
+            observer: Box::new(Unobserved),
+            triggers: Vec::new(),
         })
+    }
+
+    /// The same loop, which tells this observer what it does.
+    #[must_use]
+    pub fn observed_by(self, observer: Box<dyn Observer>) -> Self {
+        Self { observer, ..self }
     }
 
     /// Follows what the loop does.
@@ -177,7 +192,11 @@ impl Reconciler {
         let mut next = Some(first);
         while let Some(input) = next {
             match input {
-                Input::Change(event) => self.planner.apply(event),
+                Input::Change(event) => {
+                    self.observer.arrived(&event);
+                    self.planner.apply(event);
+                }
+                Input::Triggered(family, at) => self.triggers.push((family, at)),
                 Input::Complete => self.complete = true,
             }
             next = inputs.try_recv().ok();

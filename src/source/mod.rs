@@ -14,14 +14,21 @@ pub mod object;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use plan::event::Event;
+use plan::model::Family;
 
 /// What a source delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceEvent {
     /// Something is different now. What did not change is not delivered again.
     Change(Event),
+    /// The change of endpoints that was delivered just before goes back to what happened then.
+    Triggered(Family, SystemTime),
+    /// Whether this node is about to leave the cluster: load balancers should send nothing new.
+    /// Said whenever the Node is there or is different now.
+    NodeLeaving(bool),
     /// Everything that existed when the source started has been delivered. Comes once.
     Complete,
     /// Something in the input is wrong. The source goes on.

@@ -1,0 +1,78 @@
+//! Whoever wants to know what the loop does: metrics, health, events.
+//!
+//! The loop tells, and never asks: an observer must not block, and cannot make it fail.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use plan::event::Event;
+use plan::model::Family;
+use plan::op::Op;
+use plan::planner::{Plan, Planner};
+
+use super::ledger::Ledger;
+use crate::kernel::{ReadError, Refusal};
+
+/// What the loop tells. Every method may be ignored.
+pub trait Observer: fmt::Debug + Send {
+    /// A change arrived, and is about to be applied. Before the first complete list as well.
+    fn arrived(&mut self, event: &Event) {
+        let _ = event;
+    }
+
+    /// Something is waiting to be written: said for every change that needs writing, and when the
+    /// first complete list is there.
+    fn waiting(&mut self) {}
+
+    /// What is dirty was planned, in this time. `planner` is as it is after that.
+    fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
+        let _ = (plan, planner, took);
+    }
+
+    /// The whole kernel state was read, in this time.
+    fn read(&mut self, took: Duration) {
+        let _ = took;
+    }
+
+    /// The kernel could not be read.
+    fn reading_failed(&mut self, error: &ReadError) {
+        let _ = error;
+    }
+
+    /// The kernel was not as it had been left: these operations mend it.
+    fn drifted(&mut self, mending: &[&Op]) {
+        let _ = mending;
+    }
+
+    /// Operations were carried out, in this time, with a result for each.
+    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
+        let _ = (ops, results, took);
+    }
+
+    /// Everything that was waiting has been planned and written, as far as the kernel let us.
+    fn round_ended(&mut self, round: &Round<'_>) {
+        let _ = round;
+    }
+}
+
+/// A walk from what was waiting to the kernel's last answer.
+#[derive(Debug)]
+pub struct Round<'a> {
+    /// The families that are served.
+    pub families: &'a [Family],
+    /// Whether it was a comparison with the kernel, and not only what had changed.
+    pub compared: bool,
+    /// From the beginning of planning, or of reading, to the last answer.
+    pub took: Duration,
+    /// What endpoint changes of this round go back to: when somebody changed a pod or a Service
+    /// (annotation `endpoints.kubernetes.io/last-change-trigger-time`).
+    pub triggers: &'a [(Family, SystemTime)],
+    /// What the kernel refused, and is tried again.
+    pub owed: &'a Ledger,
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
