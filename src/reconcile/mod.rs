@@ -15,6 +15,7 @@
 //! - Every sync period the kernel is read and compared as at the start: what others changed is
 //!   put back.
 
+mod comparison;
 pub mod drain;
 pub mod ledger;
 pub mod observer;
@@ -39,7 +40,7 @@ use crate::kernel::worker::{KernelHandle, WorkerGone};
 use crate::kernel::{ReadError, Refusal};
 use drain::Drain;
 use ledger::Ledger;
-use observer::{Observer, Unobserved};
+use observer::{Observer, Round, RoundKind, Unobserved};
 pub use status::Status;
 
 /// While the kernel cannot be read, it is tried again after this time.
@@ -50,7 +51,7 @@ const READ_RETRY: Duration = Duration::from_secs(5);
 pub enum Input {
     /// Something changed.
     Change(Event),
-    /// The change of endpoints just before goes back to what happened then.
+    /// The change of endpoints that comes next goes back to what happened then.
     Triggered(Family, SystemTime),
     /// Everything that there is has been delivered once.
     Complete,
@@ -183,7 +184,12 @@ impl Reconciler {
                 true = changed(&mut addresses) => drop(self.reread_addresses().await?),
                 () = sleep_until(wake) => {}
             }
-            self.step().await?;
+            // A write under way need not be waited for: whoever comes next reads what became of it.
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                done = self.step() => done?,
+            }
         }
     }
 
@@ -200,6 +206,9 @@ impl Reconciler {
                 Input::Complete => self.complete = true,
             }
             next = inputs.try_recv().ok();
+        }
+        if self.complete && self.planner.is_dirty() {
+            self.observer.waiting();
         }
     }
 
@@ -237,104 +246,40 @@ impl Reconciler {
         self.status.borrow().in_sync_once && self.planner.is_dirty()
     }
 
-    // --- the three ways to the kernel ---
-
     /// Writes what changed since the last write.
     async fn write_changes(&mut self) -> Result<(), WorkerGone> {
+        let started = Instant::now();
         let ops = self.plan().await?;
         self.carry_out(ops, Basis::Plan).await?;
         self.next_write = Instant::now() + self.pace.min_sync_period;
-        Ok(())
-    }
-
-    /// Reads the kernel and writes the difference to what is wished for.
-    async fn compare(&mut self) -> Result<(), WorkerGone> {
-        let first = !self.status.borrow().in_sync_once;
-        if first {
-            // Node ports have no place before the node's addresses are known, and the kernel side
-            // must know the rules before it is asked whether they are there. The operations
-            // themselves are part of the comparison.
-            if !self.reread_addresses().await? {
-                return Ok(());
-            }
-            drop(self.plan().await?);
-        }
-        let actual = match self.kernel.read().await? {
-            Ok(actual) => actual,
-            Err(error) => {
-                self.reading_failed(&error);
-                // What is due waits for that reading too, or it would ask for one at once.
-                for subject in self.ledger.due(Instant::now()) {
-                    self.ledger.postpone(&subject, self.next_reading);
-                }
-                return Ok(());
-            }
-        };
-        let local = actual.local_addresses.iter().copied().collect();
-        self.planner.apply(Event::LocalAddresses(local));
-        // Changes that waited are part of what is wished for, so the comparison covers them; but
-        // for rules that became different after they were compared.
-        let planned = self.plan().await?;
-        let mut ops = self.planner.diff(&actual);
-        for family in self.planner.settings().families.clone() {
-            let rules = Op::WriteLayer(family);
-            if planned.contains(&rules) && !ops.contains(&rules) {
-                ops.push(rules);
-            }
-        }
-        let owed: Vec<Subject> = self.ledger.iter().map(|(subject, _)| *subject).collect();
-        let known: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let wanted = owed.iter().copied().chain(planned.iter().map(Op::subject));
-        for subject in wanted.filter(|s| !known.contains(s)).collect::<HashSet<_>>() {
-            // One that is to be removed may have lost what tells the comparison that it is ours.
-            if let Subject::VirtualServer(frontend) = subject {
-                let found = actual.virtual_servers.get(&frontend);
-                ops.extend(self.planner.repair(&frontend, found));
-            }
-        }
-        let ops = self.drain.rewrite(ops, Some(&actual), Instant::now());
-        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        if first {
-            info!(changes = ops.len(), "first comparison with the kernel");
-        } else {
-            self.count_drift(&ops, &planned);
-        }
-        // What is still wrong is in the difference, and is noted again if it fails again.
-        for subject in owed.iter().filter(|subject| !wrong.contains(subject)) {
-            self.settle(subject);
-        }
-        self.carry_out(ops, Basis::Reading).await?;
-        let now = Instant::now();
-        self.next_reading = now + self.pace.sync_period;
-        self.next_write = now + self.pace.min_sync_period;
-        self.status.send_modify(|status| {
-            status.in_sync_once = true;
-            status.readings += 1;
-        });
-        if first {
-            info!(owed = self.ledger.len(), "in sync with the kernel");
-        }
+        self.round_ended(RoundKind::Changes, started);
         Ok(())
     }
 
     // --- smaller things ---
 
-    /// Counts what others changed: neither what we could not write ourselves, nor what is new.
-    fn count_drift(&self, ops: &[Op], planned: &[Op]) {
-        let new: HashSet<Subject> = planned.iter().map(Op::subject).collect();
-        let subjects = ops.iter().map(Op::subject);
-        let drift = subjects.filter(|s| !self.ledger.owes(s) && !new.contains(s)).count();
-        if drift > 0 {
-            warn!(changes = drift, "the kernel was not as we left it, mending it");
-            self.status.send_modify(|status| status.drift_repaired += drift as u64);
-        }
+    /// Tells that what was waiting is written, and what that goes back to.
+    fn round_ended(&mut self, kind: RoundKind, started: Instant) {
+        let triggers = match kind {
+            RoundKind::SecondLook => Vec::new(),
+            RoundKind::Changes | RoundKind::Comparison => std::mem::take(&mut self.triggers),
+        };
+        self.observer.round_ended(&Round {
+            families: &self.planner.settings().families,
+            kind,
+            took: started.elapsed(),
+            triggers: &triggers,
+            owed: &self.ledger,
+        });
     }
 
     /// Compiles what is dirty, tells the kernel side which rules apply, and says what is wrong
     /// with the input.
     async fn plan(&mut self) -> Result<Vec<Op>, WorkerGone> {
         let first = !self.status.borrow().in_sync_once;
+        let started = Instant::now();
         let plan = self.planner.plan();
+        self.observer.planned(&plan, &self.planner, started.elapsed());
         for (service, problems) in &plan.problems {
             for problem in problems {
                 warn!(%service, "{problem}");
@@ -395,6 +340,7 @@ impl Reconciler {
         started: Instant,
     ) {
         let now = Instant::now();
+        self.observer.written(&ops, &results, started.elapsed());
         let total = ops.len();
         let (done, refused): (Vec<_>, Vec<_>) =
             ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
@@ -454,6 +400,7 @@ impl Reconciler {
 
     fn reading_failed(&mut self, error: &ReadError) {
         warn!("{error}; the next try is in {} s", READ_RETRY.as_secs());
+        self.observer.reading_failed(error);
         self.next_reading = Instant::now() + READ_RETRY;
         self.status.send_modify(|status| status.failed_readings += 1);
     }

@@ -49,19 +49,20 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (ops, results, took);
     }
 
-    /// Everything that was waiting has been planned and written, as far as the kernel let us.
+    /// A walk to the kernel's last answer has ended. What was waiting when it began is written, as
+    /// far as the kernel let us, unless it was a second look only.
     fn round_ended(&mut self, round: &Round<'_>) {
         let _ = round;
     }
 }
 
-/// A walk from what was waiting to the kernel's last answer.
+/// A walk to the kernel's last answer.
 #[derive(Debug)]
 pub struct Round<'a> {
     /// The families that are served.
     pub families: &'a [Family],
-    /// Whether it was a comparison with the kernel, and not only what had changed.
-    pub compared: bool,
+    /// Why it was made.
+    pub kind: RoundKind,
     /// From the beginning of planning, or of reading, to the last answer.
     pub took: Duration,
     /// What endpoint changes of this round go back to: when somebody changed a pod or a Service
@@ -69,6 +70,17 @@ pub struct Round<'a> {
     pub triggers: &'a [(Family, SystemTime)],
     /// What the kernel refused, and is tried again.
     pub owed: &'a Ledger,
+}
+
+/// Why the kernel was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RoundKind {
+    /// Something had changed.
+    Changes,
+    /// All was read and compared with what it should be.
+    Comparison,
+    /// What had been refused was looked at again, or what drains.
+    SecondLook,
 }
 
 /// Tells nobody.

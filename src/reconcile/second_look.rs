@@ -3,6 +3,7 @@
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
+use super::observer::RoundKind;
 use super::{Basis, READ_RETRY, Reconciler};
 use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
@@ -11,8 +12,12 @@ impl Reconciler {
     /// Looks again at what was refused, where the time has come.
     pub(super) async fn second_looks(&mut self) -> Result<(), WorkerGone> {
         let now = Instant::now();
+        let due = self.ledger.due(now);
+        if due.is_empty() {
+            return Ok(());
+        }
         let mut ops = Vec::new();
-        for subject in self.ledger.due(now) {
+        for subject in due {
             let surprise = self
                 .ledger
                 .get(&subject)
@@ -42,7 +47,9 @@ impl Reconciler {
                 Subject::Entry(..) | Subject::Address(_) => ops.extend(self.as_wished(subject)),
             }
         }
-        self.carry_out(ops, Basis::SecondLook).await
+        self.carry_out(ops, Basis::SecondLook).await?;
+        self.round_ended(RoundKind::SecondLook, now);
+        Ok(())
     }
 
     /// What makes an entry or an address as it is wished for.
@@ -79,6 +86,7 @@ impl Reconciler {
         let started = Instant::now();
         let (ops, results) = self.kernel.apply(ops).await?;
         self.note(ops, results, Basis::SecondLook, started);
+        self.round_ended(RoundKind::SecondLook, started);
         Ok(())
     }
 }

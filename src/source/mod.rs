@@ -24,7 +24,8 @@ use plan::model::Family;
 pub enum SourceEvent {
     /// Something is different now. What did not change is not delivered again.
     Change(Event),
-    /// The change of endpoints that was delivered just before goes back to what happened then.
+    /// The change of endpoints that is delivered next goes back to what happened then. It comes
+    /// before the change, which may be written as soon as it has been delivered.
     Triggered(Family, SystemTime),
     /// Whether this node is about to leave the cluster: load balancers should send nothing new.
     /// Said whenever the Node is there or is different now.

@@ -13,4 +13,5 @@ mod drift;
 mod first_sync;
 mod random;
 mod refusals;
+mod told;
 mod world;

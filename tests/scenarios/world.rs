@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
@@ -21,6 +21,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::told::Told;
+
 /// What a wait may take on the paused clock. Readings move it on, so that every wait ends.
 const PATIENCE: Duration = Duration::from_secs(48 * 3_600);
 
@@ -29,6 +31,7 @@ pub(crate) const NODE_ADDRESS: [u8; 4] = [192, 0, 2, 11];
 pub(crate) struct World {
     pub(crate) fake: Fake,
     pub(crate) status: watch::Receiver<Status>,
+    pub(crate) told: Told,
     pub(crate) addresses: watch::Sender<u64>,
     inputs: Option<mpsc::Sender<Input>>,
     running: AbortHandle,
@@ -48,14 +51,18 @@ impl World {
     /// The event loop on this kernel; it knows no input yet.
     pub(crate) fn on(fake: Fake, pace: Pace) -> Self {
         let kernel = KernelHandle::start(fake.clone()).unwrap();
-        let reconciler = Reconciler::new(Planner::new(settings()), kernel, pace).unwrap();
+        let told = Told::default();
+        let reconciler = Reconciler::new(Planner::new(settings()), kernel, pace)
+            .unwrap()
+            .observed_by(Box::new(told.clone()));
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = watch::channel(0);
         let status = reconciler.status();
         let run = reconciler.run(inbox, Some(changes), std::future::pending());
         let running = tokio::spawn(run).abort_handle();
         let inputs = Some(inputs);
-        Self { fake, status, addresses, inputs, running, shadow: Planner::new(settings()) }
+        let shadow = Planner::new(settings());
+        Self { fake, status, told, addresses, inputs, running, shadow }
     }
 
     /// A node in sync with these Services, each with these endpoints; the log is empty.
@@ -78,6 +85,10 @@ impl World {
         self.shadow.apply(event.clone());
         let inputs = self.inputs.as_ref().unwrap();
         inputs.send(Input::Change(event)).await.unwrap();
+    }
+
+    pub(crate) async fn triggered(&self, family: Family, at: SystemTime) {
+        self.inputs.as_ref().unwrap().send(Input::Triggered(family, at)).await.unwrap();
     }
 
     pub(crate) async fn apply_slice(&mut self, slice: EndpointSlice) {

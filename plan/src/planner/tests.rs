@@ -1,9 +1,13 @@
+use std::num::NonZeroU16;
+
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::kernel::Entry;
+use crate::local::Side;
 use crate::memory::MemoryKernel;
 use crate::model::{
-    EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName, TrafficPolicy,
+    Conditions, EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName,
+    TrafficPolicy,
 };
 use crate::settings::LocalDetection;
 
@@ -383,4 +387,70 @@ fn one_virtual_server_is_mended_alone() {
     let stranger = Frontend { port: 81, ..frontend };
     assert_eq!(planner.repair(&stranger, Some(&found)), [Op::RemoveVirtualServer(stranger)]);
     assert_eq!(planner.repair(&stranger, None), []);
+}
+
+/// A load balancer for this node's endpoints only, asked about at port 31000.
+fn mk_checked() -> Service {
+    Service {
+        kind: ServiceKind::LoadBalancer,
+        external_policy: TrafficPolicy::Local,
+        load_balancer: addresses(&["203.0.113.5"]),
+        health_check_node_port: NonZeroU16::new(31_000),
+        ..mk_service()
+    }
+}
+
+fn check(local_v4: usize) -> Option<HealthCheck> {
+    Some(HealthCheck { port: NonZeroU16::new(31_000).unwrap(), local_v4, local_v6: 0 })
+}
+
+#[test]
+fn a_health_check_counts_the_ready_addresses_of_this_node_and_is_told_when_it_differs() {
+    let name = ObjectName::new("ns", "web");
+    let endpoints = [("10.244.0.2", "n1"), ("10.244.0.3", "n1"), ("10.244.1.2", "n2")];
+    let mut slices = mk_slice(Family::V4, &endpoints);
+    let mut planner = mk_planner([]);
+    let told = plan(&mut planner, [service(mk_checked()), slice(slices.clone())]).health_checks;
+    assert_eq!(told, [(name.clone(), check(2))]);
+    // What changes nothing in it is not told.
+    slices.endpoints.remove(2);
+    assert_eq!(plan(&mut planner, [slice(slices.clone())]).health_checks, []);
+    // An endpoint that is going does not count, even while it is still used.
+    slices.endpoints[0].conditions = Conditions { ready: false, serving: true, terminating: true };
+    let told = plan(&mut planner, [slice(slices)]).health_checks;
+    assert_eq!(told, [(name.clone(), check(1))]);
+    // Two ports of one endpoint are one address.
+    let two_ports = Service {
+        ports: vec![
+            mk_port("http", Protocol::Tcp, 80, None),
+            mk_port("http", Protocol::Udp, 80, None),
+        ],
+        ..mk_checked()
+    };
+    assert_eq!(plan(&mut planner, [service(two_ports)]).health_checks, []);
+    let cluster = Service { external_policy: TrafficPolicy::Cluster, ..mk_checked() };
+    assert_eq!(plan(&mut planner, [service(cluster)]).health_checks, [(name.clone(), None)]);
+    plan(&mut planner, [service(mk_checked())]);
+    let told = plan(&mut planner, [Event::ServiceRemoved(name.clone())]).health_checks;
+    assert_eq!(told, [(name, None)]);
+}
+
+#[test]
+fn services_whose_policy_leaves_them_without_endpoints_are_counted_by_policy() {
+    let count = |planner: &Planner, side| planner.local_gaps().count(side, Family::V4);
+    let elsewhere = || slice(mk_slice(Family::V4, &[("10.244.1.2", "n2")]));
+    let internal = Service { internal_policy: TrafficPolicy::Local, ..mk_service() };
+    let mut planner = mk_planner([service(internal.clone())]);
+    // Without any endpoint it is nobody's policy that leaves it without one.
+    assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (0, 0));
+    plan(&mut planner, [elsewhere()]);
+    assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (1, 0));
+    plan(&mut planner, [service(mk_checked())]);
+    assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (0, 1));
+    plan(&mut planner, [slice(mk_slice(Family::V4, &[("10.244.0.2", "n1")]))]);
+    assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (0, 0));
+    plan(&mut planner, [service(internal), elsewhere()]);
+    assert_eq!(count(&planner, Side::Internal), 1);
+    plan(&mut planner, [Event::ServiceRemoved(ObjectName::new("ns", "web"))]);
+    assert_eq!(count(&planner, Side::Internal), 0);
 }

@@ -1,0 +1,119 @@
+//! What the event loop tells an observer.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use kube_ipvs::kernel::{Refusal, RefusalClass};
+use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind};
+use plan::event::Event;
+use plan::model::Family;
+use plan::op::Op;
+use plan::planner::{Plan, Planner};
+
+use crate::world::{World, slice, tcp};
+
+/// Keeps what it is told, in short words.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
+
+// === impl Told ===
+
+impl Told {
+    fn note(&self, words: impl Into<String>) {
+        self.0.lock().unwrap().push(words.into());
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Observer for Told {
+    fn arrived(&mut self, event: &Event) {
+        match event {
+            Event::ServiceApplied(_) => self.note("service"),
+            Event::SliceApplied(_) => self.note("slice"),
+            _ => self.note("other"),
+        }
+    }
+
+    fn waiting(&mut self) {
+        self.note("waiting");
+    }
+
+    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+        self.note(format!("planned {}", plan.ops.len()));
+    }
+
+    fn read(&mut self, _: Duration) {
+        self.note("read");
+    }
+
+    fn drifted(&mut self, mending: &[&Op]) {
+        self.note(format!("drifted {}", mending.len()));
+    }
+
+    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
+        let refused = results.iter().filter(|result| result.is_err()).count();
+        self.note(format!("written {}, refused {refused}", ops.len()));
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        let kind = match round.kind {
+            RoundKind::Changes => "changes",
+            RoundKind::Comparison => "comparison",
+            RoundKind::SecondLook => "second look",
+        };
+        let (owed, triggers) = (round.owed.len(), round.triggers.len());
+        self.note(format!("end of {kind}: {owed} owed, {triggers} triggers"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
+    let services = [tcp(1, &[1])];
+    let mut world = World::in_sync(&services).await;
+    let first = world.told.take();
+    assert!(first.ends_with(&["end of comparison: 0 owed, 0 triggers".to_owned()]), "{first:?}");
+    assert!(first.contains(&"waiting".to_owned()), "{first:?}");
+    let operations = world.now().operations;
+    world.triggered(Family::V4, SystemTime::UNIX_EPOCH).await;
+    world.taken().await;
+    world.apply_slice(slice(&services[0].0, &[1, 2])).await;
+    world.until("written", |status, _| status.operations > operations).await;
+    world.compared().await;
+    assert_eq!(
+        world.told.take(),
+        [
+            "slice",
+            "waiting",
+            "planned 1",
+            "written 1, refused 0",
+            "end of changes: 0 owed, 1 triggers",
+            "read",
+            "planned 0",
+            "end of comparison: 0 owed, 0 triggers",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_told_and_so_is_its_second_look() {
+    let services = [tcp(1, &[1])];
+    let mut world = World::in_sync(&services).await;
+    world.told.take();
+    world.fake.refuse(1, RefusalClass::Exhausted, |_| true);
+    world.apply_slice(slice(&services[0].0, &[1, 2])).await;
+    world.until("owed", |status, _| status.owed == 1).await;
+    world.until("settled", |status, _| status.owed == 0).await;
+    assert_eq!(
+        world.told.take()[2..],
+        [
+            "planned 1",
+            "written 1, refused 1",
+            "end of changes: 1 owed, 0 triggers",
+            "written 1, refused 0",
+            "end of second look: 0 owed, 0 triggers",
+        ]
+    );
+}
