@@ -4,6 +4,7 @@
 //! `netlink`. [`app`] is the only module that knows all others; [`source`] and [`kernel`] never
 //! see each other, and [`reconcile`] sees the planner and the kernel's port only.
 
+pub mod announce;
 pub mod app;
 pub mod cli;
 mod host;

@@ -1,0 +1,155 @@
+//! Says on the objects themselves what their users must see: Events of the Kubernetes API.
+//!
+//! Best effort, and never in the way: an announcement that cannot be delivered soon is logged and
+//! dropped; whatever is announced is in the log too.
+//!
+//! A problem that is the same on every node is announced once a cluster, not once a node: the
+//! Event's name is made from what it says, so that the first node's Event is the only one, and the
+//! nodes do not come all at once.
+
+mod pace;
+mod publish;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use plan::model::ServiceName;
+use plan::problem::Problem;
+use tokio::sync::mpsc;
+use tracing::debug;
+
+pub use publish::{Identity, publish};
+
+/// What waits to be published. More than that and the rest is dropped.
+const QUEUE: usize = 256;
+
+/// The API takes notes of up to 1,024 octets (events.k8s.io/v1 Event, `note`).
+const LONGEST_NOTE: usize = 1_024;
+
+/// What is to be said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announcement {
+    /// What it is about.
+    pub regarding: Regarding,
+    /// Whether something is wrong.
+    pub severity: Severity,
+    /// `reason`: one word for machines.
+    pub reason: &'static str,
+    /// `action`: what was tried.
+    pub action: &'static str,
+    /// `note`: a sentence for people.
+    pub note: String,
+    /// Who says it.
+    pub extent: Extent,
+}
+
+/// What an announcement is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Regarding {
+    /// This node.
+    Node,
+    /// A Service.
+    Service(ServiceName),
+    /// An EndpointSlice.
+    EndpointSlice(ServiceName),
+}
+
+/// `type` of an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// For information.
+    Normal,
+    /// Something is wrong.
+    Warning,
+}
+
+/// Whether other nodes have the same to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Every node says it: once is enough.
+    Cluster,
+    /// It concerns this node alone.
+    ThisNode,
+}
+
+/// Takes announcements. Never waits.
+#[derive(Debug, Clone)]
+pub struct Announcer {
+    queue: Option<mpsc::Sender<Announcement>>,
+}
+
+// === impl Announcer ===
+
+impl Announcer {
+    /// An announcer, and what [`publish`] takes from it.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::Receiver<Announcement>) {
+        let (queue, outlet) = mpsc::channel(QUEUE);
+        (Self { queue: Some(queue) }, outlet)
+    }
+
+    /// Where there is no API server, nothing is announced.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self { queue: None }
+    }
+
+    /// Says it soon, or never.
+    pub fn announce(&self, announcement: Announcement) {
+        let Some(queue) = &self.queue else { return };
+        if let Err(error) = queue.try_send(announcement) {
+            debug!("not announced, too much is waiting: {error}");
+        }
+    }
+
+    /// Says what is wrong with a Service.
+    pub fn problems(&self, service: &ServiceName, problems: &[Problem]) {
+        for problem in problems {
+            self.announce(Announcement {
+                regarding: Regarding::Service(service.clone()),
+                severity: Severity::Warning,
+                reason: reason(problem),
+                action: "ProgramService",
+                note: problem.to_string(),
+                extent: match problem {
+                    Problem::NoNodePortAddress { .. } => Extent::ThisNode,
+                    _ => Extent::Cluster,
+                },
+            });
+        }
+    }
+}
+
+// === impl Announcement ===
+
+impl Announcement {
+    /// The Event's name: `<object>.<sixteen hexadecimal digits>`. `unique` tells those apart that
+    /// are to be told apart.
+    fn event_name(&self, object: &str, uid: &str, unique: u64) -> String {
+        let mut hasher = DefaultHasher::new();
+        (&self.regarding, uid, self.reason, &self.note).hash(&mut hasher);
+        if self.extent == Extent::ThisNode {
+            unique.hash(&mut hasher);
+        }
+        // A name has 253 octets at most; an object's own has 63 in practice, 253 in theory.
+        let object: String = object.chars().take(200).collect();
+        format!("{object}.{:016x}", hasher.finish())
+    }
+
+    /// The note, as long as it may be.
+    fn short_note(&self) -> &str {
+        let ends = self.note.char_indices().map(|(start, letter)| start + letter.len_utf8());
+        let end = ends.take_while(|end| *end <= LONGEST_NOTE).last().unwrap_or_default();
+        self.note.get(..end).unwrap_or_default()
+    }
+}
+
+fn reason(problem: &Problem) -> &'static str {
+    match problem {
+        Problem::ImpossibleAddress { .. } => "AddressNotPossible",
+        Problem::FrontendTaken { .. } => "FrontendTaken",
+        Problem::FrontendTwice { .. } => "FrontendTwice",
+        Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
+    }
+}

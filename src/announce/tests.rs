@@ -1,0 +1,71 @@
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::pace::{Pace, delay};
+use super::publish::event;
+use super::*;
+
+fn announcement(extent: Extent, note: &str) -> Announcement {
+    Announcement {
+        regarding: Regarding::Service(ServiceName::new("ns", "web")),
+        severity: Severity::Warning,
+        reason: "FrontendTaken",
+        action: "ProgramService",
+        note: note.into(),
+        extent,
+    }
+}
+
+fn name(announcement: &Announcement, node: &str, second: i64) -> String {
+    let identity =
+        Identity { controller: "kube-proxy", node_name: node.into(), host_name: node.into() };
+    let regarding = ObjectReference {
+        name: Some("web".into()),
+        namespace: Some("ns".into()),
+        uid: Some("1".into()),
+        ..ObjectReference::default()
+    };
+    let event = event(&identity, announcement, regarding, Timestamp::from_second(second).unwrap());
+    assert_eq!(event.metadata.namespace.as_deref(), Some("ns"));
+    assert_eq!(event.reporting_instance, Some(format!("kube-proxy-{node}")));
+    event.metadata.name.unwrap()
+}
+
+#[test]
+fn what_all_nodes_say_has_one_name_and_what_one_says_has_its_own() {
+    let cluster = announcement(Extent::Cluster, "taken");
+    assert_eq!(name(&cluster, "n1", 1), name(&cluster, "n2", 2));
+    assert_ne!(name(&cluster, "n1", 1), name(&announcement(Extent::Cluster, "other"), "n1", 1));
+    let local = announcement(Extent::ThisNode, "taken");
+    assert_ne!(name(&local, "n1", 1), name(&local, "n1", 2));
+    assert!(name(&local, "n1", 1).starts_with("web."));
+}
+
+#[test]
+fn a_long_note_is_cut_between_characters() {
+    let note = "ü".repeat(600);
+    let announcement = announcement(Extent::Cluster, &note);
+    assert_eq!(announcement.short_note().len(), LONGEST_NOTE);
+}
+
+#[test]
+fn a_burst_goes_through_and_then_one_at_a_time() {
+    let start = Instant::now();
+    let mut pace = Pace::new(start);
+    assert_eq!((0..100).filter(|_| pace.take(start)).count(), 25);
+    let later = start + Duration::from_secs(5);
+    assert_eq!((0..100).filter(|_| pace.take(later)).count(), 2);
+    let much_later = start + Duration::from_secs(3_600);
+    assert_eq!((0..100).filter(|_| pace.take(much_later)).count(), 25);
+}
+
+#[test]
+fn nodes_do_not_come_all_at_once() {
+    let delays: std::collections::BTreeSet<Duration> =
+        (0..100).map(|node| delay(&format!("n{node}"), "taken")).collect();
+    assert!(delays.len() > 90, "{delays:?}");
+    assert!(delays.iter().all(|delay| *delay < Duration::from_secs(20)));
+}
