@@ -1,0 +1,40 @@
+//! Who may speak to the server.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::requests::Authorization;
+
+/// The credentials that are accepted now.
+pub(crate) struct Access {
+    anonymous: bool,
+    tokens: Mutex<BTreeSet<String>>,
+}
+
+impl Access {
+    pub(crate) fn new(anonymous: bool, tokens: impl IntoIterator<Item = String>) -> Self {
+        Self { anonymous, tokens: Mutex::new(tokens.into_iter().collect()) }
+    }
+
+    pub(crate) fn add(&self, token: &str) {
+        self.lock().insert(token.to_owned());
+    }
+
+    pub(crate) fn remove(&self, token: &str) {
+        self.lock().remove(token);
+    }
+
+    /// Whether a request with such credentials is served.
+    pub(crate) fn admits(&self, authorization: &Authorization) -> bool {
+        match authorization {
+            Authorization::Anonymous => self.anonymous,
+            Authorization::Token(token) => self.lock().contains(token),
+            Authorization::Certificate(_) => true,
+            Authorization::UnknownCertificate => false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

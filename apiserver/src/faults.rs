@@ -1,0 +1,185 @@
+//! What goes wrong, at a test's request.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::resource::{Resource, Verb};
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The request is answered with this HTTP status and a `Status` object: 500, 503, 429, 410.
+    Status {
+        /// The HTTP status.
+        code: u16,
+        /// Seconds for the header `Retry-After`.
+        retry_after: Option<u32>,
+    },
+    /// The request is answered with 403, as when RBAC does not allow it.
+    Forbidden,
+    /// The request is answered with a plain 404, as by a server without that API.
+    NotServed,
+    /// The answer's body is no JSON, as from a proxy in between.
+    NotJson,
+    /// The connection is reset after so many bytes of body. Of a watch that runs already, the
+    /// bytes are counted from its next event on.
+    Reset {
+        /// How many bytes still come.
+        after: usize,
+    },
+    /// Bodies come slowly.
+    Slow {
+        /// How fast.
+        bytes_per_second: usize,
+    },
+    /// A watch falls silent: no events, no bookmarks, no end. It goes on when the fault is lifted.
+    Silence,
+    /// A watch ends at once, and in good order.
+    End,
+    /// 410: of a continued list its token, of a watch its version is too old.
+    Expired,
+    /// An event of a watch comes twice.
+    Duplicate,
+    /// An object that does not fit its schema: the next one of a watch, or the first of a list.
+    WrongSchema,
+    /// Connections are accepted, and nothing is ever said on them: no TLS handshake.
+    Hang,
+}
+
+/// Which requests a fault strikes, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct On {
+    resource: Option<Resource>,
+    verb: Option<Verb>,
+    times: Option<usize>,
+}
+
+/// A fault that was injected. It stays in force when this is dropped.
+#[derive(Clone)]
+pub struct Injected {
+    entry: Arc<Entry>,
+    changed: Arc<watch::Sender<u64>>,
+}
+
+pub(crate) struct Faults {
+    entries: Mutex<Vec<Arc<Entry>>>,
+    changed: Arc<watch::Sender<u64>>,
+}
+
+struct Entry {
+    fault: Fault,
+    on: On,
+    hits: AtomicUsize,
+    lifted: AtomicBool,
+}
+
+impl On {
+    /// Every request, and for [`Fault::Hang`] every connection.
+    pub fn everything() -> Self {
+        Self { resource: None, verb: None, times: None }
+    }
+
+    /// All requests for a resource.
+    pub fn resource(resource: Resource) -> Self {
+        Self { resource: Some(resource), ..Self::everything() }
+    }
+
+    /// Lists of a resource.
+    pub fn list(resource: Resource) -> Self {
+        Self { verb: Some(Verb::List), ..Self::resource(resource) }
+    }
+
+    /// Watches of a resource.
+    pub fn watch(resource: Resource) -> Self {
+        Self { verb: Some(Verb::Watch), ..Self::resource(resource) }
+    }
+
+    /// Requests with a verb.
+    pub fn verb(self, verb: Verb) -> Self {
+        Self { verb: Some(verb), ..self }
+    }
+
+    /// Only so many times, then no more.
+    pub fn times(self, times: usize) -> Self {
+        Self { times: Some(times), ..self }
+    }
+
+    fn covers(self, resource: Option<Resource>, verb: Verb) -> bool {
+        self.resource.is_none_or(|wanted| Some(wanted) == resource)
+            && self.verb.is_none_or(|wanted| wanted == verb)
+    }
+}
+
+impl Injected {
+    /// How often the fault has struck.
+    pub fn hits(&self) -> usize {
+        self.entry.hits.load(Ordering::SeqCst)
+    }
+
+    /// Ends it.
+    pub fn lift(&self) {
+        self.entry.lifted.store(true, Ordering::SeqCst);
+        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+    }
+
+    /// Whether it was lifted.
+    pub(crate) fn is_lifted(&self) -> bool {
+        self.entry.lifted.load(Ordering::SeqCst)
+    }
+}
+
+impl Faults {
+    pub(crate) fn new() -> Self {
+        let (changed, _) = watch::channel(0);
+        Self { entries: Mutex::new(Vec::new()), changed: Arc::new(changed) }
+    }
+
+    pub(crate) fn inject(&self, fault: Fault, on: On) -> Injected {
+        let entry = Arc::new(Entry {
+            fault,
+            on,
+            hits: AtomicUsize::new(0),
+            lifted: AtomicBool::new(false),
+        });
+        self.lock().push(Arc::clone(&entry));
+        self.changed.send_modify(|version| *version = version.wrapping_add(1));
+        Injected { entry, changed: Arc::clone(&self.changed) }
+    }
+
+    /// The first fault in force for such a request that `wanted` picks; it counts as a hit.
+    pub(crate) fn strike<T>(
+        &self,
+        resource: Option<Resource>,
+        verb: Verb,
+        wanted: impl Fn(&Fault) -> Option<T>,
+    ) -> Option<(T, Injected)> {
+        let mut entries = self.lock();
+        entries.retain(|entry| !entry.lifted.load(Ordering::SeqCst));
+        entries.iter().filter(|entry| entry.on.covers(resource, verb)).find_map(|entry| {
+            let picked = wanted(&entry.fault)?;
+            let hits = entry.hits.load(Ordering::SeqCst);
+            if entry.on.times.is_some_and(|times| hits >= times) {
+                return None;
+            }
+            entry.hits.store(hits.saturating_add(1), Ordering::SeqCst);
+            let changed = Arc::clone(&self.changed);
+            Some((picked, Injected { entry: Arc::clone(entry), changed }))
+        })
+    }
+
+    /// Whether one fault strikes such a request.
+    pub(crate) fn strikes(&self, resource: Option<Resource>, verb: Verb, fault: &Fault) -> bool {
+        self.strike(resource, verb, |each| (each == fault).then_some(())).is_some()
+    }
+
+    /// Tells when a fault is injected or lifted.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,61 @@
+//! How a server is to behave.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// What [`Server::start`](crate::Server::start) takes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen; port 0 lets the kernel choose one.
+    pub listen: SocketAddr,
+    /// Further names and addresses for the certificate, beside localhost, 127.0.0.1, ::1 and the
+    /// address listened on: `kubernetes.default.svc`, a cluster IP.
+    pub names: Vec<String>,
+    /// Requests without credentials are served. Otherwise they get a 401.
+    pub anonymous: bool,
+    /// The bearer tokens that are accepted; the test can change them later.
+    pub tokens: Vec<String>,
+    /// The period of bookmarks. The real server sends one a minute.
+    pub bookmark_period: Duration,
+    /// How long a watch lasts that gives no `timeoutSeconds`.
+    pub watch_timeout: Duration,
+    /// Whether streaming lists are served.
+    pub watch_list: WatchList,
+    /// Whether objects carry `metadata.managedFields`, as those of a real server do.
+    pub managed_fields: bool,
+    /// What `/version` tells, such as `v1.35.0`.
+    pub version: String,
+    /// How many changes are kept; older versions get a 410.
+    pub history: usize,
+}
+
+/// How the server takes `sendInitialEvents`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchList {
+    /// It serves streaming lists.
+    #[default]
+    On,
+    /// It knows the parameter, and refuses it with 422: 1.27 and newer with the feature gate off,
+    /// which was the default of 1.27 to 1.31 and of 1.33.
+    GateOff,
+    /// It does not know the parameter, and refuses `resourceVersionMatch` of a watch with 422:
+    /// older than 1.27.
+    Unknown,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            names: vec!["kubernetes.default.svc".to_owned()],
+            anonymous: false,
+            tokens: Vec::new(),
+            bookmark_period: Duration::from_secs(60),
+            watch_timeout: Duration::from_secs(1800),
+            watch_list: WatchList::On,
+            managed_fields: false,
+            version: "v1.35.0".to_owned(),
+            history: 100_000,
+        }
+    }
+}

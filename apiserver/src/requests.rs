@@ -1,0 +1,71 @@
+//! The log of requests, for tests to look into.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::parameters;
+use crate::resource::{Resource, Verb};
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// GET, POST, …
+    pub method: String,
+    /// The path without the query.
+    pub path: String,
+    /// The query as it was sent, still encoded.
+    pub query: String,
+    /// What the request speaks of, if this server knows it.
+    pub resource: Option<Resource>,
+    /// What it wants to do.
+    pub verb: Verb,
+    /// Who it said it is.
+    pub authorization: Authorization,
+    /// The header `User-Agent`.
+    pub user_agent: String,
+    /// The HTTP status of the answer.
+    pub status: u16,
+}
+
+/// The credentials of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authorization {
+    /// None.
+    Anonymous,
+    /// A bearer token, be it good or not.
+    Token(String),
+    /// A client certificate of this server's authority, by its common name.
+    Certificate(String),
+    /// A client certificate that this server does not trust.
+    UnknownCertificate,
+}
+
+#[derive(Default)]
+pub(crate) struct Log(Mutex<Vec<Request>>);
+
+impl Request {
+    /// A decoded query parameter.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        parameters::pairs(&self.query).find(|(each, _)| each == name).map(|(_, value)| value)
+    }
+}
+
+impl Log {
+    pub(crate) fn push(&self, request: Request) {
+        tracing::debug!(
+            method = request.method,
+            path = request.path,
+            query = request.query,
+            status = request.status,
+            "request"
+        );
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Request> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
