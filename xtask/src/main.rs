@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod demo;
 mod licences;
+mod scripts;
 mod test;
 mod vm;
 

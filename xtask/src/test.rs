@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 
 use crate::build::{self, Tests};
 use crate::licences;
+use crate::scripts;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
@@ -34,7 +35,7 @@ pub(crate) struct TestArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, licences: without a warning.
+    /// Formatting, clippy, rustdoc, licences, shell scripts: without a warning.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
@@ -120,6 +121,7 @@ fn lint() -> Vec<Outcome> {
             &[("RUSTDOCFLAGS", "-Dwarnings")],
         ),
         check("licences", licences::check),
+        check("scripts", scripts::check),
     ]
 }
 

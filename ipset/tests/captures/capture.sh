@@ -40,6 +40,7 @@ requests)
     last create ALLPORTS bitmap:port range 0-65535
     last add IP4 10.0.0.1
     last add IP6 fd00::1
+    # shellcheck disable=SC2086  # these are many words
     last add PORT4 10.0.0.1,sctp:80 $attached
     last add PORT4 10.0.0.1,icmp:8/0
     last add PORT6 fd00::1,tcp:80

@@ -1,4 +1,5 @@
-//! The Debian packages the bed takes from the host: qemu, and the tools that go into the guest.
+//! Debian packages on the host: those the bed takes from it (qemu, and the tools that go into the
+//! guest), and others that a task asks for.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -48,24 +49,30 @@ pub(crate) fn ensure() -> Result<String> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the bed boots x86_64 kernels only, and this machine is {}", std::env::consts::ARCH);
     }
-    let missing = missing_from(&installed()?);
+    install_missing(&PACKAGES)?;
+    let versions = installed(&PACKAGES)?;
+    Ok(versions.iter().map(|(package, version)| format!("{package} {version}\n")).collect())
+}
+
+/// Installs those that are missing.
+pub(crate) fn install_missing(packages: &[&'static str]) -> Result<()> {
+    let missing = missing_from(packages, &installed(packages)?);
     if !missing.is_empty() {
         install(&missing)?;
-        let still_missing = missing_from(&installed()?);
+        let still_missing = missing_from(packages, &installed(packages)?);
         if !still_missing.is_empty() {
             bail!("apt-get said yes, yet these are not installed: {}", still_missing.join(" "));
         }
     }
-    let versions = installed()?;
-    Ok(versions.iter().map(|(package, version)| format!("{package} {version}\n")).collect())
+    Ok(())
 }
 
-fn installed() -> Result<BTreeMap<String, String>> {
+fn installed(packages: &[&str]) -> Result<BTreeMap<String, String>> {
     let mut query = Command::new("dpkg-query");
-    query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\\n"]).args(PACKAGES);
+    query.args(["-W", "-f", "${db:Status-Status} ${Package} ${Version}\\n"]).args(packages);
     // It exits with 1 when it does not know one of them, which is no failure here.
     let output = host_tool::output_whatever_status(&mut query)
-        .context("the bed needs Debian 12 or later on this machine")?;
+        .context("packages are those of Debian 12 or later, which this machine has to be")?;
     Ok(parse_installed(&String::from_utf8_lossy(&output.stdout)))
 }
 
@@ -78,8 +85,11 @@ fn parse_installed(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn missing_from(installed: &BTreeMap<String, String>) -> Vec<&'static str> {
-    PACKAGES.into_iter().filter(|&package| !installed.contains_key(package)).collect()
+fn missing_from(
+    packages: &[&'static str],
+    installed: &BTreeMap<String, String>,
+) -> Vec<&'static str> {
+    packages.iter().copied().filter(|&package| !installed.contains_key(package)).collect()
 }
 
 fn install(packages: &[&str]) -> Result<()> {
@@ -146,7 +156,7 @@ mod tests {
             "installed ipset 7.17-1\nconfig-files ipvsadm 1:1.31-1\nnot-installed  \ninstalled tar 1.34\n",
         );
         assert_eq!(installed.get("ipset").map(String::as_str), Some("7.17-1"));
-        let missing = missing_from(&installed);
+        let missing = missing_from(&PACKAGES, &installed);
         assert!(missing.contains(&"ipvsadm") && !missing.contains(&"ipset"));
         assert_eq!(missing.len(), PACKAGES.len() - 2);
     }

@@ -23,7 +23,9 @@ mount --make-rshared /
 hostname guest
 ip link set lo up
 modprobe -aq virtio_pci virtio_console virtio_blk
+# shellcheck disable=SC3045  # busybox's shell can
 ulimit -n 65536
+# shellcheck source=/dev/null  # written for each guest
 . /vm/environment
 cd /job || exit
 
