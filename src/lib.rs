@@ -6,6 +6,7 @@
 
 pub mod announce;
 pub mod app;
+pub mod cleanup;
 pub mod cli;
 mod host;
 pub mod kernel;

@@ -151,9 +151,33 @@ impl Socket {
             let count = batch.span(first, self.requests_per_send, OCTETS_PER_SEND);
             let begin = self.transmit(batch, first, count, NLM_F_ACK)?;
             results.resize_with(first + count, || Ok(()));
-            self.collect(begin, results.get_mut(first..).unwrap_or_default())?;
+            let results = results.get_mut(first..).unwrap_or_default();
+            let last = results.len().saturating_sub(1);
+            self.collect(begin, results, |is_answered| is_answered(last))?;
         }
         Ok(results)
+    }
+
+    /// Sends a transaction whole: it is carried out as one, or not at all.
+    ///
+    /// The batch's first request opens it and its last one closes it (`NFNL_MSG_BATCH_BEGIN`,
+    /// `_END`). Those between must have the flag `NLM_F_ACK`, and these two must not: kernels
+    /// before 6.10 acknowledge no end (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c).
+    ///
+    /// # Errors
+    /// The first refusal, upon which nothing was carried out; a lost answer or a failing socket,
+    /// upon which that is not known.
+    pub fn transact(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        if (0..batch.len()).any(|index| batch.is_too_long(index)) {
+            return Err(Error::too_long());
+        }
+        let mut results = Vec::new();
+        results.resize_with(batch.len(), || Ok(()));
+        // Only a transaction that cannot even be opened has an answer to its first request.
+        let last = batch.len().saturating_sub(2);
+        let begin = self.transmit(batch, 0, batch.len(), 0)?;
+        self.collect(begin, &mut results, |is_answered| is_answered(0) || is_answered(last))?;
+        results.into_iter().collect()
     }
 
     /// Sends the batch's only request, which is answered by messages of the subsystem's own, and
@@ -257,12 +281,17 @@ impl Socket {
     }
 
     /// Reads the answers to the requests numbered from `begin` on into `results`, which are all
-    /// "done" at first: the kernel answers only those that fail, and the last one.
-    fn collect(&mut self, begin: u32, results: &mut [Result<(), Error>]) -> Result<(), Error> {
-        let last = results.len().saturating_sub(1);
+    /// "done" at first: the kernel answers only those that fail, and those that ask for it. Reads
+    /// until `is_complete` says so, which can ask whether the request at an index is answered.
+    fn collect(
+        &mut self,
+        begin: u32,
+        results: &mut [Result<(), Error>],
+        is_complete: impl Fn(&dyn Fn(usize) -> bool) -> bool,
+    ) -> Result<(), Error> {
         let mut answered = vec![false; results.len()];
         let mut lost = None;
-        while !answered.get(last).copied().unwrap_or(true) {
+        while !is_complete(&|index| answered.get(index).copied().unwrap_or(true)) {
             // After an overrun the last answer may be among the lost, so nothing is waited for:
             // what is not in the buffer by now will not come.
             let wait = if lost.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };

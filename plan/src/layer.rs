@@ -26,7 +26,7 @@ use ipnet::IpNet;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
-pub use saved::{ChainDifference, Comparison};
+pub use saved::{ChainDifference, Comparison, words};
 
 use saved::Saved;
 
@@ -90,7 +90,8 @@ pub struct Jump {
     pub from: &'static str,
     /// Our chain.
     pub to: &'static str,
-    comment: &'static str,
+    /// What the rule says of itself.
+    pub comment: &'static str,
 }
 
 /// Settings that no rule can be made of.
@@ -135,6 +136,13 @@ impl Layer {
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
+    }
+
+    /// The chains that every layer has, whatever the settings.
+    pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
+        let local = LocalTraffic::Unknown;
+        let any = LayerSettings { masquerade_all: false, mark: 1, local, random_fully: false };
+        chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
 
     /// Our chains: those of `nat` first.

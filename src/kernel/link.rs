@@ -13,6 +13,7 @@ use plan::kernel::LINK;
 use rustix::io::Errno;
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
@@ -31,6 +32,8 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
 const LINK_HEADER: usize = 16;
+/// Where in it the index is.
+const LINK_INDEX: usize = 4;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index (u32).
 const ADDRESS_HEADER: usize = 8;
 
@@ -97,6 +100,21 @@ impl Links {
             attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "dummy"));
         });
         self.socket.send(&mut batch)?.into_iter().collect()
+    }
+
+    /// Deletes an interface with its addresses. One that is gone already is no error.
+    pub(crate) fn delete(&mut self, index: u32) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.push(RTM_DELLINK, 0, |message| {
+            let body = message.body();
+            body.extend_from_slice(&[0; LINK_INDEX]);
+            body.extend_from_slice(&index.to_ne_bytes());
+            body.extend_from_slice(&[0; LINK_HEADER - LINK_INDEX - 4]);
+        });
+        match self.socket.send(&mut batch)?.into_iter().collect() {
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(()),
+            result => result,
+        }
     }
 
     /// The addresses of all interfaces, both families.

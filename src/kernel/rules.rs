@@ -63,6 +63,13 @@ impl Rules {
         Ok(Self { family, programs: installed::choose(family, variant)? })
     }
 
+    /// Both kinds of iptables, as far as they are installed.
+    #[must_use]
+    pub fn installed(family: Family) -> Vec<Self> {
+        let open = |variant| Self::open(family, variant).ok();
+        [Variant::Nft, Variant::Legacy].into_iter().filter_map(open).collect()
+    }
+
     /// The family.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -146,7 +153,24 @@ impl Rules {
         Ok(saved)
     }
 
-    fn restore(&self, input: &str) -> Result<(), RulesError> {
+    /// What `iptables-save` prints for the tables that are there, without making the kernel load
+    /// others. A kernel that has no tables of this kind has none of ours.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn saved(&self) -> Result<String, RulesError> {
+        match installed::run_unchecked(&self.programs.save, &[], "") {
+            Err(error) if error.cause() == Cause::NoTable => Ok(String::new()),
+            result => result,
+        }
+    }
+
+    /// Hands `iptables-restore --noflush` its input: each table in it changes in one step, and
+    /// nothing else in it is touched.
+    ///
+    /// # Errors
+    /// When the program fails; the table that it failed at is then as it was.
+    pub fn restore(&self, input: &str) -> Result<(), RulesError> {
         let Programs { restore, version, backend, .. } = &self.programs;
         let mut arguments = Vec::new();
         // Older ones take no lock for a restore.

@@ -228,7 +228,8 @@ fn address_form(word: String) -> String {
 }
 
 /// The words of a rule. iptables quotes with `"` and puts `\` before quotes and backslashes.
-fn words(rule: &str) -> Vec<String> {
+#[must_use]
+pub fn words(rule: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quoted = false;

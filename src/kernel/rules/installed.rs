@@ -4,7 +4,7 @@ use std::fmt;
 
 use plan::model::Family;
 
-use super::program::{self, NotRun};
+use super::program::{self, Finished, NotRun};
 use super::{RulesError, TIMEOUT, Variant};
 
 /// Where iptables programs keep their rules.
@@ -65,8 +65,7 @@ pub(super) fn choose(family: Family, variant: Variant) -> Result<Programs, Rules
 
 /// Runs a program that must succeed, and returns what it printed.
 pub(super) fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, RulesError> {
-    let mut finished = program::run(program, arguments, input, TIMEOUT)
-        .map_err(|why| RulesError::not_run(program, arguments, why))?;
+    let mut finished = start(program, arguments, input)?;
     // `iptables-nft-save` says this instead of the table, and yet exits with success.
     let unreadable = |line: &&str| line.starts_with('#') && line.contains("is incompatible, use");
     if let Some(line) = finished.stdout.lines().find(unreadable) {
@@ -75,6 +74,24 @@ pub(super) fn run(program: &str, arguments: &[&str], input: &str) -> Result<Stri
         return Ok(finished.stdout);
     }
     Err(RulesError::failed(program, arguments, input, finished))
+}
+
+/// The same, but that what it printed may lack tables that it could not show.
+pub(super) fn run_unchecked(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<String, RulesError> {
+    let finished = start(program, arguments, input)?;
+    if finished.status.success() {
+        return Ok(finished.stdout);
+    }
+    Err(RulesError::failed(program, arguments, input, finished))
+}
+
+fn start(program: &str, arguments: &[&str], input: &str) -> Result<Finished, RulesError> {
+    program::run(program, arguments, input, TIMEOUT)
+        .map_err(|why| RulesError::not_run(program, arguments, why))
 }
 
 /// The programs with the backend in their name, or else the plain ones if they have it: not every

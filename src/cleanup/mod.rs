@@ -1,0 +1,263 @@
+//! Removing what we and kube-proxy leave in the kernel, and nothing of anybody else's.
+//!
+//! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
+//! none. [`other_modes`] is for a node that comes to us from kube-proxy's iptables or nftables
+//! mode: what those left behind goes once our own rules carry the traffic.
+//!
+//! What is to be removed is decided from what was read, without doing anything ([`rules`],
+//! [`state`]); this module does it. A failure does not end it: the rest is removed, and all
+//! failures are told at the end.
+
+mod rules;
+mod state;
+
+use std::fmt;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use plan::kernel::LINK;
+use plan::model::Family;
+use plan::sets::SetId;
+
+use crate::kernel::nftables::Nftables;
+use crate::kernel::remains::Remains;
+use crate::kernel::rules::{Backend, Rules};
+
+use rules::Scope;
+use state::LinkRemoval;
+
+/// kube-proxy's table in its nftables mode, one a family.
+const NFTABLES_TABLE: &str = "kube-proxy";
+
+/// nf_tables lets go of a removed rule's sets some time after the removal, from a work queue
+/// (`nf_tables_trans_destroy_work` in net/netfilter/nf_tables_api.c).
+const RELEASE_ATTEMPTS: u32 = 20;
+const RELEASE_WAIT: Duration = Duration::from_millis(100);
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// What was removed, in words.
+    pub removed: Vec<String>,
+    /// What stays although it has a name of ours, and why.
+    pub kept: Vec<String>,
+    /// What went wrong, and what to do about it.
+    pub failures: Vec<String>,
+}
+
+/// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
+/// network namespace. Whatever is inside `exclude` is somebody else's and stays.
+///
+/// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
+#[must_use]
+pub fn all(exclude: &[IpNet]) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.remove_tables();
+    let opened = Remains::open().and_then(|mut remains| {
+        let found = remains.read()?;
+        Ok((remains, state::removal(&found, exclude)))
+    });
+    let mut state = match opened {
+        Ok(state) => Some(state),
+        Err(error) => {
+            outcome.failures.push(format!(
+                "virtual servers, addresses and sets stay, since without all of them it is not \
+                 known whose they are: {error}. It takes root with CAP_NET_ADMIN"
+            ));
+            None
+        }
+    };
+    let is_removed =
+        state.as_mut().is_some_and(|(remains, removal)| outcome.remove_state(remains, removal));
+    for family in Family::BOTH {
+        for rules in Rules::installed(family) {
+            outcome.remove_rules(&rules, Scope::Everything);
+        }
+    }
+    if let Some((mut remains, removal)) = state.filter(|_| is_removed) {
+        outcome.destroy_sets(&mut remains, &removal.sets);
+    }
+    outcome
+}
+
+/// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
+/// rules carry the traffic; they are in the kind of iptables that is given, and in the other kind
+/// everything of kube-proxy's goes.
+#[must_use]
+pub fn other_modes(in_use: Backend) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.remove_tables();
+    for family in Family::BOTH {
+        for rules in Rules::installed(family) {
+            let is_ours = rules.backend() == in_use;
+            let scope = if is_ours { Scope::OtherModes } else { Scope::Everything };
+            outcome.remove_rules(&rules, scope);
+        }
+    }
+    outcome
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// Whether everything was removed that was to be.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// Says it in the log: what was removed on one line, each failure on its own.
+    pub fn log(&self) {
+        if !self.removed.is_empty() {
+            tracing::info!("removed: {}", self.removed.join("; "));
+        }
+        for kept in &self.kept {
+            tracing::info!("{kept}");
+        }
+        for failure in &self.failures {
+            tracing::error!("{failure}");
+        }
+    }
+
+    fn remove_tables(&mut self) {
+        let result = Nftables::open().and_then(|nftables| {
+            let Some(mut nftables) = nftables else { return Ok(()) };
+            for family in nftables.families_with(NFTABLES_TABLE)? {
+                nftables.remove(family, NFTABLES_TABLE)?;
+                self.removed.push(format!("the nftables table {NFTABLES_TABLE} ({family})"));
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            self.failures.push(format!(
+                "the nftables tables {NFTABLES_TABLE} cannot be removed: {error}. By hand: \
+                 nft delete table ip {NFTABLES_TABLE}; nft delete table ip6 {NFTABLES_TABLE}"
+            ));
+        }
+    }
+
+    /// Removes virtual servers, then the interface. Returns whether the sets can go as well.
+    ///
+    /// By sets and addresses it is known whose a virtual server is, so they stay as long as one of
+    /// ours does: another run will know it by them.
+    fn remove_state(&mut self, remains: &mut Remains, removal: &state::Removal) -> bool {
+        self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
+        let failed = remains.remove_virtual_servers(&removal.virtual_servers);
+        self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
+        if let Some(first) = failed.first() {
+            self.failures.push(format!(
+                "{} virtual servers are still there: {first}. The interface {LINK} and the sets \
+                 stay too, since by them they are known to be ours; run it again",
+                failed.len()
+            ));
+            return false;
+        }
+        self.remove_link(remains, &removal.link);
+        let failed = remains.remove_entries(&removal.entries);
+        self.note(removal.entries.len().saturating_sub(failed.len()), "set entry");
+        self.failures.extend(failed);
+        true
+    }
+
+    fn remove_link(&mut self, remains: &mut Remains, removal: &LinkRemoval) {
+        match removal {
+            LinkRemoval::None => {}
+            LinkRemoval::Whole => match remains.delete_link() {
+                Ok(()) => self.removed.push(format!("the interface {LINK}")),
+                Err(error) => self.failures.push(format!(
+                    "the interface {LINK} cannot be deleted: {error}. By hand: ip link delete {LINK}"
+                )),
+            },
+            LinkRemoval::Addresses(addresses) => {
+                let failed = remains.unbind(addresses);
+                self.note(addresses.len().saturating_sub(failed.len()), "address");
+                self.failures.extend(failed);
+            }
+            LinkRemoval::Foreign(kind) => self.failures.push(format!(
+                "{LINK} is not a dummy interface but {kind:?}, so it is somebody else's and \
+                 stays. If it is nobody's: ip link delete {LINK}"
+            )),
+        }
+    }
+
+    fn remove_rules(&mut self, rules: &Rules, scope: Scope) {
+        let which = format!("{} {} rules", rules.family(), rules.backend());
+        let saved = match rules.saved() {
+            Ok(saved) => saved,
+            Err(error) => return self.failures.push(format!("the {which} stay: {error}")),
+        };
+        for table in rules::unreadable(&saved) {
+            self.failures.push(format!(
+                "{which}: the table {table} has rules that iptables cannot show (something made \
+                 them with nft), so that it is not known whether it has any of ours. See `nft list \
+                 table`, and remove what is in the chains KUBE-… by hand"
+            ));
+        }
+        for removal in rules::removals(&saved, scope) {
+            for held in &removal.held {
+                self.kept.push(format!(
+                    "{which}: the chain {} of {} stays, since a rule leads into it that is \
+                     neither ours nor kube-proxy's: {}",
+                    held.chain, removal.table, held.by
+                ));
+            }
+            let Some(input) = &removal.input else { continue };
+            match rules.restore(input) {
+                Ok(()) => self.removed.push(format!("{which} in {removal}")),
+                Err(error) => {
+                    self.failures.push(format!("the {which} in {} stay: {error}", removal.table))
+                }
+            }
+        }
+    }
+
+    fn destroy_sets(&mut self, remains: &mut Remains, sets: &[SetId]) {
+        let mut left = remains.destroy(sets);
+        for _ in 0..RELEASE_ATTEMPTS {
+            if !left.iter().any(|set| set.in_use) {
+                break;
+            }
+            std::thread::sleep(RELEASE_WAIT);
+            let again: Vec<SetId> = left.iter().map(|not| not.set).collect();
+            left = remains.destroy(&again);
+        }
+        self.note(sets.len() - left.len(), "set");
+        let (in_use, other): (Vec<_>, Vec<_>) = left.into_iter().partition(|not| not.in_use);
+        if !in_use.is_empty() {
+            let names: Vec<&str> = in_use.iter().map(|not| not.set.name()).collect();
+            self.failures.push(format!(
+                "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
+                 same with ip6tables-save, -legacy and nft), remove them and run it again",
+                names.join(" ")
+            ));
+        }
+        self.failures.extend(other.into_iter().map(|not| not.reason));
+    }
+
+    fn note(&mut self, count: usize, what: &str) {
+        match count {
+            0 => {}
+            1 => self.removed.push(format!("1 {what}")),
+            _ => self.removed.push(format!("{count} {}", plural(what))),
+        }
+    }
+}
+
+fn plural(what: &str) -> String {
+    match what.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if what.ends_with('s') => format!("{what}es"),
+        None => format!("{what}s"),
+    }
+}
+
+impl fmt::Display for Outcome {
+    /// All of it, a line each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let removed = self.removed.iter().map(|what| format!("removed: {what}"));
+        let kept = self.kept.iter().map(|what| format!("kept: {what}"));
+        let failures = self.failures.iter().map(|what| format!("failed: {what}"));
+        let lines: Vec<String> = removed.chain(kept).chain(failures).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}

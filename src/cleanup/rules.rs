@@ -1,0 +1,287 @@
+//! Which rules and chains are to be removed, from what `iptables-save` printed.
+//!
+//! Only names that kube-proxy has, in the tables where it has them, and the jumps into them by
+//! their comments. What the kubelet makes (`KUBE-FIREWALL`, `KUBE-KUBELET-CANARY`,
+//! `KUBE-IPTABLES-HINT`, `KUBE-MARK-DROP`) is on no list here.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+
+use plan::layer::{self, JUMPS, Layer};
+
+/// What to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// What kube-proxy made in any mode, and what we made.
+    Everything,
+    /// What kube-proxy's iptables mode made and the IPVS mode does not use.
+    OtherModes,
+}
+
+/// What is to be removed from one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Removal {
+    /// The table's name.
+    pub(super) table: String,
+    /// Input for `iptables-restore --noflush`; none if nothing of it can be removed.
+    pub(super) input: Option<String>,
+    /// How many rules of chains that stay are removed.
+    pub(super) n_rules: usize,
+    /// How many chains are removed.
+    pub(super) n_chains: usize,
+    /// Chains that stay, because somebody else's rules lead into them.
+    pub(super) held: Vec<Held>,
+}
+
+/// A chain that stays, because somebody else's rule leads into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) chain: String,
+    /// That rule, as saved.
+    pub(super) by: String,
+}
+
+/// A table of rules, as saved.
+#[derive(Debug)]
+struct Table<'a> {
+    name: &'a str,
+    chains: Vec<&'a str>,
+    rules: Vec<Rule<'a>>,
+}
+
+/// A rule, as saved.
+#[derive(Debug)]
+struct Rule<'a> {
+    chain: &'a str,
+    /// What follows the chain's name.
+    text: &'a str,
+    target: Option<String>,
+    comment: Option<String>,
+    /// Whether it looks into a set of kube-proxy's.
+    looks_into_set: bool,
+}
+
+/// A jump of kube-proxy's iptables mode: table, built-in chain, chain, comment.
+type Jump = (&'static str, &'static str, &'static str, &'static str);
+
+const EXTERNAL: &str = "kubernetes externally-visible service portals";
+const PORTALS: &str = "kubernetes service portals";
+const FIREWALL: &str = "kubernetes load balancer firewall";
+
+/// Those that the IPVS mode does not have. The two modes have the same jumps into
+/// `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat` and `KUBE-FORWARD` of `filter`.
+const IPTABLES_MODE_JUMPS: [Jump; 8] = [
+    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
+    ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
+    ("filter", "INPUT", "KUBE-NODEPORTS", "kubernetes health check service ports"),
+    ("filter", "FORWARD", "KUBE-SERVICES", PORTALS),
+    ("filter", "OUTPUT", "KUBE-SERVICES", PORTALS),
+    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", FIREWALL),
+    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", FIREWALL),
+    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", FIREWALL),
+];
+
+/// Chains of the iptables mode alone: table and name.
+const IPTABLES_MODE_CHAINS: [(&str, &str); 7] = [
+    ("nat", "KUBE-NODEPORTS"),
+    ("nat", "KUBE-PROXY-CANARY"),
+    ("filter", "KUBE-SERVICES"),
+    ("filter", "KUBE-EXTERNAL-SERVICES"),
+    ("filter", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-PROXY-CANARY"),
+    ("mangle", "KUBE-PROXY-CANARY"),
+];
+
+/// How the chains begin that the iptables mode has in `nat` for each Service and endpoint.
+/// `KUBE-XLB-` is from before Kubernetes 1.24.
+const IPTABLES_MODE_PREFIXES: [&str; 6] =
+    ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
+
+/// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
+/// and what is marked is masqueraded by the second. They stay together or go together.
+const MARKING: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
+
+/// What is to be removed from the tables that `saved` has, by table. Tables with nothing to remove
+/// are left out.
+pub(super) fn removals(saved: &str, scope: Scope) -> Vec<Removal> {
+    tables(saved).iter().filter_map(|table| table.removal(scope)).collect()
+}
+
+/// The tables whose rules `iptables-nft-save` could not print, because something made them that
+/// only `nft` can show. It says so in the middle of what it prints, and yet succeeds.
+pub(super) fn unreadable(saved: &str) -> Vec<&str> {
+    saved
+        .lines()
+        .filter(|line| line.starts_with('#') && line.contains("is incompatible, use"))
+        .filter_map(|line| line.split(['`', '\'']).nth(1))
+        .filter(|table| ["nat", "filter", "mangle"].contains(table))
+        .collect()
+}
+
+fn tables(saved: &str) -> Vec<Table<'_>> {
+    let mut tables: Vec<Table<'_>> = Vec::new();
+    for line in saved.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('*') {
+            tables.push(Table { name, chains: Vec::new(), rules: Vec::new() });
+        }
+        let Some(table) = tables.last_mut() else { continue };
+        if let Some(declaration) = line.strip_prefix(':') {
+            table.chains.extend(declaration.split_whitespace().next());
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            table.rules.push(Rule::parse(rule));
+        }
+    }
+    tables
+}
+
+// === impl Table ===
+
+impl<'a> Table<'a> {
+    fn removal(&self, scope: Scope) -> Option<Removal> {
+        let listed = self.chains.iter().copied().filter(|chain| self.is_listed(chain, scope));
+        let mut chains: BTreeSet<&str> = listed.collect();
+        let held = self.held(&chains, scope);
+        let mut spared: &[&str] = &[];
+        if held.iter().any(|held| held.chain == MARKING[0]) {
+            spared = &MARKING;
+            chains.retain(|chain| !spared.contains(chain));
+        }
+        if scope == Scope::OtherModes {
+            // Whoever leads into them may be a proxy at work: they stay as they are, and so do
+            // those that they lead into.
+            let mut left = held.clone();
+            while !left.is_empty() {
+                chains.retain(|chain| !left.iter().any(|held| held.chain == *chain));
+                left = self.held(&chains, scope);
+            }
+        }
+        let is_held = |chain: &str| held.iter().any(|held| held.chain == chain);
+        let doomed: Vec<&str> = chains.iter().copied().filter(|chain| !is_held(chain)).collect();
+        let rules = self.doomed_rules(&chains, spared, scope);
+        let is_empty = |chain: &str| !self.rules.iter().any(|rule| rule.chain == chain);
+        let nothing = rules.is_empty() && doomed.is_empty() && chains.iter().all(|c| is_empty(c));
+        if nothing && held.is_empty() {
+            return None;
+        }
+        Some(Removal {
+            table: self.name.to_owned(),
+            input: (!nothing).then(|| self.input(&chains, &rules, &doomed)),
+            n_rules: rules.len(),
+            n_chains: doomed.len(),
+            held,
+        })
+    }
+
+    /// Those of the chains that rules lead into which stay.
+    fn held(&self, chains: &BTreeSet<&str>, scope: Scope) -> Vec<Held> {
+        let mut held: Vec<Held> = Vec::new();
+        for rule in self.rules.iter().filter(|rule| !chains.contains(rule.chain)) {
+            let Some(target) = rule.target.as_deref().filter(|target| chains.contains(target))
+            else {
+                continue;
+            };
+            if !self.is_jump(rule, scope) && !held.iter().any(|held| held.chain == target) {
+                held.push(Held { chain: target.to_owned(), by: rule.to_string() });
+            }
+        }
+        held
+    }
+
+    /// The rules to be taken out of chains that stay.
+    fn doomed_rules(
+        &self,
+        chains: &BTreeSet<&str>,
+        spared: &[&str],
+        scope: Scope,
+    ) -> Vec<&Rule<'a>> {
+        let is_doomed = |rule: &&Rule<'_>| {
+            if chains.contains(rule.chain) {
+                return false;
+            }
+            let leads_to_spared = rule.target.as_deref().is_some_and(|t| spared.contains(&t));
+            if self.is_jump(rule, scope) {
+                return !leads_to_spared;
+            }
+            spared.contains(&rule.chain) && rule.looks_into_set
+        };
+        self.rules.iter().filter(is_doomed).collect()
+    }
+
+    /// Empties the chains, takes the rules away, and removes those of the chains that are doomed.
+    fn input(&self, chains: &BTreeSet<&str>, rules: &[&Rule<'_>], doomed: &[&str]) -> String {
+        let mut lines = vec![format!("*{}", self.name)];
+        lines.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]")));
+        lines.extend(rules.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text)));
+        lines.extend(doomed.iter().map(|chain| format!("-X {chain}")));
+        lines.push("COMMIT\n".to_owned());
+        lines.join("\n")
+    }
+
+    fn is_listed(&self, chain: &str, scope: Scope) -> bool {
+        IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
+            || self.name == "nat" && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
+            || scope == Scope::Everything
+                && Layer::chain_names()
+                    .any(|(table, name)| (table.name(), name) == (self.name, chain))
+    }
+
+    /// Whether it is one of the jumps to be removed. Other matches in it do not count: they have
+    /// varied between versions of kube-proxy.
+    fn is_jump(&self, rule: &Rule<'_>, scope: Scope) -> bool {
+        let (Some(target), Some(comment)) = (&rule.target, &rule.comment) else { return false };
+        let found = (self.name, rule.chain, target.as_str(), comment.as_str());
+        IPTABLES_MODE_JUMPS.contains(&found)
+            || scope == Scope::Everything
+                && JUMPS
+                    .iter()
+                    .any(|jump| (jump.table.name(), jump.from, jump.to, jump.comment) == found)
+    }
+}
+
+// === impl Rule ===
+
+impl<'a> Rule<'a> {
+    fn parse(rule: &'a str) -> Self {
+        let (chain, text) = rule.split_once(' ').unwrap_or((rule, ""));
+        let words = layer::words(text);
+        let after = |options: &[&str]| {
+            let at = words.iter().position(|word| options.contains(&word.as_str()))?;
+            words.get(at + 1).cloned()
+        };
+        Self {
+            chain,
+            text,
+            target: after(&["-j", "-g"]),
+            comment: after(&["--comment"]),
+            looks_into_set: after(&["--match-set"])
+                .is_some_and(|set| plan::sets::SetId::by_name(&set).is_some()),
+        }
+    }
+}
+
+impl fmt::Display for Rule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "-A {} {}", self.chain, self.text)
+    }
+}
+
+// === impl Removal ===
+
+impl fmt::Display for Removal {
+    /// `nat: 3 rules, 17 chains`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = String::new();
+        for (count, what) in [(self.n_rules, "rule"), (self.n_chains, "chain")] {
+            let separator = if parts.is_empty() { "" } else { ", " };
+            match count {
+                0 => {}
+                1 => write!(parts, "{separator}1 {what}")?,
+                _ => write!(parts, "{separator}{count} {what}s")?,
+            }
+        }
+        write!(f, "{}: {parts}", self.table)
+    }
+}

@@ -1,0 +1,198 @@
+//! Which virtual servers, addresses and sets are to be removed, of what was read.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use plan::kernel::{Entry, Frontend};
+use plan::op::Op;
+use plan::planner::Planner;
+use plan::sets::SetId;
+use plan::settings::Settings;
+
+use crate::kernel::remains::Found;
+
+/// What is to be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Removal {
+    pub(super) virtual_servers: Vec<Frontend>,
+    pub(super) link: LinkRemoval,
+    /// Entries of sets that stay.
+    pub(super) entries: Vec<(SetId, Entry)>,
+    pub(super) sets: Vec<SetId>,
+    /// What stays that has a name of ours, and why.
+    pub(super) kept: Vec<String>,
+}
+
+/// What becomes of the interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum LinkRemoval {
+    /// It is not there.
+    #[default]
+    None,
+    /// It goes with its addresses.
+    Whole,
+    /// It stays, and so do addresses on it that are somebody else's.
+    Addresses(Vec<IpAddr>),
+    /// It has our name and is of this other kind.
+    Foreign(String),
+}
+
+/// What is to be removed: what a planner that wants nothing would remove, and the sets and the
+/// interface themselves when nothing of somebody else's is in them. `exclude`: the networks in
+/// which everything is somebody else's.
+pub(super) fn removal(found: &Found, exclude: &[IpNet]) -> Removal {
+    let settings = Settings { exclude: exclude.to_vec(), ..Settings::new("") };
+    let excludes = |address: &IpAddr| settings.excludes(*address);
+    let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
+    let mut removal = Removal::default();
+    for (set, entries) in &found.actual.sets {
+        if entries.iter().any(is_foreign) {
+            removal
+                .kept
+                .push(format!("the set {set}, which has entries inside the excluded networks"));
+        } else {
+            removal.sets.push(*set);
+        }
+    }
+    removal.sets.sort_unstable();
+    removal.kept.sort_unstable();
+    let mut addresses = Vec::new();
+    let is_foreign_link = found.link_kind.as_deref().is_some_and(|kind| kind != "dummy");
+    let mut actual = Cow::Borrowed(&found.actual);
+    if is_foreign_link {
+        // Its addresses say nothing about virtual servers.
+        actual.to_mut().addresses.clear();
+    }
+    for op in Planner::new(settings.clone()).diff(&actual) {
+        match op {
+            Op::RemoveVirtualServer(frontend) => removal.virtual_servers.push(frontend),
+            Op::UnbindAddress(address) => addresses.push(address),
+            Op::RemoveEntry(set, entry) if !removal.sets.contains(&set) => {
+                removal.entries.push((set, entry));
+            }
+            _ => {}
+        }
+    }
+    removal.link = match &found.link_kind {
+        None => LinkRemoval::None,
+        Some(kind) if is_foreign_link => LinkRemoval::Foreign(kind.clone()),
+        Some(_) if found.actual.addresses.iter().any(excludes) => {
+            removal.kept.push(format!(
+                "the interface {}, which has addresses inside the excluded networks",
+                plan::kernel::LINK
+            ));
+            LinkRemoval::Addresses(addresses)
+        }
+        Some(_) => LinkRemoval::Whole,
+    };
+    let foreign = found.foreign_sets.iter();
+    removal.kept.extend(foreign.map(|set| format!("the set {set}, which is not of our type")));
+    removal
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use plan::actual::ActualVirtualServer;
+    use plan::model::{Family, Protocol};
+    use plan::sets::SetKind;
+
+    use super::*;
+
+    fn mk_frontend(address: &str, port: u16) -> Frontend {
+        Frontend { address: address.parse().unwrap(), protocol: Protocol::Tcp, port }
+    }
+
+    fn mk_set(kind: SetKind, family: Family) -> SetId {
+        SetId { kind, family }
+    }
+
+    /// A virtual server each that is ours by an address, by a set and by a node port, one that is
+    /// nobody's we know, one on a node's address at a port of its own, and one of each family.
+    fn mk_found() -> Found {
+        let mut found = Found { link_kind: Some("dummy".into()), ..Found::default() };
+        let actual = &mut found.actual;
+        actual.link = true;
+        actual.addresses = ["10.96.0.1", "fd00:96::1"].map(|text| text.parse().unwrap()).into();
+        actual.local_addresses = ["192.168.0.11".parse().unwrap()].into();
+        for (address, port) in [
+            ("10.96.0.1", 443),
+            ("fd00:96::1", 443),
+            ("203.0.113.9", 80),
+            ("192.168.0.11", 30_080),
+            ("192.168.0.11", 5_555),
+            ("192.168.0.99", 30_080),
+            ("172.30.0.1", 80),
+        ] {
+            let there = ActualVirtualServer { server: None, real_servers: HashMap::new() };
+            actual.virtual_servers.insert(mk_frontend(address, port), there);
+        }
+        let cluster = Entry::AddressPort(mk_frontend("10.96.0.1", 443));
+        let balancer = Entry::AddressPort(mk_frontend("203.0.113.9", 80));
+        for (kind, family, entry) in [
+            (SetKind::ClusterIp, Family::V4, cluster),
+            (SetKind::LoadBalancer, Family::V4, balancer),
+            (SetKind::NodePortTcp, Family::V4, Entry::Port(30_080)),
+        ] {
+            actual.sets.insert(mk_set(kind, family), [entry].into());
+        }
+        actual.sets.insert(mk_set(SetKind::ClusterIp, Family::V6), [].into());
+        found
+    }
+
+    #[test]
+    fn what_is_ours_goes_and_nothing_else() {
+        let removal = removal(&mk_found(), &[]);
+        let expected = [
+            ("10.96.0.1", 443),
+            ("192.168.0.11", 30_080),
+            ("203.0.113.9", 80),
+            ("fd00:96::1", 443),
+        ];
+        let mut removed = removal.virtual_servers.clone();
+        removed.sort_unstable();
+        assert_eq!(removed, expected.map(|(address, port)| mk_frontend(address, port)));
+        assert_eq!(removal.link, LinkRemoval::Whole);
+        assert_eq!(removal.sets.len(), 4);
+        assert!(removal.sets.contains(&mk_set(SetKind::ClusterIp, Family::V6)));
+        assert_eq!((removal.entries.len(), removal.kept.len()), (0, 0));
+    }
+
+    #[test]
+    fn nothing_there_is_nothing_to_do() {
+        assert_eq!(removal(&Found::default(), &[]), Removal::default());
+    }
+
+    #[test]
+    fn what_is_excluded_stays_and_what_holds_it_does_too() {
+        let mut found = mk_found();
+        let own = mk_frontend("10.97.0.1", 80);
+        let cluster = mk_set(SetKind::ClusterIp, Family::V4);
+        found.actual.addresses.insert(own.address);
+        found.actual.sets.get_mut(&cluster).unwrap().insert(Entry::AddressPort(own));
+        let removal = removal(&found, &["10.96.0.0/16".parse().unwrap()]);
+        assert!(!removal.virtual_servers.contains(&mk_frontend("10.96.0.1", 443)));
+        assert_eq!(removal.virtual_servers.len(), 3);
+        let LinkRemoval::Addresses(addresses) = &removal.link else { panic!("{removal:?}") };
+        assert_eq!(addresses.len(), 2, "{addresses:?}");
+        assert!(!addresses.contains(&"10.96.0.1".parse().unwrap()));
+        assert_eq!(removal.entries, [(cluster, Entry::AddressPort(own))]);
+        assert!(!removal.sets.contains(&cluster));
+        assert_eq!(removal.kept.len(), 2, "{:?}", removal.kept);
+    }
+
+    #[test]
+    fn what_only_has_our_name_stays() {
+        let mut found = mk_found();
+        found.link_kind = Some("bridge".into());
+        found.foreign_sets = vec![mk_set(SetKind::LoopBack, Family::V4)];
+        let removal = removal(&found, &[]);
+        assert_eq!(removal.link, LinkRemoval::Foreign("bridge".into()));
+        // Recorded in a set, but not only by an address on that interface.
+        assert!(removal.virtual_servers.contains(&mk_frontend("10.96.0.1", 443)));
+        assert!(!removal.virtual_servers.contains(&mk_frontend("fd00:96::1", 443)));
+        assert!(removal.kept[0].contains("KUBE-LOOP-BACK"));
+    }
+}

@@ -1,0 +1,160 @@
+//! Tables of nf_tables, as far as it takes to remove one: kube-proxy's nftables mode has a table of
+//! its own in each family.
+//!
+//! Source: include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h.
+
+use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attributes};
+use plan::model::Family;
+use rustix::io::Errno;
+
+/// `NFNL_SUBSYS_NFTABLES`, in the upper octet of a message type.
+const SUBSYSTEM: u16 = 10;
+/// `NFNL_MSG_BATCH_BEGIN`
+const BATCH_BEGIN: u16 = 0x10;
+/// `NFNL_MSG_BATCH_END`
+const BATCH_END: u16 = 0x11;
+/// `NFT_MSG_GETTABLE`
+const GET_TABLE: u16 = SUBSYSTEM << 8 | 1;
+/// `NFT_MSG_DELTABLE`
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
+/// `NFTA_TABLE_NAME`
+const TABLE_NAME: u16 = 1;
+/// `struct nfgenmsg`: family, version, subsystem (big-endian u16).
+const HEADER: usize = 4;
+/// include/uapi/linux/netlink.h
+const NLM_F_ACK: u16 = 4;
+
+/// nf_tables, in the network namespace it was opened in.
+#[derive(Debug)]
+pub struct Nftables {
+    socket: Socket,
+}
+
+// === impl Nftables ===
+
+impl Nftables {
+    /// Opens it in the calling thread's network namespace; none if the kernel has no netfilter
+    /// netlink.
+    ///
+    /// # Errors
+    /// When the socket cannot be opened for another reason.
+    pub fn open() -> Result<Option<Self>, Error> {
+        match Socket::open(Protocol::Netfilter) {
+            Ok(socket) => Ok(Some(Self { socket })),
+            Err(error) if is(&error, &[Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT]) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The families that have a table of this name.
+    ///
+    /// # Errors
+    /// When the tables could not be listed. A kernel without nf_tables has none.
+    pub fn families_with(&mut self, table: &str) -> Result<Vec<Family>, Error> {
+        let listed = self.socket.dump(GET_TABLE, |message| header(message, 0, 0), decode);
+        let tables = match listed {
+            Ok(tables) => tables,
+            // nfnetlink's answers about a subsystem that it does not have
+            // (`nfnetlink_rcv_msg` in net/netfilter/nfnetlink.c).
+            Err(error)
+                if error.refusal().is_some() && is(&error, &[Errno::INVAL, Errno::OPNOTSUPP]) =>
+            {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        };
+        let has = |family: &Family| {
+            let number = family_number(*family);
+            tables.iter().any(|(of, name)| (*of, name.as_str()) == (number, table))
+        };
+        Ok(Family::BOTH.into_iter().filter(has).collect())
+    }
+
+    /// Removes a table with everything in it.
+    ///
+    /// # Errors
+    /// The kernel's refusal, but for a table that is not there.
+    pub fn remove(&mut self, family: Family, table: &str) -> Result<(), Error> {
+        match self.socket.transact(&mut removal(family, table)) {
+            Err(error) if is(&error, &[Errno::NOENT]) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+fn removal(family: Family, table: &str) -> Batch {
+    let mut batch = Batch::new();
+    batch.push(BATCH_BEGIN, 0, |message| header(message, 0, SUBSYSTEM));
+    batch.push(DELETE_TABLE, NLM_F_ACK, |message| {
+        header(message, family_number(family), 0);
+        message.attributes().string(TABLE_NAME, table);
+    });
+    batch.push(BATCH_END, 0, |message| header(message, 0, SUBSYSTEM));
+    batch
+}
+
+fn header(message: &mut MessageWriter<'_>, family: u8, subsystem: u16) {
+    let [high, low] = subsystem.to_be_bytes();
+    message.body().extend_from_slice(&[family, 0, high, low]);
+}
+
+/// `NFPROTO_IPV4` and `NFPROTO_IPV6` (include/uapi/linux/netfilter.h).
+const fn family_number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
+/// A table's family and name.
+fn decode(body: &[u8]) -> Result<Option<(u8, String)>, DecodeError> {
+    let [family, ..] = *body
+        .first_chunk::<HEADER>()
+        .ok_or_else(|| DecodeError::new("table", "shorter than struct nfgenmsg"))?;
+    for attribute in attributes(body.get(HEADER..).unwrap_or_default()) {
+        let attribute = attribute?;
+        if attribute.kind == TABLE_NAME {
+            return Ok(Some((family, attribute.string()?.to_owned())));
+        }
+    }
+    Ok(None)
+}
+
+fn is(error: &Error, numbers: &[Errno]) -> bool {
+    numbers.iter().any(|number| error.raw_os_error() == Some(number.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_a_transaction_of_the_subsystem() {
+        let batch = removal(Family::V6, "kube-proxy");
+        assert_eq!(batch.len(), 3);
+        assert_eq!(batch.body(0).unwrap(), [0, 0, 0, 10]);
+        assert_eq!(batch.body(2).unwrap(), [0, 0, 0, 10]);
+        assert_eq!(
+            batch.body(1).unwrap(),
+            [&[10, 0, 0, 0, 15, 0, 1, 0][..], b"kube-proxy\0\0"].concat()
+        );
+    }
+
+    #[test]
+    fn a_table_is_read() {
+        let batch = removal(Family::V4, "kube-proxy");
+        let read = decode(batch.body(1).unwrap()).unwrap();
+        assert_eq!(read, Some((2, "kube-proxy".to_owned())));
+        assert_eq!(decode(&[2, 0, 0, 0]).unwrap(), None);
+        assert!(decode(&[2, 0]).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_octets_are_read_without_a_panic(
+            body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+        ) {
+            let _any = decode(&body);
+        }
+    }
+}

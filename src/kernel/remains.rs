@@ -1,0 +1,230 @@
+//! What is in the kernel of ours, for removing all of it, whatever parts the kernel has.
+//!
+//! [`linux`](super::linux) needs IPVS and ipset; here a kernel without them has nothing of ours.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::{Entry, Frontend};
+use plan::sets::SetId;
+
+use super::link::{AddressBatch, Link, LinkAddress, Links};
+use super::{ReadError, translate};
+
+/// The handles by which it is removed, in the network namespace they were opened in.
+#[derive(Debug)]
+pub struct Remains {
+    /// None: the kernel has no IPVS.
+    ipvs: Option<ipvs::Client>,
+    /// None: the kernel has no ipset.
+    ipset: Option<ipset::Client>,
+    links: Links,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Everything that could be ours. Of virtual servers only that they are there.
+    pub actual: Actual,
+    /// What kind of interface has our name, such as `dummy`; none: there is none.
+    pub link_kind: Option<String>,
+    /// The sets that have our names and are not of our types.
+    pub foreign_sets: Vec<SetId>,
+}
+
+/// A set that was not destroyed.
+#[derive(Debug)]
+pub struct NotDestroyed {
+    /// The set.
+    pub set: SetId,
+    /// Whether a rule, or another set, refers to it.
+    pub in_use: bool,
+    /// What the kernel said.
+    pub reason: String,
+}
+
+// === impl Remains ===
+
+impl Remains {
+    /// Opens everything that there is in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When a part is there and cannot be reached.
+    pub fn open() -> Result<Self, ReadError> {
+        let ipvs = match ipvs::Client::open() {
+            Ok(client) => Some(client),
+            Err(error) if error.is_not_loaded() => None,
+            Err(error) => return Err(ReadError::new("IPVS", error)),
+        };
+        let ipset = match ipset::Client::open() {
+            Ok(client) => Some(client),
+            Err(error) if error.is_unsupported() => None,
+            Err(error) => return Err(ReadError::new("ipset", error)),
+        };
+        let links = Links::open().map_err(|error| ReadError::new("network interfaces", error))?;
+        Ok(Self { ipvs, ipset, links })
+    }
+
+    /// Reads what could be ours.
+    ///
+    /// # Errors
+    /// When any part could not be read: whose a virtual server is depends on the sets and the
+    /// addresses.
+    pub fn read(&mut self) -> Result<Found, ReadError> {
+        let unread = |error: netlink::Error| ReadError::new("interface addresses", error);
+        let link = self.links.find().map_err(unread)?;
+        let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) = self
+            .links
+            .addresses()
+            .map_err(unread)?
+            .into_iter()
+            .partition(|address| link.as_ref().is_some_and(|link| link.index == address.index));
+        let (sets, foreign_sets) = self.read_sets()?;
+        let actual = Actual {
+            link: link.is_some(),
+            addresses: ours
+                .iter()
+                .filter(|address| !address.is_link_local_v6())
+                .map(|address| address.address)
+                .collect(),
+            local_addresses: others.iter().map(|address| address.address).collect(),
+            virtual_servers: self.read_virtual_servers()?,
+            sets,
+            layers: HashSet::new(),
+        };
+        Ok(Found { actual, link_kind: link.map(|link| link.kind), foreign_sets })
+    }
+
+    fn read_virtual_servers(
+        &mut self,
+    ) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
+        let Some(ipvs) = &mut self.ipvs else { return Ok(HashMap::new()) };
+        let servers =
+            ipvs.list_services().map_err(|error| ReadError::new("virtual servers", error))?;
+        let there = || ActualVirtualServer { server: None, real_servers: HashMap::new() };
+        let frontends = servers.iter().filter_map(|found| translate::frontend(&found.server.id));
+        Ok(frontends.map(|frontend| (frontend, there())).collect())
+    }
+
+    #[expect(clippy::type_complexity, reason = "two parts of one reading, taken apart at once")]
+    fn read_sets(&mut self) -> Result<(HashMap<SetId, HashSet<Entry>>, Vec<SetId>), ReadError> {
+        let (mut sets, mut foreign) = (HashMap::new(), Vec::new());
+        let Some(ipset) = &mut self.ipset else { return Ok((sets, foreign)) };
+        let names = ipset.names().map_err(|error| ReadError::new("names of sets", error))?;
+        for name in names {
+            let Some(set) = SetId::by_name(&name.to_string()) else { continue };
+            let found = match ipset.list(name) {
+                Ok(found) => found,
+                Err(error) if error.is_no_such_set() => continue,
+                Err(error) => return Err(ReadError::new(format!("set {set}"), error)),
+            };
+            if translate::is_same_kind(set, &found.header.identity) {
+                let entries = found.entries.iter();
+                let entries = entries.filter_map(|listed| translate::actual_entry(&listed.entry));
+                sets.insert(set, entries.collect());
+            } else {
+                foreign.push(set);
+            }
+        }
+        Ok((sets, foreign))
+    }
+
+    /// Removes virtual servers, and returns what went wrong, in words.
+    pub fn remove_virtual_servers(&mut self, frontends: &[Frontend]) -> Vec<String> {
+        let Some(ipvs) = &mut self.ipvs else { return Vec::new() };
+        let mut batch = ipvs.batch();
+        for frontend in frontends {
+            batch.delete_service(&translate::virtual_server_id(frontend));
+        }
+        match ipvs.send(&mut batch) {
+            Ok(results) => results
+                .into_iter()
+                .filter_map(Result::err)
+                .filter(|error| !error.is_no_such_service())
+                .map(|error| error.to_string())
+                .collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    /// Takes addresses off our interface, and returns what went wrong, in words.
+    pub fn unbind(&mut self, addresses: &[IpAddr]) -> Vec<String> {
+        let index = match self.links.find() {
+            Ok(Some(Link { index, .. })) => index,
+            Ok(None) => return Vec::new(),
+            Err(error) => return vec![error.to_string()],
+        };
+        let mut batch = AddressBatch::new(index);
+        for address in addresses {
+            batch.remove(*address);
+        }
+        match self.links.send(&mut batch) {
+            Ok(results) => addresses
+                .iter()
+                .zip(results)
+                .filter_map(|(address, result)| Some((address, result.err()?)))
+                .filter(|(_, error)| !is(error, rustix::io::Errno::ADDRNOTAVAIL))
+                .map(|(address, error)| format!("take {address} off the interface: {error}"))
+                .collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    /// Deletes our interface with all its addresses.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn delete_link(&mut self) -> Result<(), netlink::Error> {
+        match self.links.find()? {
+            Some(link) => self.links.delete(link.index),
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes entries, and returns what went wrong, in words.
+    pub fn remove_entries(&mut self, entries: &[(SetId, Entry)]) -> Vec<String> {
+        let Some(ipset) = &mut self.ipset else { return Vec::new() };
+        let mut batch = ipset::Batch::new();
+        for (set, entry) in entries {
+            match translate::set_name(*set) {
+                Ok(name) => batch.delete(name, translate::entry(entry)),
+                Err(error) => return vec![error.to_string()],
+            };
+        }
+        match ipset.send(&batch) {
+            Ok(results) => {
+                results.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect()
+            }
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    /// Destroys sets with their entries, and returns those that are still there.
+    pub fn destroy(&mut self, sets: &[SetId]) -> Vec<NotDestroyed> {
+        let Some(ipset) = &mut self.ipset else { return Vec::new() };
+        let mut left = Vec::new();
+        for set in sets {
+            let destroyed = match translate::set_name(*set) {
+                Ok(name) => ipset.destroy(name),
+                Err(error) => {
+                    left.push(NotDestroyed { set: *set, in_use: false, reason: error.to_string() });
+                    continue;
+                }
+            };
+            match destroyed {
+                Err(error) if !error.is_no_such_set() => left.push(NotDestroyed {
+                    set: *set,
+                    in_use: error.is_busy(),
+                    reason: error.to_string(),
+                }),
+                _ => {}
+            }
+        }
+        left
+    }
+}
+
+fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
