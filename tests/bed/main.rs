@@ -9,6 +9,7 @@ mod affinity;
 mod balance;
 mod drain;
 mod fixture;
+mod handover;
 mod host;
 mod masquerade;
 mod ownership;
