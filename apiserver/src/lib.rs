@@ -12,6 +12,7 @@
 mod access;
 mod body;
 mod connection;
+mod directory;
 mod faults;
 mod handler;
 mod kubeconfig;
@@ -29,6 +30,7 @@ mod tls;
 mod watch;
 mod write;
 
+pub use directory::Directory;
 pub use faults::{Fault, Injected, On};
 pub use kubeconfig::Credentials;
 pub use options::{Options, WatchList};

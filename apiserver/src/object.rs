@@ -12,7 +12,7 @@ use crate::resource::Resource;
 pub(crate) type Object = Arc<Value>;
 
 /// Where an object lives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) resource: Resource,
     pub(crate) namespace: Option<String>,

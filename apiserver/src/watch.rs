@@ -48,13 +48,6 @@ enum Start {
     Expired(Status),
 }
 
-/// Why a watch ends.
-enum End {
-    /// In good order: the response is complete.
-    Complete,
-    Gone,
-}
-
 impl Watch {
     /// Decides how a watch starts, by the table of "Resource versions" for watch.
     pub(crate) async fn accept(
@@ -96,12 +89,14 @@ impl Watch {
     /// Writes events until the watch ends, which ends the response.
     pub(crate) async fn run(self, mut writer: Writer, _running: Running) {
         let deadline = Instant::now() + self.timeout;
-        match self.begin(&mut writer).await {
-            Ok(Some(version)) => match self.follow(&mut writer, version, deadline).await {
-                Ok(()) | Err(End::Complete) => {}
-                Err(End::Gone) => tracing::debug!(resource = %self.resource, "watch: client gone"),
-            },
-            Ok(None) | Err(Gone) => {}
+        let over = async {
+            match self.begin(&mut writer).await? {
+                Some(version) => self.follow(&mut writer, version, deadline).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(Gone) = over.await {
+            tracing::debug!(resource = %self.resource, "the client of a watch has gone");
         }
     }
 
@@ -132,7 +127,7 @@ impl Watch {
         writer: &mut Writer,
         mut version: u64,
         deadline: Instant,
-    ) -> Result<(), End> {
+    ) -> Result<(), Gone> {
         let mut changed = self.store.subscribe();
         let mut faults = self.faults.subscribe();
         let far = deadline + Duration::from_secs(1);
@@ -145,7 +140,10 @@ impl Watch {
             if self.strikes(&Fault::End) {
                 return Ok(());
             }
-            version = self.catch_up(writer, version).await?;
+            match self.catch_up(writer, version).await? {
+                Some(reached) => version = reached,
+                None => return Ok(()),
+            }
             if bookmark <= Instant::now() {
                 let object = object::bookmark(self.resource, version, false);
                 writer.write(line("BOOKMARK", &object)).await?;
@@ -156,19 +154,20 @@ impl Watch {
                 _ = faults.changed() => {}
                 () = tokio::time::sleep_until(bookmark.min(far)) => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(()),
-                () = writer.gone() => return Err(End::Gone),
+                () = writer.gone() => return Err(Gone),
             }
         }
     }
 
-    /// Writes the changes after a version; returns the version that they lead to.
-    async fn catch_up(&self, writer: &mut Writer, version: u64) -> Result<u64, End> {
+    /// Writes the changes after a version; returns the version that they lead to, or nothing when
+    /// they are no longer known and the watch is over.
+    async fn catch_up(&self, writer: &mut Writer, version: u64) -> Result<Option<u64>, Gone> {
         let (reached, changes) = match self.store.changes(self.resource, version) {
             Ok(changes) => changes,
             Err(expired) => {
                 let status = Status::watch_expired(version, expired.oldest);
                 writer.write(line("ERROR", &status.to_value())).await?;
-                return Err(End::Complete);
+                return Ok(None);
             }
         };
         for change in changes {
@@ -176,7 +175,7 @@ impl Watch {
                 self.write(writer, kind, object::typed(self.resource, &object)).await?;
             }
         }
-        Ok(reached)
+        Ok(Some(reached))
     }
 
     /// What a change is for this watch: an object that stops matching the selectors is deleted
@@ -238,12 +237,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl From<Gone> for End {
-    fn from(_: Gone) -> Self {
-        Self::Gone
     }
 }
 

@@ -1,6 +1,12 @@
 //! An independent judge: the client and the watcher of the `kube` crate take this server for a
 //! real one.
 
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its own functions too"
+)]
+
 use std::time::Duration;
 
 use apiserver::{Credentials, Options, Resource, Server, WatchList};
