@@ -39,9 +39,17 @@ struct Kustomization {
     #[serde(default)]
     components: Vec<String>,
     #[serde(default)]
+    patches: Vec<Patch>,
+    #[serde(default)]
     images: Vec<Image>,
     #[serde(default)]
     config_map_generator: Vec<Generator>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Patch {
+    path: String,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -202,8 +210,9 @@ fn kustomizations_name_what_is_there_and_leave_nothing_out() {
         let folder = root().join(&file).parent().unwrap().to_owned();
         let kustomization: Kustomization = parse(&file).remove(0);
         let generated = kustomization.config_map_generator.iter().flat_map(|one| &one.files);
-        let mut named: BTreeSet<PathBuf> =
-            kustomization.resources.iter().chain(generated).map(|name| folder.join(name)).collect();
+        let patches = kustomization.patches.iter().map(|patch| &patch.path);
+        let files = kustomization.resources.iter().chain(generated).chain(patches);
+        let mut named: BTreeSet<PathBuf> = files.map(|name| folder.join(name)).collect();
         for name in named.iter().chain(&folders(&folder, &kustomization.components)) {
             assert!(name.exists(), "{shown}: {} does not exist", name.display());
         }
@@ -304,6 +313,27 @@ fn what_is_scraped_is_a_port_of_the_daemon_set() {
         let port = ports.iter().find(|port| port.name.as_deref() == wanted).unwrap();
         assert_eq!(port.container_port, 10_249);
     }
+}
+
+#[test]
+fn a_label_chooses_one_of_the_two_proxies() {
+    let patch = |file: &str| parse::<Value>(file).remove(0)["spec"]["template"]["spec"].take();
+    let ours = patch("deploy/kustomize/components/by-label/daemonset.yaml");
+    let theirs = patch("deploy/kubeadm-patch/by-label.yaml");
+    let selector = ours["nodeSelector"].as_object().unwrap();
+    let terms = &theirs["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"];
+    let unless: Vec<&str> = terms
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|term| term["matchExpressions"].as_array().unwrap())
+        .filter(|expression| expression["operator"] == "DoesNotExist")
+        .map(|expression| expression["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(selector.keys().collect::<Vec<_>>(), unless);
+    let page = read("docs/replace-kube-proxy.md");
+    assert!(page.contains(&format!("kubectl label node NODE {}=true", unless[0])));
 }
 
 // === the image ===
