@@ -1,4 +1,4 @@
-//! The program under test: kube-ipvs in a node, fed from a folder of manifests.
+//! The program under test: kube-ipvs in a node, fed from a folder of manifests or an API server.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -111,17 +111,46 @@ impl Proxy {
         manifests: &Manifests,
         arguments: &[&str],
     ) -> Result<Self> {
-        let mut proxy = Self::launch(program, node, manifests, arguments)?;
+        let mut proxy = Self::launch(node, from_manifests(program, manifests, arguments))?;
+        proxy.wait_until_in_sync()?;
+        Ok(proxy)
+    }
+
+    /// Starts it in a node with these arguments and no others, and does not wait.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_with(node: &Namespace, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program());
+        command.args(arguments);
+        Self::launch(node, command)
+    }
+
+    /// Waits until it has compared the kernel with its input once.
+    ///
+    /// # Errors
+    /// When it ends instead, or takes too long: with its log.
+    pub fn wait_until_in_sync(&mut self) -> Result<()> {
         eventually(START_LIMIT, "the first comparison with the kernel", || {
-            if !proxy.daemon.is_running()? {
-                bail!("kube-ipvs has ended:\n{}", proxy.log()?);
+            if !self.daemon.is_running()? {
+                bail!("kube-ipvs has ended:\n{}", self.log()?);
             }
-            if proxy.log()?.contains("in sync with the kernel") {
+            if self.log()?.contains("in sync with the kernel") {
                 return Ok(());
             }
-            bail!("not in sync yet:\n{}", proxy.log()?)
+            bail!("not in sync yet:\n{}", self.log()?)
+        })
+    }
+
+    /// Waits until it ends by itself. Returns how, and its log.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn wait_for_end(mut self) -> Result<(ExitStatus, String)> {
+        let status = eventually(START_LIMIT, "kube-ipvs to end by itself", || {
+            self.daemon.child().try_wait()?.with_context(|| "it is still running")
         })?;
-        Ok(proxy)
+        Ok((status, self.log()?))
     }
 
     /// Starts it and waits until it ends by itself. Returns how, and its log.
@@ -133,36 +162,14 @@ impl Proxy {
         manifests: &Manifests,
         arguments: &[&str],
     ) -> Result<(ExitStatus, String)> {
-        let mut proxy = Self::launch(&program(), node, manifests, arguments)?;
-        let status = eventually(START_LIMIT, "kube-ipvs to end by itself", || {
-            proxy.daemon.child().try_wait()?.with_context(|| "it is still running")
-        })?;
-        Ok((status, proxy.log()?))
+        Self::launch(node, from_manifests(&program(), manifests, arguments))?.wait_for_end()
     }
 
-    fn launch(
-        program: &Path,
-        node: &Namespace,
-        manifests: &Manifests,
-        arguments: &[&str],
-    ) -> Result<Self> {
+    fn launch(node: &Namespace, mut command: Command) -> Result<Self> {
         let number = STARTS.fetch_add(1, Ordering::Relaxed);
         let log = PathBuf::from(format!("/tmp/kube-ipvs-{}-{number}.log", std::process::id()));
         let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        let mut command = Command::new(program);
-        command
-            .arg("--manifests")
-            .arg(manifests.path())
-            .args(["--hostname-override", "node1"])
-            .args(arguments)
-            .stdout(file.try_clone()?)
-            .stderr(file);
-        let says_what_is_local = |argument: &&str| {
-            argument.starts_with("--cluster-cidr") || argument.starts_with("--detect-local-mode")
-        };
-        if !arguments.iter().any(says_what_is_local) {
-            command.arg(format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}"));
-        }
+        command.stdout(file.try_clone()?).stderr(file);
         Ok(Self { daemon: node.spawn(command)?, log })
     }
 
@@ -198,6 +205,21 @@ impl Proxy {
         }
         Ok(text)
     }
+}
+
+/// The first node's proxy, reading a folder. Who says what is local is believed; otherwise all pods
+/// are.
+fn from_manifests(program: &Path, manifests: &Manifests, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--manifests").arg(manifests.path());
+    command.args(["--hostname-override", "node1"]).args(arguments);
+    let says_what_is_local = |argument: &&str| {
+        argument.starts_with("--cluster-cidr") || argument.starts_with("--detect-local-mode")
+    };
+    if !arguments.iter().any(says_what_is_local) {
+        command.arg(format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}"));
+    }
+    command
 }
 
 fn program() -> PathBuf {
