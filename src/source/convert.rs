@@ -119,7 +119,11 @@ impl Converter {
         Ok(Converted { event, complaints: report.finish() })
     }
 
-    fn object_name(
+    /// The name of a Service or an EndpointSlice.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn object_name(
         &mut self,
         kind: &'static str,
         metadata: &Metadata,

@@ -5,9 +5,11 @@
 //!
 //! - [`object`]: the Kubernetes objects as they are written, reduced to the fields that matter;
 //! - [`convert`]: from those objects to the words of `plan`;
+//! - [`kubernetes`]: the API of a cluster as the source;
 //! - [`manifests`]: a folder of YAML files as the source.
 
 pub mod convert;
+pub mod kubernetes;
 pub mod manifests;
 pub mod object;
 

@@ -14,6 +14,8 @@ mod tests;
 
 pub use manifest::Object;
 
+use std::time::SystemTime;
+
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
@@ -29,9 +31,24 @@ pub struct Metadata {
     pub creation_timestamp: Option<String>,
     /// `deletionTimestamp`, RFC 3339.
     pub deletion_timestamp: Option<String>,
+    /// `resourceVersion`: how far one has seen who has seen this object.
+    pub resource_version: Option<String>,
     /// `labels`, those that mean something here.
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
+    /// `annotations`, those that mean something here.
+    #[serde(deserialize_with = "null_is_default")]
+    pub annotations: Annotations,
+}
+
+/// The annotations that mean something to a node's proxy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// `endpoints.kubernetes.io/last-change-trigger-time` of a slice, RFC 3339: when that happened
+    /// which made the slice's controller write it as it is.
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    pub last_change_trigger_time: Option<String>,
 }
 
 /// The labels that mean something to a node's proxy.
@@ -298,6 +315,18 @@ pub struct NodeAddress {
 
 /// The taint that the cluster autoscaler puts on a node that it is about to remove.
 const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+// === impl EndpointSlice ===
+
+impl EndpointSlice {
+    /// When that happened which made the slice what it is, if its controller says so in words that
+    /// are a time.
+    #[must_use]
+    pub fn triggered_at(&self) -> Option<SystemTime> {
+        let text = self.metadata.annotations.last_change_trigger_time.as_deref()?;
+        text.parse::<jiff::Timestamp>().ok().map(SystemTime::from)
+    }
+}
 
 // === impl Node ===
 

@@ -1,0 +1,103 @@
+//! The octets of an answer, as they come.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
+use tokio::time::timeout;
+
+/// The longest line of a watch: the largest object that etcd takes is 1.5 MiB, by default.
+const LONGEST_LINE: usize = 32 << 20;
+
+/// An answer's body.
+pub(super) struct Body {
+    octets: Pin<Box<dyn AsyncBufRead + Send>>,
+    line: Vec<u8>,
+}
+
+/// Why there is no more of a body.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Not an octet for as long as one was ready to wait.
+    Silent(Duration),
+    /// The connection broke.
+    Broken(io::Error),
+    /// A line is longer than any event can be.
+    Endless,
+}
+
+// === impl Body ===
+
+impl Body {
+    pub(super) fn new(octets: impl AsyncBufRead + Send + 'static) -> Self {
+        Self { octets: Box::pin(octets), line: Vec::new() }
+    }
+
+    /// The next line, without its end; nothing at the body's end. What comes after the last line's
+    /// end is part of a line that was cut off, and is nothing either.
+    ///
+    /// # Errors
+    /// When nothing comes for `patience`, or nothing can. After [`Fault::Silent`] one may go on.
+    pub(super) async fn line(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
+        loop {
+            let chunk = read(&mut self.octets, patience).await?;
+            if chunk.is_empty() {
+                return Ok(None);
+            }
+            let end = chunk.iter().position(|octet| *octet == b'\n');
+            let taken = end.map_or(chunk.len(), |end| end + 1);
+            self.line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
+            self.octets.as_mut().consume(taken);
+            if self.line.len() > LONGEST_LINE {
+                return Err(Fault::Endless);
+            }
+            if end.is_some() {
+                return Ok(Some(std::mem::take(&mut self.line)));
+            }
+        }
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// When nothing comes for `patience`, or nothing can.
+    pub(super) async fn all(mut self, patience: Duration) -> Result<Vec<u8>, Fault> {
+        let mut all = Vec::new();
+        loop {
+            let chunk = read(&mut self.octets, patience).await?;
+            if chunk.is_empty() {
+                return Ok(all);
+            }
+            all.extend_from_slice(chunk);
+            let taken = chunk.len();
+            self.octets.as_mut().consume(taken);
+        }
+    }
+}
+
+/// What came and was not consumed. Empty at the end.
+async fn read(
+    octets: &mut Pin<Box<dyn AsyncBufRead + Send>>,
+    patience: Duration,
+) -> Result<&[u8], Fault> {
+    match timeout(patience, octets.fill_buf()).await {
+        Ok(chunk) => chunk.map_err(Fault::Broken),
+        Err(_) => Err(Fault::Silent(patience)),
+    }
+}
+
+// === impl Fault ===
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(patience) => write!(f, "nothing was sent for {patience:?}"),
+            Self::Broken(error) => {
+                write!(f, "the connection broke: {}", super::failure::chain(error))
+            }
+            Self::Endless => write!(f, "a line of more than {LONGEST_LINE} octets"),
+        }
+    }
+}

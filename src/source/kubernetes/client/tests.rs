@@ -1,0 +1,93 @@
+use super::*;
+
+fn options(kubeconfig: Option<PathBuf>, master: Option<&str>) -> ClientOptions {
+    ClientOptions {
+        kubeconfig,
+        master: master.map(str::to_owned),
+        qps: 0.0,
+        burst: 0,
+        user_agent: "kube-ipvs/test".to_owned(),
+    }
+}
+
+const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: 'https://192.0.2.1:6443'}}]
+users: [{name: u, user: {tokenFile: token}}]
+";
+
+fn write(directory: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+    let path = directory.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn a_kubeconfig_and_a_master_that_overrides_its_server() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory, "token", "secret\n");
+    let path = write(&directory, "kubeconfig", KUBECONFIG);
+    let server = async |master| {
+        config(&options(Some(path.clone()), master)).await.unwrap().cluster_url.to_string()
+    };
+    assert_eq!(server(None).await, "https://192.0.2.1:6443/");
+    assert_eq!(server(Some("")).await, "https://192.0.2.1:6443/");
+    assert_eq!(server(Some("https://203.0.113.1")).await, "https://203.0.113.1/");
+    assert_eq!(server(Some("203.0.113.1:8443")).await, "https://203.0.113.1:8443/");
+    client(&options(Some(path), None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_master_alone_asks_nobody_who_we_are() {
+    for (master, url) in [
+        ("127.0.0.1:8001", "http://127.0.0.1:8001/"),
+        ("https://[::1]:6443", "https://[::1]:6443/"),
+    ] {
+        let config = config(&options(None, Some(master))).await.unwrap();
+        assert_eq!(config.cluster_url.to_string(), url);
+        assert!(config.auth_info.token_file.is_none());
+    }
+}
+
+#[tokio::test]
+async fn errors_say_which_file_and_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = async |options: &ClientOptions| match client(options).await {
+        Ok(_) => panic!("{options:?}"),
+        Err(error) => error.to_string(),
+    };
+    let absent = directory.path().join("absent");
+    let said = error(&options(Some(absent.clone()), None)).await;
+    assert!(said.contains(absent.to_str().unwrap()) && said.contains("No such file"), "{said}");
+
+    let no_token = write(&directory, "kubeconfig", KUBECONFIG);
+    let said = error(&options(Some(no_token), None)).await;
+    assert!(said.starts_with("cannot read the token file /") && said.contains("No such"), "{said}");
+
+    let no_context = write(&directory, "b", &KUBECONFIG.replace("current-context: here", ""));
+    let said = error(&options(Some(no_context), None)).await;
+    assert!(said.contains("current context") && said.contains("/b:"), "{said}");
+
+    let odd = write(&directory, "c", "{");
+    let said = error(&options(Some(odd), None)).await;
+    assert!(said.contains("/c: "), "{said}");
+
+    for master in ["ftp://x", "https://", "a b", "http:///path"] {
+        let said = error(&options(None, Some(master))).await;
+        assert!(said.contains("is not an API server's URL"), "{said}");
+    }
+    let agent = ClientOptions { user_agent: "\n".to_owned(), ..options(None, Some("http://a")) };
+    assert!(error(&agent).await.contains("User-Agent"));
+}
+
+#[tokio::test]
+async fn neither_kubeconfig_nor_master_means_a_pod() {
+    let Err(error) = client(&options(Some(PathBuf::new()), Some(""))).await else {
+        panic!("this test does not run in a pod")
+    };
+    let error = error.to_string();
+    assert!(error.contains("as a pod of its cluster") && error.contains("--kubeconfig"), "{error}");
+}

@@ -1,0 +1,235 @@
+//! What the API server sends, as objects.
+//!
+//! An object that does not decode must harm nobody but itself: the frame around the objects is
+//! read first, and each object on its own.
+
+#[cfg(test)]
+mod tests;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::kind::Kind;
+use crate::source::object::{EndpointSlice, Metadata, Node, Service};
+
+/// The annotation of the bookmark that ends a list which was sent as a stream.
+const LIST_ENDS: &str = "k8s.io/initial-events-end";
+
+/// An object of a kind that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item {
+    Service(Box<Service>),
+    EndpointSlice(Box<EndpointSlice>),
+    Node(Box<Node>),
+    Undecodable(Box<Undecodable>),
+}
+
+/// An object that is not what its kind should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Undecodable {
+    /// Its kind.
+    pub(super) kind: Kind,
+    /// Of its metadata no more than name, namespace and resource version, where these are fine.
+    pub(super) metadata: Metadata,
+    /// Which field, and what is wrong with it.
+    pub(super) problem: String,
+}
+
+/// A line of a watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The object is there, or is different now.
+    Applied(Item),
+    /// The object is gone. This is what it was.
+    Deleted(Item),
+    /// Everything up to this version has been sent.
+    Bookmark {
+        resource_version: String,
+        /// With it, all objects that existed when the watch began have been sent.
+        list_ends: bool,
+    },
+    /// The watch is at its end.
+    Error(Status),
+}
+
+/// Why the API server refuses something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    /// The HTTP status, 0 if unknown.
+    pub(super) code: u16,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// A list, or a page of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) items: Vec<Item>,
+    pub(super) resource_version: Option<String>,
+    /// Where the next page begins, if there is one.
+    pub(super) next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct LineFrame<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct PageFrame<'a> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(borrow, deserialize_with = "present")]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PageMetadata {
+    resource_version: String,
+    r#continue: String,
+}
+
+#[derive(Deserialize)]
+struct BookmarkFrame {
+    metadata: BookmarkMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMetadata {
+    resource_version: String,
+    #[serde(default)]
+    annotations: serde_json::Map<String, serde_json::Value>,
+}
+
+/// As much of a bad object as its name needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Head {
+    metadata: HeadMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct HeadMetadata {
+    name: serde_json::Value,
+    namespace: serde_json::Value,
+    resource_version: serde_json::Value,
+}
+
+// === impl Item ===
+
+impl Item {
+    fn decode(kind: Kind, text: &str) -> Self {
+        let decoded = match kind {
+            Kind::Service => decode(text).map(Self::Service),
+            Kind::EndpointSlice => decode(text).map(Self::EndpointSlice),
+            Kind::Node => decode(text).map(Self::Node),
+        };
+        decoded.unwrap_or_else(|problem| {
+            let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
+            let metadata = Metadata {
+                name: head.name.as_str().map(str::to_owned),
+                namespace: head.namespace.as_str().map(str::to_owned),
+                resource_version: head.resource_version.as_str().map(str::to_owned),
+                ..Metadata::default()
+            };
+            Self::Undecodable(Box::new(Undecodable { kind, metadata, problem }))
+        })
+    }
+
+    /// The version of the object, which is how far the watch has come that sent it.
+    pub(super) fn resource_version(&self) -> Option<&str> {
+        let metadata = match self {
+            Self::Service(service) => &service.metadata,
+            Self::EndpointSlice(slice) => &slice.metadata,
+            Self::Node(node) => &node.metadata,
+            Self::Undecodable(undecodable) => &undecodable.metadata,
+        };
+        metadata.resource_version.as_deref().filter(|version| !version.is_empty())
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// A line of a watch on objects of a kind.
+    ///
+    /// # Errors
+    /// When it is no JSON, or not an event.
+    pub(super) fn decode(kind: Kind, line: &[u8]) -> serde_json::Result<Self> {
+        let frame: LineFrame<'_> = serde_json::from_slice(line)?;
+        let text = frame.object.get();
+        Ok(match frame.kind {
+            "ADDED" | "MODIFIED" => Self::Applied(Item::decode(kind, text)),
+            "DELETED" => Self::Deleted(Item::decode(kind, text)),
+            "BOOKMARK" => {
+                let BookmarkFrame { metadata } = serde_json::from_str(text)?;
+                let list_ends = metadata.annotations.contains_key(LIST_ENDS);
+                Self::Bookmark { resource_version: metadata.resource_version, list_ends }
+            }
+            "ERROR" => Self::Error(serde_json::from_str(text)?),
+            other => {
+                let problem = format_args!("an event of the unknown type {other:?}");
+                return Err(serde::de::Error::custom(problem));
+            }
+        })
+    }
+}
+
+// === impl Status ===
+
+impl Status {
+    /// The version that was asked for, or a page's token, is older than what the server remembers.
+    pub(super) fn is_expired(&self) -> bool {
+        self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
+    }
+}
+
+// === impl Page ===
+
+impl Page {
+    /// A list of objects of a kind.
+    ///
+    /// # Errors
+    /// When it is no JSON, or not a list.
+    pub(super) fn decode(kind: Kind, body: &[u8]) -> serde_json::Result<Self> {
+        let frame: PageFrame<'_> = serde_json::from_slice(body)?;
+        Ok(Self {
+            items: frame.items.into_iter().map(|item| Item::decode(kind, item.get())).collect(),
+            resource_version: non_empty(frame.metadata.resource_version),
+            next: non_empty(frame.metadata.r#continue),
+        })
+    }
+}
+
+/// The object, or which of its fields is wrong. Keeping track of where one is costs time, so a bad
+/// object is read twice rather than every object slowly.
+fn decode<T: DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
+    serde_json::from_str(text).map(Box::new).or_else(|_| {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        serde_path_to_error::deserialize(&mut deserializer).map(Box::new).map_err(|error| {
+            let path = error.path().to_string();
+            // The line is always the first one, and the column one that nobody ever sees.
+            let problem = error.inner().to_string();
+            let problem = problem.split(" at line ").next().unwrap_or_default();
+            if path == "." { problem.to_owned() } else { format!("{path}: {problem}") }
+        })
+    })
+}
+
+/// Items may be `null`, but not absent: what has none is no list, and an empty list means that
+/// everything is gone.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+fn non_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}

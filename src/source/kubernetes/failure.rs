@@ -1,0 +1,91 @@
+//! Why an attempt to list or to watch failed.
+
+use std::error::Error;
+
+use super::body::Fault;
+use super::decode::Status;
+
+/// Why an attempt to list or to watch failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Nobody wants to know any more.
+    Unwanted,
+    /// The version that was to be continued from is forgotten: only a new list helps.
+    Expired,
+    /// The API server answered, and the answer was no.
+    Refused(Status),
+    /// The API server cannot be reached, or the connection broke.
+    Unreachable(String),
+    /// What it sent is not what was asked for.
+    Garbage(String),
+    /// It sends no lists as streams.
+    NoStreams(String),
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// In words, for a log.
+    pub(super) fn cause(&self) -> String {
+        match self {
+            Self::Unwanted => "nobody wants to know".to_owned(),
+            Self::Expired => "the version to continue from is forgotten (410)".to_owned(),
+            Self::Refused(status) => {
+                let hint = match status.code {
+                    401 => {
+                        "; the credentials are not, or no longer, accepted: \
+                         look at the token or the certificate in use"
+                    }
+                    403 => {
+                        "; the account needs list and watch on services, nodes and \
+                         endpointslices.discovery.k8s.io (ClusterRole system:node-proxier)"
+                    }
+                    _ => "",
+                };
+                format!("the API server answered {} {}{hint}", status.code, status.message)
+            }
+            Self::Unreachable(cause) => format!("no connection: {cause}"),
+            Self::Garbage(cause) => format!("the answer makes no sense: {cause}"),
+            Self::NoStreams(cause) => format!("no list as a stream: {cause}"),
+        }
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Silent(_) | Fault::Broken(_) => Self::Unreachable(fault.to_string()),
+            Fault::Endless => Self::Garbage(fault.to_string()),
+        }
+    }
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => {
+                let kube::core::Status { code, reason, message, .. } = *status;
+                // A proxy's error page has no place in a log.
+                let message = message.chars().take(300).collect();
+                let status = Status { code, reason, message };
+                if status.is_expired() { Self::Expired } else { Self::Refused(status) }
+            }
+            kube::Error::Service(error) => Self::Unreachable(chain(error.as_ref())),
+            other => Self::Unreachable(chain(&other)),
+        }
+    }
+}
+
+/// An error and what it goes back to, each thing said once.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let further = error.to_string();
+        if !text.contains(&further) {
+            text = format!("{text}: {further}");
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,326 @@
+//! What has been delivered of each kind, and what follows from what the API server says. No I/O:
+//! steps in, events out.
+//!
+//! Of an object nothing is kept but its name, which is the planner's copy. So an object that comes
+//! again as it was is delivered again, after each list; the planner sees that it is the same.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use plan::event::Event;
+use plan::model::ObjectName;
+use tracing::{info, warn};
+
+use super::decode::{Item, Undecodable};
+use super::kind::Kind;
+use crate::source::convert::{Converted, Converter, Nameless};
+use crate::source::object::{self, EndpointSlice};
+use crate::source::{Complaint, SourceEvent, Subject};
+
+/// What is seen of the objects of a kind, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All objects follow, and then [`Step::ListEnds`], or the list fails and begins again.
+    ListBegins,
+    /// An object of the list.
+    Listed(Item),
+    /// These were all of them.
+    ListEnds,
+    /// An object is there, or is different now.
+    Applied(Item),
+    /// An object is gone.
+    Deleted(Item),
+}
+
+/// What has been delivered.
+#[derive(Debug)]
+pub(super) struct Inventory {
+    node_name: String,
+    converter: Converter,
+    services: Delivered,
+    slices: Delivered,
+    triggers: Triggers,
+    /// The kinds of which there has not been a complete list yet.
+    unlisted: Vec<Kind>,
+}
+
+/// The objects of a kind that are in force.
+#[derive(Debug, Default)]
+struct Delivered {
+    /// With each, the last list that it was on.
+    lists: HashMap<ObjectName, u32>,
+    list: u32,
+}
+
+/// Which changes of endpoints go back to something that happened while we were looking.
+///
+/// A slice carries the time for as long as it stays as it is, and comes again with every list. To
+/// remember the time of every slice would take as much as its name does. Instead: what a watch
+/// sends has changed, and counts if it happened after the start. What a list has, counts if it
+/// happened after everything that counted before the list began: what nothing was missed of does
+/// not count again, and what happened while the API server was away does.
+#[derive(Debug)]
+struct Triggers {
+    started: SystemTime,
+    newest: SystemTime,
+    newest_before_list: SystemTime,
+}
+
+// === impl Inventory ===
+
+impl Inventory {
+    /// Nothing has been delivered yet. Of all Nodes only the one called `node_name` is of interest.
+    pub(super) fn new(node_name: String, started: SystemTime) -> Self {
+        Self {
+            node_name,
+            converter: Converter::default(),
+            services: Delivered::default(),
+            slices: Delivered::default(),
+            triggers: Triggers { started, newest: started, newest_before_list: started },
+            unlisted: Kind::ALL.to_vec(),
+        }
+    }
+
+    /// What follows from a step.
+    pub(super) fn take(&mut self, kind: Kind, step: Step, now: SystemTime) -> Vec<SourceEvent> {
+        match step {
+            Step::ListBegins => {
+                self.begin_list(kind);
+                Vec::new()
+            }
+            Step::Listed(item) => {
+                let floor = self.triggers.newest_before_list;
+                self.apply(item, floor, now)
+            }
+            Step::Applied(item) => {
+                let floor = self.triggers.started;
+                self.apply(item, floor, now)
+            }
+            Step::Deleted(item) => self.delete(&item),
+            Step::ListEnds => self.end_list(kind),
+        }
+    }
+
+    fn begin_list(&mut self, kind: Kind) {
+        match kind {
+            Kind::Service => self.services.begin_list(),
+            Kind::EndpointSlice => {
+                self.triggers.newest_before_list = self.triggers.newest;
+                self.slices.begin_list();
+            }
+            Kind::Node => {}
+        }
+    }
+
+    fn end_list(&mut self, kind: Kind) -> Vec<SourceEvent> {
+        let removed = match kind {
+            Kind::Service => removals(self.services.end_list(), Event::ServiceRemoved),
+            Kind::EndpointSlice => removals(self.slices.end_list(), Event::SliceRemoved),
+            Kind::Node => Vec::new(),
+        };
+        let mut events = removed;
+        if !self.unlisted.is_empty() {
+            self.unlisted.retain(|unlisted| *unlisted != kind);
+            if self.unlisted.is_empty() {
+                events.push(SourceEvent::Complete);
+            }
+        }
+        events
+    }
+
+    /// `floor`: which triggers are too old to count.
+    fn apply(&mut self, item: Item, floor: SystemTime, now: SystemTime) -> Vec<SourceEvent> {
+        match item {
+            Item::Service(service) => self.apply_service(&service),
+            Item::EndpointSlice(slice) => self.apply_slice(&slice, floor, now),
+            Item::Node(node) => self.apply_node(&node),
+            Item::Undecodable(undecodable) => vec![self.refuse(&undecodable)],
+        }
+    }
+
+    fn apply_service(&mut self, service: &object::Service) -> Vec<SourceEvent> {
+        let Converted { event, complaints } = match self.converter.service(service) {
+            Ok(converted) => converted,
+            Err(nameless) => return vec![complaint(nameless)],
+        };
+        let event = match event {
+            Event::ServiceApplied(mut service) => {
+                service.name = self.services.add(service.name);
+                Some(Event::ServiceApplied(service))
+            }
+            Event::ServiceRemoved(name) => {
+                self.services.remove(&name).then_some(Event::ServiceRemoved(name))
+            }
+            other => Some(other),
+        };
+        events(complaints, event).collect()
+    }
+
+    fn apply_slice(
+        &mut self,
+        slice: &EndpointSlice,
+        floor: SystemTime,
+        now: SystemTime,
+    ) -> Vec<SourceEvent> {
+        let Converted { event, complaints } = match self.converter.slice(slice) {
+            Ok(converted) => converted,
+            Err(nameless) => return vec![complaint(nameless)],
+        };
+        let mut triggered = None;
+        let event = match event {
+            Event::SliceApplied(mut converted) => {
+                converted.name = self.slices.add(converted.name);
+                let at = slice.triggered_at().filter(|at| self.triggers.counts(*at, floor, now));
+                triggered = at.map(|at| SourceEvent::Triggered(converted.family, at));
+                Some(Event::SliceApplied(converted))
+            }
+            Event::SliceRemoved(name) => {
+                self.slices.remove(&name).then_some(Event::SliceRemoved(name))
+            }
+            other => Some(other),
+        };
+        events(complaints, event).chain(triggered).collect()
+    }
+
+    fn apply_node(&mut self, node: &object::Node) -> Vec<SourceEvent> {
+        // The API server was asked for this node only. One that does not know the field would
+        // send all of them.
+        if node.metadata.name.as_deref() != Some(self.node_name.as_str()) {
+            return Vec::new();
+        }
+        match self.converter.node(node) {
+            Ok(Converted { event, complaints }) => events(complaints, Some(event))
+                .chain([SourceEvent::NodeLeaving(node.is_leaving())])
+                .collect(),
+            Err(nameless) => vec![complaint(nameless)],
+        }
+    }
+
+    fn delete(&mut self, item: &Item) -> Vec<SourceEvent> {
+        let (kind, metadata) = match item {
+            Item::Service(service) => (Kind::Service, &service.metadata),
+            Item::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.metadata),
+            Item::Node(node) => (Kind::Node, &node.metadata),
+            Item::Undecodable(undecodable) => (undecodable.kind, &undecodable.metadata),
+        };
+        let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
+            (Kind::Node, _) => {
+                if metadata.name.as_deref() == Some(self.node_name.as_str()) {
+                    info!(node = %self.node_name, "the Node was deleted; goes on with what it said");
+                }
+                return Vec::new();
+            }
+            (_, Ok(name)) => name,
+            (_, Err(nameless)) => {
+                warn!("{nameless} is said to be gone");
+                return Vec::new();
+            }
+        };
+        let event = if kind == Kind::Service {
+            self.services.remove(&name).then_some(Event::ServiceRemoved(name))
+        } else {
+            self.slices.remove(&name).then_some(Event::SliceRemoved(name))
+        };
+        event.map(SourceEvent::Change).into_iter().collect()
+    }
+
+    /// What was in force of an object before it became undecodable stays in force.
+    fn refuse(&mut self, undecodable: &Undecodable) -> SourceEvent {
+        let Undecodable { kind, metadata, problem } = undecodable;
+        let (name, is_in_force) = match kind {
+            Kind::Node => (metadata.name.clone().unwrap_or_default(), None),
+            Kind::Service | Kind::EndpointSlice => {
+                let Ok(name) = self.converter.object_name(kind.name(), metadata) else {
+                    return complaint(Nameless { kind: kind.name() });
+                };
+                let delivered = match kind {
+                    Kind::Service => &mut self.services,
+                    _ => &mut self.slices,
+                };
+                (name.to_string(), Some(delivered.keep(&name)))
+            }
+        };
+        let follows = match is_in_force {
+            Some(false) => "it is left out",
+            Some(true) | None => "it stays in force as it was before",
+        };
+        let subject = Subject::Object { kind: kind.name(), name: name.into() };
+        let text = format!("{problem}; {follows}");
+        SourceEvent::Complaint(Complaint { subject, text })
+    }
+
+    #[cfg(test)]
+    fn names(&self) -> Vec<String> {
+        let services = self.services.lists.keys().map(|name| format!("Service {name}"));
+        let slices = self.slices.lists.keys().map(|name| format!("EndpointSlice {name}"));
+        let mut names: Vec<_> = services.chain(slices).collect();
+        names.sort();
+        names
+    }
+}
+
+// === impl Delivered ===
+
+impl Delivered {
+    fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+    }
+
+    /// What was in force and was not on the list.
+    fn end_list(&mut self) -> Vec<ObjectName> {
+        let list = self.list;
+        let mut gone: Vec<_> =
+            self.lists.extract_if(|_, last| *last != list).map(|(name, _)| name).collect();
+        gone.sort();
+        gone
+    }
+
+    /// Notes that an object is in force. The name that comes back is the copy that is kept.
+    fn add(&mut self, name: ObjectName) -> ObjectName {
+        if let Some((known, _)) = self.lists.get_key_value(&name) {
+            let known = known.clone();
+            self.keep(&known);
+            return known;
+        }
+        self.lists.insert(name.clone(), self.list);
+        name
+    }
+
+    /// Notes that an object is on the list. Whether it is in force.
+    fn keep(&mut self, name: &ObjectName) -> bool {
+        let list = self.list;
+        self.lists.get_mut(name).map(|last| *last = list).is_some()
+    }
+
+    /// Whether it was in force.
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        self.lists.remove(name).is_some()
+    }
+}
+
+// === impl Triggers ===
+
+impl Triggers {
+    fn counts(&mut self, at: SystemTime, floor: SystemTime, now: SystemTime) -> bool {
+        // A time that lies ahead must not keep everything until then from counting.
+        self.newest = self.newest.max(at.min(now));
+        at > floor
+    }
+}
+
+fn removals(names: Vec<ObjectName>, event: impl Fn(ObjectName) -> Event) -> Vec<SourceEvent> {
+    names.into_iter().map(|name| SourceEvent::Change(event(name))).collect()
+}
+
+fn events(complaints: Vec<Complaint>, event: Option<Event>) -> impl Iterator<Item = SourceEvent> {
+    let complaints = complaints.into_iter().map(SourceEvent::Complaint);
+    complaints.chain(event.map(SourceEvent::Change))
+}
+
+fn complaint(nameless: Nameless) -> SourceEvent {
+    let subject = Subject::Object { kind: nameless.kind, name: "(without a name)".into() };
+    SourceEvent::Complaint(Complaint { subject, text: "has no metadata.name; left out".to_owned() })
+}

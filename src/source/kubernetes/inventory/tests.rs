@@ -1,0 +1,300 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use plan::model::Family;
+use proptest::prelude::*;
+
+use super::*;
+use crate::source::object::Metadata;
+
+const START: SystemTime = SystemTime::UNIX_EPOCH;
+
+fn at(seconds: u64) -> SystemTime {
+    START + Duration::from_secs(seconds)
+}
+
+fn inventory() -> Inventory {
+    Inventory::new("this".to_owned(), at(1_000))
+}
+
+fn service(name: &str) -> Item {
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"n"}},
+            "spec":{{"clusterIP":"10.96.0.1","ports":[{{"port":80}}]}}}}"#
+    );
+    Item::Service(serde_json::from_str(&text).unwrap())
+}
+
+fn slice(name: &str, trigger: &str) -> Item {
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"n",
+            "labels":{{"kubernetes.io/service-name":"s"}},
+            "annotations":{{"endpoints.kubernetes.io/last-change-trigger-time":"{trigger}"}}}},
+            "addressType":"IPv6"}}"#
+    );
+    Item::EndpointSlice(serde_json::from_str(&text).unwrap())
+}
+
+/// A slice whose endpoints changed because of what happened this many seconds after 1970.
+fn triggered(name: &str, seconds: u64) -> Item {
+    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
+    slice(name, &time.to_string())
+}
+
+fn node(name: &str, taint: &str) -> Item {
+    let text =
+        format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"taints":[{{"key":"{taint}"}}]}}}}"#);
+    Item::Node(serde_json::from_str(&text).unwrap())
+}
+
+fn bad(kind: Kind, name: Option<&str>) -> Item {
+    let metadata = Metadata {
+        name: name.map(str::to_owned),
+        namespace: Some("n".to_owned()),
+        ..Metadata::default()
+    };
+    let problem = "spec: odd".to_owned();
+    Item::Undecodable(Box::new(Undecodable { kind, metadata, problem }))
+}
+
+impl Inventory {
+    /// A step's events, in short.
+    fn said(&mut self, kind: Kind, step: Step) -> Vec<String> {
+        let events = self.take(kind, step, at(5_000));
+        events.into_iter().map(|event| short(&event)).collect()
+    }
+
+    fn list(&mut self, kind: Kind, items: impl IntoIterator<Item = Item>) -> Vec<String> {
+        let mut said = self.said(kind, Step::ListBegins);
+        for item in items {
+            said.extend(self.said(kind, Step::Listed(item)));
+        }
+        said.extend(self.said(kind, Step::ListEnds));
+        said
+    }
+}
+
+fn short(event: &SourceEvent) -> String {
+    match event {
+        SourceEvent::Change(Event::ServiceApplied(service)) => format!("+{}", service.name),
+        SourceEvent::Change(Event::ServiceRemoved(name)) => format!("-{name}"),
+        SourceEvent::Change(Event::SliceApplied(slice)) => format!("+{}", slice.name),
+        SourceEvent::Change(Event::SliceRemoved(name)) => format!("-{name}"),
+        SourceEvent::Change(Event::NodeApplied(_)) => "node".to_owned(),
+        SourceEvent::Change(Event::LocalAddresses(_)) => "addresses".to_owned(),
+        SourceEvent::Triggered(Family::V6, time) => {
+            format!("triggered {}", time.duration_since(START).unwrap().as_secs())
+        }
+        SourceEvent::Triggered(Family::V4, _) => "the wrong family".to_owned(),
+        SourceEvent::NodeLeaving(leaving) => format!("leaving {leaving}"),
+        SourceEvent::Complete => "complete".to_owned(),
+        SourceEvent::Complaint(complaint) => complaint.to_string(),
+    }
+}
+
+#[test]
+fn complete_once_when_every_kind_has_been_listed() {
+    let mut inventory = inventory();
+    assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
+    assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
+    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+    assert_eq!(inventory.list(Kind::EndpointSlice, []), ["complete"]);
+    assert_eq!(inventory.list(Kind::EndpointSlice, []), Vec::<String>::new());
+    assert_eq!(inventory.list(Kind::Service, []), ["-n/a"]);
+}
+
+#[test]
+fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
+    let mut inventory = inventory();
+    inventory.list(Kind::Service, ["a", "b", "c"].map(service));
+    inventory.said(Kind::Service, Step::Applied(service("d")));
+    assert_eq!(inventory.said(Kind::Service, Step::Deleted(service("c"))), ["-n/c"]);
+    // One that fails half-way, twice.
+    for _ in 0..2 {
+        assert_eq!(inventory.said(Kind::Service, Step::ListBegins), Vec::<String>::new());
+        assert_eq!(inventory.said(Kind::Service, Step::Listed(service("b"))), ["+n/b"]);
+    }
+    assert_eq!(
+        inventory.list(Kind::Service, ["a", "e"].map(service)),
+        ["+n/a", "+n/e", "-n/b", "-n/d"]
+    );
+    assert_eq!(inventory.names(), ["Service n/a", "Service n/e"]);
+    assert_eq!(inventory.said(Kind::Service, Step::Deleted(service("d"))), Vec::<String>::new());
+}
+
+#[test]
+fn a_bad_object_stays_as_it_was() {
+    let mut inventory = inventory();
+    inventory.list(Kind::Service, ["a", "b"].map(service));
+    assert_eq!(
+        inventory.said(Kind::Service, Step::Applied(bad(Kind::Service, Some("a")))),
+        ["Service n/a: spec: odd; it stays in force as it was before"]
+    );
+    assert_eq!(
+        inventory
+            .list(Kind::Service, [bad(Kind::Service, Some("a")), bad(Kind::Service, Some("x"))]),
+        [
+            "Service n/a: spec: odd; it stays in force as it was before",
+            "Service n/x: spec: odd; it is left out",
+            "-n/b",
+        ]
+    );
+    assert_eq!(inventory.names(), ["Service n/a"]);
+    assert_eq!(
+        inventory.said(Kind::Service, Step::Deleted(bad(Kind::Service, Some("a")))),
+        ["-n/a"]
+    );
+    assert_eq!(
+        inventory.said(Kind::EndpointSlice, Step::Applied(bad(Kind::EndpointSlice, None))),
+        ["EndpointSlice (without a name): has no metadata.name; left out"]
+    );
+    assert_eq!(
+        inventory.said(Kind::Node, Step::Applied(bad(Kind::Node, Some("this")))),
+        ["Node this: spec: odd; it stays in force as it was before"]
+    );
+}
+
+#[test]
+fn a_service_that_is_no_longer_balanced_is_removed_once() {
+    let mut inventory = inventory();
+    let headless: object::Service = serde_json::from_str(
+        r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"clusterIP":"None"}}"#,
+    )
+    .unwrap();
+    let headless = || Item::Service(Box::new(headless.clone()));
+    assert_eq!(inventory.list(Kind::Service, [headless()]), Vec::<String>::new());
+    inventory.said(Kind::Service, Step::Applied(service("a")));
+    assert_eq!(inventory.said(Kind::Service, Step::Applied(headless())), ["-n/a"]);
+    assert_eq!(inventory.said(Kind::Service, Step::Applied(headless())), Vec::<String>::new());
+}
+
+#[test]
+fn this_node_and_no_other() {
+    let mut inventory = inventory();
+    assert_eq!(
+        inventory.list(Kind::Node, [node("other", "x"), node("this", "x")]),
+        ["node", "leaving false"]
+    );
+    let leaving = node("this", "ToBeDeletedByClusterAutoscaler");
+    assert_eq!(inventory.said(Kind::Node, Step::Applied(leaving)), ["node", "leaving true"]);
+    assert_eq!(inventory.said(Kind::Node, Step::Deleted(node("this", "x"))), Vec::<String>::new());
+    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+}
+
+#[test]
+fn triggers_count_once() {
+    let mut inventory = inventory();
+    let kind = Kind::EndpointSlice;
+    // Before the start, at it, and after it.
+    let listed = [triggered("a", 900), triggered("b", 1_000), triggered("c", 1_001)];
+    assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "+n/c", "triggered 1001"]);
+    // What a watch sends has changed, in whatever order it happened.
+    for seconds in [1_200, 1_100] {
+        let said = inventory.said(kind, Step::Applied(triggered("a", seconds)));
+        assert_eq!(said, ["+n/a".to_owned(), format!("triggered {seconds}")]);
+    }
+    assert_eq!(inventory.said(kind, Step::Applied(triggered("a", 999))), ["+n/a"]);
+    // A new list: nothing counts again, and what happened meanwhile does, in any order.
+    let listed = || {
+        [triggered("a", 1_100), triggered("b", 1_400), triggered("c", 1_300), triggered("d", 1_200)]
+    };
+    assert_eq!(
+        inventory.list(kind, listed()),
+        ["+n/a", "+n/b", "triggered 1400", "+n/c", "triggered 1300", "+n/d"]
+    );
+    assert_eq!(inventory.list(kind, listed()), ["+n/a", "+n/b", "+n/c", "+n/d"]);
+    // A time that lies ahead counts, and does not keep others from it.
+    assert_eq!(inventory.list(kind, [triggered("a", 9_999)]).last().unwrap(), "-n/d");
+    inventory.said(kind, Step::Applied(triggered("a", 9_999)));
+    assert_eq!(inventory.said(kind, Step::ListBegins), Vec::<String>::new());
+    let later = inventory.take(kind, Step::Listed(triggered("b", 5_100)), at(6_000));
+    assert_eq!(short(later.last().unwrap()), "triggered 5100");
+    // No time at all.
+    assert_eq!(inventory.said(kind, Step::Applied(slice("a", "yesterday"))), ["+n/a"]);
+}
+
+#[test]
+fn one_copy_of_a_name() {
+    let mut inventory = inventory();
+    let name = |events: Vec<SourceEvent>| match &events[0] {
+        SourceEvent::Change(Event::SliceApplied(slice)) => slice.name.name.clone(),
+        other => panic!("{other:?}"),
+    };
+    let kind = Kind::EndpointSlice;
+    let first = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
+    let second = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
+}
+
+/// What may happen, with the objects as small numbers.
+#[derive(Debug, Clone)]
+enum Happening {
+    Applied(u8),
+    Deleted(u8),
+    /// The cluster changes unseen, then a list comes: complete, or up to somewhere.
+    List {
+        objects: BTreeSet<u8>,
+        complete: bool,
+    },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let objects = proptest::collection::btree_set(0..8_u8, 0..8);
+    prop_oneof![
+        (0..8_u8).prop_map(Happening::Applied),
+        (0..8_u8).prop_map(Happening::Deleted),
+        (objects, any::<bool>())
+            .prop_map(|(objects, complete)| Happening::List { objects, complete }),
+    ]
+}
+
+proptest! {
+    /// Whoever heeds the events has, after every complete list, what the list had; a list that
+    /// fails removes nothing; and nothing is removed that is not in force.
+    #[test]
+    fn heeding_the_events_leads_to_what_is_there(
+        happenings in proptest::collection::vec(happening(), 0..40)
+    ) {
+        let mut inventory = inventory();
+        let mut in_force = BTreeSet::new();
+        let take = |inventory: &mut Inventory, in_force: &mut BTreeSet<String>, step| {
+            for said in inventory.said(Kind::Service, step) {
+                match said.split_at(1) {
+                    ("+", name) => _ = in_force.insert(name.to_owned()),
+                    ("-", name) => assert!(in_force.remove(name), "{name}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        for happening in happenings {
+            match happening {
+                Happening::Applied(object) => {
+                    let item = service(&object.to_string());
+                    take(&mut inventory, &mut in_force, Step::Applied(item));
+                    assert!(in_force.contains(&format!("n/{object}")));
+                }
+                Happening::Deleted(object) => {
+                    let item = service(&object.to_string());
+                    take(&mut inventory, &mut in_force, Step::Deleted(item));
+                    assert!(!in_force.contains(&format!("n/{object}")));
+                }
+                Happening::List { objects, complete } => {
+                    let before = in_force.clone();
+                    let listed: BTreeSet<_> =
+                        objects.iter().map(|object| format!("n/{object}")).collect();
+                    take(&mut inventory, &mut in_force, Step::ListBegins);
+                    for object in objects {
+                        let item = service(&object.to_string());
+                        take(&mut inventory, &mut in_force, Step::Listed(item));
+                    }
+                    if complete {
+                        take(&mut inventory, &mut in_force, Step::ListEnds);
+                    }
+                    let expected =
+                        if complete { listed } else { before.union(&listed).cloned().collect() };
+                    prop_assert_eq!(&in_force, &expected);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What is followed.
+
+/// A kind of object that is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// core/v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// core/v1 Node.
+    Node,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
+
+    /// Its name, as it is in an object's `kind`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Node => "Node",
+        }
+    }
+
+    /// Where all objects of the kind are.
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Self::Service => "/api/v1/services",
+            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
+            Self::Node => "/api/v1/nodes",
+        }
+    }
+
+    /// Which of them are wanted, by labels: what belongs to another proxy, or is not for a proxy at
+    /// all, is not even sent.
+    pub(super) const fn labels(self) -> Option<&'static str> {
+        match self {
+            Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
+            Self::EndpointSlice => Some("!service.kubernetes.io/headless"),
+            Self::Node => None,
+        }
+    }
+
+    /// Which of them are wanted, by fields.
+    pub(super) fn fields(self, node_name: &str) -> Option<String> {
+        match self {
+            Self::Service => Some("spec.clusterIP!=None".to_owned()),
+            Self::EndpointSlice => None,
+            Self::Node => Some(format!("metadata.name={node_name}")),
+        }
+    }
+}
