@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::Arguments;
+use crate::config::Configuration;
 use crate::host::{self, Host};
 use crate::kernel::address_monitor;
 use crate::kernel::worker::KernelHandle;
@@ -23,7 +23,7 @@ use crate::source::manifests::Manifests;
 const QUEUE: usize = 1_024;
 
 /// Sends log lines to standard error. `RUST_LOG` decides, if it is set.
-pub fn start_logging(verbosity: u8) {
+pub fn start_logging(verbosity: u32) {
     let level = match verbosity {
         0..=3 => "info",
         4..=6 => "debug",
@@ -40,14 +40,18 @@ pub fn start_logging(verbosity: u8) {
 /// Runs until SIGTERM or SIGINT. The kernel's state stays: traffic goes on without us.
 ///
 /// # Errors
-/// When the arguments contradict each other, the host lacks something, or the folder of manifests
+/// When the host lacks something, or the folder of manifests
 /// cannot be read: in words, with what to do.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "kube-ipvs starts");
-    let settings = arguments.settings()?;
-    let manifests = Manifests::new(&arguments.manifests, settings.node_name.as_ref())?;
-    let Host { families, random_fully, linux } = host::prepare(arguments, &settings)?;
-    let settings = Settings { families, random_fully, ..settings };
+pub fn run(configuration: Configuration) -> anyhow::Result<()> {
+    info!(version = configuration.reported_version, "kube-ipvs starts");
+    for note in &configuration.notes {
+        warn!("{note}");
+    }
+    let manifests = configuration.manifests.as_deref();
+    let manifests = manifests.context("--manifests: a folder of manifests is the only source")?;
+    let manifests = Manifests::new(manifests, configuration.settings.node_name.as_ref())?;
+    let Host { families, random_fully, linux } = host::prepare(&configuration)?;
+    let settings = Settings { families, random_fully, ..configuration.settings };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -66,7 +70,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let (inputs, outbox) = mpsc::channel(QUEUE);
         tokio::spawn(manifests.run(events));
         tokio::spawn(forward(inbox, inputs));
-        let reconciler = Reconciler::new(Planner::new(settings), kernel, arguments.pace())?;
+        let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         reconciler.run(outbox, addresses, shutdown).await?;
         info!("kube-ipvs ends; the kernel's state stays as it is");
         Ok(())

@@ -1,312 +1,489 @@
-//! The command line.
+//! The command line: every flag of kube-proxy's, with its name and meaning, and a few of our own.
 //!
-//! Flags that kube-proxy has too carry kube-proxy's names and meaning.
+//! What is read here is only what was written. What it means, and what holds where nothing was
+//! written, is said in `src/config`.
 
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::ExitCode;
+use std::str::FromStr;
 
-use anyhow::{Context, bail};
-use clap::{Parser, ValueEnum};
-use ipnet::IpNet;
-use plan::settings::{LocalDetection, SchedulerName, Settings};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 
-use crate::kernel::rules::Variant;
-use crate::reconcile::Pace;
+use crate::config::address;
+use crate::config::duration::GoDuration;
+use crate::config::quantity::Quantity;
 
 /// kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.
-#[derive(Debug, Clone, Parser)]
-#[command(name = "kube-ipvs", version, about, max_term_width = 100)]
+///
+/// docs/config.md says of each flag what holds where it is not given.
+#[derive(Debug, Clone, Default, Parser)]
+#[command(name = "kube-ipvs", about, max_term_width = 100, disable_version_flag = true)]
 pub struct Arguments {
-    /// Read Services, EndpointSlices and this node's Node from the YAML files in this folder, and
-    /// follow them as they are saved. No API server is needed.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub manifests: PathBuf,
+    /// Read the configuration from this file: a KubeProxyConfiguration as kube-proxy has it, and
+    /// after it, if there is one, a KubeIpvsConfiguration. It replaces all other flags but those
+    /// that say otherwise.
+    #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
+    pub config: Option<PathBuf>,
 
-    /// This node's name, as EndpointSlices have it in nodeName. Default: the host's name.
-    #[arg(long, value_name = "NAME")]
+    /// Write the configuration that would be in force to this file, and end.
+    #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
+    pub write_config_to: Option<PathBuf>,
+
+    /// Remove everything that this program and kube-proxy have put into the kernel, and end.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
+    pub cleanup: Option<bool>,
+
+    /// Do only what needs all privileges, and end.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
+    pub init_only: Option<bool>,
+
+    /// Read Services, EndpointSlices and this node's Node from the YAML files in this folder, and
+    /// follow them as they are saved. No API server is needed. Has effect with --config too.
+    #[arg(long, value_name = "DIRECTORY", help_heading = "Files and actions")]
+    pub manifests: Option<PathBuf>,
+
+    /// Remove what kube-proxy's other modes have left, once IPVS carries the traffic [default:
+    /// true]. Has effect with --config too.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
+    pub cleanup_other_modes: Option<bool>,
+
+    /// The API server, instead of the one that the kubeconfig names. Has effect with --config too.
+    #[arg(long, value_name = "URL", help_heading = "The API server")]
+    pub master: Option<String>,
+
+    /// How to reach the API server. Without it and without --master: as a pod of the cluster.
+    #[arg(long, value_name = "FILE", help_heading = "The API server")]
+    pub kubeconfig: Option<String>,
+
+    /// The content type asked of the API server.
+    #[arg(long, value_name = "TYPE", help_heading = "The API server")]
+    pub kube_api_content_type: Option<String>,
+
+    /// How many requests a second go to the API server in the long run.
+    #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
+    pub kube_api_qps: Option<f32>,
+
+    /// How many requests may go to the API server at once.
+    #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
+    pub kube_api_burst: Option<i32>,
+
+    /// How often what the API server said is handed on again.
+    #[arg(long, value_name = "DURATION", help_heading = "The API server")]
+    pub config_sync_period: Option<GoDuration>,
+
+    /// Feature gates, as all components of Kubernetes take them.
+    #[arg(long, value_name = "NAME=BOOL", help_heading = "The API server")]
+    pub feature_gates: Vec<GateSettings>,
+
+    /// This node's name, as EndpointSlices have it in nodeName. Default: the host's name. Has
+    /// effect with --config too.
+    #[arg(long, value_name = "NAME", help_heading = "The node")]
     pub hostname_override: Option<String>,
 
-    /// The only mode there is.
-    #[arg(long, value_name = "MODE", default_value = "ipvs")]
-    pub proxy_mode: ProxyMode,
+    /// This node's primary address, if it is not the one that its Node object names first. Nothing
+    /// is bound to it.
+    #[arg(long, value_name = "ADDRESS", value_parser = ip_or_nothing, help_heading = "The node")]
+    pub bind_address: Option<String>,
 
-    /// The scheduler of every virtual server: rr, wrr, lc, wlc, sh, dh, sed, nq, mh, … as the
+    /// How readily the kernel ends this process when memory is short, -1000 to 1000.
+    #[arg(long, value_name = "NUMBER", help_heading = "The node")]
+    pub oom_score_adj: Option<i32>,
+
+    /// Where to serve whether this node can take traffic.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
+          help_heading = "What is served")]
+    pub healthz_bind_address: Option<String>,
+
+    /// Where to serve metrics.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
+          help_heading = "What is served")]
+    pub metrics_bind_address: Option<String>,
+
+    /// End when an address cannot be served on, instead of trying again.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
+    pub bind_address_hard_fail: Option<bool>,
+
+    /// Serve what helps to find out where time is spent.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
+    pub profiling: Option<bool>,
+
+    /// Show metrics that this version has hidden: kube-proxy's previous minor version.
+    #[arg(long, value_name = "VERSION", help_heading = "What is served")]
+    pub show_hidden_metrics_for_version: Option<String>,
+
+    /// Deprecated: the port of --healthz-bind-address, if that has none; 0 serves nothing.
+    #[arg(long, value_name = "PORT", help_heading = "What is served")]
+    pub healthz_port: Option<i32>,
+
+    /// Deprecated: the port of --metrics-bind-address, if that has none.
+    #[arg(long, value_name = "PORT", help_heading = "What is served")]
+    pub metrics_port: Option<i32>,
+
+    /// The proxy mode; ipvs is the only one there is.
+    #[arg(long, value_name = "MODE", help_heading = "Balancing")]
+    pub proxy_mode: Option<String>,
+
+    /// The scheduler of every virtual server: rr, wrr, lc, wlc, sh, dh, sed, nq, mh, ... as the
     /// kernel has them.
-    #[arg(long, value_name = "NAME", default_value = "rr")]
-    pub ipvs_scheduler: String,
+    #[arg(long, value_name = "NAME", help_heading = "Balancing")]
+    pub ipvs_scheduler: Option<String>,
 
     /// Virtual servers, addresses and set entries inside these networks are somebody else's, and
     /// are never touched.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    pub ipvs_exclude_cidrs: Vec<IpNet>,
+    #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
+    pub ipvs_exclude_cidrs: Vec<String>,
 
-    /// Answer ARP only on the interface that has the address (`arp_ignore` 1, `arp_announce` 2).
-    #[arg(long)]
-    pub ipvs_strict_arp: bool,
+    /// Answer ARP only on the interface that has the address (arp_ignore 1, arp_announce 2).
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Balancing")]
+    pub ipvs_strict_arp: Option<bool>,
 
     /// How often the kernel is read and compared with what it should be.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30s")]
-    pub ipvs_sync_period: Duration,
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub ipvs_sync_period: Option<GoDuration>,
 
     /// Changes that come within this time after a write go together.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "0s")]
-    pub ipvs_min_sync_period: Duration,
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub ipvs_min_sync_period: Option<GoDuration>,
 
     /// How long an idle TCP connection is remembered by IPVS; 0 leaves the kernel's value.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "0s")]
-    pub ipvs_tcp_timeout: Duration,
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub ipvs_tcp_timeout: Option<GoDuration>,
 
     /// How long a closing TCP connection is remembered by IPVS; 0 leaves the kernel's value.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "0s")]
-    pub ipvs_tcpfin_timeout: Duration,
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub ipvs_tcpfin_timeout: Option<GoDuration>,
 
     /// How long an idle UDP flow is remembered by IPVS; 0 leaves the kernel's value.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "0s")]
-    pub ipvs_udp_timeout: Duration,
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub ipvs_udp_timeout: Option<GoDuration>,
+
+    /// How long the connections of a removed endpoint may take to end [default: 15m]. Has effect
+    /// with --config too.
+    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
+    pub drain_deadline: Option<GoDuration>,
+
+    /// Serve node ports on the node's addresses inside these networks only, or on its primary
+    /// addresses: primary.
+    #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
+    pub nodeport_addresses: Vec<String>,
 
     /// Masquerade everything that is sent to a cluster address.
-    #[arg(long)]
-    pub masquerade_all: bool,
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Masquerading")]
+    pub masquerade_all: Option<bool>,
 
-    /// The bit of the packet mark that means "masquerade this".
-    #[arg(long, value_name = "BIT", default_value_t = 14,
-          value_parser = clap::value_parser!(u8).range(0..=31))]
-    pub iptables_masquerade_bit: u8,
+    /// The bit of the packet mark that means "masquerade this", 0 to 31.
+    #[arg(long, value_name = "BIT", help_heading = "Masquerading")]
+    pub iptables_masquerade_bit: Option<i32>,
 
-    /// How traffic from this node's own pods is recognised, which is then not masqueraded.
-    #[arg(long, value_name = "MODE", default_value = "ClusterCIDR")]
-    pub detect_local_mode: DetectLocalMode,
+    /// Which iptables to use, where the host has both: auto, nft or legacy [default: auto]. Has
+    /// effect with --config too.
+    #[arg(long, value_name = "VARIANT", help_heading = "Masquerading")]
+    pub iptables_variant: Option<String>,
+
+    /// How traffic from this node's own pods is recognised: ClusterCIDR, NodeCIDR, BridgeInterface
+    /// or InterfaceNamePrefix.
+    #[arg(long, value_name = "MODE", help_heading = "Masquerading")]
+    pub detect_local_mode: Option<String>,
 
     /// With ClusterCIDR: the pods' networks, one of each family at most.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    pub cluster_cidr: Vec<IpNet>,
+    #[arg(long, value_name = "CIDRS", help_heading = "Masquerading")]
+    pub cluster_cidr: Option<String>,
 
     /// With BridgeInterface: the bridge that this node's pods are on.
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", help_heading = "Masquerading")]
     pub pod_bridge_interface: Option<String>,
 
     /// With InterfaceNamePrefix: how the interfaces of this node's pods begin.
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", help_heading = "Masquerading")]
     pub pod_interface_name_prefix: Option<String>,
 
-    /// Serve NodePorts on the node's addresses inside these networks only.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    pub nodeport_addresses: Vec<IpNet>,
+    /// How many connections may be tracked per processor core; 0 leaves the kernel's limit.
+    #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
+    pub conntrack_max_per_core: Option<i32>,
 
-    /// Which iptables to use, where the host has both.
-    #[arg(long, value_name = "VARIANT", default_value = "auto")]
-    pub iptables_variant: IptablesVariant,
+    /// How many connections may be tracked at least.
+    #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
+    pub conntrack_min: Option<i32>,
+
+    /// How long an idle TCP connection is tracked; 0 leaves the kernel's value.
+    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
+    pub conntrack_tcp_timeout_established: Option<GoDuration>,
+
+    /// How long a half closed TCP connection is tracked; 0 leaves the kernel's value.
+    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
+    pub conntrack_tcp_timeout_close_wait: Option<GoDuration>,
+
+    /// Take TCP packets outside the window for valid ones.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Connection tracking")]
+    pub conntrack_tcp_be_liberal: Option<bool>,
+
+    /// How long an unanswered UDP flow is tracked; 0 leaves the kernel's value.
+    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
+    pub conntrack_udp_timeout: Option<GoDuration>,
+
+    /// How long an answered UDP flow is tracked; 0 leaves the kernel's value.
+    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
+    pub conntrack_udp_timeout_stream: Option<GoDuration>,
 
     /// How much to log: 0 to 10, as kube-proxy counts; 4 and more show every kernel change.
-    #[arg(short, long = "v", value_name = "LEVEL", default_value_t = 0)]
-    pub verbosity: u8,
+    #[arg(short, long, value_name = "LEVEL", help_heading = "Logging")]
+    pub v: Option<u32>,
+
+    /// How much to log by source file. No effect.
+    #[arg(long, value_name = "PATTERN=LEVEL", help_heading = "Logging")]
+    pub vmodule: Vec<Vmodule>,
+
+    /// text or json.
+    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
+    pub logging_format: Option<String>,
+
+    /// How often log lines are flushed. No effect.
+    #[arg(long, value_name = "DURATION", help_heading = "Logging")]
+    pub log_flush_frequency: Option<GoDuration>,
+
+    /// With text: errors to standard error, the rest to standard output. No effect.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
+    pub log_text_split_stream: Option<bool>,
+
+    /// With text and two streams: how much to buffer. No effect.
+    #[arg(long, value_name = "SIZE", help_heading = "Logging")]
+    pub log_text_info_buffer_size: Option<Quantity>,
+
+    /// With json: errors to standard error, the rest to standard output. No effect.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
+    pub log_json_split_stream: Option<bool>,
+
+    /// With json and two streams: how much to buffer. No effect.
+    #[arg(long, value_name = "SIZE", help_heading = "Logging")]
+    pub log_json_info_buffer_size: Option<Quantity>,
+
+    /// Of kube-proxy's mode iptables.
+    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Of no effect")]
+    pub iptables_localhost_nodeports: Option<bool>,
+
+    /// Of kube-proxy's mode iptables.
+    #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
+    pub iptables_sync_period: Option<GoDuration>,
+
+    /// Of kube-proxy's mode iptables.
+    #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
+    pub iptables_min_sync_period: Option<GoDuration>,
+
+    /// Of a library that kube-proxy has.
+    #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
+    pub boot_id_file: Option<String>,
+
+    /// Of a library that kube-proxy has.
+    #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
+    pub machine_id_file: Option<String>,
+
+    /// Print the version and end; --version=vX.Y.Z changes the version that is reported.
+    #[arg(long, value_name = "true|raw|vX.Y.Z", require_equals = true, num_args = 0..=1,
+          default_missing_value = "true")]
+    pub version: Option<String>,
+
+    /// What is not a flag. There is nothing that could be meant by it.
+    #[arg(hide = true)]
+    pub rest: Vec<String>,
+
+    /// The flags that were given, by name, with their values as they were written.
+    #[arg(skip)]
+    pub given: Vec<(String, String)>,
 }
 
-/// `--proxy-mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ProxyMode {
-    /// IPVS.
-    Ipvs,
+/// One `--feature-gates`: `Name=true,Other=false`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateSettings(pub Vec<(String, bool)>);
+
+/// One `--vmodule`: `pattern=3,other=4`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vmodule(pub Vec<(String, u32)>);
+
+/// The command line is answered already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What was asked for, such as the version.
+    Asked(String),
+    /// What is wrong, and how to use the program.
+    Wrong(String),
 }
 
-/// `--detect-local-mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DetectLocalMode {
-    /// By `--cluster-cidr`.
-    #[value(name = "ClusterCIDR")]
-    ClusterCidr,
-    /// By the Node's `spec.podCIDRs`.
-    #[value(name = "NodeCIDR")]
-    NodeCidr,
-    /// By `--pod-bridge-interface`.
-    #[value(name = "BridgeInterface")]
-    BridgeInterface,
-    /// By `--pod-interface-name-prefix`.
-    #[value(name = "InterfaceNamePrefix")]
-    InterfaceNamePrefix,
+/// Reads a command line, whose first word is the program's name.
+///
+/// # Errors
+/// When there is nothing left to do but print.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Answer> {
+    let matches = command()
+        .try_get_matches_from(words.into_iter().map(with_hyphens))
+        .map_err(|error| Answer::from(&error))?;
+    let mut arguments =
+        Arguments::from_arg_matches(&matches).map_err(|error| Answer::from(&error))?;
+    arguments.given = given(&matches);
+    if !arguments.rest.is_empty() {
+        let rest = arguments.rest.join(" ");
+        let problem = format!("\"kube-ipvs\" does not take any arguments, got [{rest}]");
+        return Err(Answer::Wrong(format!("Error: {problem}\n")));
+    }
+    arguments.answer_version()?;
+    Ok(arguments)
 }
 
-/// `--iptables-variant`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IptablesVariant {
-    /// The one that holds the cluster's rules already, or else the host's default.
-    Auto,
-    /// The one on nftables.
-    Nft,
-    /// The one on the old kernel interface.
-    Legacy,
+/// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
+/// a value that begins with a hyphen, and of a flag given twice the last one.
+pub fn command() -> clap::Command {
+    Arguments::command().args_override_self(true).mut_args(|arg| {
+        let is_bool = arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
+        if is_bool {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+        } else if arg.get_action().takes_values() && arg.get_num_args().is_none() {
+            arg.allow_hyphen_values(true)
+        } else {
+            arg
+        }
+    })
 }
 
 // === impl Arguments ===
 
 impl Arguments {
-    /// What planning needs of it.
-    ///
-    /// # Errors
-    /// When values contradict each other: in words, with the flag's name.
-    pub fn settings(&self) -> anyhow::Result<Settings> {
-        Ok(Settings {
-            scheduler: SchedulerName::new(&self.ipvs_scheduler).context("--ipvs-scheduler")?,
-            masquerade_all: self.masquerade_all,
-            masquerade_bit: self.iptables_masquerade_bit,
-            local_detection: self.local_detection()?,
-            node_port_addresses: self.nodeport_addresses.clone(),
-            exclude: self.ipvs_exclude_cidrs.clone(),
-            ..Settings::new(self.node_name()?)
-        })
-    }
-
-    /// What the event loop needs of it.
+    /// The version that is reported.
     #[must_use]
-    pub fn pace(&self) -> Pace {
-        Pace {
-            min_sync_period: self.ipvs_min_sync_period,
-            sync_period: self.ipvs_sync_period,
-            ..Pace::default()
+    pub fn reported_version(&self) -> &str {
+        match self.version.as_deref() {
+            Some(version) if version.starts_with('v') => version,
+            _ => concat!("v", env!("CARGO_PKG_VERSION")),
         }
     }
 
-    /// Kubernetes' node names are lower case.
-    fn node_name(&self) -> anyhow::Result<String> {
-        let name = match &self.hostname_override {
-            Some(name) => name.clone(),
-            None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        };
-        let name = name.trim().to_lowercase();
-        if name.is_empty() {
-            bail!("the node's name is empty; give one with --hostname-override");
+    fn answer_version(&self) -> Result<(), Answer> {
+        match self.version.as_deref() {
+            None => Ok(()),
+            Some(version) if version.starts_with('v') => Ok(()),
+            Some("raw") => Err(Answer::Asked(format!(
+                "kube-ipvs version={} arch={}\n",
+                self.reported_version(),
+                std::env::consts::ARCH
+            ))),
+            Some(other) => match go_bool(other) {
+                Ok(false) => Ok(()),
+                Ok(true) => Err(Answer::Asked(format!("kube-ipvs {}\n", self.reported_version()))),
+                Err(problem) => Err(Answer::Wrong(format!("Error: --version: {problem}\n"))),
+            },
         }
-        Ok(name)
     }
+}
 
-    fn local_detection(&self) -> anyhow::Result<LocalDetection> {
-        Ok(match self.detect_local_mode {
-            DetectLocalMode::ClusterCidr => {
-                let v4 = self.cluster_cidr.iter().filter(|cidr| cidr.addr().is_ipv4()).count();
-                let v6 = self.cluster_cidr.len() - v4;
-                if v4 > 1 || v6 > 1 {
-                    bail!("--cluster-cidr: {v4} IPv4 and {v6} IPv6 networks; at most one of each");
-                }
-                match self.cluster_cidr.as_slice() {
-                    [] => LocalDetection::None,
-                    cidrs => LocalDetection::ClusterCidr(cidrs.to_vec()),
-                }
+// === impl Answer ===
+
+impl Answer {
+    /// Prints it where it belongs: what was asked for is a success, everything else is not.
+    pub fn print(&self) -> ExitCode {
+        // A reader that has gone away is no reason to complain.
+        match self {
+            Self::Asked(text) => {
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                ExitCode::SUCCESS
             }
-            DetectLocalMode::NodeCidr => LocalDetection::NodeCidr,
-            DetectLocalMode::BridgeInterface => LocalDetection::BridgeInterface(named(
-                self.pod_bridge_interface.as_deref(),
-                "--detect-local-mode=BridgeInterface needs --pod-bridge-interface",
-            )?),
-            DetectLocalMode::InterfaceNamePrefix => LocalDetection::InterfaceNamePrefix(named(
-                self.pod_interface_name_prefix.as_deref(),
-                "--detect-local-mode=InterfaceNamePrefix needs --pod-interface-name-prefix",
-            )?),
-        })
-    }
-}
-
-/// An interface's name goes into a rule's text, so it must be one (`dev_valid_name` in
-/// net/core/dev.c: at most 15 octets, no slash, no colon, no white space).
-fn named(name: Option<&str>, missing: &'static str) -> anyhow::Result<std::sync::Arc<str>> {
-    let name = name.context(missing)?;
-    let valid = (1..=15).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:+\"'\\!".contains(&byte));
-    if !valid {
-        bail!("{name:?} cannot be an interface's name (or its beginning)");
-    }
-    Ok(name.into())
-}
-
-impl From<IptablesVariant> for Variant {
-    fn from(variant: IptablesVariant) -> Self {
-        match variant {
-            IptablesVariant::Auto => Self::Auto,
-            IptablesVariant::Nft => Self::Nft,
-            IptablesVariant::Legacy => Self::Legacy,
+            Self::Wrong(text) => {
+                let _ = std::io::stderr().write_all(text.as_bytes());
+                ExitCode::FAILURE
+            }
         }
     }
 }
 
-/// Whole seconds, or what Go writes: `30s`, `1m30s`, `500ms`, `2h`.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
+impl From<&clap::Error> for Answer {
+    fn from(error: &clap::Error) -> Self {
+        let text = error.render().to_string();
+        if error.use_stderr() { Self::Wrong(text) } else { Self::Asked(text) }
     }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| duration_problem(text))?;
-        let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(letters);
-        let unit = match unit {
-            "ms" => Duration::from_millis(1),
-            "s" => Duration::from_secs(1),
-            "m" => Duration::from_secs(60),
-            "h" => Duration::from_secs(3_600),
-            _ => return Err(duration_problem(text)),
-        };
-        let part = u32::try_from(number).map_err(|_| duration_problem(text))?;
-        total = unit
-            .checked_mul(part)
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(|| duration_problem(text))?;
-        rest = after;
-    }
-    if text.is_empty() { Err(duration_problem(text)) } else { Ok(total) }
 }
 
-fn duration_problem(text: &str) -> String {
-    format!("{text:?} is not a duration such as 30s, 1m30s or 500ms")
+// === impl GateSettings ===
+
+impl FromStr for GateSettings {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("malformed pair {pair:?}, expect string=bool"))?;
+            let value = go_bool(value.trim())
+                .map_err(|problem| format!("invalid value of {}: {problem}", name.trim()))?;
+            Ok((name.trim().to_owned(), value))
+        });
+        pairs.collect::<Result<_, String>>().map(Self)
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl Vmodule ===
 
-    fn arguments(more: &[&str]) -> Arguments {
-        let all = ["kube-ipvs", "--manifests", "/x", "--hostname-override", "Node1"];
-        Arguments::try_parse_from(all.iter().chain(more)).unwrap()
+impl FromStr for Vmodule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
+            let problem = || format!("{pair:?} does not have the pattern=N format");
+            let (pattern, level) = pair.split_once('=').ok_or_else(problem)?;
+            Ok((pattern.to_owned(), level.parse().map_err(|_| problem())?))
+        });
+        pairs.collect::<Result<_, String>>().map(Self)
     }
+}
 
-    #[test]
-    fn the_arguments_are_consistent() {
-        use clap::CommandFactory;
-        Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_are_kube_proxys() {
-        let settings = arguments(&[]).settings().unwrap();
-        assert_eq!(settings, Settings::new("node1"));
-        assert_eq!(arguments(&[]).pace(), Pace::default());
-    }
-
-    #[test]
-    fn durations_are_written_as_in_go() {
-        for (text, milliseconds) in
-            [("30", 30_000), ("30s", 30_000), ("1m30s", 90_000), ("500ms", 500), ("0s", 0)]
-        {
-            assert_eq!(seconds(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+/// Go's flags take underscores for hyphens.
+fn with_hyphens(word: OsString) -> OsString {
+    match word.to_str() {
+        Some(text) if text.starts_with("--") => {
+            let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+            (name.replace('_', "-") + value).into()
         }
-        for text in ["", "s", "1x", "-1s", "1m30", "99999999999999999999h"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
+        _ => word,
     }
+}
 
-    #[test]
-    fn contradictions_are_named() {
-        let problem = |more: &[&str]| format!("{:#}", arguments(more).settings().unwrap_err());
-        assert!(
-            problem(&["--cluster-cidr", "10.0.0.0/8,10.1.0.0/16"]).contains("--cluster-cidr: 2")
-        );
-        assert!(problem(&["--ipvs-scheduler", "round robin"]).contains("--ipvs-scheduler"));
-        assert!(
-            problem(&["--detect-local-mode", "BridgeInterface"])
-                .contains("needs --pod-bridge-interface")
-        );
-        let quoted = ["--detect-local-mode", "BridgeInterface", "--pod-bridge-interface", "a\" -j"];
-        assert!(problem(&quoted).contains("cannot be an interface's name"));
+fn given(matches: &ArgMatches) -> Vec<(String, String)> {
+    let on_the_command_line =
+        |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    let value = |id: &clap::Id| {
+        let values = matches.get_raw(id.as_str()).into_iter().flatten();
+        values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",")
+    };
+    // The derived group that all arguments are in has an id too, and no name.
+    let is_flag = |id: &&clap::Id| id.as_str() != "Arguments" && id.as_str() != "rest";
+    let ids = matches.ids().filter(is_flag).filter(on_the_command_line);
+    ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
+}
+
+/// What Go's `strconv.ParseBool` takes.
+fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+fn ip_or_nothing(text: &str) -> Result<String, String> {
+    if text.is_empty() || address::ip(text).is_some() {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not a valid IP address"))
+    }
+}
+
+fn socket_or_nothing(text: &str) -> Result<String, String> {
+    let is_address = address::ip(text).is_some() || address::socket(text).is_some();
+    if text.is_empty() || is_address {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is neither an IP address nor IP:port"))
     }
 }

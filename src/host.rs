@@ -5,13 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use plan::model::Family;
-use plan::settings::{SchedulerName, Settings};
+use plan::settings::SchedulerName;
 use tracing::{info, warn};
 
-use crate::cli::Arguments;
+use crate::config::{Configuration, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::probe::{self, Attempts, Findings};
-use crate::kernel::rules::{Backend, Rules, Variant};
+use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::{modules, sysctl};
 
 /// TEST-NET-2 (RFC 5737), where nobody has a service. kube-proxy probes with the same.
@@ -29,8 +29,8 @@ pub(crate) struct Host {
 }
 
 /// Does everything that must be done once before planning. What is missing is said all at once.
-pub(crate) fn prepare(arguments: &Arguments, settings: &Settings) -> anyhow::Result<Host> {
-    let variant = Variant::from(arguments.iptables_variant);
+pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
+    let (settings, variant) = (&configuration.settings, configuration.variant);
     let mut rules: HashMap<Family, Result<Rules, String>> = Family::BOTH
         .into_iter()
         .map(|family| {
@@ -44,11 +44,11 @@ pub(crate) fn prepare(arguments: &Arguments, settings: &Settings) -> anyhow::Res
         info!("{not_loaded}");
     }
     let proc_sys = Path::new(sysctl::ROOT);
-    let wanted = sysctl::wanted(arguments.ipvs_strict_arp, sysctl::kernel_version(proc_sys));
+    let wanted = sysctl::wanted(configuration.strict_arp, sysctl::kernel_version(proc_sys));
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
     set_switches(proc_sys, &wanted)?;
-    set_timeouts(arguments)?;
+    set_timeouts(configuration.ipvs_timeouts)?;
     rules.retain(|family, _| findings.families.contains(family));
     let rules: HashMap<Family, Rules> =
         rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
@@ -130,14 +130,14 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> anyhow::Result<()
     if required.is_empty() { Ok(()) } else { bail!("{}", required.join("\n")) }
 }
 
-fn set_timeouts(arguments: &Arguments) -> anyhow::Result<()> {
+fn set_timeouts(wanted: IpvsTimeouts) -> anyhow::Result<()> {
     let seconds = |duration: std::time::Duration| {
         u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
     };
     let timeouts = ipvs::Timeouts {
-        tcp: seconds(arguments.ipvs_tcp_timeout)?,
-        tcp_fin: seconds(arguments.ipvs_tcpfin_timeout)?,
-        udp: seconds(arguments.ipvs_udp_timeout)?,
+        tcp: seconds(wanted.tcp)?,
+        tcp_fin: seconds(wanted.tcp_fin)?,
+        udp: seconds(wanted.udp)?,
     };
     if timeouts != ipvs::Timeouts::default() {
         ipvs::Client::open()?.set_timeouts(timeouts).context("set the IPVS timeouts")?;

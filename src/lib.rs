@@ -8,6 +8,7 @@ pub mod announce;
 pub mod app;
 pub mod cleanup;
 pub mod cli;
+pub mod config;
 mod host;
 pub mod kernel;
 pub mod reconcile;

@@ -2,14 +2,24 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use kube_ipvs::app;
-use kube_ipvs::cli::Arguments;
+use kube_ipvs::config::Configuration;
+use kube_ipvs::{app, cli};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    app::start_logging(arguments.verbosity);
-    match app::run(&arguments) {
+    let arguments = match cli::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(answer) => return answer.print(),
+    };
+    let configuration = match Configuration::load(&arguments) {
+        Ok(configuration) => configuration,
+        Err(error) => {
+            app::start_logging(arguments.v.unwrap_or_default());
+            tracing::error!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    app::start_logging(configuration.logging.verbosity);
+    match app::run(configuration) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::model::{Family, Node};
-use crate::settings::Settings;
+use crate::settings::{NodePortAddresses, Settings};
 
 /// What is known of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,14 +24,14 @@ impl NodeFacts {
     /// A node with this object, whose interfaces have these addresses.
     pub fn new(node: Node, local: impl IntoIterator<Item = IpAddr>, settings: &Settings) -> Self {
         let local: HashSet<IpAddr> = local.into_iter().collect();
-        let node_ports = node_port_addresses(&local, settings);
+        let node_ports = node_port_addresses(&node, &local, settings);
         Self { node, local, node_ports }
     }
 
     /// The same node with another object.
     #[must_use]
-    pub fn with_node(self, node: Node) -> Self {
-        Self { node, ..self }
+    pub fn with_node(self, node: Node, settings: &Settings) -> Self {
+        Self::new(node, self.local, settings)
     }
 
     /// What the Node object says.
@@ -43,7 +43,7 @@ impl NodeFacts {
     /// The address by which the cluster knows this node: the first one of the family.
     #[must_use]
     pub fn own_address(&self, family: Family) -> Option<IpAddr> {
-        self.node.addresses.iter().copied().find(|address| Family::of(*address) == family)
+        own_address(&self.node, family)
     }
 
     /// The first of the Node's `podCIDRs` of a family.
@@ -64,30 +64,49 @@ impl NodeFacts {
     }
 }
 
-/// Never loopback: IPVS does not balance what comes from there. Where the operator names no
-/// networks, or all of them, link-local IPv6 addresses are left out too, since every interface of
-/// every pod has one on the node's side.
-fn node_port_addresses(local: &HashSet<IpAddr>, settings: &Settings) -> Vec<IpAddr> {
+/// Never loopback: IPVS does not balance what comes from there.
+fn node_port_addresses(node: &Node, local: &HashSet<IpAddr>, settings: &Settings) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for family in &settings.families {
-        let chosen =
-            || settings.node_port_addresses.iter().filter(|n| Family::of_net(n) == *family);
-        let all =
-            chosen().all(|net| net.prefix_len() == 0) || chosen().any(|net| net.prefix_len() == 0);
+        let serves = served(node, settings, *family);
         addresses.extend(local.iter().copied().filter(|address| {
             Family::of(*address) == *family
                 && !address.is_loopback()
                 && !address.is_unspecified()
                 && !settings.excludes(*address)
-                && if all {
-                    !is_link_local_v6(*address)
-                } else {
-                    chosen().any(|net| net.contains(address))
-                }
+                && serves(*address)
         }));
     }
     addresses.sort_unstable();
     addresses
+}
+
+/// Which addresses of a family the operator has chosen. Where that is all of them, link-local IPv6
+/// addresses are left out, since every interface of every pod has one on the node's side.
+fn served<'a>(
+    node: &Node,
+    settings: &'a Settings,
+    family: Family,
+) -> Box<dyn Fn(IpAddr) -> bool + 'a> {
+    let networks = match &settings.node_port_addresses {
+        NodePortAddresses::All => &[][..],
+        NodePortAddresses::Networks(networks) => networks,
+        NodePortAddresses::Primary => {
+            let own = own_address(node, family);
+            return Box::new(move |address| Some(address) == own);
+        }
+    };
+    let chosen = move || networks.iter().filter(move |net| Family::of_net(net) == family);
+    // No network of the family is none that restricts it; one of length 0 restricts nothing.
+    if chosen().next().is_none() || chosen().any(|net| net.prefix_len() == 0) {
+        Box::new(|address| !is_link_local_v6(address))
+    } else {
+        Box::new(move |address| chosen().any(|net| net.contains(&address)))
+    }
+}
+
+fn own_address(node: &Node, family: Family) -> Option<IpAddr> {
+    node.addresses.iter().copied().find(|address| Family::of(*address) == family)
 }
 
 fn is_link_local_v6(address: IpAddr) -> bool {

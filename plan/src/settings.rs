@@ -25,10 +25,25 @@ pub struct Settings {
     pub random_fully: bool,
     /// How traffic from this node's own pods is recognised, which then is not masqueraded.
     pub local_detection: LocalDetection,
-    /// Where NodePorts are served: addresses inside these; empty means every address of the node.
-    pub node_port_addresses: Vec<IpNet>,
+    /// Where node ports are served.
+    pub node_port_addresses: NodePortAddresses,
+    /// Whether `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
+    pub external_ips: bool,
     /// Whatever is inside these is somebody else's: never changed, never removed.
     pub exclude: Vec<IpNet>,
+}
+
+/// On which of this node's addresses node ports are served.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum NodePortAddresses {
+    /// On all of them.
+    #[default]
+    All,
+    /// On those inside these networks; on all of a family of which none is named.
+    Networks(Vec<IpNet>),
+    /// On those by which the cluster knows this node: the first one of each family in its Node
+    /// object. On none as long as that is not known.
+    Primary,
 }
 
 /// A scheduler's name as the kernel has it: `rr`, `wlc`, `sh`, … The kernel decides which exist.
@@ -71,7 +86,8 @@ impl Settings {
             masquerade_bit: 14,
             random_fully: true,
             local_detection: LocalDetection::None,
-            node_port_addresses: Vec::new(),
+            node_port_addresses: NodePortAddresses::All,
+            external_ips: true,
             exclude: Vec::new(),
         }
     }

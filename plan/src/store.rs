@@ -36,7 +36,7 @@ impl Store {
     /// Takes an event. One that changes nothing makes nothing dirty.
     pub fn apply(&mut self, event: Event, settings: &Settings) {
         match event {
-            Event::ServiceApplied(service) => self.apply_service(service),
+            Event::ServiceApplied(service) => self.apply_service(service, settings),
             Event::ServiceRemoved(name) => self.remove_service(&name),
             Event::SliceApplied(slice) => self.apply_slice(slice),
             Event::SliceRemoved(name) => self.remove_slice(&name),
@@ -75,7 +75,10 @@ impl Store {
         std::mem::take(&mut self.dirty_rules)
     }
 
-    fn apply_service(&mut self, service: Box<Service>) {
+    fn apply_service(&mut self, mut service: Box<Service>, settings: &Settings) {
+        if !settings.external_ips {
+            service.external.clear();
+        }
         let record = self.records.entry(service.name.clone()).or_default();
         if record.service.as_ref() == Some(&service) {
             return;
@@ -130,12 +133,13 @@ impl Store {
     }
 
     fn apply_node(&mut self, node: Node, settings: &Settings) {
-        let former = std::mem::take(&mut self.facts);
-        let (own, pod_cidr) = (own_addresses(&former), pod_cidrs(&former));
-        self.facts = former.with_node(node);
-        if own_addresses(&self.facts) != own {
+        let former = self.facts.clone();
+        let pod_cidr = pod_cidrs(&former);
+        self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
+        if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
         }
+        self.dirty_node_ports(&former, settings);
         if settings.local_detection == LocalDetection::NodeCidr {
             let families = settings.families.iter().copied();
             let now = pod_cidrs(&self.facts);
@@ -157,6 +161,11 @@ impl Store {
         for address in changed {
             self.dirty.extend(self.index.with_address(*address).cloned());
         }
+        self.dirty_node_ports(&former, settings);
+    }
+
+    /// The Services with node ports depend on the addresses that these are served on.
+    fn dirty_node_ports(&mut self, former: &NodeFacts, settings: &Settings) {
         for family in &settings.families {
             let same =
                 former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
 use crate::model::Node;
 use crate::model::TrafficPolicy;
-use crate::settings::SchedulerName;
+use crate::settings::{NodePortAddresses, SchedulerName};
 
 /// The tables are of text, as the programs print it that show the kernel's state.
 fn servers(compiled: &Compiled) -> Vec<String> {
@@ -62,7 +62,8 @@ fn a_load_balancer_with_everything() {
     service.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
     service.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
     let mut settings = mk_settings();
-    settings.node_port_addresses = vec!["192.0.2.0/24".parse().unwrap()];
+    settings.node_port_addresses =
+        NodePortAddresses::Networks(vec!["192.0.2.0/24".parse().unwrap()]);
     let slice = mk_slice(Family::V4, &[("10.244.0.2", "n1"), ("10.244.1.2", "n2")]);
     let compiled = compile_with(&service, &settings, &[&slice]);
 
@@ -191,7 +192,8 @@ fn node_port_addresses_are_chosen_by_network() {
         (&["::1/128"], &all_v4, &[]),
     ] {
         let mut settings = mk_settings();
-        settings.node_port_addresses = networks.iter().map(|net| net.parse().unwrap()).collect();
+        let chosen = networks.iter().map(|net| net.parse().unwrap()).collect();
+        settings.node_port_addresses = NodePortAddresses::Networks(chosen);
         let facts = mk_facts(&settings);
         let found = |family| -> Vec<String> {
             facts.node_port_addresses(family).map(|address| address.to_string()).collect()
@@ -202,11 +204,29 @@ fn node_port_addresses_are_chosen_by_network() {
 }
 
 #[test]
+fn node_ports_on_primary_addresses_only() {
+    let mut settings = mk_settings();
+    settings.node_port_addresses = NodePortAddresses::Primary;
+    let found = |facts: &NodeFacts| -> Vec<String> {
+        let families = Family::BOTH.into_iter();
+        families.flat_map(|f| facts.node_port_addresses(f)).map(|a| a.to_string()).collect()
+    };
+    let facts = mk_facts(&settings);
+    assert_eq!(found(&facts), ["192.0.2.10", "2001:db8::10"]);
+    let unknown = facts.clone().with_node(Node::default(), &settings);
+    assert!(found(&unknown).is_empty());
+    // The first of each family, and only what an interface has.
+    let other = ["198.51.100.1", "192.0.2.10", "2001:db8::10"];
+    let other = Node { addresses: addresses(&other), ..Node::default() };
+    assert_eq!(found(&facts.with_node(other, &settings)), ["2001:db8::10"]);
+}
+
+#[test]
 fn a_node_port_without_an_address_is_a_problem_and_the_rest_is_served() {
     let mut service = mk_service();
     service.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
     let mut settings = mk_settings();
-    settings.node_port_addresses = vec!["10.0.0.0/8".parse().unwrap()];
+    settings.node_port_addresses = NodePortAddresses::Networks(vec!["10.0.0.0/8".parse().unwrap()]);
     let compiled = compile_with(&service, &settings, &[]);
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
     assert_eq!(entries(&compiled), ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80"]);

@@ -9,7 +9,7 @@ use crate::model::{
     Conditions, EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName,
     TrafficPolicy,
 };
-use crate::settings::LocalDetection;
+use crate::settings::{LocalDetection, NodePortAddresses};
 
 fn mk_named(name: &str, created: i64) -> Service {
     Service { name: ObjectName::new("ns", name), created, ..mk_service() }
@@ -291,6 +291,55 @@ fn a_change_of_the_node_reaches_only_what_depends_on_it() {
             ),
         ]
     );
+}
+
+#[test]
+fn node_ports_follow_the_primary_address() {
+    let node = |texts: &[&str]| {
+        Event::NodeApplied(Box::new(Node { addresses: addresses(texts), ..Node::default() }))
+    };
+    let mut with_node_port = mk_named("node-port", 0);
+    with_node_port.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
+    let mut settings = Settings::new("n1");
+    settings.node_port_addresses = NodePortAddresses::Primary;
+    let mut planner = Planner::new(settings);
+    let interfaces = local(&["192.0.2.10", "192.0.2.11", "2001:db8::10"]);
+    let first = plan(&mut planner, [service(with_node_port), interfaces]);
+    assert_eq!(
+        first.problems[0].1,
+        [Problem::NoNodePortAddress { family: Family::V4 }],
+        "as long as the Node is not known"
+    );
+    assert_eq!(
+        ops(&mut planner, [node(&["192.0.2.10", "192.0.2.11", "2001:db8::10"])]),
+        [
+            "add 30080 to set KUBE-NODE-PORT-TCP",
+            "create virtual server TCP 192.0.2.10:30080 rr",
+        ]
+    );
+    assert_eq!(
+        ops(&mut planner, [node(&["192.0.2.11"])]),
+        [
+            "create virtual server TCP 192.0.2.11:30080 rr",
+            "remove virtual server TCP 192.0.2.10:30080",
+        ]
+    );
+    planner.apply(node(&["192.0.2.11", "192.0.2.10"]));
+    assert!(!planner.is_dirty());
+}
+
+#[test]
+fn external_addresses_that_are_not_allowed_are_not_there() {
+    let mut outer = mk_named("outer", 0);
+    outer.external = addresses(&["203.0.113.5"]);
+    let mut settings = Settings::new("n1");
+    settings.external_ips = false;
+    let mut planner = Planner::new(settings);
+    plan(&mut planner, [service(outer.clone())]);
+    assert_eq!(planner.desired().n_virtual_servers(), 1);
+    planner.apply(service(outer));
+    planner.apply(local(&["203.0.113.5"]));
+    assert!(!planner.is_dirty(), "nothing depends on it either");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, Node, ObjectName, Protocol, Service, ServiceKind,
     ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy,
 };
-use plan::settings::{LocalDetection, SchedulerName, Settings};
+use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -122,7 +122,8 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
             }
             if node_ports {
-                settings.node_port_addresses = vec![net("192.0.2.10/31"), net("fe80::/64")];
+                let networks = vec![net("192.0.2.10/31"), net("fe80::/64")];
+                settings.node_port_addresses = NodePortAddresses::Networks(networks);
             }
             if maglev {
                 settings.scheduler = SchedulerName::new("mh").unwrap();

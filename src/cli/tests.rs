@@ -1,0 +1,123 @@
+use super::*;
+
+fn read(words: &[&str]) -> Result<Arguments, Answer> {
+    parse(["kube-ipvs"].iter().chain(words).map(OsString::from))
+}
+
+fn wrong(words: &[&str]) -> String {
+    match read(words) {
+        Err(Answer::Wrong(text)) => text,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_arguments_are_consistent() {
+    command().debug_assert();
+}
+
+#[test]
+fn booleans_are_as_in_go() {
+    for (word, value) in [
+        ("--masquerade-all", true),
+        ("--masquerade-all=true", true),
+        ("--masquerade_all=T", true),
+        ("--masquerade-all=0", false),
+        ("--masquerade-all=false", false),
+    ] {
+        assert_eq!(read(&[word]).unwrap().masquerade_all, Some(value), "{word}");
+    }
+    assert_eq!(read(&[]).unwrap().masquerade_all, None);
+    assert!(wrong(&["--masquerade-all=maybe"]).contains("neither true nor false"));
+    // A boolean's value needs the equals sign, as in Go; without it, it is an argument.
+    assert!(wrong(&["--masquerade-all", "false"]).contains("does not take any arguments"));
+}
+
+#[test]
+fn values_may_be_anything() {
+    let arguments = read(&[
+        "--oom-score-adj",
+        "-998",
+        "--cluster_cidr",
+        "",
+        "--ipvs-scheduler=rr",
+        "--ipvs-scheduler",
+        "wlc",
+        "--ipvs-exclude-cidrs=10.0.0.0/8,10.1.0.0/16",
+        "--ipvs-exclude-cidrs=fd00::/8",
+        "-v=4",
+    ])
+    .unwrap();
+    assert_eq!(arguments.oom_score_adj, Some(-998));
+    assert_eq!(arguments.cluster_cidr.as_deref(), Some(""));
+    assert_eq!(arguments.ipvs_scheduler.as_deref(), Some("wlc"));
+    assert_eq!(arguments.ipvs_exclude_cidrs, ["10.0.0.0/8,10.1.0.0/16", "fd00::/8"]);
+    assert_eq!(arguments.v, Some(4));
+    let mut given = arguments.given;
+    given.sort();
+    assert_eq!(given[1], ("ipvs-exclude-cidrs".into(), "10.0.0.0/8,10.1.0.0/16,fd00::/8".into()));
+    assert_eq!(given[2], ("ipvs-scheduler".into(), "wlc".into()));
+    assert_eq!(given.len(), 5);
+    for words in [["-v4", ""], ["-v", "4"], ["--v=4", ""], ["--v", "4"]] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        assert_eq!(read(&words).unwrap().v, Some(4), "{words:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_and_ends_in_failure() {
+    for (words, problem) in [
+        (&["--no-such-flag"][..], "--no-such-flag"),
+        (&["what", "else"], "\"kube-ipvs\" does not take any arguments, got [what else]"),
+        (&["--bind-address=host"], "\"host\" is not a valid IP address"),
+        (&["--healthz-bind-address=host:1"], "neither an IP address nor IP:port"),
+        (&["--ipvs-sync-period=30"], "missing unit in duration"),
+        (&["--feature-gates=A"], "expect string=bool"),
+        (&["--feature-gates=A=2"], "invalid value of A"),
+        (&["--vmodule=a"], "pattern=N"),
+        (&["--log-json-info-buffer-size=x"], "is not a size"),
+        (&["--kube-api-burst=many"], "many"),
+        (&["--version=1"], "kube-ipvs v"),
+        (&["--version=what"], "neither true nor false"),
+    ] {
+        let said = match read(words) {
+            Err(Answer::Asked(text)) if words == ["--version=1"] => text,
+            Err(Answer::Wrong(text)) => text,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        assert!(said.contains(problem), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_told() {
+    for (words, told) in [
+        (&["--version"][..], concat!("kube-ipvs v", env!("CARGO_PKG_VERSION"))),
+        (&["--version=true"], "kube-ipvs v"),
+        (&["--version=raw"], "version=v"),
+        (&["--help"], "--ipvs-scheduler"),
+        (&["-h"], "--ipvs-scheduler"),
+    ] {
+        match read(words) {
+            Err(Answer::Asked(text)) => assert!(text.contains(told), "{words:?}: {text}"),
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+    assert_eq!(read(&["--version=v1.2.3"]).unwrap().reported_version(), "v1.2.3");
+    assert_eq!(
+        read(&["--version=false"]).unwrap().reported_version(),
+        concat!("v", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn lists_of_pairs_are_read() {
+    let arguments =
+        read(&["--feature-gates=A=true, B=false", "--feature-gates=", "--vmodule=a*=3"]);
+    let arguments = arguments.unwrap();
+    assert_eq!(
+        arguments.feature_gates,
+        [GateSettings(vec![("A".into(), true), ("B".into(), false)]), GateSettings(vec![])]
+    );
+    assert_eq!(arguments.vmodule, [Vmodule(vec![("a*".into(), 3)])]);
+}

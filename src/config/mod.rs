@@ -1,0 +1,215 @@
+//! The configuration: kube-proxy's, to the letter, and a little of our own.
+//!
+//! ```text
+//!   flags ──────────────┐
+//!                       ├─▶ document ──▶ validated ──▶ Configuration
+//!   file ──▶ defaults ──┘
+//! ```
+//!
+//! A file replaces the flags, but for those that count beside it. What holds in the end is one
+//! document again, which can be written and served, and from which the program's parts get what
+//! they need ([`Configuration`]).
+
+pub mod address;
+pub mod defaults;
+pub mod document;
+pub mod duration;
+mod flags;
+pub mod gates;
+pub mod own;
+pub mod quantity;
+pub mod read;
+pub mod reference;
+mod resolved;
+mod tree;
+pub mod validate;
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Arguments;
+use document::KubeProxyConfiguration;
+use own::KubeIpvsConfiguration;
+pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
+use validate::Violation;
+
+/// What the program is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Balance, until it is told to end.
+    Run,
+    /// Do what needs all privileges, and end.
+    InitOnly,
+    /// Remove what is in the kernel, and end.
+    Cleanup,
+    /// Write the configuration to this file, and end.
+    WriteConfig(PathBuf),
+}
+
+/// The file that the configuration was read from, as it was then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigurationFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// All of it.
+    pub content: Vec<u8>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// It could not be put together.
+    #[error("failed complete: {0}")]
+    Complete(String),
+    /// It cannot be so.
+    #[error("failed validate: {}", listed(.0))]
+    Validate(Vec<Violation>),
+}
+
+/// The largest file that is read.
+const MAX_FILE_OCTETS: u64 = 4 << 20;
+
+// === impl Configuration ===
+
+impl Configuration {
+    /// Puts together what files and flags say.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or what it says together with the flags cannot be: all of it at
+    /// once.
+    pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+        let complete = |problem: String| ConfigurationError::Complete(problem);
+        let mut notes = flags::notes(arguments);
+        let (mut document, mut own, file) = match &arguments.config {
+            Some(path) => {
+                let (file, documents) = read_file(path).map_err(complete)?;
+                let path = path.display();
+                notes.extend(documents.notes.iter().map(|note| format!("{path}: {note}")));
+                let mut document = documents.kube_proxy.with_defaults();
+                flags::logging(arguments, &mut document.logging);
+                (document, documents.own, Some(file))
+            }
+            None => (flags::document(arguments), KubeIpvsConfiguration::default(), None),
+        };
+        flags::own(arguments, &mut own);
+        if let Some(name) = arguments.hostname_override.as_ref().filter(|name| !name.is_empty()) {
+            let name = name.trim().to_lowercase();
+            if name.is_empty() {
+                return Err(complete("empty hostname-override is invalid".to_owned()));
+            }
+            document.hostname_override = name;
+        }
+        if !document.logging.vmodule.is_empty() {
+            notes.push(
+                "logging.vmodule has no effect: it names source files of kube-proxy's".to_owned(),
+            );
+        }
+        let action = Action::of(arguments);
+        let own = own.with_defaults();
+        let cidrs = cluster_cidrs(arguments, &document);
+        let mut violations = validate::validate(&document, &cidrs);
+        if action == Action::Cleanup {
+            // What other modes have left is removed whatever the mode.
+            violations.retain(|violation| !violation.is_about_another_mode());
+        }
+        violations.extend(validate::validate_own(&own));
+        if !violations.is_empty() {
+            return Err(ConfigurationError::Validate(violations));
+        }
+        resolved::Merged { document: in_force(document), own, file, notes, action }
+            .resolve(arguments)
+            .map_err(ConfigurationError::Complete)
+    }
+
+    /// The configuration in force as text, which is a file that says the same.
+    ///
+    /// # Errors
+    /// When it cannot be written as YAML.
+    pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
+        let kube_proxy = serde_saphyr::to_string(&self.document)?;
+        let own = serde_saphyr::to_string(&self.own)?;
+        Ok(format!("{}\n---\n{}\n", kube_proxy.trim_end(), own.trim_end()))
+    }
+
+    /// What `/configz` answers.
+    ///
+    /// # Errors
+    /// When it cannot be written as JSON.
+    pub fn to_configz(&self) -> serde_json::Result<serde_json::Value> {
+        let mut all = serde_json::Map::new();
+        let (group, _) = document::API_VERSION.split_once('/').unwrap_or_default();
+        all.insert(group.to_owned(), serde_json::to_value(&self.document)?);
+        let (group, _) = own::API_VERSION.split_once('/').unwrap_or_default();
+        all.insert(group.to_owned(), serde_json::to_value(&self.own)?);
+        Ok(serde_json::Value::Object(all))
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    fn of(arguments: &Arguments) -> Self {
+        match &arguments.write_config_to {
+            Some(path) if !path.as_os_str().is_empty() => Self::WriteConfig(path.clone()),
+            _ if arguments.cleanup == Some(true) => Self::Cleanup,
+            _ if arguments.init_only == Some(true) => Self::InitOnly,
+            _ => Self::Run,
+        }
+    }
+}
+
+/// The known name that is nearest to another one, if one is near enough to be meant.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = name.to_lowercase();
+    let most = 1 + name.len() / 4;
+    known
+        .map(|known| (strsim::damerau_levenshtein(&lower, &known.to_lowercase()), known))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, known)| known)
+}
+
+fn read_file(path: &Path) -> Result<(ConfigurationFile, read::Documents), String> {
+    let problem = |why: String| format!("read the configuration file {}: {why}", path.display());
+    let length = std::fs::metadata(path).map_err(|error| problem(error.to_string()))?.len();
+    if length > MAX_FILE_OCTETS {
+        return Err(problem(format!(
+            "it has {length} octets, and {MAX_FILE_OCTETS} at most are read"
+        )));
+    }
+    let content = std::fs::read(path).map_err(|error| problem(error.to_string()))?;
+    let text = std::str::from_utf8(&content).map_err(|error| problem(error.to_string()))?;
+    let documents = read::read(text).map_err(|error| problem(error.to_string()))?;
+    Ok((ConfigurationFile { path: path.to_owned(), content }, documents))
+}
+
+/// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy
+/// refuses.
+fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Vec<String> {
+    let flag_is_given = arguments.config.is_none() && arguments.cluster_cidr.is_some();
+    if document.cluster_cidr.is_empty() && !flag_is_given {
+        return Vec::new();
+    }
+    document.cluster_cidr.split(',').map(str::to_owned).collect()
+}
+
+/// With the modes chosen, and nothing left of those that were not: so kube-proxy writes it.
+fn in_force(mut document: KubeProxyConfiguration) -> KubeProxyConfiguration {
+    if document.mode.is_empty() {
+        "ipvs".clone_into(&mut document.mode);
+    }
+    if document.detect_local_mode.is_empty() {
+        "ClusterCIDR".clone_into(&mut document.detect_local_mode);
+    }
+    document.iptables.sync_period = duration::GoDuration::ZERO;
+    document.iptables.min_sync_period = duration::GoDuration::ZERO;
+    document.nftables.sync_period = duration::GoDuration::ZERO;
+    document.nftables.min_sync_period = duration::GoDuration::ZERO;
+    document.nftables.masquerade_all = false;
+    document
+}
+
+fn listed(violations: &[Violation]) -> String {
+    let lines: Vec<String> =
+        violations.iter().map(|violation| format!("\n- {violation}")).collect();
+    lines.concat()
+}

@@ -1,0 +1,160 @@
+//! From a file's text to documents.
+//!
+//! What kube-proxy takes with a shrug is taken here too, and told: fields that do not exist, and
+//! fields that are written twice. Everything else that is wrong is an error.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+
+use super::document::{self, KubeProxyConfiguration};
+use super::own::{self, KubeIpvsConfiguration};
+use super::reference::{FIELDS, Field, OWN_FIELDS};
+use super::tree::{Kind, Node, documents};
+
+/// What a file holds, and what is to be told about it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Documents {
+    /// kube-proxy's.
+    pub kube_proxy: KubeProxyConfiguration,
+    /// Ours, which may be missing.
+    pub own: KubeIpvsConfiguration,
+    /// What was written and does not count.
+    pub notes: Vec<String>,
+}
+
+/// Why a text is no configuration: in words, with the line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("failed to decode: {0}")]
+pub struct DecodeError(String);
+
+/// Reads a file's text.
+///
+/// # Errors
+/// When it is not YAML, when its first document is not kube-proxy's, and when a field has a value
+/// of the wrong type.
+pub fn read(text: &str) -> Result<Documents, DecodeError> {
+    let trees = documents(text).map_err(DecodeError)?;
+    let mut trees = trees.iter();
+    let first = trees.next().ok_or_else(|| DecodeError("there is nothing in it".to_owned()))?;
+    expect(first, document::API_VERSION, document::KIND)?;
+    let mut notes = Vec::new();
+    let mut documents = Documents { kube_proxy: decode(first)?, ..Documents::default() };
+    note_strays(first, "", &FIELDS, &mut notes);
+    let mut has_own = false;
+    for tree in trees {
+        let (version, kind) = (tree.text("apiVersion"), tree.text("kind"));
+        if (version, kind) != (Some(own::API_VERSION), Some(own::KIND)) {
+            let (version, kind) = (version.unwrap_or_default(), kind.unwrap_or_default());
+            notes.push(format!(
+                "line {}: a document of kind {kind:?}, version {version:?} does not count here",
+                tree.line
+            ));
+            continue;
+        }
+        if has_own {
+            let (kind, line) = (own::KIND, tree.line);
+            return Err(DecodeError(format!("line {line}: there is a {kind} before this one")));
+        }
+        has_own = true;
+        documents.own = decode(tree)?;
+        note_strays(tree, "", &OWN_FIELDS, &mut notes);
+    }
+    documents.notes = notes;
+    Ok(documents)
+}
+
+fn expect(tree: &Node, api_version: &str, kind: &str) -> Result<(), DecodeError> {
+    let (found_version, found_kind) = (tree.text("apiVersion"), tree.text("kind"));
+    let problem = match (found_version, found_kind) {
+        (Some(version), Some(found)) if version == api_version && found == kind => return Ok(()),
+        (_, None) => "Object 'Kind' is missing".to_owned(),
+        (version, Some(found)) => {
+            let version = version.unwrap_or_default();
+            format!("no kind {found:?} is registered for version {version:?}")
+        }
+    };
+    let line = tree.line;
+    Err(DecodeError(format!(
+        "line {line}: {problem}; a file begins with apiVersion: {api_version}, kind: {kind}"
+    )))
+}
+
+fn decode<T: DeserializeOwned>(tree: &Node) -> Result<T, DecodeError> {
+    if !matches!(tree.kind, Kind::Map(_)) {
+        return Err(DecodeError(format!("line {}: not a map of fields", tree.line)));
+    }
+    serde_path_to_error::deserialize(tree.value()).map_err(|error| {
+        let (path, line) = (error.path().to_string(), line_of(tree, error.path()));
+        DecodeError(format!("{path} (line {line}): {}", error.into_inner()))
+    })
+}
+
+/// The line of the innermost node on the way that there is.
+fn line_of(tree: &Node, path: &serde_path_to_error::Path) -> u64 {
+    let mut node = tree;
+    for segment in path {
+        let next = match (segment, &node.kind) {
+            (serde_path_to_error::Segment::Map { key }, _) => node.get(key),
+            (serde_path_to_error::Segment::Seq { index }, Kind::List(items)) => items.get(*index),
+            _ => None,
+        };
+        let Some(next) = next else { break };
+        node = next;
+    }
+    node.line
+}
+
+/// Tells of what is unknown and what was written twice, in the order of the text.
+fn note_strays(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String>) {
+    match &node.kind {
+        Kind::List(items) => {
+            let path = format!("{path}[]");
+            for item in items {
+                note_strays(item, &path, fields, notes);
+            }
+        }
+        Kind::Map(entries) => {
+            for (name, first, last) in node.duplicates() {
+                let at = join(path, name);
+                notes.push(format!(
+                    "{at} (line {first}) does not count: it is written again on line {last}"
+                ));
+            }
+            let known = names_below(path, fields);
+            if known.is_empty() {
+                // A map whose names are free.
+                return;
+            }
+            for (name, node) in entries {
+                if known.contains(name.as_str()) {
+                    note_strays(node, &join(path, name), fields, notes);
+                } else {
+                    notes.push(unknown(&join(path, name), node.line, &known, fields));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Field]) -> String {
+    let name = at.rsplit('.').next().unwrap_or(at);
+    let elsewhere = || {
+        let last = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
+        fields.iter().map(|field| field.path).find(|path| last(path) == name)
+    };
+    let near = super::nearest(name, siblings.iter().copied()).or_else(elsewhere);
+    let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    format!("{at} (line {line}) does not count: there is no such field{hint}")
+}
+
+fn names_below<'a>(path: &str, fields: &'a [Field]) -> BTreeSet<&'a str> {
+    let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+    let below = fields.iter().filter_map(|field| field.path.strip_prefix(&prefix));
+    below.filter_map(|rest| rest.split(['.', '[']).next()).collect()
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,311 @@
+//! The configuration as the program's parts want it: parsed, and with nothing left open.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
+
+use super::document::{self, KubeProxyConfiguration};
+use super::duration::GoDuration;
+use super::gates::{EXTERNAL_IPS, FeatureGates};
+use super::own::KubeIpvsConfiguration;
+use super::reference::{FLAGS, Flag};
+use super::{Action, ConfigurationFile, address};
+use crate::cli::Arguments;
+use crate::kernel::rules::Variant;
+use crate::reconcile::Pace;
+
+/// Everything that the program is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Configuration {
+    /// What to do.
+    pub action: Action,
+    /// What planning needs; the families are those that could be, not those that the host has.
+    pub settings: Settings,
+    /// What the event loop needs.
+    pub pace: Pace,
+    /// Which iptables.
+    pub variant: Variant,
+    /// Whether ARP is answered only on the interface that has the address.
+    pub strict_arp: bool,
+    /// How long IPVS remembers connections.
+    pub ipvs_timeouts: IpvsTimeouts,
+    /// How to reach the API server, if no folder of manifests stands for it.
+    pub api_server: ApiServer,
+    /// A folder of manifests instead of an API server.
+    pub manifests: Option<PathBuf>,
+    /// The address that decides the primary family, where one was named.
+    pub bind_address: Option<IpAddr>,
+    /// What to serve, and where.
+    pub served: Served,
+    /// The kernel's connection tracking.
+    pub conntrack: Conntrack,
+    /// The feature gates.
+    pub gates: FeatureGates,
+    /// For `/proc/self/oom_score_adj`, -1000 to 1000.
+    pub oom_score_adj: i32,
+    /// How to log.
+    pub logging: Logging,
+    /// Whether to remove what kube-proxy's other modes have left.
+    pub cleanup_other_modes: bool,
+    /// The file that it was read from, to notice when that changes.
+    pub file: Option<ConfigurationFile>,
+    /// What holds, in kube-proxy's words.
+    pub document: KubeProxyConfiguration,
+    /// What holds, in our own words.
+    pub own: KubeIpvsConfiguration,
+    /// All flags with their values, in the order of names, for `/flagz`.
+    pub flags: Vec<(&'static str, String)>,
+    /// The version that is reported.
+    pub reported_version: String,
+    /// What to log: what was written and does not count.
+    pub notes: Vec<String>,
+}
+
+/// How long IPVS remembers connections; zero leaves the kernel's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpvsTimeouts {
+    /// Idle TCP connections.
+    pub tcp: Duration,
+    /// Closing TCP connections.
+    pub tcp_fin: Duration,
+    /// Idle UDP flows.
+    pub udp: Duration,
+}
+
+/// How to reach the API server. With neither a kubeconfig nor a URL: as a pod of the cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiServer {
+    /// The kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// Its URL, instead of the kubeconfig's.
+    pub url: Option<String>,
+    /// Requests a second in the long run; no limit if it is negative.
+    pub qps: f32,
+    /// Requests at once.
+    pub burst: u32,
+}
+
+/// What to serve, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// The proxy's health; nowhere, if it was switched off.
+    pub healthz: Option<SocketAddr>,
+    /// Metrics, and what an operator looks into.
+    pub metrics: SocketAddr,
+    /// Whether an address that cannot be listened on ends the program.
+    pub hard_fail: bool,
+    /// Whether profiles are served.
+    pub profiling: bool,
+}
+
+/// The kernel's connection tracking. What is absent stays as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Connections for each processor core.
+    pub max_per_core: Option<u32>,
+    /// Connections at least, where `max_per_core` is given.
+    pub min: u32,
+    /// `nf_conntrack_tcp_timeout_established`.
+    pub tcp_established: Option<Duration>,
+    /// `nf_conntrack_tcp_timeout_close_wait`.
+    pub tcp_close_wait: Option<Duration>,
+    /// Whether to set `nf_conntrack_tcp_be_liberal`.
+    pub tcp_be_liberal: bool,
+    /// `nf_conntrack_udp_timeout`.
+    pub udp: Option<Duration>,
+    /// `nf_conntrack_udp_timeout_stream`.
+    pub udp_stream: Option<Duration>,
+}
+
+/// How to log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Logging {
+    /// What a line looks like.
+    pub format: LogFormat,
+    /// How much, as kube-proxy counts.
+    pub verbosity: u32,
+}
+
+/// What a log line looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What files and flags say together, valid.
+pub(super) struct Merged {
+    pub(super) document: KubeProxyConfiguration,
+    pub(super) own: KubeIpvsConfiguration,
+    pub(super) file: Option<ConfigurationFile>,
+    pub(super) notes: Vec<String>,
+    pub(super) action: Action,
+}
+
+// === impl Merged ===
+
+impl Merged {
+    /// What is valid can be resolved, but for the host's name.
+    pub(super) fn resolve(self, arguments: &Arguments) -> Result<Configuration, String> {
+        let Self { document, own, file, notes, action } = self;
+        let gates =
+            FeatureGates::new(&document.feature_gates).map_err(|problems| problems.join(", "))?;
+        let metrics = address::socket(&document.metrics_bind_address)
+            .ok_or("metricsBindAddress must be IP:port")?;
+        let connection = &document.client_connection;
+        let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        Ok(Configuration {
+            action,
+            settings: settings(&document, &gates)?,
+            pace: Pace {
+                min_sync_period: document.ipvs.min_sync_period.to_std(),
+                sync_period: document.ipvs.sync_period.to_std(),
+                longest_drain: own.drain_deadline.unwrap_or_default().to_std(),
+            },
+            variant: match own.iptables_variant.as_str() {
+                "nft" => Variant::Nft,
+                "legacy" => Variant::Legacy,
+                _ => Variant::Auto,
+            },
+            strict_arp: document.ipvs.strict_arp,
+            ipvs_timeouts: IpvsTimeouts {
+                tcp: document.ipvs.tcp_timeout.to_std(),
+                tcp_fin: document.ipvs.tcp_fin_timeout.to_std(),
+                udp: document.ipvs.udp_timeout.to_std(),
+            },
+            api_server: ApiServer {
+                kubeconfig: named(&connection.kubeconfig),
+                url: arguments.master.clone().filter(|url| !url.is_empty()),
+                qps: connection.qps,
+                burst: u32::try_from(connection.burst).unwrap_or_default(),
+            },
+            manifests: named(&own.manifests),
+            bind_address: address::ip(&document.bind_address).filter(|a| !a.is_unspecified()),
+            served: Served {
+                healthz: address::socket(&document.healthz_bind_address),
+                metrics,
+                hard_fail: document.bind_address_hard_fail,
+                profiling: document.enable_profiling,
+            },
+            conntrack: conntrack(&document.conntrack),
+            gates,
+            oom_score_adj: document.oom_score_adj.unwrap_or_default(),
+            logging: Logging {
+                format: match document.logging.format.as_str() {
+                    "json" => LogFormat::Json,
+                    _ => LogFormat::Text,
+                },
+                verbosity: document.logging.verbosity,
+            },
+            cleanup_other_modes: own.cleanup_other_modes.unwrap_or_default(),
+            flags: flags(arguments),
+            reported_version: arguments.reported_version().to_owned(),
+            file,
+            document,
+            own,
+            notes,
+        })
+    }
+}
+
+fn settings(document: &KubeProxyConfiguration, gates: &FeatureGates) -> Result<Settings, String> {
+    let scheduler = match document.ipvs.scheduler.as_str() {
+        "" => SchedulerName::default(),
+        name => SchedulerName::new(name).map_err(|problem| problem.to_string())?,
+    };
+    Ok(Settings {
+        scheduler,
+        masquerade_all: document.iptables.masquerade_all,
+        masquerade_bit: document
+            .iptables
+            .masquerade_bit
+            .and_then(|bit| u8::try_from(bit).ok())
+            .ok_or("iptables.masqueradeBit must be within the range [0, 31]")?,
+        local_detection: local_detection(document),
+        node_port_addresses: node_port_addresses(&document.node_port_addresses),
+        exclude: networks(&document.ipvs.exclude_cidrs),
+        external_ips: gates.is_enabled(EXTERNAL_IPS),
+        ..Settings::new(node_name(&document.hostname_override)?)
+    })
+}
+
+/// Kubernetes' node names are lower case.
+fn node_name(overridden: &str) -> Result<Arc<str>, String> {
+    let of_host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = match overridden.trim() {
+        "" => of_host().trim().to_lowercase(),
+        name => name.to_lowercase(),
+    };
+    if name.is_empty() {
+        return Err("empty hostname is invalid: name the node with --hostname-override".to_owned());
+    }
+    Ok(name.into())
+}
+
+fn local_detection(document: &KubeProxyConfiguration) -> LocalDetection {
+    let detect = &document.detect_local;
+    match document.detect_local_mode.as_str() {
+        "NodeCIDR" => LocalDetection::NodeCidr,
+        "BridgeInterface" => LocalDetection::BridgeInterface((*detect.bridge_interface).into()),
+        "InterfaceNamePrefix" => {
+            LocalDetection::InterfaceNamePrefix((*detect.interface_name_prefix).into())
+        }
+        _ => match cluster_networks(document) {
+            networks if networks.is_empty() => LocalDetection::None,
+            networks => LocalDetection::ClusterCidr(networks),
+        },
+    }
+}
+
+/// What `clusterCIDR` lists.
+pub(super) fn cluster_networks(document: &KubeProxyConfiguration) -> Vec<IpNet> {
+    document.cluster_cidr.split(',').filter_map(address::cidr).collect()
+}
+
+pub(super) fn networks(texts: &[String]) -> Vec<IpNet> {
+    texts.iter().filter_map(|text| address::cidr(text)).collect()
+}
+
+fn node_port_addresses(texts: &[String]) -> NodePortAddresses {
+    match texts {
+        [] => NodePortAddresses::All,
+        [one] if one == "primary" => NodePortAddresses::Primary,
+        texts => NodePortAddresses::Networks(networks(texts)),
+    }
+}
+
+fn conntrack(document: &document::Conntrack) -> Conntrack {
+    let unless_zero =
+        |duration: GoDuration| Some(duration.to_std()).filter(|duration| !duration.is_zero());
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    Conntrack {
+        max_per_core: number(document.max_per_core).filter(|max| *max > 0),
+        min: number(document.min).unwrap_or_default(),
+        tcp_established: document.tcp_established_timeout.and_then(unless_zero),
+        tcp_close_wait: document.tcp_close_wait_timeout.and_then(unless_zero),
+        tcp_be_liberal: document.tcp_be_liberal,
+        udp: unless_zero(document.udp_timeout),
+        udp_stream: unless_zero(document.udp_stream_timeout),
+    }
+}
+
+/// The flags as they were given, or with what they have otherwise.
+fn flags(arguments: &Arguments) -> Vec<(&'static str, String)> {
+    let kube_proxy = serde_json::to_value(KubeProxyConfiguration::default().with_defaults());
+    let own = serde_json::to_value(KubeIpvsConfiguration::default().with_defaults());
+    let (kube_proxy, own) = (kube_proxy.unwrap_or_default(), own.unwrap_or_default());
+    let value = |flag: &Flag| {
+        let given = arguments.given.iter().find(|(name, _)| name == flag.name);
+        if let Some((_, value)) = given {
+            return value.clone();
+        }
+        flag.default(&kube_proxy, &own)
+    };
+    FLAGS.iter().map(|flag| (flag.name, value(flag))).collect()
+}

@@ -1,0 +1,383 @@
+//! What must be true of a document, all of it said at once.
+//!
+//! Paths and words are kube-proxy's, so that what is known about them is found; the name that the
+//! field has in a file follows in brackets.
+
+use std::fmt;
+
+use super::address;
+use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
+use super::duration::GoDuration;
+use super::gates::{FeatureGates, LOGGING_ALPHA};
+use super::own::KubeIpvsConfiguration;
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Where kube-proxy says that it is.
+    path: String,
+    /// Where it is in a file.
+    field: &'static str,
+    problem: String,
+}
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+const POSITIVE: &str = "must be greater than 0";
+const LINUX: &str = "KubeProxyLinuxConfiguration";
+const NOT_DUAL_STACK: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
+                              [10.100.0.0/16, fde4:8dba:82e1::/48]";
+
+const OTHER_MODE: &str = "kube-ipvs does IPVS only: keep kube-proxy on the nodes that are to have \
+                          this mode, or set mode: ipvs (--proxy-mode=ipvs)";
+
+/// The modes of detection that there are.
+const LOCAL_MODES: [&str; 4] =
+    ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
+
+/// All that is wrong with a document that has its defaults. `cluster_cidrs` is what `clusterCIDR`
+/// lists, where an empty flag is a list with an empty item.
+#[must_use]
+pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> Vec<Violation> {
+    let mut found = Found(Vec::new());
+    found.feature_gates(document);
+    found.masquerade_bit(document);
+    if matches!(document.mode.as_str(), "" | "ipvs") {
+        found.ipvs(&document.ipvs);
+    }
+    found.linux(document);
+    found.mode(&document.mode);
+    found.not_below_zero("ClientConnection.Burst", "clientConnection.burst", document);
+    found.periods(document);
+    found.addresses(document);
+    found.node_port_addresses(&document.node_port_addresses);
+    found.local_detection(document, cluster_cidrs);
+    found.logging(&document.logging, &document.feature_gates);
+    found.0
+}
+
+struct Found(Vec<Violation>);
+
+// === impl Found ===
+
+impl Found {
+    fn add(&mut self, path: impl fmt::Display, field: &'static str, problem: String) {
+        let path = format!("KubeProxyConfiguration.{path}");
+        self.0.push(Violation { path, field, problem });
+    }
+
+    fn invalid(
+        &mut self,
+        path: impl fmt::Display,
+        field: &'static str,
+        value: impl fmt::Debug,
+        problem: &str,
+    ) {
+        self.add(path, field, format!("Invalid value: {value:?}: {problem}"));
+    }
+
+    fn feature_gates(&mut self, document: &KubeProxyConfiguration) {
+        for problem in FeatureGates::new(&document.feature_gates).err().into_iter().flatten() {
+            self.invalid("featureGates", "featureGates", &document.feature_gates, &problem);
+        }
+    }
+
+    fn masquerade_bit(&mut self, document: &KubeProxyConfiguration) {
+        if let Some(bit) = document.iptables.masquerade_bit.filter(|bit| !(0..=31).contains(bit)) {
+            let path = "KubeProxyIPTablesConfiguration.MasqueradeBit";
+            self.invalid(path, "iptables.masqueradeBit", bit, "must be within the range [0, 31]");
+        }
+    }
+
+    fn ipvs(&mut self, ipvs: &Ipvs) {
+        for (name, field, value) in [
+            ("TCPTimeout", "ipvs.tcpTimeout", ipvs.tcp_timeout),
+            ("TCPFinTimeout", "ipvs.tcpFinTimeout", ipvs.tcp_fin_timeout),
+            ("UDPTimeout", "ipvs.udpTimeout", ipvs.udp_timeout),
+        ] {
+            self.duration(&format!("KubeProxyIPVSConfiguration.{name}"), field, value);
+        }
+        for (index, text) in ipvs.exclude_cidrs.iter().enumerate() {
+            if address::cidr(text).is_none() {
+                let path = format!("KubeProxyIPVSConfiguration.ExcludeCidrs[{index}]");
+                self.invalid(path, "ipvs.excludeCIDRs", text, "must be a valid CIDR");
+            }
+        }
+        if !ipvs.scheduler.is_empty()
+            && let Err(problem) = plan::settings::SchedulerName::new(&ipvs.scheduler)
+        {
+            let path = "KubeProxyIPVSConfiguration.Scheduler";
+            self.invalid(path, "ipvs.scheduler", &ipvs.scheduler, &problem.to_string());
+        }
+    }
+
+    fn linux(&mut self, document: &KubeProxyConfiguration) {
+        self.conntrack(&document.conntrack);
+        let range = -1_000..=1_000;
+        if let Some(score) = document.oom_score_adj.filter(|score| !range.contains(score)) {
+            let problem = "must be within the range [-1000, 1000]";
+            self.invalid(format!("{LINUX}.OOMScoreAdj"), "oomScoreAdj", score, problem);
+        }
+    }
+
+    fn conntrack(&mut self, conntrack: &Conntrack) {
+        let path = |name: &str| format!("{LINUX}.KubeProxyConntrackConfiguration.{name}");
+        for (name, field, value) in [
+            ("MaxPerCore", "conntrack.maxPerCore", conntrack.max_per_core),
+            ("Min", "conntrack.min", conntrack.min),
+        ] {
+            if let Some(value) = value.filter(|value| *value < 0) {
+                self.invalid(path(name), field, value, NOT_NEGATIVE);
+            }
+        }
+        let established = conntrack.tcp_established_timeout.unwrap_or_default();
+        let close_wait = conntrack.tcp_close_wait_timeout.unwrap_or_default();
+        for (name, field, value) in [
+            ("TCPEstablishedTimeout", "conntrack.tcpEstablishedTimeout", established),
+            ("TCPCloseWaitTimeout", "conntrack.tcpCloseWaitTimeout", close_wait),
+            ("UDPTimeout", "conntrack.udpTimeout", conntrack.udp_timeout),
+            ("UDPStreamTimeout", "conntrack.udpStreamTimeout", conntrack.udp_stream_timeout),
+        ] {
+            self.duration(&path(name), field, value);
+        }
+    }
+
+    fn duration(&mut self, path: &str, field: &'static str, value: GoDuration) {
+        if value < GoDuration::ZERO {
+            self.invalid(path, field, value.to_string(), NOT_NEGATIVE);
+        }
+    }
+
+    fn mode(&mut self, mode: &str) {
+        let path = "Mode.ProxyMode";
+        match mode {
+            "" | "ipvs" => {}
+            "iptables" | "nftables" => {
+                self.invalid(path, "mode", mode, OTHER_MODE);
+            }
+            _ => {
+                let problem = "must be iptables, ipvs, nftables or blank (blank means the \
+                               best-available proxy [which is ipvs here, the only one])";
+                self.invalid(path, "mode", mode, problem);
+            }
+        }
+    }
+
+    fn not_below_zero(
+        &mut self,
+        path: &'static str,
+        field: &'static str,
+        document: &KubeProxyConfiguration,
+    ) {
+        let value = document.client_connection.burst;
+        if value < 0 {
+            self.invalid(path, field, value, NOT_NEGATIVE);
+        }
+    }
+
+    fn periods(&mut self, document: &KubeProxyConfiguration) {
+        let (least, most) = (document.ipvs.min_sync_period, document.ipvs.sync_period);
+        for (path, field, value) in [
+            ("ConfigSyncPeriod", "configSyncPeriod", document.config_sync_period),
+            ("SyncPeriod", "ipvs.syncPeriod", most),
+        ] {
+            if value <= GoDuration::ZERO {
+                self.invalid(path, field, value.to_string(), POSITIVE);
+            }
+        }
+        self.duration("MinSyncPeriod", "ipvs.minSyncPeriod", least);
+        if least > most {
+            let problem = "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
+            self.invalid("SyncPeriod", "ipvs.syncPeriod", least.to_string(), problem);
+        }
+    }
+
+    fn addresses(&mut self, document: &KubeProxyConfiguration) {
+        let bind = &document.bind_address;
+        if address::ip(bind).is_none() {
+            let problem = "not a valid textual representation of an IP address";
+            self.invalid("BindAddress", "bindAddress", bind, problem);
+        }
+        if !document.healthz_bind_address.is_empty() {
+            let field = "healthzBindAddress";
+            self.host_port("HealthzBindAddress", field, &document.healthz_bind_address);
+        }
+        let field = "metricsBindAddress";
+        self.host_port("MetricsBindAddress", field, &document.metrics_bind_address);
+    }
+
+    fn host_port(&mut self, path: &'static str, field: &'static str, text: &str) {
+        let Some((host, port)) = address::split_host_port(text) else {
+            return self.invalid(path, field, text, "must be IP:port");
+        };
+        if address::ip(host).is_none() {
+            self.invalid(path, field, host, "must be a valid IP");
+        }
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            self.invalid(path, field, port, "must be a valid port");
+        }
+    }
+
+    fn node_port_addresses(&mut self, addresses: &[String]) {
+        for (index, text) in addresses.iter().enumerate() {
+            let path = format!("NodePortAddresses[{index}]");
+            if text == "primary" {
+                if addresses.len() != 1 {
+                    let problem = "can't use both 'primary' and CIDRs";
+                    self.invalid(path, "nodePortAddresses", text, problem);
+                }
+                return;
+            }
+            if address::cidr(text).is_none() {
+                self.invalid(path, "nodePortAddresses", text, "must be a valid CIDR");
+            }
+        }
+    }
+
+    fn local_detection(&mut self, document: &KubeProxyConfiguration, cluster_cidrs: &[String]) {
+        let detect = &document.detect_local;
+        match document.detect_local_mode.as_str() {
+            "" | "ClusterCIDR" => self.cluster_cidrs(cluster_cidrs),
+            "NodeCIDR" => {}
+            "BridgeInterface" => {
+                let (name, field) = ("InterfaceName", "detectLocal.bridgeInterface");
+                self.interface(name, field, &detect.bridge_interface);
+            }
+            "InterfaceNamePrefix" => {
+                let (name, field) = ("InterfacePrefix", "detectLocal.interfaceNamePrefix");
+                self.interface(name, field, &detect.interface_name_prefix);
+            }
+            other => {
+                let modes = LOCAL_MODES.map(|mode| format!("{mode:?}")).join(", ");
+                let problem =
+                    format!("Unsupported value: {other:?}: supported values: {modes}, \"\"");
+                self.add("DetectLocalMode", "detectLocalMode", problem);
+            }
+        }
+    }
+
+    /// An interface's name goes into a rule's text, so it must be one (`dev_valid_name` in
+    /// net/core/dev.c: at most 15 octets, no slash, no colon, no white space).
+    fn interface(&mut self, name: &str, field: &'static str, interface: &str) {
+        let path = format!("DetectLocalConfiguration.{name}");
+        if interface.is_empty() {
+            return self.invalid(path, field, interface, "must not be empty");
+        }
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"/:+\"'\\!".contains(&byte);
+        if interface.len() > 15 || !interface.bytes().all(plain) {
+            let problem = "cannot be an interface's name (or its beginning)";
+            self.invalid(path, field, interface, problem);
+        }
+    }
+
+    fn cluster_cidrs(&mut self, cidrs: &[String]) {
+        let (path, field) = ("DetectLocalConfiguration.ClusterCIDRs", "clusterCIDR");
+        if cidrs.len() > 2 {
+            return self.invalid(path, field, cidrs, NOT_DUAL_STACK);
+        }
+        for (index, text) in cidrs.iter().enumerate() {
+            if address::cidr(text).is_none() {
+                let problem = "must be a valid CIDR block (e.g. 10.100.0.0/16 or \
+                               fde4:8dba:82e1::/48)";
+                self.invalid(format!("{path}[{index}]"), field, text, problem);
+            }
+        }
+        let families: Vec<bool> = cidrs
+            .iter()
+            .filter_map(|text| address::cidr(text))
+            .map(|net| net.addr().is_ipv4())
+            .collect();
+        if let [one, other] = families[..]
+            && one == other
+        {
+            self.invalid(path, field, cidrs, NOT_DUAL_STACK);
+        }
+    }
+
+    fn logging(&mut self, logging: &Logging, gates: &std::collections::BTreeMap<String, bool>) {
+        let frequency = logging.flush_frequency.duration();
+        if frequency <= GoDuration::ZERO {
+            let (path, problem) = ("logging.flushFrequency", "Must be greater than zero");
+            self.invalid(path, path, frequency.to_string(), problem);
+        }
+        if !matches!(logging.format.as_str(), "text" | "json") {
+            let path = "logging.format";
+            self.invalid(path, path, &logging.format, "Unsupported log format");
+        }
+        self.verbosity("logging.verbosity".to_owned(), "logging.verbosity", logging.verbosity);
+        self.vmodule(logging);
+        if FeatureGates::new(gates).is_ok_and(|gates| gates.is_enabled(LOGGING_ALPHA)) {
+            return;
+        }
+        let (text, json) = (&logging.options.text, &logging.options.json);
+        for (path, is_used) in [
+            ("logging.options.text.splitStream", text.split_stream),
+            ("logging.options.text.infoBufferSize", !text.info_buffer_size.is_zero()),
+            ("logging.options.json.splitStream", json.split_stream),
+            ("logging.options.json.infoBufferSize", !json.info_buffer_size.is_zero()),
+        ] {
+            if is_used {
+                self.add(path, path, format!("Forbidden: Feature {LOGGING_ALPHA} is disabled"));
+            }
+        }
+    }
+
+    fn vmodule(&mut self, logging: &Logging) {
+        let field = "logging.vmodule";
+        if !logging.vmodule.is_empty() && logging.format != "text" {
+            self.add(field, field, "Forbidden: Only supported for text log format".to_owned());
+        }
+        for (index, item) in logging.vmodule.iter().enumerate() {
+            let path = format!("{field}[{index}]");
+            if item.file_pattern.is_empty() {
+                let problem = "Required value: File pattern must not be empty";
+                self.add(&path, field, problem.to_owned());
+            }
+            if item.file_pattern.contains(['=', ',']) {
+                let problem = "File pattern must not contain equal sign or comma";
+                self.invalid(&path, field, &item.file_pattern, problem);
+            }
+            self.verbosity(path, field, item.verbosity);
+        }
+    }
+
+    fn verbosity(&mut self, path: String, field: &'static str, verbosity: u32) {
+        if i32::try_from(verbosity).is_err() {
+            self.invalid(path, field, verbosity, &format!("Must be <= {}", i32::MAX));
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} [{}]", self.path, self.problem, self.field)
+    }
+}
+
+// === impl Violation ===
+
+impl Violation {
+    /// Whether it is that the mode is another one of kube-proxy's.
+    pub(super) fn is_about_another_mode(&self) -> bool {
+        self.field == "mode" && self.problem.ends_with(OTHER_MODE)
+    }
+}
+
+/// All that is wrong with our own document that has its defaults.
+#[must_use]
+pub fn validate_own(own: &KubeIpvsConfiguration) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut add = |field: &'static str, value: String, problem: &str| {
+        let path = format!("KubeIpvsConfiguration.{field}");
+        let problem = format!("Invalid value: {value:?}: {problem}");
+        violations.push(Violation { path, field, problem });
+    };
+    if !matches!(own.iptables_variant.as_str(), "auto" | "nft" | "legacy") {
+        let problem = "must be auto, nft or legacy";
+        add("iptablesVariant", own.iptables_variant.clone(), problem);
+    }
+    let deadline = own.drain_deadline.unwrap_or_default();
+    if deadline < GoDuration::ZERO {
+        add("drainDeadline", deadline.to_string(), NOT_NEGATIVE);
+    }
+    violations
+}
