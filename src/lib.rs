@@ -12,4 +12,5 @@ pub mod config;
 mod host;
 pub mod kernel;
 pub mod reconcile;
+pub mod serve;
 pub mod source;

@@ -1,0 +1,221 @@
+//! Whether the proxy is healthy: pure state, and what is answered from it.
+//!
+//! The rules are kube-proxy's: a family is healthy unless something has been waiting to be written
+//! for it for longer than the timeout, which is two sync periods. So a proxy that has nothing to
+//! do is healthy, and so is one that has not had its first list yet: restarting it would not help.
+//!
+//! One rule more: a family is not healthy either when the kernel has refused for that long what
+//! everything rests on, the interface, a set or the rules. Without them nothing new on this node
+//! works, and load balancers should send their traffic elsewhere. What the kernel refuses of a
+//! single Service does not make the node unhealthy: everybody else's traffic is well here, the same
+//! Service would fail on every other node too, and all of them leaving at once ends the cluster's
+//! traffic for the sake of one bad object. Those are seen in the metric `kube_ipvs_owed`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use plan::model::Family;
+use serde::Serialize;
+
+/// A point in time, by the clock that never jumps and by the one that people read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// For distances.
+    pub instant: Instant,
+    /// For showing.
+    pub time: SystemTime,
+}
+
+/// What is known of the proxy's health.
+#[derive(Debug)]
+pub struct Health {
+    families: BTreeMap<Family, FamilyHealth>,
+    timeout: Duration,
+    /// Whether this node is about to leave the cluster; nothing if it is not known.
+    node_leaving: Option<bool>,
+}
+
+/// The health, shared by those who tell it and those who ask for it.
+#[derive(Debug, Clone)]
+pub struct SharedHealth(Arc<Mutex<Health>>);
+
+/// What is answered to whoever asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Whether all is well: status 200, or else 503.
+    pub good: bool,
+    /// The body, as JSON.
+    pub body: String,
+}
+
+#[derive(Debug)]
+struct FamilyHealth {
+    /// When everything that waited was written last, or when the proxy started.
+    updated: SystemTime,
+    /// Since when something has been waiting to be written.
+    waiting: Option<Instant>,
+    /// Since when the kernel has been refusing what everything rests on.
+    refused: Option<Instant>,
+}
+
+/// In kube-proxy's order of fields.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<&'a str, FamilyBody>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyBody {
+    last_updated: String,
+    healthy: bool,
+}
+
+// === impl Moment ===
+
+impl Moment {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { instant: Instant::now(), time: SystemTime::now() }
+    }
+}
+
+// === impl Health ===
+
+impl Health {
+    /// The health of a proxy that has just started. `timeout` is how long something may wait.
+    #[must_use]
+    pub fn new(families: &[Family], timeout: Duration, now: Moment) -> Self {
+        let family = |family: &Family| {
+            (*family, FamilyHealth { updated: now.time, waiting: None, refused: None })
+        };
+        Self { families: families.iter().map(family).collect(), timeout, node_leaving: None }
+    }
+
+    /// Something is waiting to be written. What has been waiting longer decides.
+    pub fn waiting(&mut self, now: Moment) {
+        for family in self.families.values_mut() {
+            family.waiting.get_or_insert(now.instant);
+        }
+    }
+
+    /// All that was waiting for a family is written, as far as the kernel let us.
+    pub fn written(&mut self, family: Family, now: Moment) {
+        if let Some(family) = self.families.get_mut(&family) {
+            family.waiting = None;
+            family.updated = now.time;
+        }
+    }
+
+    /// Whether the kernel refuses a family what everything rests on.
+    pub fn foundation_refused(&mut self, family: Family, refused: bool, now: Moment) {
+        if let Some(family) = self.families.get_mut(&family) {
+            family.refused = refused.then(|| family.refused.unwrap_or(now.instant));
+        }
+    }
+
+    /// Whether this node is about to leave the cluster. Until this is said, the node is not known,
+    /// and gets no traffic from load balancers.
+    pub fn node_leaving(&mut self, leaving: bool) {
+        self.node_leaving = Some(leaving);
+    }
+
+    /// Whether every family is healthy. What the node is about to do does not count.
+    #[must_use]
+    pub fn is_healthy(&self, now: Moment) -> bool {
+        self.families.values().all(|family| self.is_family_healthy(family, now))
+    }
+
+    /// What is answered at `/healthz`: whether load balancers should send traffic to this node.
+    #[must_use]
+    pub fn healthz(&self, now: Moment) -> Report {
+        self.report(Some(self.node_leaving == Some(false)), now)
+    }
+
+    /// What is answered at `/livez`: whether the proxy works, or had better be restarted.
+    #[must_use]
+    pub fn livez(&self, now: Moment) -> Report {
+        self.report(None, now)
+    }
+
+    fn report(&self, node_eligible: Option<bool>, now: Moment) -> Report {
+        let healthy = self.is_healthy(now);
+        let good = healthy && node_eligible != Some(false);
+        // Some who ask look at this time alone, so it moves on for as long as all is well.
+        let last_updated = if good {
+            now.time
+        } else {
+            self.families.values().map(|f| f.updated).max().unwrap_or(now.time)
+        };
+        let status = self.families.iter().map(|(name, family)| {
+            let healthy = self.is_family_healthy(family, now);
+            (label(*name), FamilyBody { last_updated: rfc3339(family.updated), healthy })
+        });
+        let body = Body {
+            last_updated: rfc3339(last_updated),
+            current_time: rfc3339(now.time),
+            node_eligible,
+            healthy,
+            status: status.collect(),
+        };
+        match serde_json::to_string(&body) {
+            Ok(body) => Report { good, body },
+            Err(error) => Report { good: false, body: error.to_string() },
+        }
+    }
+
+    fn is_family_healthy(&self, family: &FamilyHealth, now: Moment) -> bool {
+        [family.waiting, family.refused]
+            .into_iter()
+            .flatten()
+            .all(|since| now.instant.saturating_duration_since(since) < self.timeout)
+    }
+}
+
+// === impl SharedHealth ===
+
+impl SharedHealth {
+    /// Shares it.
+    #[must_use]
+    pub fn new(health: Health) -> Self {
+        Self(Arc::new(Mutex::new(health)))
+    }
+
+    /// Whether this node is about to leave the cluster: see [`Health::node_leaving`].
+    pub fn node_leaving(&self, leaving: bool) {
+        self.lock().node_leaving(leaving);
+    }
+
+    /// Nobody holds it for longer than it takes to write an answer.
+    pub fn lock(&self) -> MutexGuard<'_, Health> {
+        // Whoever panicked while holding it left plain values behind.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a family is written in answers and labels.
+pub(super) const fn label(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+/// In UTC, with as many digits of a second as it has: how Go writes a time in JSON.
+fn rfc3339(time: SystemTime) -> String {
+    // Only a clock that is thousands of years wrong has no such form.
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+}

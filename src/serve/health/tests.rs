@@ -1,0 +1,155 @@
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Half a second after nine o'clock, when all tests begin.
+fn start() -> Moment {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_258_000_500);
+    Moment { instant: Instant::now(), time }
+}
+
+/// So many seconds after the start.
+fn after(start: Moment, seconds: u64) -> Moment {
+    let distance = Duration::from_secs(seconds);
+    Moment { instant: start.instant + distance, time: start.time + distance }
+}
+
+fn both(start: Moment) -> Health {
+    Health::new(&Family::BOTH, TIMEOUT, start)
+}
+
+#[test]
+fn answers_are_kube_proxys_to_the_letter() {
+    let start = start();
+    let mut health = both(start);
+    health.node_leaving(false);
+    health.written(Family::V6, after(start, 3));
+    let now = after(start, 10);
+    assert_eq!(
+        health.healthz(now).body,
+        r#"{"lastUpdated":"2026-01-01T09:00:10.5Z","currentTime":"2026-01-01T09:00:10.5Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":true}}}"#
+    );
+    health.waiting(after(start, 4));
+    let late = Moment { time: now.time + Duration::from_nanos(7), ..after(start, 100) };
+    assert_eq!(
+        health.livez(late).body,
+        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}}}"#
+    );
+    assert_eq!(
+        Health::new(&[], TIMEOUT, start).livez(start).body,
+        r#"{"lastUpdated":"2026-01-01T09:00:00.5Z","currentTime":"2026-01-01T09:00:00.5Z","healthy":true}"#
+    );
+}
+
+/// What happens, in seconds after the start.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Waiting(u64),
+    Written(Family, u64),
+    Refused(Family, bool, u64),
+    Leaving(bool),
+}
+
+/// What is expected of IPv4, IPv6, `/healthz` and `/livez`, so many seconds after the start.
+type Expected = (u64, [bool; 4]);
+
+#[test]
+fn what_is_healthy_and_what_is_not() {
+    use Family::{V4, V6};
+    use Step::{Leaving, Refused, Waiting, Written};
+    let eligible = Leaving(false);
+    let cases: &[(&str, &[Step], &[Expected])] = &[
+        ("a node that is not known", &[], &[(0, [true, true, false, true])]),
+        ("nothing to do", &[eligible], &[(0, [true; 4]), (9_999, [true; 4])]),
+        (
+            "waiting shorter than the timeout, and as long",
+            &[eligible, Waiting(5)],
+            &[(64, [true; 4]), (65, [false; 4]), (500, [false; 4])],
+        ),
+        (
+            "the oldest wait decides",
+            &[eligible, Waiting(5), Waiting(50)],
+            &[(64, [true; 4]), (65, [false; 4])],
+        ),
+        (
+            "one family is written, the other waits",
+            &[eligible, Waiting(5), Written(V6, 10)],
+            &[(64, [true; 4]), (65, [false, true, false, false])],
+        ),
+        (
+            "both are written, however late",
+            &[eligible, Waiting(5), Written(V4, 100), Written(V6, 100)],
+            &[(101, [true; 4])],
+        ),
+        (
+            "a wait after a write counts from its own beginning",
+            &[eligible, Waiting(5), Written(V4, 10), Written(V6, 10), Waiting(40)],
+            &[(99, [true; 4]), (100, [false; 4])],
+        ),
+        (
+            "a node that leaves gets nothing new, and its proxy lives",
+            &[eligible, Leaving(true)],
+            &[(0, [true, true, false, true])],
+        ),
+        ("a node that stays after all", &[Leaving(true), eligible], &[(0, [true; 4])]),
+        (
+            "what everything rests on is refused, although nothing waits",
+            &[eligible, Refused(V4, true, 5), Written(V4, 6), Refused(V4, true, 50)],
+            &[(64, [true; 4]), (65, [false, true, false, false])],
+        ),
+        (
+            "it is no longer refused",
+            &[eligible, Refused(V4, true, 5), Refused(V4, false, 80), Refused(V4, true, 90)],
+            &[(149, [true; 4]), (150, [false, true, false, false])],
+        ),
+    ];
+    for (name, steps, expected) in cases {
+        let start = start();
+        let mut health = both(start);
+        for step in *steps {
+            match *step {
+                Waiting(at) => health.waiting(after(start, at)),
+                Written(family, at) => health.written(family, after(start, at)),
+                Refused(family, refused, at) => {
+                    health.foundation_refused(family, refused, after(start, at));
+                }
+                Leaving(leaving) => health.node_leaving(leaving),
+            }
+        }
+        for (at, expected) in *expected {
+            let now = after(start, *at);
+            let body: serde_json::Value = serde_json::from_str(&health.livez(now).body).unwrap();
+            let family = |name: &str| body["status"][name]["healthy"] == true;
+            let found =
+                [family("IPv4"), family("IPv6"), health.healthz(now).good, health.livez(now).good];
+            assert_eq!(found, *expected, "{name}, {at} s after the start");
+            assert_eq!(body["healthy"] == true, health.is_healthy(now), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_shown_as_the_last_update_moves_on_as_long_as_the_answer_is_good() {
+    let start = start();
+    let mut health = both(start);
+    let now = after(start, 20);
+    let shown = |report: &Report| {
+        let body: serde_json::Value = serde_json::from_str(&report.body).unwrap();
+        body["lastUpdated"].as_str().unwrap().to_owned()
+    };
+    // Healthy, and yet not eligible: that is not good at /healthz.
+    assert_eq!(shown(&health.healthz(now)), "2026-01-01T09:00:00.5Z");
+    assert_eq!(shown(&health.livez(now)), "2026-01-01T09:00:20.5Z");
+    health.node_leaving(false);
+    assert_eq!(shown(&health.healthz(now)), "2026-01-01T09:00:20.5Z");
+}
+
+#[test]
+fn a_family_that_is_not_served_changes_nothing() {
+    let start = start();
+    let mut health = Health::new(&[Family::V4], TIMEOUT, start);
+    health.foundation_refused(Family::V6, true, start);
+    health.written(Family::V6, start);
+    assert!(health.is_healthy(after(start, 1_000)));
+    assert!(!health.livez(start).body.contains("IPv6"));
+}

@@ -1,0 +1,190 @@
+//! Listening for TCP connections, and talking HTTP on them within limits.
+//!
+//! Whoever can reach a port can open connections and be silent. So each listener has at most so
+//! many, a request's header has to arrive in time, and no connection lives for ever.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info, warn};
+
+/// A failed attempt to listen is repeated after this time.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a request's header may take to arrive, and how long a connection may be idle.
+const HEADER: Duration = Duration::from_secs(10);
+/// After this time a connection ends with the answer that it is at.
+const CONNECTION: Duration = Duration::from_secs(120);
+/// How long that answer may take.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
+/// When no connection can be accepted, nothing is gained by trying again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// Connections that the kernel has set up and that are not accepted yet.
+const BACKLOG: u32 = 128;
+/// For what is read of a connection at once, which bounds a request's header too.
+const BUFFER: usize = 16 * 1_024;
+
+/// One of the two servers whose address the operator chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Server {
+    /// At `healthzBindAddress`.
+    Health,
+    /// At `metricsBindAddress`.
+    Metrics,
+}
+
+/// A server cannot listen, and the operator wants that to be the end (`bindAddressHardFail`).
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{server}: cannot listen on {address}: {source}; free the port (`ss -ltnp` shows who has it), \
+     or choose another address"
+)]
+pub struct ListenError {
+    /// Which one.
+    pub server: Server,
+    /// Where it was to listen.
+    pub address: SocketAddr,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// Lets the process open as many files as it may at all. Every Service with a health check needs
+/// one for each family, and the limit that a process starts with is often 1,024.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!("cannot raise the number of open files from {:?}: {error}", limit.current);
+    }
+}
+
+/// Listens for a server; tries again every 5 seconds as long as it cannot.
+///
+/// # Errors
+/// With `hard_fail`, when the first attempt fails.
+pub async fn listen(
+    server: Server,
+    address: SocketAddr,
+    hard_fail: bool,
+) -> Result<TcpListener, ListenError> {
+    loop {
+        let error = match open(address) {
+            Ok(listener) => {
+                info!("{server}: listening on {address}");
+                return Ok(listener);
+            }
+            Err(source) => ListenError { server, address, source },
+        };
+        if hard_fail {
+            return Err(error);
+        }
+        warn!("{error}; the next try is in {} s", RETRY.as_secs());
+        sleep(RETRY).await;
+    }
+}
+
+/// Listens on an address. An unspecified one means both families, whichever it is written in: that
+/// is how Go listens, and what kube-proxy's `0.0.0.0:10256` has always meant on a node that is
+/// reached by IPv6.
+///
+/// # Errors
+/// What the kernel said.
+pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return open_exactly(address);
+    }
+    let both = open_with(SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port())), false);
+    match both {
+        Err(error) if address.is_ipv4() && lacks_ipv6(&error) => open_exactly(address),
+        other => other,
+    }
+}
+
+/// Listens on an address of one family; an unspecified one means that family alone.
+///
+/// # Errors
+/// What the kernel said.
+pub fn open_exactly(address: SocketAddr) -> io::Result<TcpListener> {
+    open_with(address, true)
+}
+
+/// Serves connections until it is dropped, `most` of them at a time.
+pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infallible {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < most => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(converse(stream, router.clone()));
+                }
+                Err(error) => {
+                    // The peer has gone already, or the process has no file left.
+                    warn!("cannot accept a connection: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER)
+        .max_buf_size(BUFFER)
+        // Names as Go writes them, for clients that forget that case does not matter.
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let ended = match timeout(CONNECTION, connection.as_mut()).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            timeout(LAST_ANSWER, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!("a connection ended badly: {error}");
+    }
+}
+
+fn open_with(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        let socket = TcpSocket::new_v6()?;
+        rustix::net::sockopt::set_ipv6_v6only(&socket, only_v6)?;
+        socket
+    };
+    // Or a restarted proxy would have to wait for its former connections to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Whether it says that this host has no IPv6: not built in, or switched off.
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Health => "health server",
+            Self::Metrics => "metrics server",
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! What is counted and measured, in a registry of its own. `docs/metrics.md` lists all of it.
+//!
+//! - [`proxy`]: what kube-proxy measures in its IPVS mode, under its names, so that dashboards and
+//!   alerts go on working;
+//! - [`own`]: what only this program knows.
+//!
+//! Labels have few values that are known beforehand; never an address or a Service's name.
+
+pub mod own;
+pub mod proxy;
+#[cfg(test)]
+mod tests;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plan::model::Family;
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use own::OwnMetrics;
+use proxy::ProxyMetrics;
+
+/// The media type of what is answered at `/metrics`.
+pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Everything that is measured.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Under kube-proxy's names.
+    pub proxy: ProxyMetrics,
+    /// Under ours.
+    pub own: OwnMetrics,
+    registry: Registry,
+    checks: HealthcheckMetrics,
+}
+
+/// What Kubernetes' components say of their own `/healthz`, at `/metrics/slis`.
+#[derive(Debug)]
+struct HealthcheckMetrics {
+    registry: Registry,
+    last: IntGaugeVec,
+    total: IntCounterVec,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// All of them at zero, for the families that are served.
+    ///
+    /// # Errors
+    /// When two of them had the same name.
+    pub fn new(families: &[Family]) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let proxy = ProxyMetrics::new(&registry, families)?;
+        let own = OwnMetrics::new(&registry)?;
+        registry.register(Box::new(ProcessCollector::for_self()))?;
+        register_build(&registry)?;
+        Ok(Self { proxy, own, registry, checks: HealthcheckMetrics::new()? })
+    }
+
+    /// The answer to `/metrics`, in the text format 0.0.4.
+    ///
+    /// # Errors
+    /// When a metric has no values, which none is without.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.gather())
+    }
+
+    /// The answer to `/metrics/slis`, in the same format.
+    ///
+    /// # Errors
+    /// As of [`text`](Self::text).
+    pub fn slis_text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.gather_slis())
+    }
+
+    /// Notes that `/healthz` was asked for, and answered well.
+    pub fn healthz_answered(&self) {
+        self.checks.last.with_label_values(&["ping", "healthz"]).set(1);
+        self.checks.total.with_label_values(&["ping", "healthz", "success"]).inc();
+    }
+
+    /// Forgets how often that was.
+    pub fn reset_slis(&self) {
+        self.checks.last.reset();
+        self.checks.total.reset();
+    }
+
+    fn gather(&self) -> Vec<MetricFamily> {
+        self.registry.gather()
+    }
+
+    /// With the start of the process, by which whoever reads them sees that counters began anew.
+    fn gather_slis(&self) -> Vec<MetricFamily> {
+        let all = self.registry.gather().into_iter();
+        let mut families = self.checks.registry.gather();
+        families.extend(all.filter(|family| family.name() == "process_start_time_seconds"));
+        families
+    }
+}
+
+// === impl HealthcheckMetrics ===
+
+impl HealthcheckMetrics {
+    fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let last = IntGaugeVec::new(
+            Opts::new(
+                "kubernetes_healthcheck",
+                "Whether a check succeeded when it was last asked for: 1, or else 0.",
+            ),
+            &["name", "type"],
+        )?;
+        let total = IntCounterVec::new(
+            Opts::new("kubernetes_healthchecks_total", "Checks asked for, by what came of them."),
+            &["name", "type", "status"],
+        )?;
+        let last = register(&registry, last)?;
+        let total = register(&registry, total)?;
+        Ok(Self { registry, last, total })
+    }
+}
+
+/// Registers a metric, and keeps a handle to it.
+fn register<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+/// `kubernetes_build_info`, by which clusters find out which versions they run. The version is this
+/// program's. Labels that say how Go built something are empty.
+fn register_build(registry: &Registry) -> Result<(), prometheus::Error> {
+    let labels = [
+        ("major", env!("CARGO_PKG_VERSION_MAJOR").to_owned()),
+        ("minor", env!("CARGO_PKG_VERSION_MINOR").to_owned()),
+        ("git_version", format!("v{}", env!("CARGO_PKG_VERSION"))),
+        ("git_commit", String::new()),
+        ("git_tree_state", String::new()),
+        ("build_date", String::new()),
+        ("go_version", String::new()),
+        ("compiler", "rustc".to_owned()),
+        ("platform", platform()),
+    ];
+    let names: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
+    let values: Vec<&str> = labels.iter().map(|(_, value)| value.as_str()).collect();
+    let help = "Always 1; the labels say which version of kube-ipvs this is, for which platform.";
+    let build = IntGaugeVec::new(Opts::new("kubernetes_build_info", help), &names)?;
+    build.with_label_values(&values).set(1);
+    registry.register(Box::new(build))
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// In Go's words, which are those that clusters know.
+fn platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}/{architecture}", std::env::consts::OS)
+}

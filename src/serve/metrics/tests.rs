@@ -1,0 +1,163 @@
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use plan::op::Op;
+use prometheus::proto::MetricType;
+
+use super::*;
+use crate::kernel::RefusalClass;
+
+fn both() -> Metrics {
+    Metrics::new(&Family::BOTH).unwrap()
+}
+
+fn assert_says(metrics: &Metrics, lines: &[&str]) {
+    let text = metrics.text().unwrap();
+    for line in lines {
+        assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
+    }
+}
+
+/// The page of all metrics, from what the registries say of themselves.
+fn page(metrics: &Metrics) -> String {
+    metrics.healthz_answered();
+    let mut page = String::from(
+        "# Metrics\n\n\
+         All that is measured, by the path at which it is read. This page is written by a test in\n\
+         `src/serve/metrics/tests.rs`, which says how.\n\n\
+         Names that begin with `kubeproxy_` have kube-proxy's meaning, labels and buckets; those \
+         that begin\nwith `kube_ipvs_` are this program's own. All of them are there from the \
+         start, at zero.\n",
+    );
+    for (path, families) in
+        [("/metrics", metrics.gather()), ("/metrics/slis", metrics.gather_slis())]
+    {
+        let _ = write!(
+            page,
+            "\n## {path}\n\n| Name | Type | Labels | Meaning |\n| --- | --- | --- | --- |\n"
+        );
+        for family in families {
+            let kind = match family.get_field_type() {
+                MetricType::COUNTER => "counter",
+                MetricType::GAUGE => "gauge",
+                MetricType::HISTOGRAM => "histogram",
+                other => panic!("{}: {other:?}", family.name()),
+            };
+            let labels: Vec<String> = family.get_metric()[0]
+                .get_label()
+                .iter()
+                .map(|label| format!("`{}`", label.name()))
+                .collect();
+            let (name, labels, help) = (family.name(), labels.join(", "), family.help());
+            let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
+        }
+    }
+    page
+}
+
+/// `WRITE_PAGES=1 cargo test -p kube-ipvs --lib the_page_of_metrics` writes it anew.
+#[test]
+fn the_page_of_metrics_is_what_is_measured() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let page = page(&both());
+    if std::env::var_os("WRITE_PAGES").is_some() {
+        fs::write(&file, &page).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), page, "see how to write it anew above");
+}
+
+#[test]
+fn every_metric_of_kube_proxys_ipvs_mode_is_there_from_the_start() {
+    let metrics = both();
+    let families = metrics.gather();
+    let found: Vec<&str> =
+        families.iter().filter_map(|family| family.name().strip_prefix("kubeproxy_")).collect();
+    assert_eq!(
+        found,
+        [
+            "conntrack_reconciler_deleted_entries_total",
+            "conntrack_reconciler_sync_duration_seconds",
+            "network_programming_duration_seconds",
+            "proxy_healthz_total",
+            "proxy_livez_total",
+            "sync_proxy_rules_duration_seconds",
+            "sync_proxy_rules_endpoint_changes_pending",
+            "sync_proxy_rules_endpoint_changes_total",
+            "sync_proxy_rules_iptables_restore_failures_total",
+            "sync_proxy_rules_last_queued_timestamp_seconds",
+            "sync_proxy_rules_last_timestamp_seconds",
+            "sync_proxy_rules_no_local_endpoints_total",
+            "sync_proxy_rules_service_changes_pending",
+            "sync_proxy_rules_service_changes_total",
+        ]
+    );
+    let only = Metrics::new(&[Family::V6]).unwrap().text().unwrap();
+    assert!(only.contains(r#"ip_family="IPv6""#) && !only.contains("IPv4"), "{only}");
+}
+
+#[test]
+fn buckets_are_kube_proxys() {
+    let metrics = both();
+    let families = metrics.gather();
+    let buckets = |name: &str| -> Vec<f64> {
+        let family = families.iter().find(|family| family.name() == name).unwrap();
+        let histogram = family.get_metric()[0].get_histogram();
+        histogram.get_bucket().iter().map(|bucket| bucket.upper_bound()).collect()
+    };
+    let programming = buckets("kubeproxy_network_programming_duration_seconds");
+    assert_eq!(programming.len(), 2 + 59 + 12 + 7);
+    assert_eq!(programming[..4], [0.25, 0.5, 1.0, 2.0]);
+    assert_eq!(programming[60..64], [59.0, 60.0, 65.0, 70.0]);
+    assert_eq!(programming[71..], [110.0, 115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
+    let sync = buckets("kubeproxy_sync_proxy_rules_duration_seconds");
+    assert_eq!((sync.len(), sync[0], sync[14]), (15, 0.001, 16.384));
+    assert_eq!(sync, buckets("kubeproxy_conntrack_reconciler_sync_duration_seconds"));
+}
+
+#[test]
+fn what_is_told_is_counted() {
+    let metrics = both();
+    let time = UNIX_EPOCH + Duration::from_millis(1_500);
+    metrics.proxy.service_changed();
+    metrics.proxy.queued(time);
+    metrics.proxy.synced(Family::V6, Duration::from_millis(3), time);
+    metrics.proxy.programmed(Family::V4, UNIX_EPOCH, time);
+    metrics.proxy.programmed(Family::V4, time + Duration::from_secs(5), time);
+    metrics.proxy.restore_failed(Family::V4);
+    metrics.proxy.flows_reconciled(Family::V4, Duration::from_millis(1), 3);
+    metrics.own.answered(&Op::CreateLink, None);
+    metrics.own.answered(&Op::CreateLink, Some(RefusalClass::NotPermitted));
+    metrics.own.drifted(&Op::WriteLayer(Family::V4));
+    metrics.own.set_owed([RefusalClass::Other, RefusalClass::Other].into_iter());
+    assert_says(
+        &metrics,
+        &[
+            "kubeproxy_sync_proxy_rules_service_changes_total 2",
+            r#"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.5"#,
+            r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 0"#,
+            r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1.5"#,
+            r#"kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 0.003"#,
+            r#"kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"} 1.5"#,
+            r#"kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 2"#,
+            r#"kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family="IPv4"} 1"#,
+            r#"kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 3"#,
+            r#"kube_ipvs_operations_total{operation="create_link",result="done"} 1"#,
+            r#"kube_ipvs_operations_total{operation="create_link",result="not_permitted"} 1"#,
+            r#"kube_ipvs_drift_repaired_total{operation="write_rules"} 1"#,
+            r#"kube_ipvs_owed{class="other"} 2"#,
+        ],
+    );
+    metrics.own.set_owed(std::iter::empty());
+    assert_says(&metrics, &[r#"kube_ipvs_owed{class="other"} 0"#]);
+}
+
+#[test]
+fn the_build_is_told_with_the_labels_that_clusters_know() {
+    let text = both().text().unwrap();
+    let line = text.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
+    let version = format!("git_version=\"v{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(line.contains(&version) && line.ends_with("} 1"), "{line}");
+    assert!(line.contains(r#"platform="linux/"#), "{line}");
+}

@@ -1,0 +1,206 @@
+//! Listens to the event loop, and passes on what health, metrics and health checks need of it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashSet};
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use plan::event::Event;
+use plan::local::HealthCheck;
+use plan::model::{Family, ServiceName};
+use plan::op::{Op, Subject};
+use plan::planner::{Plan, Planner};
+
+use super::health::{Moment, SharedHealth};
+use super::metrics::Metrics;
+use super::service_health::{Addresses, Told};
+use crate::kernel::ReadError;
+use crate::kernel::Refusal;
+use crate::reconcile::ledger::Ledger;
+use crate::reconcile::observer::{Observer, Round, RoundKind};
+
+/// The event loop's observer.
+#[derive(Debug)]
+pub struct Observing {
+    health: SharedHealth,
+    metrics: Arc<Metrics>,
+    told: Told,
+    /// The Services whose changes are not planned yet.
+    pending: HashSet<ServiceName>,
+    /// What was planned and is not written yet.
+    checks: BTreeMap<ServiceName, Option<HealthCheck>>,
+    addresses: Addresses,
+    /// Whether the listeners do not know these yet.
+    are_addresses_new: bool,
+    /// The Services with problems.
+    problems: HashSet<ServiceName>,
+    /// Whether the kernel was read since the last plan. That costs a look at everything, so
+    /// everything can be counted too.
+    is_comparing: bool,
+}
+
+// === impl Observing ===
+
+impl Observing {
+    /// Passes on to these.
+    #[must_use]
+    pub fn new(health: SharedHealth, metrics: Arc<Metrics>, told: Told) -> Self {
+        metrics.proxy.queued(SystemTime::now());
+        Self {
+            health,
+            metrics,
+            told,
+            pending: HashSet::new(),
+            checks: BTreeMap::new(),
+            addresses: Addresses::default(),
+            are_addresses_new: false,
+            problems: HashSet::new(),
+            is_comparing: false,
+        }
+    }
+
+    fn service_changed(&mut self, service: &ServiceName) {
+        self.metrics.proxy.service_changed();
+        self.pending.insert(service.clone());
+        self.metrics.proxy.service_changes_pending.set(gauge(self.pending.len()));
+    }
+
+    fn addresses_known(&mut self, addresses: Addresses) {
+        if addresses != self.addresses {
+            self.addresses = addresses;
+            self.are_addresses_new = true;
+        }
+    }
+
+    fn count_desired(&mut self, planner: &Planner) {
+        let own = &self.metrics.own;
+        let desired = planner.desired();
+        own.virtual_servers.set(gauge(desired.n_virtual_servers()));
+        own.addresses.set(gauge(desired.n_addresses()));
+        if mem::take(&mut self.is_comparing) {
+            let servers = desired.frontends().filter_map(|f| desired.virtual_server(f));
+            own.real_servers.set(gauge(servers.map(|(_, servers)| servers.len()).sum()));
+        }
+    }
+
+    fn note_owed(&self, round: &Round<'_>) {
+        self.metrics.own.set_owed(round.owed.iter().map(|(_, owed)| owed.refusal.class));
+        let now = Moment::now();
+        let mut health = self.health.lock();
+        for family in round.families {
+            health.foundation_refused(*family, is_foundation_owed(round.owed, *family), now);
+        }
+    }
+}
+
+impl Observer for Observing {
+    fn arrived(&mut self, event: &Event) {
+        match event {
+            Event::ServiceApplied(service) => self.service_changed(&service.name),
+            Event::ServiceRemoved(service) => self.service_changed(service),
+            Event::SliceApplied(_) | Event::SliceRemoved(_) => {
+                self.metrics.proxy.endpoint_changes.inc();
+                self.metrics.proxy.endpoint_changes_pending.inc();
+            }
+            Event::LocalAddresses(local) => {
+                let mut local = local.clone();
+                local.sort_unstable();
+                self.addresses_known(Addresses { local, ..self.addresses.clone() });
+            }
+            Event::NodeApplied(node) => {
+                let node = node.addresses.clone();
+                self.addresses_known(Addresses { node, ..self.addresses.clone() });
+            }
+        }
+    }
+
+    fn waiting(&mut self) {
+        let now = Moment::now();
+        self.health.lock().waiting(now);
+        self.metrics.proxy.queued(now.time);
+    }
+
+    fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
+        self.metrics.own.planned(took);
+        self.pending.clear();
+        self.metrics.proxy.service_changes_pending.set(0);
+        self.metrics.proxy.endpoint_changes_pending.set(0);
+        self.metrics.proxy.set_local_gaps(planner.local_gaps());
+        for (service, problems) in &plan.problems {
+            if problems.is_empty() {
+                self.problems.remove(service);
+            } else {
+                self.problems.insert(service.clone());
+            }
+        }
+        self.metrics.own.services_with_problems.set(gauge(self.problems.len()));
+        self.count_desired(planner);
+        self.checks.extend(plan.health_checks.iter().cloned());
+    }
+
+    fn read(&mut self, took: Duration) {
+        self.metrics.own.read(took);
+        self.is_comparing = true;
+    }
+
+    fn reading_failed(&mut self, _: &ReadError) {
+        self.metrics.own.read_failures.inc();
+    }
+
+    fn drifted(&mut self, mending: &[&Op]) {
+        for op in mending {
+            self.metrics.own.drifted(op);
+        }
+    }
+
+    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
+        self.metrics.own.written(took);
+        for (op, result) in ops.iter().zip(results) {
+            let refused = result.as_ref().err().map(|refusal| refusal.class);
+            self.metrics.own.answered(op, refused);
+            if let (Op::WriteLayer(family), Some(_)) = (op, refused) {
+                self.metrics.proxy.restore_failed(*family);
+            }
+        }
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        self.note_owed(round);
+        if round.kind == RoundKind::SecondLook {
+            // What was planned meanwhile may still wait.
+            return;
+        }
+        let now = Moment::now();
+        for family in round.families {
+            self.health.lock().written(*family, now);
+            self.metrics.proxy.synced(*family, round.took, now.time);
+        }
+        for (family, trigger) in round.triggers {
+            self.metrics.proxy.programmed(*family, *trigger, now.time);
+        }
+        if round.kind == RoundKind::Comparison {
+            self.metrics.own.compared(now.time);
+        }
+        let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
+        self.told.round(mem::take(&mut self.checks), addresses);
+    }
+}
+
+/// Whether the kernel refuses the interface, the rules or one of the sets of a family.
+fn is_foundation_owed(owed: &Ledger, family: Family) -> bool {
+    owed.iter().any(|(subject, owed)| {
+        owed.op.is_foundation()
+            && match subject {
+                Subject::Layer(layer) => *layer == family,
+                Subject::Set(set) => set.family == family,
+                _ => true,
+            }
+    })
+}
+
+fn gauge(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

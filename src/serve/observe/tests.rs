@@ -1,0 +1,286 @@
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+
+use plan::kernel::{RealServer, VirtualServer};
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
+    SlicePort, TrafficPolicy,
+};
+use plan::settings::{NodePortAddresses, Settings};
+use tokio::time::Instant;
+
+use super::*;
+use crate::kernel::RefusalClass;
+use crate::serve::health::Health;
+use crate::serve::service_health::ServiceHealth;
+use crate::serve::tests::{free_address, get, until_listening};
+
+/// An observer, and what it feeds. No timeout, so what waits is not healthy.
+struct World {
+    observing: Observing,
+    health: SharedHealth,
+    metrics: Arc<Metrics>,
+    services: Option<ServiceHealth>,
+    planner: Planner,
+    ledger: Ledger,
+}
+
+impl World {
+    fn new() -> Self {
+        let families = Family::BOTH.to_vec();
+        let health = SharedHealth::new(Health::new(&families, Duration::ZERO, Moment::now()));
+        let metrics = Arc::new(Metrics::new(&families).unwrap());
+        let networks = NodePortAddresses::Networks(vec!["127.0.0.0/8".parse().unwrap()]);
+        let (failures, _) = tokio::sync::mpsc::channel(1);
+        let services = ServiceHealth::new(
+            vec![Family::V4],
+            networks,
+            health.clone(),
+            Arc::clone(&metrics),
+            failures,
+        );
+        Self {
+            observing: Observing::new(health.clone(), Arc::clone(&metrics), services.told()),
+            health,
+            metrics,
+            services: Some(services),
+            planner: Planner::new(Settings::new("n1")),
+            ledger: Ledger::default(),
+        }
+    }
+
+    fn arrive(&mut self, event: Event) {
+        self.observing.arrived(&event);
+        self.planner.apply(event);
+    }
+
+    fn plan(&mut self) {
+        let plan = self.planner.plan();
+        self.observing.planned(&plan, &self.planner, Duration::from_millis(2));
+    }
+
+    fn end(&mut self, kind: RoundKind, triggers: &[(Family, SystemTime)]) {
+        self.observing.round_ended(&Round {
+            families: &Family::BOTH,
+            kind,
+            took: Duration::from_millis(250),
+            triggers,
+            owed: &self.ledger,
+        });
+    }
+
+    fn owe(&mut self, op: Op) {
+        let refusal = Refusal::new(RefusalClass::Exhausted, "no");
+        self.ledger.record(op, refusal, Instant::now());
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.health.lock().is_healthy(Moment::now())
+    }
+
+    /// The value of a metric, written with its labels.
+    fn value(&self, metric: &str) -> f64 {
+        let text = self.metrics.text().unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{metric} is not in\n{text}")).parse().unwrap()
+    }
+}
+
+fn mk_service(check_port: u16) -> Event {
+    let number = |port| NonZeroU16::new(port).unwrap();
+    Event::ServiceApplied(Box::new(Service {
+        name: ObjectName::new("ns", "web"),
+        created: 1,
+        kind: ServiceKind::LoadBalancer,
+        cluster_v4: Some([10, 96, 0, 9].into()),
+        cluster_v6: None,
+        external: Vec::new(),
+        load_balancer: vec![[203, 0, 113, 9].into()],
+        source_ranges: Vec::new(),
+        affinity: None,
+        external_policy: TrafficPolicy::Local,
+        internal_policy: TrafficPolicy::Cluster,
+        health_check_node_port: NonZeroU16::new(check_port),
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: number(80),
+            node_port: None,
+        }],
+    }))
+}
+
+fn mk_slice(node: &str) -> Event {
+    Event::SliceApplied(Box::new(EndpointSlice {
+        name: ObjectName::new("ns", "web-1"),
+        service: ObjectName::new("ns", "web"),
+        family: Family::V4,
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: NonZeroU16::new(8080).unwrap(),
+        }],
+        endpoints: vec![Endpoint {
+            address: [10, 244, 1, 2].into(),
+            conditions: Conditions::default(),
+            node: Some(node.into()),
+            hints: None,
+        }],
+    }))
+}
+
+const SERVICES_PENDING: &str = "kubeproxy_sync_proxy_rules_service_changes_pending";
+const SLICES_PENDING: &str = "kubeproxy_sync_proxy_rules_endpoint_changes_pending";
+
+#[test]
+fn changes_are_pending_until_they_are_planned() {
+    let mut world = World::new();
+    world.arrive(mk_service(0));
+    world.arrive(mk_service(30_999));
+    world.arrive(mk_slice("n1"));
+    world.arrive(mk_slice("n2"));
+    assert_eq!((world.value(SERVICES_PENDING), world.value(SLICES_PENDING)), (1.0, 2.0));
+    world.plan();
+    assert_eq!((world.value(SERVICES_PENDING), world.value(SLICES_PENDING)), (0.0, 0.0));
+    assert_eq!(world.value("kubeproxy_sync_proxy_rules_service_changes_total"), 4.0);
+    assert_eq!(world.value("kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0);
+}
+
+#[test]
+fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
+    let mut world = World::new();
+    assert!(world.is_healthy());
+    world.observing.waiting();
+    assert!(!world.is_healthy());
+    world.end(RoundKind::SecondLook, &[]);
+    assert!(!world.is_healthy());
+    let last = r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"}"#;
+    assert_eq!(world.value(last), 0.0);
+    let ago = SystemTime::now() - Duration::from_secs(7);
+    world.end(RoundKind::Changes, &[(Family::V4, ago), (Family::V4, ago), (Family::V6, ago)]);
+    assert!(world.is_healthy());
+    assert!(world.value(last) > 1e9);
+    let compared = "kube_ipvs_last_comparison_timestamp_seconds";
+    assert_eq!(world.value(compared), 0.0);
+    world.end(RoundKind::Comparison, &[]);
+    assert!(world.value(compared) > 1e9);
+    let count = r#"kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}"#;
+    assert_eq!(world.value(count), 2.0);
+    let bucket = r#"kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le=""#;
+    assert_eq!(world.value(&format!("{bucket}6\"}}")), 0.0);
+    assert_eq!(world.value(&format!("{bucket}60\"}}")), 2.0);
+}
+
+#[test]
+fn only_what_everything_rests_on_makes_the_node_unhealthy() {
+    let mut world = World::new();
+    world.owe(Op::BindAddress([10, 96, 0, 9].into()));
+    world.end(RoundKind::Changes, &[]);
+    assert!(world.is_healthy());
+    assert_eq!(world.value(r#"kube_ipvs_owed{class="exhausted"}"#), 1.0);
+    let rules = Op::WriteLayer(Family::V6);
+    world.owe(rules.clone());
+    world.end(RoundKind::SecondLook, &[]);
+    let body = world.health.lock().livez(Moment::now()).body;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
+    assert_eq!(families, [true, false]);
+    world.ledger.settle(&rules.subject());
+    world.end(RoundKind::SecondLook, &[]);
+    assert!(world.is_healthy());
+    world.owe(Op::CreateLink);
+    world.end(RoundKind::Comparison, &[]);
+    assert!(!world.is_healthy());
+}
+
+#[test]
+fn what_the_kernel_answers_is_counted_by_kind_and_class() {
+    let mut world = World::new();
+    let rules = Op::WriteLayer(Family::V4);
+    let refused = || Err(Refusal::new(RefusalClass::Other, "no"));
+    world.observing.written(
+        &[rules.clone(), rules.clone(), Op::CreateLink],
+        &[Ok(()), refused(), refused()],
+        Duration::from_millis(5),
+    );
+    let operation = |name: &str, result: &str| {
+        format!("kube_ipvs_operations_total{{operation=\"{name}\",result=\"{result}\"}}")
+    };
+    assert_eq!(world.value(&operation("write_rules", "done")), 1.0);
+    assert_eq!(world.value(&operation("write_rules", "other")), 1.0);
+    assert_eq!(world.value(&operation("create_link", "other")), 1.0);
+    let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
+    assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv4\"}}")), 1.0);
+    assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv6\"}}")), 0.0);
+    world.observing.drifted(&[&rules, &rules]);
+    assert_eq!(world.value(r#"kube_ipvs_drift_repaired_total{operation="write_rules"}"#), 2.0);
+    world.observing.reading_failed(&ReadError::new("sets", "no"));
+    assert_eq!(world.value("kube_ipvs_kernel_read_failures_total"), 1.0);
+    assert_eq!(world.value("kube_ipvs_kernel_write_duration_seconds_count"), 1.0);
+}
+
+#[test]
+fn what_should_be_there_is_counted() {
+    let mut world = World::new();
+    world.arrive(mk_service(0));
+    world.arrive(mk_slice("n2"));
+    world.plan();
+    let n_servers = |world: &World| world.value("kube_ipvs_real_servers");
+    assert_eq!(n_servers(&world), 0.0, "counted only when all is looked at anyway");
+    world.observing.read(Duration::from_millis(9));
+    world.plan();
+    let desired = world.planner.desired();
+    let servers: usize = desired
+        .frontends()
+        .filter_map(|frontend| desired.virtual_server(frontend))
+        .map(|(_, servers): (&VirtualServer, &[RealServer])| servers.len())
+        .sum();
+    assert!(servers > 0);
+    assert_eq!(n_servers(&world), servers as f64);
+    assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
+    assert_eq!(world.value("kube_ipvs_addresses"), 2.0);
+    let gaps = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+    let gap = |policy| format!("{gaps}{{ip_family=\"IPv4\",traffic_policy=\"{policy}\"}}");
+    assert_eq!((world.value(&gap("external")), world.value(&gap("internal"))), (1.0, 0.0));
+    world.arrive(Event::ServiceRemoved(ObjectName::new("ns", "web")));
+    world.plan();
+    assert_eq!(world.value(&gap("external")), 0.0);
+    assert_eq!(world.value("kube_ipvs_virtual_servers"), 0.0);
+}
+
+#[test]
+fn services_with_problems_are_counted_until_all_are_solved() {
+    let mut world = World::new();
+    let Event::ServiceApplied(service) = mk_service(0) else { panic!() };
+    let wrong = Service { external: vec![[127, 0, 0, 1].into()], ..(*service).clone() };
+    world.arrive(Event::ServiceApplied(Box::new(wrong)));
+    world.plan();
+    assert_eq!(world.value("kube_ipvs_services_with_problems"), 1.0);
+    world.arrive(Event::ServiceApplied(service));
+    world.plan();
+    assert_eq!(world.value("kube_ipvs_services_with_problems"), 0.0);
+}
+
+#[tokio::test]
+async fn a_health_check_says_yes_only_after_the_kernel_has_it() {
+    let mut world = World::new();
+    let task = tokio::spawn(world.services.take().unwrap().run());
+    let address: SocketAddr = free_address();
+    world.arrive(Event::LocalAddresses(vec![[127, 0, 0, 1].into(), [192, 0, 2, 1].into()]));
+    world.arrive(Event::NodeApplied(Box::default()));
+    world.arrive(mk_service(address.port()));
+    world.plan();
+    world.end(RoundKind::Changes, &[]);
+    until_listening(address).await;
+    assert_eq!(get(address, "/").await.status, 503);
+    world.arrive(mk_slice("n1"));
+    world.plan();
+    world.end(RoundKind::SecondLook, &[]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(get(address, "/").await.status, 503, "planned, and not written");
+    world.end(RoundKind::Changes, &[]);
+    while get(address, "/").await.status != 200 {
+        assert!(!task.is_finished());
+    }
+    task.abort();
+}

@@ -1,0 +1,192 @@
+//! The metrics server's pages.
+//!
+//! `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`, `/statusz`; and with
+//! profiling also `/debug/flags/v`. Paths and answers are kube-proxy's, so that what reads them
+//! goes on working.
+
+mod told;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, WARNING, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, put};
+use axum::{Json, Router};
+use serde_json::Value;
+use tracing::{error, info};
+
+use super::metrics::{MEDIA_TYPE, Metrics};
+use told::{Form, Kind, Status};
+
+/// More than any verbosity needs.
+const LONGEST_BODY: usize = 64;
+
+const NO_PROFILER: &str = "There is no profiler inside this program: sampling it from inside \
+    would need signal handlers in a process that looks after a node's traffic. Use the kernel's: \
+    perf record -g -p $(pidof kube-ipvs) -- sleep 30\n";
+
+/// Changes how much is logged, to a number as of `-v`; or says why it cannot.
+pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
+
+/// What is shown.
+pub struct Pages {
+    /// The whole answer at `/configz`: `{"kubeproxy.config.k8s.io": …}`.
+    pub configz: Value,
+    /// Flags with their values, for `/flagz`.
+    pub flags: Vec<(String, String)>,
+    /// `enableProfiling`: how to change what is logged; nothing: no pages below `/debug`.
+    pub profiling: Option<SetVerbosity>,
+}
+
+struct Shown {
+    pages: Pages,
+    metrics: Arc<Metrics>,
+    started: (Instant, SystemTime),
+}
+
+type Shared = State<Arc<Shown>>;
+
+// === impl Pages ===
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages")
+            .field("configz", &self.configz)
+            .field("flags", &self.flags)
+            .field("profiling", &self.profiling.is_some())
+            .finish()
+    }
+}
+
+/// Every path that there is; any other is 404.
+pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
+    pages.flags.sort();
+    let profiling = pages.profiling.is_some();
+    let started = (Instant::now(), SystemTime::now());
+    let shown = Arc::new(Shown { pages, metrics: Arc::clone(metrics), started });
+    let mut router = Router::new()
+        .route("/metrics", any(metrics_page))
+        .route("/metrics/slis", any(slis_page))
+        .route("/healthz", any(healthz_page))
+        .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
+        .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
+        .route("/configz", any(|State(shown): Shared| async move { json(&shown.pages.configz) }))
+        .route("/flagz", get(flagz_page))
+        .route("/statusz", get(statusz_page));
+    if profiling {
+        let no_profiler = || async { (StatusCode::NOT_IMPLEMENTED, text(NO_PROFILER.to_owned())) };
+        router = router
+            .route(
+                "/debug/flags",
+                any(|| async { text("PUT a number to /debug/flags/v\n".into()) }),
+            )
+            .route("/debug/flags/v", put(set_verbosity))
+            .route("/debug/pprof", any(no_profiler))
+            .route("/debug/pprof/", any(no_profiler))
+            .route("/debug/pprof/{*profile}", any(no_profiler));
+    }
+    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(shown)
+}
+
+async fn metrics_page(State(shown): Shared) -> Response {
+    exposition(shown.metrics.text())
+}
+
+async fn slis_page(method: Method, State(shown): Shared) -> Response {
+    if method == Method::DELETE {
+        shown.metrics.reset_slis();
+        return text("metrics reset\n".to_owned());
+    }
+    exposition(shown.metrics.slis_text())
+}
+
+/// Says that this server answers, and nothing of the proxy's health: that is on the other server.
+async fn healthz_page(State(shown): Shared, RawQuery(query): RawQuery) -> Response {
+    shown.metrics.healthz_answered();
+    let verbose = query.is_some_and(|query| {
+        query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="))
+    });
+    let answer = if verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" };
+    text(answer.to_owned())
+}
+
+async fn flagz_page(State(shown): Shared, headers: HeaderMap) -> Response {
+    let flags = &shown.pages.flags;
+    negotiated(
+        Kind::Flagz,
+        &headers,
+        || told::flags_text(flags),
+        |version| told::flags_json(flags, version),
+    )
+}
+
+async fn statusz_page(State(shown): Shared, headers: HeaderMap) -> Response {
+    let (instant, time) = shown.started;
+    let status = Status { started: time, up: instant.elapsed() };
+    negotiated(
+        Kind::Statusz,
+        &headers,
+        || told::status_text(&status),
+        |version| told::status_json(&status, version),
+    )
+}
+
+async fn set_verbosity(State(shown): Shared, body: String) -> Response {
+    let Some(set) = &shown.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
+    let Ok(verbosity) = body.trim().parse::<u8>() else {
+        let answer = format!("{body:?} is not a verbosity: a number from 0 to 255, such as 4\n");
+        return (StatusCode::BAD_REQUEST, text(answer)).into_response();
+    };
+    match set(verbosity) {
+        Ok(()) => {
+            info!(verbosity, "the log's verbosity was changed at /debug/flags/v");
+            text(format!("successfully set klog.logging.verbosity to {verbosity}"))
+        }
+        Err(reason) => (StatusCode::INTERNAL_SERVER_ERROR, text(reason)).into_response(),
+    }
+}
+
+/// In the form that the client accepts.
+fn negotiated(
+    kind: Kind,
+    headers: &HeaderMap,
+    as_text: impl FnOnce() -> String,
+    as_json: impl FnOnce(&str) -> Value,
+) -> Response {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    match told::form(kind, &accept.collect::<Vec<_>>().join(",")) {
+        Some(Form::Text) => text(as_text()),
+        Some(Form::Json { version }) => {
+            let mut response = json(&as_json(version.name()));
+            if let Some(warning) = version.warning(kind) {
+                response.headers_mut().insert(WARNING, warning);
+            }
+            response
+        }
+        None => (StatusCode::NOT_ACCEPTABLE, text(told::not_acceptable(kind))).into_response(),
+    }
+}
+
+fn exposition(metrics: Result<String, prometheus::Error>) -> Response {
+    match metrics {
+        Ok(metrics) => ([(CONTENT_TYPE, MEDIA_TYPE)], metrics).into_response(),
+        Err(error) => {
+            error!("cannot write the metrics: {error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, text(error.to_string())).into_response()
+        }
+    }
+}
+
+fn text(body: String) -> Response {
+    let headers =
+        [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, body).into_response()
+}
+
+fn json(value: &Value) -> Response {
+    Json(value).into_response()
+}

@@ -1,0 +1,347 @@
+//! What load balancers are told of single Services (`spec.healthCheckNodePort`): whether this node
+//! has endpoints of them.
+//!
+//! For each such Service and family there is a listener on its port: on every address of the node,
+//! or, if the operator chose where NodePorts are served, on the node's addresses among those. A
+//! load balancer asks it, and sends the Service's traffic to the nodes that say yes.
+//!
+//! The event loop tells what there is to answer after it has written it to the kernel
+//! ([`Told::round`]), so that the answer is never yes before the traffic would arrive. It never
+//! waits: one task opens and closes the listeners ([`ServiceHealth::run`]), and what could not be
+//! opened is tried again with each round.
+
+mod answer;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::fmt;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use plan::local::HealthCheck;
+use plan::model::{Family, ServiceName};
+use plan::settings::NodePortAddresses;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::health::SharedHealth;
+use super::listen;
+use super::metrics::Metrics;
+use answer::Answer;
+
+/// How many connections a listener has at once. Load balancers have a handful.
+const CONNECTIONS: usize = 32;
+/// A failure that lasts is reported again after this time, since events are forgotten.
+const REPORT_AGAIN: Duration = Duration::from_secs(600);
+
+/// A port of a Service's health check cannot be listened on. It is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenFailure {
+    /// The Service.
+    pub service: ServiceName,
+    /// Where it was to listen.
+    pub address: SocketAddr,
+    /// What the kernel said.
+    pub reason: String,
+}
+
+/// The addresses of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses {
+    /// Of its interfaces, all but `kube-ipvs0`.
+    pub local: Vec<IpAddr>,
+    /// In its Node object.
+    pub node: Vec<IpAddr>,
+}
+
+/// Where the event loop tells what there is to answer.
+#[derive(Debug, Clone, Default)]
+pub struct Told(Arc<Shared>);
+
+/// The listeners, and what they answer.
+#[derive(Debug)]
+pub struct ServiceHealth {
+    told: Told,
+    families: Vec<Family>,
+    node_port_addresses: NodePortAddresses,
+    health: SharedHealth,
+    metrics: Arc<Metrics>,
+    failures: mpsc::Sender<ListenFailure>,
+    addresses: Addresses,
+    checks: HashMap<ServiceName, Check>,
+    /// The Services that lack a listener; they are tried again in each round.
+    incomplete: BTreeSet<ServiceName>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    news: Mutex<News>,
+    wake: Notify,
+}
+
+/// What the listeners do not know yet; the last word on each Service only.
+#[derive(Debug, Default)]
+struct News {
+    checks: BTreeMap<ServiceName, Option<HealthCheck>>,
+    addresses: Option<Addresses>,
+}
+
+/// A Service with a health check.
+#[derive(Debug)]
+struct Check {
+    port: NonZeroU16,
+    answer: Arc<Answer>,
+    listeners: HashMap<SocketAddr, Listener>,
+    failing: HashMap<SocketAddr, Failing>,
+}
+
+/// A task that listens. It and its connections end when this is dropped.
+#[derive(Debug)]
+struct Listener(JoinHandle<Infallible>);
+
+#[derive(Debug)]
+struct Failing {
+    reason: String,
+    reported: Instant,
+}
+
+// === impl Told ===
+
+impl Told {
+    /// A round has ended: these checks are different now, none meaning gone, and so are the node's
+    /// addresses, if they are given.
+    pub fn round(
+        &self,
+        checks: impl IntoIterator<Item = (ServiceName, Option<HealthCheck>)>,
+        addresses: Option<Addresses>,
+    ) {
+        let mut news = self.0.news.lock().unwrap_or_else(PoisonError::into_inner);
+        news.checks.extend(checks);
+        news.addresses = addresses.or(news.addresses.take());
+        drop(news);
+        self.0.wake.notify_one();
+    }
+
+    /// What is new; waits for a round.
+    async fn news(&self) -> News {
+        self.0.wake.notified().await;
+        mem::take(&mut *self.0.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+// === impl ServiceHealth ===
+
+impl ServiceHealth {
+    /// No listeners yet. `node_port_addresses` is where the operator serves NodePorts; failures
+    /// are reported when they begin, and every ten minutes for as long as they last.
+    pub fn new(
+        families: Vec<Family>,
+        node_port_addresses: NodePortAddresses,
+        health: SharedHealth,
+        metrics: Arc<Metrics>,
+        failures: mpsc::Sender<ListenFailure>,
+    ) -> Self {
+        Self {
+            told: Told::default(),
+            families,
+            node_port_addresses,
+            health,
+            metrics,
+            failures,
+            addresses: Addresses::default(),
+            checks: HashMap::new(),
+            incomplete: BTreeSet::new(),
+        }
+    }
+
+    /// Where to tell it.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.told.clone()
+    }
+
+    /// Opens and closes listeners until it is dropped, which closes all.
+    pub async fn run(mut self) -> Infallible {
+        loop {
+            let news = self.told.news().await;
+            self.follow(news).await;
+        }
+    }
+
+    async fn follow(&mut self, news: News) {
+        let mut affected = mem::take(&mut self.incomplete);
+        let mut closing = Vec::new();
+        if let Some(addresses) = news.addresses {
+            self.addresses = addresses;
+            affected.extend(self.checks.keys().cloned());
+        }
+        for (service, check) in news.checks {
+            if let Some(check) = check {
+                self.put(&service, check, &mut closing);
+                affected.insert(service);
+            } else {
+                closing.extend(self.checks.remove(&service).map(|check| check.listeners));
+            }
+        }
+        // All are closed before any is opened: one Service may take over what another gives up.
+        for service in &affected {
+            closing.push(self.close_unwanted(service));
+        }
+        for listener in closing.into_iter().flatten() {
+            listener.1.close().await;
+        }
+        for service in affected {
+            self.open_wanted(&service);
+        }
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let failing = self.incomplete.iter().filter_map(|service| self.checks.get(service));
+        let own = &self.metrics.own;
+        own.health_check_listen_failures.set(count(failing.map(|check| check.failing.len()).sum()));
+        own.health_checks.set(count(self.checks.len()));
+    }
+
+    /// Notes what a Service has to answer now, and where.
+    fn put(
+        &mut self,
+        service: &ServiceName,
+        new: HealthCheck,
+        closing: &mut Vec<HashMap<SocketAddr, Listener>>,
+    ) {
+        let check = self.checks.entry(service.clone()).or_insert_with(|| Check {
+            port: new.port,
+            answer: Arc::new(Answer::new(service.clone(), self.health.clone())),
+            listeners: HashMap::new(),
+            failing: HashMap::new(),
+        });
+        if check.port != new.port {
+            check.port = new.port;
+            check.failing.clear();
+            closing.push(mem::take(&mut check.listeners));
+        }
+        check.answer.set(&new);
+    }
+
+    /// Takes out the listeners at addresses that are no longer this node's.
+    fn close_unwanted(&mut self, service: &ServiceName) -> HashMap<SocketAddr, Listener> {
+        let Some(check) = self.checks.get(service) else { return HashMap::new() };
+        let wanted = self.wanted(check.port);
+        let Some(check) = self.checks.get_mut(service) else { return HashMap::new() };
+        check.failing.retain(|address, _| wanted.contains(address));
+        check.listeners.extract_if(|address, _| !wanted.contains(address)).collect()
+    }
+
+    fn open_wanted(&mut self, service: &ServiceName) {
+        let Some(check) = self.checks.get(service) else { return };
+        let wanted = self.wanted(check.port);
+        let Some(check) = self.checks.get_mut(service) else { return };
+        for address in wanted {
+            if check.listeners.contains_key(&address) {
+                continue;
+            }
+            match listen::open_exactly(address) {
+                Ok(listener) => {
+                    info!(%service, %address, "answering health checks");
+                    let family = Family::of(address.ip());
+                    let router = answer::router(&check.answer, family);
+                    let task = tokio::spawn(listen::serve(listener, router, CONNECTIONS));
+                    check.listeners.insert(address, Listener(task));
+                    check.failing.remove(&address);
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if check.is_news(address, &reason) {
+                        let failure = ListenFailure { service: service.clone(), address, reason };
+                        warn!("{failure}");
+                        // If nobody takes them out, the log has them, and the metric counts them.
+                        drop(self.failures.try_send(failure));
+                    }
+                    self.incomplete.insert(service.clone());
+                }
+            }
+        }
+    }
+
+    /// Where a port is to be listened on.
+    fn wanted(&self, port: NonZeroU16) -> BTreeSet<SocketAddr> {
+        let families = self.families.iter();
+        let addresses = families.flat_map(|family| self.serving(*family));
+        addresses.map(|address| SocketAddr::new(address, port.get())).collect()
+    }
+
+    /// Which addresses of a family the operator chose; the unspecified one if all of them.
+    fn serving(&self, family: Family) -> Vec<IpAddr> {
+        let everywhere = match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let networks = match &self.node_port_addresses {
+            NodePortAddresses::All => return vec![everywhere],
+            NodePortAddresses::Primary => {
+                let mut addresses = self.addresses.node.iter().copied();
+                return addresses
+                    .find(|address| Family::of(*address) == family)
+                    .into_iter()
+                    .collect();
+            }
+            NodePortAddresses::Networks(networks) => networks,
+        };
+        let chosen = || networks.iter().filter(|net| Family::of_net(net) == family);
+        // As for NodePorts: no network of the family is none that restricts it.
+        if chosen().next().is_none() || chosen().any(|net| net.prefix_len() == 0) {
+            return vec![everywhere];
+        }
+        let is_chosen = |address: &&IpAddr| chosen().any(|net| net.contains(*address));
+        self.addresses.local.iter().filter(is_chosen).copied().collect()
+    }
+}
+
+// === impl Check ===
+
+impl Check {
+    /// Notes that an address cannot be listened on. Returns whether to report it.
+    fn is_news(&mut self, address: SocketAddr, reason: &str) -> bool {
+        let now = Instant::now();
+        if let Some(known) = self.failing.get(&address)
+            && known.reason == reason
+            && now.saturating_duration_since(known.reported) < REPORT_AGAIN
+        {
+            return false;
+        }
+        self.failing.insert(address, Failing { reason: reason.to_owned(), reported: now });
+        true
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Ends it, and waits until its port is free.
+    async fn close(mut self) {
+        self.0.abort();
+        drop((&mut self.0).await);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl fmt::Display for ListenFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, address, reason } = self;
+        write!(
+            f,
+            "Service {service}: cannot listen on {address} for its health check: {reason}; load \
+             balancers take this node for one without endpoints. It is tried again; \
+             `ss -ltnp` shows who has the port"
+        )
+    }
+}
