@@ -7,17 +7,17 @@
     reason = "in a test, a file that is not as expected is a failure like any other"
 )]
 
+mod image;
+mod program;
+
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, Namespace, Node, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube_ipvs::config::{Action, Configuration};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -317,170 +317,6 @@ fn what_is_scraped_is_a_port_of_the_daemon_set() {
     }
 }
 
-// === the program, as it is started there ===
-
-/// What kubeadm writes into the ConfigMap `kube-proxy` for a cluster in IPVS mode (the file
-/// `config.conf`; the values are those of Kubernetes 1.30).
-const KUBEADM: &str = r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: true
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ipvs
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"#;
-
-/// What the program makes of a command line whose `--config` is this file. Nothing in the file may
-/// be without effect.
-fn understood(command: &[String], file: &Path) -> Configuration {
-    let shown = file.display();
-    let words = command.iter().map(|word| match word.strip_prefix("--config=") {
-        Some(_) => format!("--config={shown}"),
-        // The kubelet puts the node's name there.
-        None => word.replace("$(NODE_NAME)", "Node-1"),
-    });
-    let arguments = kube_ipvs::cli::parse(words.map(OsString::from))
-        .unwrap_or_else(|answer| panic!("{shown}: {answer:?}"));
-    let configuration =
-        Configuration::load(&arguments).unwrap_or_else(|error| panic!("{shown}: {error}"));
-    assert!(configuration.notes.is_empty(), "{shown}: {:?}", configuration.notes);
-    assert_eq!(&*configuration.settings.node_name, "node-1", "{shown}");
-    configuration
-}
-
-#[test]
-fn the_program_understands_what_it_is_started_with() {
-    let daemon_set = daemon_set();
-    let ports: Vec<u16> = containers(&daemon_set)[1]
-        .ports
-        .iter()
-        .flatten()
-        .map(|port| port.container_port.try_into().unwrap())
-        .collect();
-    for folder in [BASE, "deploy/kustomize/overlays/example", "vagrant/overlay"] {
-        let file = root().join(folder).join("config.yaml");
-        let of = |container: &Container| understood(container.command.as_ref().unwrap(), &file);
-        let [prepares, runs] = &containers(&daemon_set)[..] else { panic!("two containers") };
-        assert_eq!(of(prepares).action, Action::InitOnly);
-        let configuration = of(runs);
-        assert_eq!(configuration.action, Action::Run);
-        // Where the DaemonSet has the ConfigMap, and which ports it declares and probes.
-        let kubeconfig = Path::new("/etc/kube-ipvs/kubeconfig.yaml");
-        assert_eq!(configuration.api_server.kubeconfig.as_deref(), Some(kubeconfig), "{folder}");
-        let healthz = configuration.served.healthz.unwrap();
-        assert!(healthz.ip().is_unspecified(), "{folder}: the kubelet asks the node's address");
-        assert_eq!(ports, [healthz.port(), configuration.served.metrics.port()], "{folder}");
-    }
-}
-
-#[test]
-fn the_program_understands_what_kubeadm_starts_kube_proxy_with() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("config.conf");
-    fs::write(&file, KUBEADM).unwrap();
-    let command = [
-        "/usr/local/bin/kube-proxy",
-        "--config=/var/lib/kube-proxy/config.conf",
-        "--hostname-override=$(NODE_NAME)",
-    ];
-    let configuration = understood(&command.map(str::to_owned), &file);
-    assert_eq!(configuration.action, Action::Run);
-    assert!(configuration.strict_arp);
-    let kubeconfig = Path::new("/var/lib/kube-proxy/kubeconfig.conf");
-    assert_eq!(configuration.api_server.kubeconfig.as_deref(), Some(kubeconfig));
-}
-
-#[test]
-fn the_role_allows_what_the_program_asks_for() {
-    let documents = parse::<Value>("deploy/kustomize/components/cluster-role/cluster-role.yaml");
-    let role: ClusterRole = serde_json::from_value(documents[0].clone()).unwrap();
-    let rules = role.rules.unwrap();
-    let allows = |group: &str, resource: &str, verb: &str| {
-        let has = |words: &Option<Vec<String>>, word| words.iter().flatten().any(|one| one == word);
-        rules.iter().any(|rule| {
-            has(&rule.api_groups, group)
-                && has(&rule.resources, resource)
-                && rule.verbs.iter().any(|one| one == verb)
-        })
-    };
-    // Where the program follows objects, every path is in this file.
-    let source = read("src/source/kubernetes/kind.rs");
-    let paths: Vec<&str> = source.split('"').filter(|text| text.starts_with("/api")).collect();
-    assert!(paths.len() >= 3, "{paths:?}");
-    for path in paths {
-        let parts: Vec<&str> = path.split('/').skip(1).collect();
-        let (group, resource) = match parts[..] {
-            ["api", "v1", resource] => ("", resource),
-            ["apis", group, _, resource] => (group, resource),
-            _ => panic!("{path} is no path of a list"),
-        };
-        for verb in ["list", "watch"] {
-            assert!(allows(group, resource, verb), "{verb} {path}");
-        }
-    }
-    assert!(allows("events.k8s.io", "events", "create"));
-}
-
 #[test]
 fn a_label_chooses_one_of_the_two_proxies() {
     let patch = |file: &str| parse::<Value>(file).remove(0)["spec"]["template"]["spec"].take();
@@ -500,71 +336,4 @@ fn a_label_chooses_one_of_the_two_proxies() {
     assert_eq!(selector.keys().collect::<Vec<_>>(), unless);
     let page = read("docs/replace-kube-proxy.md");
     assert!(page.contains(&format!("kubectl label node NODE {}=true", unless[0])));
-}
-
-// === the image ===
-
-/// The instructions of the Containerfile, continued lines joined.
-fn instructions() -> Vec<String> {
-    let text = read("deploy/image/Containerfile").replace("\\\n", " ");
-    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
-}
-
-#[test]
-fn the_image_is_pinned_and_starts_the_program_without_a_shell() {
-    let instructions = instructions();
-    let known = ["ARG", "FROM", "WORKDIR", "COPY", "RUN", "LABEL", "ENTRYPOINT"];
-    for line in &instructions {
-        assert!(known.contains(&line.split(' ').next().unwrap()), "{line}");
-        if let Some(default) = line.strip_prefix("ARG ") {
-            let (_, tag) = default.split_once('=').expect("a default");
-            assert!(tag.starts_with(|first: char| first.is_ascii_digit()), "{line}");
-        }
-        if let Some(base) = line.strip_prefix("FROM ") {
-            assert!(base.contains(":${"), "{line}: no tag");
-        }
-    }
-    let has = |line: &str| instructions.iter().any(|one| one == line);
-    assert!(has("ENTRYPOINT [\"/usr/local/bin/kube-ipvs\"]"));
-    assert!(has("COPY --from=build /out/kube-ipvs /usr/local/bin/kube-ipvs"));
-    assert!(has("RUN ln -s kube-ipvs /usr/local/bin/kube-proxy"));
-    // The compiler that the image uses must not be older than what the workspace asks for.
-    let minor = |text: &str| text.split('.').nth(1).unwrap().parse::<u32>().unwrap();
-    let compiler = instructions.iter().find_map(|line| line.strip_prefix("ARG RUST=")).unwrap();
-    assert!(minor(compiler) >= minor(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
-}
-
-#[test]
-fn what_is_copied_into_the_image_is_a_whole_workspace() {
-    let folder = tempfile::tempdir().unwrap();
-    for line in instructions() {
-        let Some(words) = line.strip_prefix("COPY ").filter(|line| !line.starts_with("--")) else {
-            continue;
-        };
-        let words: Vec<&str> = words.split(' ').collect();
-        let (target, sources) = words.split_last().unwrap();
-        for source in sources {
-            let target = if *target == "./" { source } else { target };
-            copy(&root().join(source), &folder.path().join(target));
-        }
-    }
-    let answer = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--locked", "--format-version=1"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
-}
-
-fn copy(from: &Path, to: &Path) {
-    if !from.is_dir() {
-        fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-        return;
-    }
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        copy(&path, &to.join(path.file_name().unwrap()));
-    }
 }
