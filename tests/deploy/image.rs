@@ -1,8 +1,11 @@
 //! The recipe of the image.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+use serde_json::Value;
 
 use super::{read, root};
 
@@ -51,12 +54,30 @@ fn what_is_copied_into_the_image_is_a_whole_workspace() {
             copy(&root().join(source), &folder.path().join(target));
         }
     }
+    // `cargo metadata` leaves out a test or a measurement whose file is missing; building does not.
+    let copied = targets(folder.path());
+    assert!(copied.len() > 20, "{copied:?}");
+    assert_eq!(copied, targets(root()));
+}
+
+/// All that can be built in a workspace: package, then target.
+fn targets(workspace: &Path) -> BTreeSet<(String, String)> {
     let answer = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--locked", "--format-version=1"])
-        .current_dir(folder.path())
+        .current_dir(workspace)
         .output()
         .unwrap();
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let metadata: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    let name = |value: &Value| value.get("name").and_then(Value::as_str).unwrap().to_owned();
+    let packages = metadata.get("packages").and_then(Value::as_array).unwrap();
+    packages
+        .iter()
+        .flat_map(|package| {
+            let targets = package.get("targets").and_then(Value::as_array).unwrap();
+            targets.iter().map(|target| (name(package), name(target)))
+        })
+        .collect()
 }
 
 fn copy(from: &Path, to: &Path) {
