@@ -268,6 +268,7 @@ async fn a_port_that_is_taken_is_the_end_or_is_tried_again() {
     let text = error.to_string();
     assert!(text.starts_with(&format!("metrics server: cannot listen on {address}: ")), "{text}");
     assert!(text.contains("Address already in use"), "{text}");
+    assert_eq!(error.reason(), "FailedToStartMetricServer");
     let again = tokio::spawn(listen::listen(Server::Health, address, false));
     tokio::time::sleep(Duration::from_secs(7)).await;
     assert!(!again.is_finished());

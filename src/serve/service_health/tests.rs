@@ -220,7 +220,26 @@ async fn only_chosen_addresses_are_listened_on_and_they_may_change() {
 }
 
 #[tokio::test]
-async fn the_other_family_is_counted_by_itself() {
+async fn each_family_has_its_own_listener_and_count() {
+    let has_v6 = TcpListener::bind("[::1]:0").is_ok();
+    let families = if has_v6 { &Family::BOTH[..] } else { &[Family::V4] };
+    let world = World::new(families, NodePortAddresses::All, Duration::ZERO);
+    let address = free_address();
+    world.tell("web", address.port(), 0);
+    until_answering(&world, address, 503).await;
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+    if has_v6 {
+        until_answering(&world, v6, 200).await;
+        assert!(get(v6, "/").await.body.contains("\"localEndpoints\": 9,"));
+    } else {
+        TcpStream::connect(v6).unwrap_err();
+    }
+    assert!(get(address, "/").await.body.contains("\"localEndpoints\": 0,"));
+    world.assert_counted(1, 0);
+}
+
+#[tokio::test]
+async fn the_nodes_own_addresses_are_the_first_of_each_family() {
     let world = World::new(&Family::BOTH, NodePortAddresses::Primary, Duration::ZERO);
     let port = free_address().port();
     let node = vec!["127.0.0.3".parse().unwrap(), "127.0.0.4".parse().unwrap()];
