@@ -6,9 +6,11 @@
 //! load balancer asks it, and sends the Service's traffic to the nodes that say yes.
 //!
 //! The event loop tells what there is to answer after it has written it to the kernel
-//! ([`Told::round`]), so that the answer is never yes before the traffic would arrive. It never
-//! waits: one task opens and closes the listeners ([`ServiceHealth::run`]), and what could not be
-//! opened is tried again with each round.
+//! ([`Told::round`]), so that the answer is not yes before the kernel was told where the traffic is
+//! to go. What the kernel refused of a single Service does not make its answer no: it is tried
+//! again within seconds, which is sooner than most load balancers ask again. The loop never waits
+//! for any of this: one task opens and closes the listeners ([`ServiceHealth::run`]), and what
+//! could not be opened is tried again with each round.
 
 mod answer;
 #[cfg(test)]
