@@ -8,7 +8,6 @@ mod tests;
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -29,11 +28,11 @@ pub struct Arguments {
     /// after it, if there is one, a KubeIpvsConfiguration. It replaces all other flags but those
     /// that say otherwise.
     #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
-    pub config: Option<PathBuf>,
+    pub config: Option<String>,
 
     /// Write the configuration that would be in force to this file, and end.
     #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
-    pub write_config_to: Option<PathBuf>,
+    pub write_config_to: Option<String>,
 
     /// Remove everything that this program and kube-proxy have put into the kernel, and end.
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
@@ -46,7 +45,7 @@ pub struct Arguments {
     /// Read Services, EndpointSlices and this node's Node from the YAML files in this folder, and
     /// follow them as they are saved. No API server is needed. Has effect with --config too.
     #[arg(long, value_name = "DIRECTORY", help_heading = "Files and actions")]
-    pub manifests: Option<PathBuf>,
+    pub manifests: Option<String>,
 
     /// Remove what kube-proxy's other modes have left, once IPVS carries the traffic [default:
     /// true]. Has effect with --config too.
@@ -359,6 +358,12 @@ impl Arguments {
             Some(version) if version.starts_with('v') => version,
             _ => concat!("v", env!("CARGO_PKG_VERSION")),
         }
+    }
+
+    /// The configuration file, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        self.config.as_deref().filter(|path| !path.is_empty())
     }
 
     fn answer_version(&self) -> Result<(), Answer> {

@@ -1,7 +1,5 @@
 //! From flags to documents, and what of the flags counts beside a file.
 
-use std::path::Path;
-
 use super::address;
 use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
 use super::document::{FlushFrequency, KubeProxyConfiguration, Logging, VmoduleItem};
@@ -78,16 +76,14 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
         own.drain_deadline = arguments.drain_deadline;
     }
     set(&arguments.iptables_variant, &mut own.iptables_variant);
-    if let Some(manifests) = &arguments.manifests {
-        own.manifests = manifests.to_string_lossy().into_owned();
-    }
+    set(&arguments.manifests, &mut own.manifests);
 }
 
 /// What to tell about flags that were given and have no effect.
 #[must_use]
 pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(file) = &arguments.config {
+    if let Some(file) = arguments.file() {
         notes.extend(replaced(arguments, file));
     }
     for (name, _) in &arguments.given {
@@ -103,13 +99,12 @@ pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
     notes
 }
 
-fn replaced(arguments: &Arguments, file: &Path) -> Option<String> {
+fn replaced(arguments: &Arguments, file: &str) -> Option<String> {
     let names = arguments.given.iter().map(|(name, _)| name.as_str());
     let replaced: Vec<String> = names
         .filter(|name| !BESIDE_A_FILE.contains(name))
         .map(|name| format!("--{name}"))
         .collect();
-    let file = file.display();
     let verb = if replaced.len() == 1 { "does" } else { "do" };
     (!replaced.is_empty()).then(|| {
         format!("{} {verb} not count: the file {file} (--config) decides", replaced.join(", "))
@@ -137,7 +132,7 @@ fn served(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
     set_unless_empty(&arguments.healthz_bind_address, &mut document.healthz_bind_address);
     set_unless_empty(&arguments.metrics_bind_address, &mut document.metrics_bind_address);
     // kube-proxy does not look at the ports when it only writes its configuration.
-    if arguments.write_config_to.is_none() {
+    if arguments.write_config_to.as_deref().unwrap_or_default().is_empty() {
         let (healthz, metrics) = (arguments.healthz_port, arguments.metrics_port);
         with_port(healthz, HEALTHZ_PORT, &mut document.healthz_bind_address);
         with_port(metrics, METRICS_PORT, &mut document.metrics_bind_address);

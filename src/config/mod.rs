@@ -23,6 +23,8 @@ pub mod reference;
 mod resolved;
 mod tree;
 pub mod validate;
+pub mod warnings;
+pub mod watch;
 
 use std::path::{Path, PathBuf};
 
@@ -79,10 +81,9 @@ impl Configuration {
     pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
         let complete = |problem: String| ConfigurationError::Complete(problem);
         let mut notes = flags::notes(arguments);
-        let (mut document, mut own, file) = match &arguments.config {
+        let (mut document, mut own, file) = match arguments.file() {
             Some(path) => {
-                let (file, documents) = read_file(path).map_err(complete)?;
-                let path = path.display();
+                let (file, documents) = read_file(Path::new(path)).map_err(complete)?;
                 notes.extend(documents.notes.iter().map(|note| format!("{path}: {note}")));
                 let mut document = documents.kube_proxy.with_defaults();
                 flags::logging(arguments, &mut document.logging);
@@ -148,8 +149,8 @@ impl Configuration {
 
 impl Action {
     fn of(arguments: &Arguments) -> Self {
-        match &arguments.write_config_to {
-            Some(path) if !path.as_os_str().is_empty() => Self::WriteConfig(path.clone()),
+        match arguments.write_config_to.as_deref() {
+            Some(path) if !path.is_empty() => Self::WriteConfig(path.into()),
             _ if arguments.cleanup == Some(true) => Self::Cleanup,
             _ if arguments.init_only == Some(true) => Self::InitOnly,
             _ => Self::Run,
@@ -185,7 +186,7 @@ fn read_file(path: &Path) -> Result<(ConfigurationFile, read::Documents), String
 /// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy
 /// refuses.
 fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Vec<String> {
-    let flag_is_given = arguments.config.is_none() && arguments.cluster_cidr.is_some();
+    let flag_is_given = arguments.file().is_none() && arguments.cluster_cidr.is_some();
     if document.cluster_cidr.is_empty() && !flag_is_given {
         return Vec::new();
     }
