@@ -1,0 +1,19 @@
+//! The API of a cluster as the source, against a server that does what real ones do, on bad days.
+//!
+//! - `lists`: how everything that exists is fetched;
+//! - `watches`: how changes are followed, and what happens when that breaks;
+//! - `objects`: what single objects lead to, bad ones among them;
+//! - `outages`: a server that is away, and credentials that change.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "in a test, what goes wrong is a failure like any other"
+)]
+
+mod lists;
+mod objects;
+mod outages;
+mod watches;
+mod world;

@@ -1,0 +1,92 @@
+use apiserver::{Fault, On, Options, Resource, WatchList};
+use serde_json::json;
+
+use crate::world::{NODE, World, node, service, service_at};
+
+#[tokio::test]
+async fn a_bad_object_in_a_list_harms_only_itself() {
+    for watch_list in [WatchList::On, WatchList::GateOff] {
+        let mut world = World::new(Options { watch_list, ..Options::default() });
+        for name in ["a", "b", "c"] {
+            world.server.apply(service(name)).unwrap();
+        }
+        let on = match watch_list {
+            WatchList::On => On::watch(Resource::Services),
+            _ => On::list(Resource::Services),
+        };
+        let wrong = world.server.inject(Fault::WrongSchema, on.times(1));
+        world.follow().await;
+        world.until_complete().await;
+        assert_eq!(wrong.hits(), 1);
+        let [complaint] = world.said.complaints.as_slice() else { panic!() };
+        assert!(complaint.starts_with("Service default/a: spec"), "{complaint}");
+        assert!(complaint.ends_with("; it is left out"), "{complaint}");
+        let in_force: Vec<_> = world.said.applied.keys().map(String::as_str).collect();
+        assert_eq!(in_force, ["Service default/b", "Service default/c"]);
+        // As soon as it is good again, it is there.
+        world.server.apply(service_at("a", 81)).unwrap();
+        world.until_applied("Service default/a").await;
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_becomes_bad_stays_as_it_was() {
+    let mut world = World::new(Options::default());
+    world.server.apply(service("a")).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    world.server.inject(Fault::WrongSchema, On::watch(Resource::Services).times(1));
+    world.server.apply(service_at("a", 81)).unwrap();
+    world.until("a complaint", |said, _| !said.complaints.is_empty()).await;
+    let complaint = &world.said.complaints[0];
+    assert!(complaint.ends_with("; it stays in force as it was before"), "{complaint}");
+    // Neither a new list nor another object's change brings it down.
+    world.server.inject(Fault::WrongSchema, On::watch(Resource::Services).times(1));
+    world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
+    world.server.disconnect();
+    world.until("another complaint", |said, _| said.complaints.len() == 2).await;
+    world.catch_up().await;
+    assert_eq!(world.said.removed, Vec::<String>::new());
+    world.delete("a");
+    world.until("a removal", |said, _| said.removed == ["Service default/a"]).await;
+}
+
+#[tokio::test]
+async fn this_node_as_it_changes_and_goes() {
+    let mut world = World::new(Options::default());
+    world.server.apply(node(NODE)).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    let mut leaving = node(NODE);
+    leaving["spec"] = json!({"taints": [
+        {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    ]});
+    world.server.apply(leaving).unwrap();
+    world.until("it leaves", |said, _| said.leaving == [false, true]).await;
+    world.server.apply(node(NODE)).unwrap();
+    world.until("it stays", |said, _| said.leaving == [false, true, false]).await;
+    world.server.apply(node("another")).unwrap();
+    assert!(world.server.delete(Resource::Nodes, "", NODE));
+    world.catch_up().await;
+    assert_eq!(world.said.applied["Node"], 3);
+    assert_eq!(world.said.leaving.len(), 3);
+}
+
+#[tokio::test]
+async fn what_is_not_for_us_is_not_even_sent() {
+    let mut world = World::new(Options::default());
+    let mut headless = service("headless");
+    headless["spec"] = json!({"clusterIP": "None"});
+    let mut elsewhere = service("elsewhere");
+    elsewhere["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": ""});
+    world.server.apply(headless).unwrap();
+    world.server.apply(elsewhere.clone()).unwrap();
+    world.server.apply(service("a")).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    assert_eq!(world.said.applied.keys().collect::<Vec<_>>(), ["Service default/a"]);
+    // Another proxy takes it over.
+    elsewhere["metadata"]["name"] = json!("a");
+    world.server.apply(elsewhere).unwrap();
+    world.until("a removal", |said, _| said.removed == ["Service default/a"]).await;
+}

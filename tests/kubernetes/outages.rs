@@ -1,0 +1,116 @@
+use std::time::{Duration, Instant};
+
+use apiserver::{Authorization, Credentials, Fault, On, Options, Resource};
+use futures::future::join_all;
+
+use crate::world::{TOKEN, World, service, service_at};
+
+/// Back-off is ten seconds at most; the rest is for a busy machine.
+const QUICK: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_server_that_is_away_and_comes_back() {
+    let mut world = World::new(Options::default());
+    world.server.apply(service("a")).unwrap();
+    world.server.close();
+    world.follow().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.server.reopen().unwrap();
+    world.until_complete().await;
+    world.server.close();
+    world.server.apply(service_at("a", 81)).unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let back = Instant::now();
+    world.server.reopen().unwrap();
+    world.until("the change", |said, _| said.ports == [81]).await;
+    assert!(back.elapsed() < QUICK, "{:?}", back.elapsed());
+    assert_eq!(world.said.removed, Vec::<String>::new());
+    assert_eq!(world.said.complete, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_answers_with_errors() {
+    let faults = [
+        Fault::Status { code: 500, retry_after: None },
+        Fault::Status { code: 503, retry_after: Some(1) },
+        Fault::Status { code: 429, retry_after: Some(1) },
+        Fault::Forbidden,
+        Fault::NotServed,
+    ];
+    join_all(faults.map(async |fault| {
+        let mut world = World::new(Options::default());
+        world.server.apply(service("a")).unwrap();
+        let on = || On::resource(Resource::Services).times(3);
+        let first = world.server.inject(fault.clone(), on());
+        world.follow().await;
+        world.until_complete().await;
+        assert_eq!(first.hits(), 3);
+        let second = world.server.inject(fault.clone(), on());
+        world.server.disconnect();
+        world.until("errors", |_, _| second.hits() == 3).await;
+        world.server.apply(service_at("a", 81)).unwrap();
+        world.until("the change", |said, _| said.ports == [81]).await;
+        assert_eq!(world.said.removed, Vec::<String>::new(), "{fault:?}");
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_that_is_replaced() {
+    let mut world = World::new(Options::default());
+    world.server.add_token("first");
+    let path = world.file("token", "first\n");
+    world.follow_with(&Credentials::TokenFile(path)).await;
+    world.until_complete().await;
+    world.server.add_token("second");
+    world.file("token", "second\n");
+    world.server.remove_token("first");
+    world.server.clear_requests();
+    world.server.disconnect();
+    world.catch_up().await;
+    for request in world.server.requests() {
+        assert_eq!(request.authorization, Authorization::Token("second".to_owned()));
+        assert_eq!(request.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_until_it_is_replaced() {
+    let mut world = World::new(Options::default());
+    let path = world.file("token", "expired");
+    world.follow_with(&Credentials::TokenFile(path)).await;
+    world
+        .until("refusals", |_, server| {
+            server.requests().iter().filter(|request| request.status == 401).count() >= 6
+        })
+        .await;
+    world.file("token", TOKEN);
+    world.until_complete().await;
+}
+
+#[tokio::test]
+async fn a_client_certificate() {
+    let mut world = World::new(Options::default());
+    let certificate = world.server.client_certificate("system:kube-proxy").unwrap();
+    world.follow_with(&Credentials::Certificate(certificate)).await;
+    world.until_complete().await;
+    for request in world.server.requests() {
+        let expected = Authorization::Certificate("system:kube-proxy".to_owned());
+        assert_eq!(request.authorization, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_a_program_prints() {
+    let mut world = World::new(Options::default());
+    let user = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "echo",
+        "args": [format!(
+            r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{TOKEN}"}}}}"#
+        )],
+        "interactiveMode": "Never",
+    }});
+    world.follow_with(&Credentials::User(user)).await;
+    world.until_complete().await;
+}

@@ -1,0 +1,206 @@
+//! A server, the source that follows it, and what the source has said.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use apiserver::{Credentials, Options, Request, Resource, Server, Verb};
+use kube_ipvs::source::SourceEvent;
+use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, client};
+use plan::event::Event;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Longer than anything takes that goes well, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+pub(crate) const NODE: &str = "node-1";
+pub(crate) const TOKEN: &str = "good";
+
+/// What the source has said so far.
+#[derive(Default)]
+pub(crate) struct Said {
+    /// What is in force, as "Service default/a", and how often it was applied.
+    pub(crate) applied: BTreeMap<String, usize>,
+    /// What was removed, in order.
+    pub(crate) removed: Vec<String>,
+    pub(crate) complaints: Vec<String>,
+    pub(crate) leaving: Vec<bool>,
+    pub(crate) triggered: usize,
+    pub(crate) complete: usize,
+    /// The last Service that was applied: its ports.
+    pub(crate) ports: Vec<u16>,
+}
+
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) said: Said,
+    directory: tempfile::TempDir,
+    source: Option<(Receiver<SourceEvent>, JoinHandle<()>)>,
+}
+
+impl World {
+    /// A server, and nobody who follows it yet.
+    pub(crate) fn new(options: Options) -> Self {
+        let server = Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        Self { server, said: Said::default(), directory, source: None }
+    }
+
+    /// Follows the server with a token.
+    pub(crate) async fn follow(&mut self) {
+        self.follow_with(&Credentials::Token(TOKEN.to_owned())).await;
+    }
+
+    pub(crate) async fn follow_with(&mut self, credentials: &Credentials) {
+        let kubeconfig = self.file("kubeconfig", &self.server.kubeconfig(credentials));
+        let options = ClientOptions {
+            kubeconfig: Some(kubeconfig),
+            master: None,
+            qps: -1.0,
+            burst: 0,
+            user_agent: "kube-ipvs/test".to_owned(),
+        };
+        let client = client(&options).await.unwrap();
+        let (sink, events) = channel(16);
+        let source = tokio::spawn(Kubernetes::new(client, NODE).run(sink));
+        self.source = Some((events, source));
+    }
+
+    /// Nobody listens any more. The source has ended when this returns.
+    pub(crate) async fn stop(&mut self) {
+        let (events, source) = self.source.take().unwrap();
+        drop(events);
+        timeout(PATIENCE, source).await.expect("the source does not end").unwrap();
+    }
+
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Listens until something is so.
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Said, &Server) -> bool) {
+        let (events, _) = self.source.as_mut().unwrap();
+        let heard = timeout(PATIENCE, async {
+            while !wanted(&self.said, &self.server) {
+                // What the server counts changes without a word from the source.
+                if let Ok(event) = timeout(Duration::from_millis(20), events.recv()).await {
+                    self.said.hear(event.expect("the source has ended"));
+                }
+            }
+        });
+        let Err(_) = heard.await else { return };
+        let said = &self.said;
+        panic!(
+            "not within {PATIENCE:?}: {what}; in force {:?}, removed {:?}, complaints {:?}, {} \
+             requests, the last {:?}",
+            said.applied.keys().take(20).collect::<Vec<_>>(),
+            said.removed.iter().take(20).collect::<Vec<_>>(),
+            said.complaints,
+            self.server.requests().len(),
+            self.server.requests().last(),
+        );
+    }
+
+    pub(crate) async fn until_complete(&mut self) {
+        self.until("everything is listed", |said, _| said.complete > 0).await;
+    }
+
+    /// Listens until this is in force.
+    pub(crate) async fn until_applied(&mut self, name: &str) {
+        self.until(name, |said, _| said.applied.contains_key(name)).await;
+    }
+
+    /// Listens until everything that has happened so far to Services has been heard.
+    pub(crate) async fn catch_up(&mut self) {
+        static MARKS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let mark = MARKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.server.apply(service(&format!("mark-{mark}"))).unwrap();
+        self.until_applied(&format!("Service default/mark-{mark}")).await;
+    }
+
+    /// Deletes a Service.
+    pub(crate) fn delete(&self, name: &str) {
+        assert!(self.server.delete(Resource::Services, "default", name), "{name}");
+    }
+
+    /// The requests for Services.
+    pub(crate) fn requests(&self, verb: Verb) -> Vec<Request> {
+        let mut requests = self.server.requests();
+        requests
+            .retain(|request| request.resource == Some(Resource::Services) && request.verb == verb);
+        requests
+    }
+}
+
+impl Said {
+    fn hear(&mut self, event: SourceEvent) {
+        match event {
+            SourceEvent::Change(Event::ServiceApplied(service)) => {
+                self.ports = service.ports.iter().map(|port| port.port.get()).collect();
+                *self.applied.entry(format!("Service {}", service.name)).or_default() += 1;
+            }
+            SourceEvent::Change(Event::SliceApplied(slice)) => {
+                *self.applied.entry(format!("EndpointSlice {}", slice.name)).or_default() += 1;
+            }
+            SourceEvent::Change(Event::NodeApplied(_)) => {
+                *self.applied.entry("Node".to_owned()).or_default() += 1;
+            }
+            SourceEvent::Change(Event::ServiceRemoved(name)) => {
+                self.remove(format!("Service {name}"));
+            }
+            SourceEvent::Change(Event::SliceRemoved(name)) => {
+                self.remove(format!("EndpointSlice {name}"));
+            }
+            SourceEvent::Change(Event::LocalAddresses(_)) => panic!("not a source's to say"),
+            SourceEvent::Triggered(..) => self.triggered += 1,
+            SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
+            SourceEvent::Complete => self.complete += 1,
+            SourceEvent::Complaint(complaint) => self.complaints.push(complaint.to_string()),
+        }
+    }
+
+    fn remove(&mut self, name: String) {
+        assert!(self.applied.remove(&name).is_some(), "{name} was not in force");
+        self.removed.push(name);
+    }
+}
+
+pub(crate) fn service(name: &str) -> Value {
+    service_at(name, 80)
+}
+
+pub(crate) fn service_at(name: &str, port: u16) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "type": "ClusterIP",
+            "ports": [{"port": port, "protocol": "TCP"}],
+        },
+    })
+}
+
+pub(crate) fn slice(name: &str) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": name, "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "a"},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
+    })
+}
+
+pub(crate) fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]},
+    })
+}
