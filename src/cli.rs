@@ -287,10 +287,6 @@ pub struct Arguments {
           default_missing_value = "true")]
     pub version: Option<String>,
 
-    /// What is not a flag. There is nothing that could be meant by it.
-    #[arg(hide = true)]
-    pub rest: Vec<String>,
-
     /// The flags that were given, by name, with their values as they were written.
     #[arg(skip)]
     pub given: Vec<(String, String)>,
@@ -324,11 +320,6 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
     let mut arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Answer::from(&error))?;
     arguments.given = given(&matches);
-    if !arguments.rest.is_empty() {
-        let rest = arguments.rest.join(" ");
-        let problem = format!("\"kube-ipvs\" does not take any arguments, got [{rest}]");
-        return Err(Answer::Wrong(format!("Error: {problem}\n")));
-    }
     arguments.answer_version()?;
     Ok(arguments)
 }
@@ -462,7 +453,7 @@ fn given(matches: &ArgMatches) -> Vec<(String, String)> {
         values.map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",")
     };
     // The derived group that all arguments are in has an id too, and no name.
-    let is_flag = |id: &&clap::Id| id.as_str() != "Arguments" && id.as_str() != "rest";
+    let is_flag = |id: &&clap::Id| id.as_str() != "Arguments";
     let ids = matches.ids().filter(is_flag).filter(on_the_command_line);
     ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
 }

@@ -30,7 +30,7 @@ fn booleans_are_as_in_go() {
     assert_eq!(read(&[]).unwrap().masquerade_all, None);
     assert!(wrong(&["--masquerade-all=maybe"]).contains("neither true nor false"));
     // A boolean's value needs the equals sign, as in Go; without it, it is an argument.
-    assert!(wrong(&["--masquerade-all", "false"]).contains("does not take any arguments"));
+    assert!(wrong(&["--masquerade-all", "false"]).contains("unexpected argument 'false'"));
 }
 
 #[test]
@@ -68,7 +68,8 @@ fn values_may_be_anything() {
 fn what_is_wrong_is_said_and_ends_in_failure() {
     for (words, problem) in [
         (&["--no-such-flag"][..], "--no-such-flag"),
-        (&["what", "else"], "\"kube-ipvs\" does not take any arguments, got [what else]"),
+        (&["what", "else"], "unexpected argument 'what'"),
+        (&["--ipvs-shceduler=rr"], "--ipvs-scheduler"),
         (&["--bind-address=host"], "\"host\" is not a valid IP address"),
         (&["--healthz-bind-address=host:1"], "neither an IP address nor IP:port"),
         (&["--ipvs-sync-period=30"], "missing unit in duration"),

@@ -26,6 +26,7 @@ pub mod validate;
 pub mod warnings;
 pub mod watch;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Arguments;
@@ -63,8 +64,13 @@ pub enum ConfigurationError {
     #[error("failed complete: {0}")]
     Complete(String),
     /// It cannot be so.
-    #[error("failed validate: {}", listed(.0))]
-    Validate(Vec<Violation>),
+    #[error("failed validate: {}{}", listed(.violations), noted(.notes))]
+    Validate {
+        /// Why not.
+        violations: Vec<Violation>,
+        /// What was written and does not count, which may be the reason.
+        notes: Vec<String>,
+    },
 }
 
 /// The largest file that is read.
@@ -99,11 +105,6 @@ impl Configuration {
             }
             document.hostname_override = name;
         }
-        if !document.logging.vmodule.is_empty() {
-            notes.push(
-                "logging.vmodule has no effect: it names source files of kube-proxy's".to_owned(),
-            );
-        }
         let action = Action::of(arguments);
         let own = own.with_defaults();
         let cidrs = cluster_cidrs(arguments, &document);
@@ -114,7 +115,12 @@ impl Configuration {
         }
         violations.extend(validate::validate_own(&own));
         if !violations.is_empty() {
-            return Err(ConfigurationError::Validate(violations));
+            return Err(ConfigurationError::Validate { violations, notes });
+        }
+        if !document.logging.vmodule.is_empty() {
+            notes.push(
+                "logging.vmodule has no effect: it names source files of kube-proxy's".to_owned(),
+            );
         }
         resolved::Merged { document: in_force(document), own, file, notes, action }
             .resolve(arguments)
@@ -209,8 +215,10 @@ fn in_force(mut document: KubeProxyConfiguration) -> KubeProxyConfiguration {
     document
 }
 
-fn listed(violations: &[Violation]) -> String {
-    let lines: Vec<String> =
-        violations.iter().map(|violation| format!("\n- {violation}")).collect();
-    lines.concat()
+fn listed(lines: &[impl fmt::Display]) -> String {
+    lines.iter().map(|line| format!("\n- {line}")).collect()
+}
+
+fn noted(notes: &[String]) -> String {
+    if notes.is_empty() { String::new() } else { format!("\nbesides:{}", listed(notes)) }
 }

@@ -46,7 +46,7 @@ pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> 
     }
     found.linux(document);
     found.mode(&document.mode);
-    found.not_below_zero("ClientConnection.Burst", "clientConnection.burst", document);
+    found.burst(document.client_connection.burst);
     found.periods(document);
     found.addresses(document);
     found.node_port_addresses(&document.node_port_addresses);
@@ -55,7 +55,42 @@ pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> 
     found.0
 }
 
+/// All that is wrong with our own document that has its defaults.
+#[must_use]
+pub fn validate_own(own: &KubeIpvsConfiguration) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut add = |field: &'static str, value: String, problem: &str| {
+        let path = format!("KubeIpvsConfiguration.{field}");
+        let problem = format!("Invalid value: {value:?}: {problem}");
+        violations.push(Violation { path, field, problem });
+    };
+    if !matches!(own.iptables_variant.as_str(), "auto" | "nft" | "legacy") {
+        let problem = "must be auto, nft or legacy";
+        add("iptablesVariant", own.iptables_variant.clone(), problem);
+    }
+    let deadline = own.drain_deadline.unwrap_or_default();
+    if deadline < GoDuration::ZERO {
+        add("drainDeadline", deadline.to_string(), NOT_NEGATIVE);
+    }
+    violations
+}
+
 struct Found(Vec<Violation>);
+
+// === impl Violation ===
+
+impl Violation {
+    /// Whether it is that the mode is another one of kube-proxy's.
+    pub(super) fn is_about_another_mode(&self) -> bool {
+        self.field == "mode" && self.problem.ends_with(OTHER_MODE)
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} [{}]", self.path, self.problem, self.field)
+    }
+}
 
 // === impl Found ===
 
@@ -162,15 +197,9 @@ impl Found {
         }
     }
 
-    fn not_below_zero(
-        &mut self,
-        path: &'static str,
-        field: &'static str,
-        document: &KubeProxyConfiguration,
-    ) {
-        let value = document.client_connection.burst;
-        if value < 0 {
-            self.invalid(path, field, value, NOT_NEGATIVE);
+    fn burst(&mut self, burst: i32) {
+        if burst < 0 {
+            self.invalid("ClientConnection.Burst", "clientConnection.burst", burst, NOT_NEGATIVE);
         }
     }
 
@@ -345,39 +374,4 @@ impl Found {
             self.invalid(path, field, verbosity, &format!("Must be <= {}", i32::MAX));
         }
     }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} [{}]", self.path, self.problem, self.field)
-    }
-}
-
-// === impl Violation ===
-
-impl Violation {
-    /// Whether it is that the mode is another one of kube-proxy's.
-    pub(super) fn is_about_another_mode(&self) -> bool {
-        self.field == "mode" && self.problem.ends_with(OTHER_MODE)
-    }
-}
-
-/// All that is wrong with our own document that has its defaults.
-#[must_use]
-pub fn validate_own(own: &KubeIpvsConfiguration) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    let mut add = |field: &'static str, value: String, problem: &str| {
-        let path = format!("KubeIpvsConfiguration.{field}");
-        let problem = format!("Invalid value: {value:?}: {problem}");
-        violations.push(Violation { path, field, problem });
-    };
-    if !matches!(own.iptables_variant.as_str(), "auto" | "nft" | "legacy") {
-        let problem = "must be auto, nft or legacy";
-        add("iptablesVariant", own.iptables_variant.clone(), problem);
-    }
-    let deadline = own.drain_deadline.unwrap_or_default();
-    if deadline < GoDuration::ZERO {
-        add("drainDeadline", deadline.to_string(), NOT_NEGATIVE);
-    }
-    violations
 }

@@ -298,3 +298,12 @@ fn everything_is_said_at_once() {
     // The networks of IPVS are only looked at in its mode, as with kube-proxy.
     assert_eq!(said.len(), 4, "{said:?}");
 }
+
+#[test]
+fn what_does_not_count_is_said_with_what_is_wrong() {
+    let said = load_file("Mode: ipvs\nmode: userspace\n", &["--ipvs-scheduler=rr"]);
+    let said = said.unwrap_err().to_string();
+    let (_, notes) = said.split_once("\nbesides:\n- ").unwrap_or_else(|| panic!("{said}"));
+    assert!(notes.contains("--ipvs-scheduler does not count"), "{notes}");
+    assert!(notes.contains("there is no such field; did you mean mode?"), "{notes}");
+}
