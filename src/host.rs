@@ -1,5 +1,8 @@
 //! Getting the host ready: modules, the probe, the kernel's switches, and the handles.
 
+mod conntrack;
+mod oom;
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -8,7 +11,7 @@ use plan::model::Family;
 use plan::settings::SchedulerName;
 use tracing::{info, warn};
 
-use crate::config::{Configuration, IpvsTimeouts};
+use crate::config::{Configuration, Conntrack, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::probe::{self, Attempts, Findings};
 use crate::kernel::rules::{Backend, Rules};
@@ -30,7 +33,11 @@ pub(crate) struct Host {
 
 /// Does everything that must be done once before planning. What is missing is said all at once.
 pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
+    oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
     let (settings, variant) = (&configuration.settings, configuration.variant);
+    // Without it iptables-nft does not even say its version, and would count as not installed. A
+    // host that has no such module says so below, if it needs it.
+    let _ = modules::load(Path::new(modules::LOADED), &["nf_tables".to_owned()]);
     let mut rules: HashMap<Family, Result<Rules, String>> = Family::BOTH
         .into_iter()
         .map(|family| {
@@ -47,7 +54,11 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let wanted = sysctl::wanted(configuration.strict_arp, sysctl::kernel_version(proc_sys));
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
-    set_switches(proc_sys, &wanted)?;
+    let mut failed = set_switches(proc_sys, &wanted);
+    failed.extend(track_connections(&configuration.conntrack));
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
     set_timeouts(configuration.ipvs_timeouts)?;
     rules.retain(|family, _| findings.families.contains(family));
     let rules: HashMap<Family, Rules> =
@@ -114,7 +125,8 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
     }
 }
 
-fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> anyhow::Result<()> {
+/// Returns what failed without which Services do not work.
+fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
     let outcome = sysctl::apply(proc_sys, wanted);
     for change in &outcome.changed {
         info!("{change}");
@@ -127,7 +139,19 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> anyhow::Result<()
             warn!("{failed}");
         }
     }
-    if required.is_empty() { Ok(()) } else { bail!("{}", required.join("\n")) }
+    required
+}
+
+/// Returns what failed.
+fn track_connections(chosen: &Conntrack) -> Vec<String> {
+    let outcome = conntrack::set(&conntrack::Root::default(), chosen);
+    for change in &outcome.changed {
+        info!("{change}");
+    }
+    for tolerated in &outcome.tolerated {
+        warn!("{tolerated}");
+    }
+    outcome.failed
 }
 
 fn set_timeouts(wanted: IpvsTimeouts) -> anyhow::Result<()> {

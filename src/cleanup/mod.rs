@@ -205,7 +205,7 @@ impl Outcome {
             match rules.restore(input) {
                 Ok(()) => self.removed.push(format!("{which} in {removal}")),
                 Err(error) => {
-                    self.failures.push(format!("the {which} in {} stay: {error}", removal.table))
+                    self.failures.push(format!("the {which} in {} stay: {error}", removal.table));
                 }
             }
         }

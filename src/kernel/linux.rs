@@ -454,7 +454,7 @@ const fn rules_class(cause: Cause) -> RefusalClass {
         Cause::Busy => RefusalClass::Exhausted,
         Cause::NotPermitted => RefusalClass::NotPermitted,
         Cause::NoTable | Cause::NoExtension | Cause::NotInstalled => RefusalClass::NotSupported,
-        Cause::NoSet | Cause::ForeignRules | Cause::Other => RefusalClass::Other,
+        Cause::NoLock | Cause::NoSet | Cause::ForeignRules | Cause::Other => RefusalClass::Other,
     }
 }
 

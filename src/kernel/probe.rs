@@ -22,6 +22,8 @@ pub use facts::{Attempts, Root, gather};
 pub struct Facts {
     /// Whether the process has `CAP_NET_ADMIN`; none: that could not be read.
     pub net_admin: Option<bool>,
+    /// Whether the process has `CAP_NET_RAW`; none: that could not be read.
+    pub net_raw: Option<bool>,
     /// Whether the kernel has IPVS.
     pub ipvs: Result<(), String>,
     /// The scheduler.
@@ -82,6 +84,7 @@ pub struct Finding {
 pub fn judge(facts: &Facts) -> Findings {
     let mut problems = Vec::new();
     problems.extend(net_admin(facts));
+    problems.extend(net_raw(facts));
     problems.extend(ipvs(facts));
     problems.extend(scheduler(facts));
     if let Err(why) = &facts.ipset {
@@ -104,6 +107,20 @@ pub fn judge(facts: &Facts) -> Findings {
     // Stable: otherwise in the order in which they are mended best.
     problems.sort_by_key(|problem| !problem.fatal);
     Findings { families, problems }
+}
+
+/// iptables asks for a set's number over a raw socket (extensions/libxt_set.h, `get_version`), and
+/// iptables-legacy for everything (libiptc/libiptc.c). Listing a chain of nf_tables does not show
+/// that.
+fn net_raw(facts: &Facts) -> Option<Finding> {
+    (facts.net_raw == Some(false)).then(|| {
+        Finding::fatal(
+            "the capability CAP_NET_RAW is missing, without which iptables writes no rule that \
+             looks into a set",
+            "it is not among the effective capabilities in /proc/thread-self/status",
+            "add NET_RAW under securityContext.capabilities.add, or run the container privileged",
+        )
+    })
 }
 
 fn net_admin(facts: &Facts) -> Option<Finding> {

@@ -209,6 +209,13 @@ impl fmt::Display for SysctlError {
             io::ErrorKind::NotFound if sysctl.path.starts_with("net/ipv4/vs/") => f.write_str(
                 "The kernel has it only with IPVS: load the module on the host (modprobe ip_vs)",
             ),
+            _ if sysctl.path.starts_with("net/netfilter/nf_conntrack") && found.is_none() => {
+                write!(
+                    f,
+                    "The kernel has it only with connection tracking: load the module on the host \
+                     (modprobe nf_conntrack), then set it there (sysctl -w {sysctl})"
+                )
+            }
             _ => write!(f, "Set it on the host (sysctl -w {sysctl})"),
         }
     }

@@ -55,11 +55,12 @@ struct Suite {
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite { package: "ipvs-rs", tests: Tests::Program("kernel"), tier: Tier::Kernel },
     Suite { package: "ipset-netlink", tests: Tests::Program("kernel"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs", tests: Tests::Inside("kernel::rules"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs", tests: Tests::Program("bare"), tier: Tier::Kernel },
+    Suite { package: "kube-ipvs", tests: Tests::Program("cleanup"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs-bed", tests: Tests::Program("plain"), tier: Tier::Bed },
     Suite { package: "kube-ipvs", tests: Tests::Program("bed"), tier: Tier::Bed },
 ];

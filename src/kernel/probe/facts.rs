@@ -10,6 +10,11 @@ use plan::settings::SchedulerName;
 use super::super::sysctl;
 use super::{Facts, Ipv6};
 
+/// include/uapi/linux/capability.h
+pub(super) const CAP_NET_ADMIN: u32 = 12;
+/// include/uapi/linux/capability.h
+const CAP_NET_RAW: u32 = 13;
+
 /// What only those can try who own a handle to that part of the kernel. Each answers in words.
 pub struct Attempts<'a> {
     /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
@@ -43,7 +48,8 @@ pub fn gather(
     let has_ipvs = ipvs.is_ok();
     let ipv6 = root.ipv6();
     Facts {
-        net_admin: root.net_admin(),
+        net_admin: root.has_capability(CAP_NET_ADMIN),
+        net_raw: root.has_capability(CAP_NET_RAW),
         ipvs,
         scheduler: scheduler.clone(),
         scheduler_taken: has_ipvs.then(|| (attempts.scheduler)(scheduler)),
@@ -78,14 +84,12 @@ impl Root {
         self.proc.join("sys")
     }
 
-    /// Whether `CAP_NET_ADMIN` is among the effective capabilities of this thread.
-    pub(super) fn net_admin(&self) -> Option<bool> {
-        /// include/uapi/linux/capability.h
-        const CAP_NET_ADMIN: u32 = 12;
+    /// Whether a capability is among the effective ones of this thread.
+    pub(super) fn has_capability(&self, number: u32) -> Option<bool> {
         let status = fs::read_to_string(self.proc.join("thread-self/status")).ok()?;
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
         let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
-        Some(effective >> CAP_NET_ADMIN & 1 == 1)
+        Some(effective >> number & 1 == 1)
     }
 
     pub(super) fn ipv6(&self) -> Ipv6 {

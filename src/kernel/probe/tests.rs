@@ -8,6 +8,7 @@ use super::*;
 fn mk_facts() -> Facts {
     Facts {
         net_admin: Some(true),
+        net_raw: Some(true),
         ipvs: Ok(()),
         scheduler: SchedulerName::default(),
         scheduler_taken: Some(Ok(())),
@@ -39,10 +40,11 @@ const BOTH: &[Family] = &Family::BOTH;
 const V4: &[Family] = &[Family::V4];
 const V6: &[Family] = &[Family::V6];
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     (|_| {}, BOTH, &[]),
     (|facts| facts.net_admin = None, BOTH, &[]),
     (|facts| facts.net_admin = Some(false), BOTH, &[("the capability CAP_NET_ADMIN", true)]),
+    (|facts| facts.net_raw = Some(false), BOTH, &[("the capability CAP_NET_RAW", true)]),
     (
         |facts| {
             facts.ipvs = refused();
@@ -176,9 +178,9 @@ fn the_capability_is_read_from_the_status() {
         ("no number", None),
     ] {
         let (_folder, root) = mk_proc(effective);
-        assert_eq!(root.net_admin(), expected, "{effective}");
+        assert_eq!(root.has_capability(facts::CAP_NET_ADMIN), expected, "{effective}");
     }
-    assert_eq!(Root { proc: "/nowhere".into() }.net_admin(), None);
+    assert_eq!(Root { proc: "/nowhere".into() }.has_capability(facts::CAP_NET_ADMIN), None);
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub struct Failure {
 pub enum Cause {
     /// Another program changes rules at this moment, or holds the lock for that.
     Busy,
+    /// The file with the lock cannot be opened.
+    NoLock,
     /// The process may not do it.
     NotPermitted,
     /// The kernel cannot do this table, or nf_tables at all.
@@ -86,10 +88,11 @@ pub enum Cause {
 
 /// Words by which a cause shows, those that say more first. Sources: iptables/iptables-restore.c,
 /// iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c, extensions/libxt_set.h.
-const SIGNS: [(&str, Cause); 18] = [
+const SIGNS: [(&str, Cause); 19] = [
     ("xtables lock", Cause::Busy),
     ("Resource temporarily unavailable", Cause::Busy),
     ("Device or resource busy", Cause::Busy),
+    ("can't open lock file", Cause::NoLock),
     ("Permission denied", Cause::NotPermitted),
     ("Operation not permitted", Cause::NotPermitted),
     ("you must be root", Cause::NotPermitted),
@@ -99,7 +102,7 @@ const SIGNS: [(&str, Cause); 18] = [
     ("can't initialize", Cause::NoTable),
     ("Could not fetch rule set generation id", Cause::NoTable),
     ("Failed to initialize nft", Cause::NoTable),
-    ("Can't open socket to ipset", Cause::NoSet),
+    ("Can't open socket to ipset", Cause::NotPermitted),
     ("Kernel doesn't support set", Cause::NoSet),
     ("Couldn't load", Cause::NoExtension),
     ("No chain/target/match by that name", Cause::NoExtension),
@@ -237,9 +240,13 @@ impl Cause {
                 "Another program is changing iptables rules and holds the lock \
                  (/run/xtables.lock); it is tried again"
             }
+            Self::NoLock => {
+                "iptables-legacy locks a file that must be writable, and the host's own: mount \
+                 /run/xtables.lock into the container (hostPath, type FileOrCreate)"
+            }
             Self::NotPermitted => {
-                "The capability CAP_NET_ADMIN is needed in the network namespace's user \
-                 namespace: run the container privileged or add NET_ADMIN"
+                "The capabilities CAP_NET_ADMIN and CAP_NET_RAW are needed in the network namespace's \
+                 user namespace: add NET_ADMIN and NET_RAW, or run the container privileged"
             }
             Self::NoTable => {
                 "The kernel lacks the table, or may not load it: on the host run \
@@ -300,7 +307,7 @@ mod tests {
     use super::*;
 
     /// Words as the programs print them, and the cause they show.
-    const SAID: [(&str, Cause); 14] = [
+    const SAID: [(&str, Cause); 15] = [
         (
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
             Cause::Busy,
@@ -333,7 +340,8 @@ mod tests {
              Error occurred at line: 3",
             Cause::NoSet,
         ),
-        ("iptables-restore v1.8.9 (legacy): Can't open socket to ipset.", Cause::NoSet),
+        ("iptables-restore v1.8.9 (legacy): Can't open socket to ipset.", Cause::NotPermitted),
+        ("Fatal: can't open lock file /run/xtables.lock: Read-only file system", Cause::NoLock),
         (
             "iptables-restore v1.8.9 (legacy): Couldn't load match `set':No such file or directory",
             Cause::NoExtension,

@@ -1,0 +1,196 @@
+//! The kernel's switches of connection tracking, by kube-proxy's settings.
+//!
+//! Each is read first and written only if different. kube-proxy ends when one cannot be written; so
+//! do we, but not when the table is larger than asked for already, nor in a network namespace where
+//! the table's size is not ours to set. None is put back on exit.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Conntrack;
+use crate::kernel::sysctl::{self, Sysctl, SysctlError};
+
+const MAX: &str = "net/netfilter/nf_conntrack_max";
+/// Below `/sys`: how many buckets the table has.
+const HASH_SIZE: &str = "module/nf_conntrack/parameters/hashsize";
+/// Below `/sys`: the processors in use, such as `0-3,6`. What the process itself may use can be
+/// less, by its cgroup or affinity, and does not count.
+const PROCESSORS: &str = "devices/system/cpu/online";
+/// However many processors there are, no more than this.
+const MOST: u32 = 1_048_576;
+
+/// Where the kernel shows itself as files.
+#[derive(Debug, Clone)]
+pub(crate) struct Root {
+    /// `/proc/sys`
+    pub(crate) proc_sys: PathBuf,
+    /// `/sys`
+    pub(crate) sys: PathBuf,
+}
+
+/// What was done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// What was set.
+    pub(crate) changed: Vec<String>,
+    /// What could not be set and need not be.
+    pub(crate) tolerated: Vec<String>,
+    /// What could not be set, and what to do about it.
+    pub(crate) failed: Vec<String>,
+}
+
+/// Sets what differs from what the operator chose.
+pub(crate) fn set(root: &Root, chosen: &Conntrack) -> Outcome {
+    let mut outcome = Outcome::default();
+    if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root)) {
+        set_entries(root, entries, &mut outcome);
+    }
+    let applied = sysctl::apply(&root.proc_sys, &switches(chosen));
+    outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
+    outcome.failed.extend(applied.failed.iter().map(ToString::to_string));
+    outcome
+}
+
+/// How many entries the table is to have; none: as it has.
+fn entries(max_per_core: Option<u32>, min: u32, processors: u32) -> Option<u32> {
+    let max_per_core = max_per_core.filter(|entries| *entries > 0)?;
+    let scaled = max_per_core.saturating_mul(processors);
+    let entries = if scaled > MOST { MOST } else { scaled.max(min) };
+    (entries > 0).then_some(entries)
+}
+
+/// The switches but for the table's size.
+fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
+    let sysctl = |path, value, why| Sysctl { path, value, required: true, why };
+    let mut switches = Vec::new();
+    for (path, duration, why) in [
+        (
+            "net/netfilter/nf_conntrack_tcp_timeout_established",
+            chosen.tcp_established,
+            "idle TCP connections are remembered as long as conntrack.tcpEstablishedTimeout says",
+        ),
+        (
+            "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
+            chosen.tcp_close_wait,
+            "half-closed TCP connections are remembered as long as conntrack.tcpCloseWaitTimeout \
+             says",
+        ),
+        (
+            "net/netfilter/nf_conntrack_udp_timeout",
+            chosen.udp,
+            "UDP packets without an answer are remembered as long as conntrack.udpTimeout says",
+        ),
+        (
+            "net/netfilter/nf_conntrack_udp_timeout_stream",
+            chosen.udp_stream,
+            "idle UDP conversations are remembered as long as conntrack.udpStreamTimeout says",
+        ),
+    ] {
+        if let Some(duration) = duration {
+            // In seconds. Less than one would be none at all, and every entry forgotten at once.
+            let seconds = u32::try_from(duration.as_secs().max(1)).unwrap_or(u32::MAX);
+            switches.push(sysctl(path, seconds, why));
+        }
+    }
+    if chosen.tcp_be_liberal {
+        let why = "TCP packets out of their window are not dropped (conntrack.tcpBeLiberal)";
+        switches.push(sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1, why));
+    }
+    switches
+}
+
+fn set_entries(root: &Root, entries: u32, outcome: &mut Outcome) {
+    let why = "as many connections are tracked as conntrack.maxPerCore and conntrack.min say";
+    let sysctl = Sysctl { path: MAX, value: entries, required: true, why };
+    let applied = sysctl::apply(&root.proc_sys, &[sysctl]);
+    outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
+    if let Some(error) = applied.failed.first() {
+        match tolerable(&root.proc_sys, error) {
+            Some(reason) => outcome.tolerated.push(reason),
+            None => outcome.failed.push(error.to_string()),
+        }
+        return;
+    }
+    // Four entries a bucket, as the kernel has it by default (net/netfilter/nf_conntrack_core.c,
+    // `nf_conntrack_init_start`, before Linux 5.15).
+    match enlarge(&root.sys.join(HASH_SIZE), entries / 4) {
+        Ok(None) => {}
+        Ok(Some(before)) => outcome.changed.push(format!(
+            "the connection tracking table has {} buckets (it had {before})",
+            entries / 4
+        )),
+        Err(error) => outcome.failed.push(format!(
+            "cannot make the connection tracking table have {buckets} buckets, a quarter of its \
+             {entries} entries: {error}. Set it on the host (echo {buckets} > /sys/{HASH_SIZE}), \
+             mount /sys writable, or leave the table as it is (conntrack.maxPerCore: 0)",
+            buckets = entries / 4
+        )),
+    }
+}
+
+/// Why it is well although the table's size could not be set; none if it is not.
+fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
+    let wanted = error.sysctl.value;
+    let found = error.found.as_ref()?;
+    if found.parse::<u32>().is_ok_and(|found| found >= wanted) {
+        return Some(format!(
+            "{} stays {found}, which is more than the {wanted} asked for; it cannot be set from \
+             here: {}",
+            error.sysctl.path.replace('/', "."),
+            error.source
+        ));
+    }
+    let metadata = fs::metadata(proc_sys.join(error.sysctl.path)).ok()?;
+    // It is so in every network namespace but the first (`nf_conntrack_standalone_init_sysctl` in
+    // net/netfilter/nf_conntrack_standalone.c).
+    metadata.permissions().readonly().then(|| {
+        format!(
+            "{} stays {found}, and {wanted} was asked for: this is not the host's network \
+             namespace, and only there it can be set",
+            error.sysctl.path.replace('/', ".")
+        )
+    })
+}
+
+/// Returns the value that there was, if it was too small.
+fn enlarge(path: &Path, least: u32) -> io::Result<Option<u32>> {
+    let text = fs::read_to_string(path)?;
+    let found = text.trim().parse::<u32>().map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{:?}: {error}", text.trim()))
+    })?;
+    if found >= least {
+        return Ok(None);
+    }
+    fs::write(path, least.to_string())?;
+    Ok(Some(found))
+}
+
+/// The host's processors.
+fn processors(root: &Root) -> u32 {
+    let listed = fs::read_to_string(root.sys.join(PROCESSORS)).ok();
+    listed.as_deref().and_then(count_listed).unwrap_or_else(|| {
+        std::thread::available_parallelism()
+            .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+    })
+}
+
+/// How many numbers a list such as `0-3,6` has; none if it is none.
+fn count_listed(list: &str) -> Option<u32> {
+    list.trim().split(',').try_fold(0_u32, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+// === impl Root ===
+
+impl Default for Root {
+    fn default() -> Self {
+        Self { proc_sys: PathBuf::from(sysctl::ROOT), sys: PathBuf::from("/sys") }
+    }
+}
