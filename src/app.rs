@@ -1,100 +1,285 @@
 //! The composition root: builds every part and connects them. Nothing else knows all of them.
+//!
+//! ```text
+//!   source ──▶ input ──▶ reconcile ◀──▶ kernel worker
+//!                │           │ observer
+//!                ▼           ▼
+//!             announce ◀─ observe ──▶ serve
+//! ```
 
+mod actions;
+mod input;
+pub mod logging;
+mod observe;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
 use std::future::Future;
-use std::io::IsTerminal as _;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use kube::Client;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-use tracing::{error, info, warn};
-use tracing_subscriber::EnvFilter;
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
 
-use crate::config::Configuration;
+use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding, Severity};
+use crate::cleanup;
+use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
 use crate::kernel::address_monitor;
+use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
-use crate::reconcile::{Input, Reconciler};
+use crate::reconcile::{Reconciler, Status};
+use crate::serve::listen::{self, ListenError};
+use crate::serve::pages::Pages;
+use crate::serve::service_health::ListenFailure;
+use crate::serve::{self, Servers};
 use crate::source::SourceEvent;
+use crate::source::kubernetes::{self, ClientOptions, Kubernetes};
 use crate::source::manifests::Manifests;
+use input::{Inlet, Unchecked};
+use logging::Verbosity;
+use observe::Observers;
 
 /// What waits between the source and the event loop. More than that and the source waits.
 const QUEUE: usize = 1_024;
 
-/// Sends log lines to standard error. `RUST_LOG` decides, if it is set.
-pub fn start_logging(verbosity: u32) {
-    let level = match verbosity {
-        0..=3 => "info",
-        4..=6 => "debug",
-        _ => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+/// What is still running in the background when the program ends may take this long.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
+/// and audit logs know.
+const CONTROLLER: &str = "kube-proxy";
+
+/// Where Services come from.
+enum Source {
+    Manifests(Manifests),
+    Kubernetes(Client, Kubernetes),
 }
 
-/// Runs until SIGTERM or SIGINT. The kernel's state stays: traffic goes on without us.
+/// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
+/// state stays then: traffic goes on without us.
 ///
 /// # Errors
-/// When the host lacks something, or the folder of manifests
-/// cannot be read: in words, with what to do.
-pub fn run(configuration: Configuration) -> anyhow::Result<()> {
-    info!(version = configuration.reported_version, "kube-ipvs starts");
+/// When the host lacks something, the source cannot be reached at all, or something ends that must
+/// not: in words, with what to do.
+pub fn run(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result<()> {
     for note in &configuration.notes {
         warn!("{note}");
     }
-    let manifests = configuration.manifests.as_deref();
-    let manifests = manifests.context("--manifests: a folder of manifests is the only source")?;
-    let manifests = Manifests::new(manifests, configuration.settings.node_name.as_ref())?;
-    let Host { families, random_fully, linux } = host::prepare(&configuration)?;
-    let settings = Settings { families, random_fully, ..configuration.settings };
+    match &configuration.action {
+        Action::Run => {}
+        Action::InitOnly => return actions::init_only(&configuration),
+        Action::Cleanup => return actions::clean_up(&configuration),
+        Action::WriteConfig(path) => return actions::write_configuration(&configuration, path),
+    }
+    info!(version = configuration.reported_version, "kube-ipvs starts");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the event loop")?;
-    runtime.block_on(async {
-        let shutdown = shutdown()?;
-        let addresses = match address_monitor::start() {
-            Ok(changes) => Some(changes),
-            Err(error) => {
-                warn!("cannot watch the node's addresses: {error}; they are read periodically");
-                None
-            }
+    let ended = runtime.block_on(balance(configuration, verbosity));
+    runtime.shutdown_timeout(FAREWELL);
+    ended
+}
+
+async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result<()> {
+    let shutdown = shutdown()?;
+    let changed = changed(configuration.file.clone());
+    let source = Source::open(&configuration).await?;
+    let Host { families, random_fully, backend, linux } = host::prepare(&configuration)?;
+    let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
+    let settings = Settings { families, random_fully, ..configuration.settings.clone() };
+
+    let (failures, failed) = mpsc::channel(QUEUE);
+    let servers = Servers::new(serving(&configuration, &settings, verbosity)?, failures)?;
+    let announcer = source.announcer(&settings.node_name);
+    let observers = Observers::new([
+        Box::new(servers.observer()),
+        Box::new(observe::Announcing::new(announcer.clone())),
+    ]);
+    let health = servers.health();
+    let kernel = KernelHandle::start(linux).context("start the kernel worker")?;
+    let planner = Planner::new(settings);
+    let reconciler =
+        Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(observers));
+    let status = reconciler.status();
+    let (events, inbox) = mpsc::channel(QUEUE);
+    let (inputs, outbox) = mpsc::channel(QUEUE);
+    let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
+
+    announcer.announce(starting());
+    if configuration.cleanup_other_modes {
+        tokio::spawn(move_over(status, backend));
+    }
+    tokio::spawn(report_failures(failed, announcer.clone()));
+    tokio::spawn(source.run(events));
+    tokio::select! {
+        biased;
+        ended = reconciler.run(outbox, watch_addresses(), shutdown) => {
+            ended?;
+            info!("kube-ipvs ends; the kernel's state stays as it is");
+            Ok(())
+        }
+        ended = inlet.run(inbox) => {
+            ended?;
+            bail!("the source of Services has ended, which is a bug; please report the log above")
+        }
+        ended = servers.run() => give_up(ended, &announcer).await,
+        reason = changed => bail!("{reason}"),
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    async fn open(configuration: &Configuration) -> anyhow::Result<Self> {
+        let node_name = &configuration.settings.node_name;
+        if let Some(folder) = &configuration.manifests {
+            return Ok(Self::Manifests(Manifests::new(folder, node_name.as_ref())?));
+        }
+        let server = &configuration.api_server;
+        let options = ClientOptions {
+            kubeconfig: server.kubeconfig.clone(),
+            master: server.url.clone(),
+            qps: server.qps,
+            burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
+            user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
         };
-        let kernel = KernelHandle::start(linux).context("start the kernel worker")?;
-        let (events, inbox) = mpsc::channel(QUEUE);
-        let (inputs, outbox) = mpsc::channel(QUEUE);
-        tokio::spawn(manifests.run(events));
-        tokio::spawn(forward(inbox, inputs));
-        let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
-        reconciler.run(outbox, addresses, shutdown).await?;
-        info!("kube-ipvs ends; the kernel's state stays as it is");
-        Ok(())
+        let client = kubernetes::client(&options).await?;
+        let source = Kubernetes::new(client.clone(), node_name.as_ref());
+        Ok(Self::Kubernetes(client, source))
+    }
+
+    /// Announces on objects what is to be said of them, where there are objects.
+    fn announcer(&self, node_name: &str) -> Announcer {
+        match self {
+            Self::Manifests(_) => Announcer::silent(),
+            Self::Kubernetes(client, _) => {
+                let (announcer, outlet) = Announcer::new();
+                let identity = Identity {
+                    controller: CONTROLLER,
+                    node_name: node_name.to_owned(),
+                    host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                };
+                tokio::spawn(announce::publish(client.clone(), identity, outlet));
+                announcer
+            }
+        }
+    }
+
+    async fn run(self, events: mpsc::Sender<SourceEvent>) {
+        match self {
+            Self::Manifests(manifests) => manifests.run(events).await,
+            Self::Kubernetes(_, kubernetes) => kubernetes.run(events).await,
+        }
+    }
+}
+
+// === what is served ===
+
+fn serving(
+    configuration: &Configuration,
+    settings: &Settings,
+    verbosity: Verbosity,
+) -> anyhow::Result<serve::Options> {
+    let flags = configuration.flags.iter();
+    let served = configuration.served;
+    Ok(serve::Options {
+        families: settings.families.clone(),
+        sync_period: configuration.pace.sync_period,
+        health_address: served.healthz,
+        metrics_address: Some(served.metrics),
+        hard_fail: served.hard_fail,
+        node_port_addresses: settings.node_port_addresses.clone(),
+        pages: Pages {
+            configz: configuration.to_configz().context("write the configuration as JSON")?,
+            flags: flags.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            profiling: served.profiling.then(|| verbosity.into_setter()),
+            flagz: configuration.gates.is_enabled(gates::FLAGZ),
+            statusz: configuration.gates.is_enabled(gates::STATUSZ),
+        },
     })
 }
 
-/// From the source's words to the event loop's. What is wrong with the input is said here.
-async fn forward(mut events: mpsc::Receiver<SourceEvent>, inputs: mpsc::Sender<Input>) {
-    while let Some(event) = events.recv().await {
-        let input = match event {
-            SourceEvent::Change(event) => Input::Change(event),
-            SourceEvent::Triggered(family, at) => Input::Triggered(family, at),
-            SourceEvent::NodeLeaving(_) => continue,
-            SourceEvent::Complete => Input::Complete,
-            SourceEvent::Complaint(complaint) => {
-                warn!("{complaint}");
-                continue;
-            }
-        };
-        if inputs.send(input).await.is_err() {
-            return;
+/// An address that must be listened on cannot be.
+async fn give_up(
+    ended: Result<Infallible, ListenError>,
+    announcer: &Announcer,
+) -> anyhow::Result<()> {
+    let Err(error) = ended;
+    announcer.announce(Announcement {
+        regarding: Regarding::Node,
+        severity: Severity::Warning,
+        reason: match error.server {
+            listen::Server::Health => "FailedToStartProxierHealthcheck",
+            listen::Server::Metrics => "FailedToStartMetricServer",
+        },
+        action: "StartKubeProxy",
+        note: error.to_string(),
+        extent: Extent::ThisNode,
+    });
+    // It is the last word; the Event gets a moment.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Err(error.into())
+}
+
+async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, announcer: Announcer) {
+    while let Some(failure) = failures.recv().await {
+        announcer.announce(Announcement {
+            regarding: Regarding::Service(failure.service.clone()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note: failure.to_string(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+fn starting() -> Announcement {
+    Announcement {
+        regarding: Regarding::Node,
+        severity: Severity::Normal,
+        reason: "Starting",
+        action: "StartKubeProxy",
+        note: String::new(),
+        extent: Extent::ThisNode,
+    }
+}
+
+// === the rest of a start ===
+
+/// Removes what kube-proxy's other modes left, once our own state carries the traffic.
+async fn move_over(mut status: watch::Receiver<Status>, backend: Backend) {
+    let carries = status.wait_for(|status| status.in_sync_once && status.owed == 0).await.is_ok();
+    if carries {
+        // It runs programs, which takes its time.
+        let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(backend).log());
+        if removing.await.is_err() {
+            warn!("removing what kube-proxy's other modes left was cut short");
         }
     }
-    error!("the source has ended");
+}
+
+fn watch_addresses() -> Option<address_monitor::Changes> {
+    address_monitor::start()
+        .inspect_err(|error| {
+            warn!("cannot watch the node's addresses: {error}; they are read periodically");
+        })
+        .ok()
+}
+
+/// Ready when the configuration file says something else than it did; a supervisor starts us anew.
+async fn changed(file: Option<ConfigurationFile>) -> &'static str {
+    match file {
+        Some(file) => file.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Ready at the first SIGTERM or SIGINT.

@@ -27,6 +27,8 @@ pub(crate) struct Host {
     pub(crate) families: Vec<Family>,
     /// Whether masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
+    /// The kind of iptables that holds its rules.
+    pub(crate) backend: Backend,
     /// Its kernel.
     pub(crate) linux: Linux,
 }
@@ -66,6 +68,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     Ok(Host {
         families: findings.families,
         random_fully: rules.values().all(Rules::random_fully),
+        backend,
         linux: Linux::open(rules)?,
     })
 }

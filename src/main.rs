@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use kube_ipvs::config::Configuration;
+use kube_ipvs::config::{Configuration, LogFormat, Logging};
 use kube_ipvs::{app, cli};
 
 fn main() -> ExitCode {
@@ -13,13 +13,13 @@ fn main() -> ExitCode {
     let configuration = match Configuration::load(&arguments) {
         Ok(configuration) => configuration,
         Err(error) => {
-            app::start_logging(arguments.v.unwrap_or_default());
+            app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
             tracing::error!("{error}");
             return ExitCode::FAILURE;
         }
     };
-    app::start_logging(configuration.logging.verbosity);
-    match app::run(configuration) {
+    let verbosity = app::logging::start(configuration.logging);
+    match app::run(configuration, verbosity) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

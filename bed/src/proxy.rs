@@ -173,6 +173,11 @@ impl Proxy {
         Ok(Self { daemon: node.spawn(command)?, log })
     }
 
+    /// Its process number.
+    pub fn process(&mut self) -> u32 {
+        self.daemon.child().id()
+    }
+
     /// Everything that it has logged so far.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ impl Reconciler {
             }
         };
         let local = actual.local_addresses.iter().copied().collect();
-        self.planner.apply(Event::LocalAddresses(local));
+        self.take(Event::LocalAddresses(local));
         // Changes that waited are part of what is wished for, so the comparison covers them; but
         // for rules that became different after they were compared.
         let planned = self.plan().await?;

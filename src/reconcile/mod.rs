@@ -198,10 +198,7 @@ impl Reconciler {
         let mut next = Some(first);
         while let Some(input) = next {
             match input {
-                Input::Change(event) => {
-                    self.observer.arrived(&event);
-                    self.planner.apply(event);
-                }
+                Input::Change(event) => self.take(event),
                 Input::Triggered(family, at) => self.triggers.push((family, at)),
                 Input::Complete => self.complete = true,
             }
@@ -210,6 +207,11 @@ impl Reconciler {
         if self.complete && self.planner.is_dirty() {
             self.observer.waiting();
         }
+    }
+
+    fn take(&mut self, event: Event) {
+        self.observer.arrived(&event);
+        self.planner.apply(event);
     }
 
     fn next_wake(&self) -> Instant {
@@ -388,7 +390,7 @@ impl Reconciler {
     async fn reread_addresses(&mut self) -> Result<bool, WorkerGone> {
         match self.kernel.read_local_addresses().await? {
             Ok(addresses) => {
-                self.planner.apply(Event::LocalAddresses(addresses));
+                self.take(Event::LocalAddresses(addresses));
                 Ok(true)
             }
             Err(error) => {

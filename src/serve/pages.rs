@@ -40,6 +40,10 @@ pub struct Pages {
     pub flags: Vec<(String, String)>,
     /// `enableProfiling`: how to change what is logged; nothing: no pages below `/debug`.
     pub profiling: Option<SetVerbosity>,
+    /// The feature gate `ComponentFlagz`: whether there is `/flagz`.
+    pub flagz: bool,
+    /// The feature gate `ComponentStatusz`: whether there is `/statusz`.
+    pub statusz: bool,
 }
 
 struct Shown {
@@ -66,6 +70,7 @@ impl fmt::Debug for Pages {
 pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     pages.flags.sort();
     let profiling = pages.profiling.is_some();
+    let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
     let shown = Arc::new(Shown { pages, metrics: Arc::clone(metrics), started });
     let mut router = Router::new()
@@ -74,9 +79,13 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
         .route("/healthz", any(healthz_page))
         .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
         .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
-        .route("/configz", any(|State(shown): Shared| async move { json(&shown.pages.configz) }))
-        .route("/flagz", get(flagz_page))
-        .route("/statusz", get(statusz_page));
+        .route("/configz", any(|State(shown): Shared| async move { json(&shown.pages.configz) }));
+    if flagz {
+        router = router.route("/flagz", get(flagz_page));
+    }
+    if statusz {
+        router = router.route("/statusz", get(statusz_page));
+    }
     if profiling {
         let no_profiler = || async { (StatusCode::NOT_IMPLEMENTED, text(NO_PROFILER.to_owned())) };
         router = router

@@ -67,6 +67,8 @@ fn options() -> Options {
             configz: json!({"kubeproxy.config.k8s.io": {"kind": "KubeProxyConfiguration"}}),
             flags: vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/c".to_owned())],
             profiling: None,
+            flagz: true,
+            statusz: true,
         },
     }
 }

@@ -6,6 +6,7 @@
 #![cfg(test)]
 
 mod affinity;
+mod api;
 mod balance;
 mod drain;
 mod fixture;

@@ -81,12 +81,9 @@ pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
 }
 
 /// Builds the measurement that needs a real kernel.
-pub(crate) fn bench_program() -> Result<PathBuf> {
+pub(crate) fn bench_program(name: &str) -> Result<PathBuf> {
     let features = "kube-ipvs/kernel-tests";
-    program(
-        &["build", "--package", "kube-ipvs", "--features", features, "--bench", "at_scale"],
-        "at_scale",
-    )
+    program(&["build", "--package", "kube-ipvs", "--features", features, "--bench", name], name)
 }
 
 /// Builds tests that need a real kernel.

@@ -1,0 +1,41 @@
+//! What is done once, instead of balancing.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use tracing::info;
+
+use crate::cleanup;
+use crate::config::Configuration;
+use crate::host;
+
+/// Gets the host ready: what needs more privileges than balancing does.
+pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
+    host::prepare(configuration)?;
+    info!("the host is ready; nothing else was to be done (--init-only)");
+    Ok(())
+}
+
+/// Removes everything that kube-proxy or we have in the kernel.
+pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
+    let outcome = cleanup::all(&configuration.settings.exclude);
+    outcome.log();
+    if !outcome.is_complete() {
+        bail!("encountered an error while tearing down rules; the lines above say what is left");
+    }
+    if outcome.removed.is_empty() {
+        info!("nothing to remove");
+    }
+    Ok(())
+}
+
+/// Writes the configuration in force to a file.
+pub(super) fn write_configuration(
+    configuration: &Configuration,
+    path: &Path,
+) -> anyhow::Result<()> {
+    let text = configuration.to_yaml().context("write the configuration as YAML")?;
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    info!("Wrote configuration to {}", path.display());
+    Ok(())
+}

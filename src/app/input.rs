@@ -1,0 +1,120 @@
+//! From the source's words to the event loop's.
+
+use plan::event::Event;
+use plan::model::{Family, Node, ObjectName};
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use crate::announce::{Announcement, Announcer, Extent, Regarding, Severity};
+use crate::config::Configuration;
+use crate::config::warnings::{Mismatch, Situation};
+use crate::reconcile::Input;
+use crate::serve::health::SharedHealth;
+use crate::source::{Complaint, SourceEvent, Subject};
+
+/// Passes on what the source delivers: changes to the loop, complaints to their readers, whether
+/// the node is leaving to those who ask for its health.
+pub(super) struct Inlet {
+    inputs: mpsc::Sender<Input>,
+    announcer: Announcer,
+    health: SharedHealth,
+    /// Until the Node has been seen.
+    unchecked: Option<Unchecked>,
+}
+
+/// What is to be compared with the Node.
+pub(super) struct Unchecked {
+    pub(super) configuration: Configuration,
+    /// The families that the host can do.
+    pub(super) families: Vec<Family>,
+}
+
+// === impl Inlet ===
+
+impl Inlet {
+    pub(super) fn new(
+        inputs: mpsc::Sender<Input>,
+        announcer: Announcer,
+        health: SharedHealth,
+        unchecked: Unchecked,
+    ) -> Self {
+        Self { inputs, announcer, health, unchecked: Some(unchecked) }
+    }
+
+    /// Ends when the source has ended.
+    ///
+    /// # Errors
+    /// When the configuration can only do harm on a node like this one.
+    pub(super) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<SourceEvent>,
+    ) -> Result<(), Mismatch> {
+        while let Some(event) = events.recv().await {
+            let input = match event {
+                SourceEvent::Change(event) => {
+                    if let Event::NodeApplied(node) = &event
+                        && let Some(unchecked) = self.unchecked.take()
+                    {
+                        unchecked.check(node)?;
+                    }
+                    Input::Change(event)
+                }
+                SourceEvent::Triggered(family, at) => Input::Triggered(family, at),
+                SourceEvent::Complete => Input::Complete,
+                SourceEvent::NodeLeaving(leaving) => {
+                    self.health.node_leaving(leaving);
+                    continue;
+                }
+                SourceEvent::Complaint(complaint) => {
+                    warn!("{complaint}");
+                    if let Some(announcement) = announcement(complaint) {
+                        self.announcer.announce(announcement);
+                    }
+                    continue;
+                }
+            };
+            if self.inputs.send(input).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Unchecked ===
+
+impl Unchecked {
+    /// The Node is not waited for: what depends on it follows it. Only what makes no sense on this
+    /// node at all is an error.
+    fn check(&self, node: &Node) -> Result<(), Mismatch> {
+        let checked = self.configuration.check(Situation {
+            host: &self.families,
+            node_addresses: &node.addresses,
+            pod_cidrs: &node.pod_cidrs,
+        })?;
+        for warning in checked.warnings {
+            warn!("the configuration may be incomplete or incorrect: {warning}");
+        }
+        Ok(())
+    }
+}
+
+/// What is said on the object that is complained about.
+pub(super) fn announcement(complaint: Complaint) -> Option<Announcement> {
+    let Subject::Object { kind, name } = complaint.subject else { return None };
+    let (namespace, name) = name.split_once('/')?;
+    let name = ObjectName::new(namespace, name);
+    let regarding = match kind {
+        "Service" => Regarding::Service(name),
+        "EndpointSlice" => Regarding::EndpointSlice(name),
+        _ => return None,
+    };
+    Some(Announcement {
+        regarding,
+        severity: Severity::Warning,
+        reason: "NotUsable",
+        action: "ReadObject",
+        note: complaint.text,
+        extent: Extent::Cluster,
+    })
+}

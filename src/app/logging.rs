@@ -1,0 +1,65 @@
+//! Log lines, for people or for programs.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use crate::config::{LogFormat, Logging};
+use crate::serve::pages::SetVerbosity;
+
+/// What libraries say below a warning is of use only to those who look into them.
+const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube=info,kube_client=info,\
+    kube_runtime=info,tower=info,tower_http=info";
+
+/// Changes how much is logged while the program runs.
+#[derive(Debug, Clone)]
+pub struct Verbosity(reload::Handle<EnvFilter, Registry>);
+
+/// Sends log lines to standard error. The environment variable `RUST_LOG` decides, if it is set.
+pub fn start(logging: Logging) -> Verbosity {
+    let verbosity = u8::try_from(logging.verbosity).unwrap_or(u8::MAX);
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| filter(verbosity));
+    let (filter, handle) = reload::Layer::new(filter);
+    let registry = tracing_subscriber::registry().with(filter);
+    match logging.format {
+        LogFormat::Text => registry
+            .with(
+                fmt::layer()
+                    .with_writer(std::io::stderr)
+                    .with_ansi(std::io::stderr().is_terminal()),
+            )
+            .init(),
+        LogFormat::Json => registry
+            .with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr))
+            .init(),
+    }
+    Verbosity(handle)
+}
+
+/// kube-proxy's numbers: 0 to 3 tell what an operator wants to know, from 4 on every kernel change
+/// is told, from 7 on everything, from 9 on libraries too.
+fn filter(verbosity: u8) -> EnvFilter {
+    EnvFilter::new(directives(verbosity))
+}
+
+pub(super) fn directives(verbosity: u8) -> String {
+    match verbosity {
+        0..=3 => "info".to_owned(),
+        4..=6 => format!("debug,{LIBRARIES}"),
+        7..=8 => format!("trace,{LIBRARIES}"),
+        _ => "trace".to_owned(),
+    }
+}
+
+// === impl Verbosity ===
+
+impl Verbosity {
+    /// What takes a number as of `-v`.
+    pub(super) fn into_setter(self) -> SetVerbosity {
+        Box::new(move |verbosity| {
+            self.0.reload(filter(verbosity)).map_err(|error| error.to_string())
+        })
+    }
+}

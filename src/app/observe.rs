@@ -1,0 +1,81 @@
+//! Several observers of the event loop, as one.
+
+use std::time::Duration;
+
+use plan::event::Event;
+use plan::op::Op;
+use plan::planner::{Plan, Planner};
+
+use crate::announce::Announcer;
+use crate::kernel::{ReadError, Refusal};
+use crate::reconcile::observer::{Observer, Round};
+
+/// Tells each of them everything.
+#[derive(Debug)]
+pub(super) struct Observers([Box<dyn Observer>; 2]);
+
+/// Announces what is wrong with Services.
+#[derive(Debug)]
+pub(super) struct Announcing(Announcer);
+
+// === impl Observers ===
+
+impl Observers {
+    pub(super) fn new(observers: [Box<dyn Observer>; 2]) -> Self {
+        Self(observers)
+    }
+
+    fn each(&mut self, tell: impl FnMut(&mut Box<dyn Observer>)) {
+        self.0.iter_mut().for_each(tell);
+    }
+}
+
+impl Observer for Observers {
+    fn arrived(&mut self, event: &Event) {
+        self.each(|observer| observer.arrived(event));
+    }
+
+    fn waiting(&mut self) {
+        self.each(|observer| observer.waiting());
+    }
+
+    fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
+        self.each(|observer| observer.planned(plan, planner, took));
+    }
+
+    fn read(&mut self, took: Duration) {
+        self.each(|observer| observer.read(took));
+    }
+
+    fn reading_failed(&mut self, error: &ReadError) {
+        self.each(|observer| observer.reading_failed(error));
+    }
+
+    fn drifted(&mut self, mending: &[&Op]) {
+        self.each(|observer| observer.drifted(mending));
+    }
+
+    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
+        self.each(|observer| observer.written(ops, results, took));
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        self.each(|observer| observer.round_ended(round));
+    }
+}
+
+// === impl Announcing ===
+
+impl Announcing {
+    pub(super) fn new(announcer: Announcer) -> Self {
+        Self(announcer)
+    }
+}
+
+impl Observer for Announcing {
+    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+        for (service, problems) in &plan.problems {
+            self.0.problems(service, problems);
+        }
+    }
+}

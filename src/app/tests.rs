@@ -1,0 +1,29 @@
+use std::sync::Arc;
+
+use super::input::announcement;
+use super::logging::directives;
+use crate::announce::Regarding;
+use crate::source::{Complaint, Subject};
+use plan::model::ObjectName;
+use tracing_subscriber::EnvFilter;
+
+#[test]
+fn every_verbosity_is_a_filter() {
+    for verbosity in 0..=u8::MAX {
+        assert!(EnvFilter::try_new(directives(verbosity)).is_ok(), "{verbosity}");
+    }
+}
+
+#[test]
+fn a_complaint_about_an_object_is_said_on_it() {
+    let about = |kind| Complaint {
+        subject: Subject::Object { kind, name: Arc::from("ns/web") },
+        text: "spec.ports[0].port: 70000 is not a port number".into(),
+    };
+    let said = announcement(about("Service")).unwrap();
+    assert_eq!(said.regarding, Regarding::Service(ObjectName::new("ns", "web")));
+    assert!(said.note.contains("spec.ports[0]"));
+    assert_eq!(announcement(about("Node")), None);
+    let path = Complaint { subject: Subject::Path("/x".into()), text: String::new() };
+    assert_eq!(announcement(path), None);
+}

@@ -1,0 +1,388 @@
+//! A whole cluster: an API server, two nodes, each with a kube-ipvs started as a DaemonSet for
+//! kube-proxy starts it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use apiserver::{Credentials, Options, Resource, Server as ApiServer};
+use bed::{ClusterSpec, Connection, Namespace, NodeSpec, Protocol, Proxy, Question, Service};
+use serde_json::{Value, json};
+
+use crate::fixture::{Bed, TARGET, assert_shares, ip};
+
+/// What kubeadm's DaemonSet has for kube-proxy, but for the paths.
+const CONFIGURATION: &str = r#"
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: KUBECONFIG
+  qps: 0
+clusterCIDR: 10.244.0.0/16,fd00:244::/32
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: ""
+mode: ipvs
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+"#;
+
+/// Two nodes with pods, a client outside, and an API server on a host of its own.
+struct Cluster {
+    bed: Bed,
+    api: ApiServer,
+    folder: tempfile::TempDir,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    fn new() -> Self {
+        let spec =
+            ClusterSpec { nodes: vec![NodeSpec { pods: 2 }; 2], clients: 2, ..Default::default() };
+        let bed = Bed::with(&spec);
+        let host = bed.cluster.client(2).unwrap();
+        let listen = SocketAddr::from((host.ipv4, 6443));
+        let options = Options {
+            listen,
+            tokens: vec!["secret".into()],
+            managed_fields: true,
+            ..Options::default()
+        };
+        let api = host.namespace.enter(|| ApiServer::start(options)).unwrap().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        fs::write(&kubeconfig, api.kubeconfig(&Credentials::Token("secret".into()))).unwrap();
+        let configuration = CONFIGURATION.replace("KUBECONFIG", kubeconfig.to_str().unwrap());
+        fs::write(folder.path().join("config.conf"), configuration).unwrap();
+        let cluster = Self { bed, api, folder };
+        for number in [1, 2] {
+            cluster.apply(&cluster.node_object(number));
+        }
+        cluster
+    }
+
+    fn apply(&self, object: &Value) {
+        self.api.apply(object.clone()).unwrap();
+    }
+
+    fn apply_service(&self, service: &Service) {
+        for document in service.to_yaml().split("---\n") {
+            self.apply(&serde_saphyr::from_str(document).unwrap());
+        }
+    }
+
+    fn node_object(&self, number: u8) -> Value {
+        let host = self.bed.cluster.node(number).unwrap();
+        let addresses: Vec<Value> = host
+            .addresses()
+            .iter()
+            .map(|address| json!({"type": "InternalIP", "address": address}))
+            .collect();
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": host.name},
+            "spec": {"podCIDRs": [format!("10.244.{number}.0/24")]},
+            "status": {"addresses": addresses},
+        })
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.folder.path().join("config.conf")
+    }
+
+    /// Starts kube-ipvs on a node with the arguments of kubeadm's DaemonSet.
+    fn launch(&self, number: u8) -> Proxy {
+        let config = format!("--config={}", self.configuration().display());
+        let name = format!("--hostname-override=node{number}");
+        Proxy::start_with(self.namespace(number), &[&config, &name]).unwrap()
+    }
+
+    fn start(&self, number: u8) -> Proxy {
+        let mut proxy = self.launch(number);
+        proxy.wait_until_in_sync().unwrap();
+        proxy
+    }
+
+    fn namespace(&self, number: u8) -> &Namespace {
+        &self.bed.cluster.node(number).unwrap().namespace
+    }
+
+    /// Waits until both sides of the API know nothing that the other does not.
+    fn wait_for_watches(&self, count: usize) {
+        self.bed.wait_until("the watches are back", || {
+            [Resource::Services, Resource::EndpointSlices, Resource::Nodes]
+                .into_iter()
+                .all(|resource| self.api.watches(resource) >= count)
+        });
+    }
+}
+
+/// What an HTTP server answers to a request made inside a namespace: status line and all.
+fn get(from: &Namespace, address: &str, path: &str) -> anyhow::Result<String> {
+    from.enter(|| -> anyhow::Result<String> {
+        let address: SocketAddr = address.parse()?;
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    })?
+}
+
+fn status(from: &Namespace, address: &str, path: &str) -> String {
+    let answer = get(from, address, path).unwrap_or_else(|error| error.to_string());
+    answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
+}
+
+fn mk_web(bed: &Bed, pods: &[(u8, u8)]) -> Service {
+    let mut service =
+        Service::new("web", ip("10.96.0.10")).node_port(Protocol::Tcp, 80, TARGET, 30_080);
+    service.cluster.push(ip("fd00:96::10"));
+    service.pods(pods.iter().map(|(node, pod)| bed.pod(*node, *pod)))
+}
+
+#[test]
+fn every_node_follows_the_api_server_with_kube_proxys_own_arguments() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 1)]));
+    let _proxies = [cluster.start(1), cluster.start(2)];
+    let both = [("pod1-1", 2), ("pod2-1", 2)];
+    for from in [&bed.pod(1, 2).namespace, &bed.pod(2, 2).namespace, cluster.namespace(2)] {
+        for target in ["10.96.0.10", "fd00:96::10"] {
+            assert_shares(&bed.ask(from, Protocol::Tcp, (ip(target), 80), 4), &both);
+        }
+    }
+    for node in ["192.168.0.11", "192.168.0.12"] {
+        let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(node), 30_080), 4);
+        assert_shares(&tally, &both);
+    }
+    // A change reaches both.
+    cluster.apply_service(&mk_web(bed, &[(2, 2)]));
+    for from in [&bed.pod(1, 2).namespace, cluster.namespace(2)] {
+        bed.wait_until("pod2-2 alone answers", || {
+            let question = Question::tcp((ip("10.96.0.10"), 80));
+            bed::ask(from, question).is_ok_and(|answer| answer.server == "pod2-2")
+        });
+    }
+    let agent =
+        cluster.api.requests().into_iter().find(|request| request.path.contains("services"));
+    assert!(agent.is_some(), "nobody listed services");
+    // What is served beside it.
+    let node = cluster.namespace(1);
+    assert!(get(node, "127.0.0.1:10249", "/proxyMode").unwrap().ends_with("\r\n\r\nipvs"));
+    assert_eq!(status(bed.client(), "192.168.0.11:10256", "/healthz"), "200");
+    assert_eq!(status(bed.client(), "192.168.0.11:10249", "/metrics"), "refused", "local only");
+    let metrics = get(node, "127.0.0.1:10249", "/metrics").unwrap();
+    assert!(
+        metrics.contains("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn an_api_server_that_is_away_harms_nobody_and_is_followed_at_once_when_it_is_back() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1)]));
+    let proxy = cluster.start(1);
+    let target = (ip("10.96.0.10"), 80);
+    let mut connection = Connection::open(bed.client(), Question::tcp(target)).unwrap();
+    assert_eq!(connection.say().unwrap().server, "pod1-1");
+    cluster.api.close();
+    // While it is away it forgets its history, and the Service changes.
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 1)]));
+    cluster.api.compact();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 4), &[("pod1-1", 4)]);
+    // Started without an API server, it takes nothing away either.
+    proxy.stop().unwrap();
+    let mut proxy = cluster.launch(1);
+    proxy.wait_for_log("cannot follow the API server", Duration::from_secs(30)).unwrap();
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 4), &[("pod1-1", 4)]);
+    assert_eq!(connection.say().unwrap().server, "pod1-1");
+    let host = cluster.bed.cluster.client(2).unwrap();
+    host.namespace.enter(|| cluster.api.reopen()).unwrap().unwrap();
+    proxy.wait_until_in_sync().unwrap();
+    assert_shares(
+        &bed.ask(bed.client(), Protocol::Tcp, target, 4),
+        &[("pod1-1", 2), ("pod2-1", 2)],
+    );
+    // All watches cut, and their versions forgotten: listed anew, and nothing is taken away.
+    cluster.wait_for_watches(1);
+    let before = bed.virtual_servers();
+    cluster.api.compact();
+    cluster.api.disconnect();
+    cluster.wait_for_watches(1);
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 1), (2, 2)]));
+    bed.wait_until("pod2-2 is there", || bed.virtual_servers().contains("10.244.2.12:8080"));
+    assert!(before.lines().filter(|line| line.contains("8080")).count() >= 2, "{before}");
+    assert_eq!(connection.say().unwrap().server, "pod1-1");
+}
+
+#[test]
+fn a_load_balancer_is_told_which_nodes_have_endpoints() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    let mut service = mk_web(bed, &[(1, 1)]);
+    service.load_balancer = vec![ip("203.0.113.5")];
+    service.more = vec!["externalTrafficPolicy: Local".into(), "healthCheckNodePort: 31000".into()];
+    cluster.apply_service(&service);
+    let _proxies = [cluster.start(1), cluster.start(2)];
+    let check = |address: &str| status(bed.client(), address, "/");
+    bed.wait_until("node1 says yes", || check("192.168.0.11:31000") == "200");
+    bed.wait_until("node2 says no", || check("192.168.0.12:31000") == "503");
+    let answer = get(bed.client(), "192.168.0.11:31000", "/").unwrap();
+    assert!(answer.to_lowercase().contains("x-load-balancing-endpoint-weight: 1"), "{answer}");
+    // The endpoint moves, and so does the answer.
+    let mut moved = service.clone();
+    moved.endpoints = mk_web(bed, &[(2, 1)]).endpoints;
+    cluster.apply_service(&moved);
+    bed.wait_until("node2 says yes", || check("192.168.0.12:31000") == "200");
+    bed.wait_until("node1 says no", || check("192.168.0.11:31000") == "503");
+    // A node that is about to leave is told to the load balancer by the proxy's own health.
+    let mut node = cluster.node_object(2);
+    node["spec"]["taints"] =
+        json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    cluster.apply(&node);
+    bed.wait_until("node2 is leaving", || {
+        status(bed.client(), "192.168.0.12:10256", "/healthz") == "503"
+    });
+    assert_eq!(status(bed.client(), "192.168.0.12:10256", "/livez"), "200");
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_said_on_it_and_harms_no_other() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1)]));
+    let mut loopback = Service::new("wrong", ip("10.96.0.66")).port(Protocol::Tcp, 80, TARGET);
+    loopback.external = vec![ip("127.0.0.1")];
+    cluster.apply_service(&loopback.pods([bed.pod(1, 2)]));
+    let _proxies = [cluster.start(1), cluster.start(2)];
+    let target = (ip("10.96.0.66"), 80);
+    assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 2), &[("pod1-2", 2)]);
+    let about = |name: &str| {
+        let events = cluster.api.events();
+        events.into_iter().filter(|event| event["regarding"]["name"] == name).collect::<Vec<_>>()
+    };
+    // Both nodes say it, each in its time within twenty seconds; once is enough.
+    bed::eventually(Duration::from_secs(60), "an Event", || {
+        if about("wrong").is_empty() { anyhow::bail!("none yet") } else { Ok(()) }
+    })
+    .unwrap();
+    let events = about("wrong");
+    assert_eq!(events[0]["reason"], "AddressNotPossible", "{events:?}");
+    assert!(events[0]["note"].as_str().unwrap().contains("127.0.0.1"), "{events:?}");
+    assert!(events[0]["regarding"]["uid"].is_string(), "{events:?}");
+    assert!(about("web").is_empty());
+    let started = about("node1");
+    assert_eq!(started.len(), 1, "{started:?}");
+    assert_eq!(started[0]["reason"], "Starting");
+}
+
+#[test]
+fn it_ends_at_once_and_cleans_up_when_asked() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 1)]));
+    let proxy = cluster.start(1);
+    let target = (ip("10.96.0.10"), 80);
+    bed.ask(bed.client(), Protocol::Tcp, target, 2);
+    let started = std::time::Instant::now();
+    proxy.stop().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_shares(
+        &bed.ask(bed.client(), Protocol::Tcp, target, 2),
+        &[("pod1-1", 1), ("pod2-1", 1)],
+    );
+    for _ in 0..2 {
+        let config = format!("--config={}", cluster.configuration().display());
+        let cleaning = Proxy::start_with(bed.node(), &[&config, "--cleanup"]).unwrap();
+        let (status, log) = cleaning.wait_for_end().unwrap();
+        assert!(status.success(), "{log}");
+        assert!(!bed.virtual_servers().contains("10.96.0.10"), "{}", bed.virtual_servers());
+        assert!(!bed.tool("ipset", &["list", "-name"]).contains("KUBE-"));
+        assert!(!bed.rules("iptables").contains("KUBE-"), "{}", bed.rules("iptables"));
+        assert!(!bed.rules("ip6tables").contains("KUBE-"), "{}", bed.rules("ip6tables"));
+        assert!(bed.node().command("ip", &["link", "show", "kube-ipvs0"]).is_err());
+    }
+}
+
+#[test]
+fn a_configuration_that_changes_ends_it_and_the_next_start_has_it() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1)]));
+    let proxy = cluster.start(1);
+    assert!(bed.virtual_servers().contains("TCP  10.96.0.10:80 rr"), "{}", bed.virtual_servers());
+    // As the kubelet does it is another file in the same place.
+    let text = fs::read_to_string(cluster.configuration()).unwrap();
+    let beside = cluster.folder.path().join("new");
+    fs::write(&beside, text.replace("scheduler: \"\"", "scheduler: lc")).unwrap();
+    fs::rename(&beside, cluster.configuration()).unwrap();
+    let (status, log) = proxy.wait_for_end().unwrap();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("content of the proxy server's configuration file was updated"), "{log}");
+    assert!(bed.virtual_servers().contains("10.244.1.11:8080"));
+    let _proxy = cluster.start(1);
+    assert!(bed.virtual_servers().contains("TCP  10.96.0.10:80 lc"), "{}", bed.virtual_servers());
+}
