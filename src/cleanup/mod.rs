@@ -4,8 +4,8 @@
 //! none. [`other_modes`] is for a node that comes to us from kube-proxy's iptables or nftables
 //! mode: what those left behind goes once our own rules carry the traffic.
 //!
-//! What is to be removed is decided from what was read, without doing anything ([`rules`],
-//! [`state`]); this module does it. A failure does not end it: the rest is removed, and all
+//! What is to be removed is decided from what was read, without doing anything (in `rules` and
+//! `state`); this module does it. A failure does not end it: the rest is removed, and all
 //! failures are told at the end.
 
 mod rules;
