@@ -182,7 +182,8 @@ impl Inventory {
             }
             other => Some(other),
         };
-        events(complaints, event).chain(triggered).collect()
+        // Before the change, which may be written as soon as it has been delivered.
+        triggered.into_iter().chain(events(complaints, event)).collect()
     }
 
     fn apply_node(&mut self, node: &object::Node) -> Vec<SourceEvent> {

@@ -185,13 +185,13 @@ fn this_node_and_no_other() {
 fn triggers_count_once() {
     let mut inventory = inventory();
     let kind = Kind::EndpointSlice;
-    // Before the start, at it, and after it.
+    // Before the start, at it, and after it. What triggered a change is said before the change.
     let listed = [triggered("a", 900), triggered("b", 1_000), triggered("c", 1_001)];
-    assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "+n/c", "triggered 1001"]);
+    assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "triggered 1001", "+n/c"]);
     // What a watch sends has changed, in whatever order it happened.
     for seconds in [1_200, 1_100] {
         let said = inventory.said(kind, Step::Applied(triggered("a", seconds)));
-        assert_eq!(said, ["+n/a".to_owned(), format!("triggered {seconds}")]);
+        assert_eq!(said, [format!("triggered {seconds}"), "+n/a".to_owned()]);
     }
     assert_eq!(inventory.said(kind, Step::Applied(triggered("a", 999))), ["+n/a"]);
     // A new list: nothing counts again, and what happened meanwhile does, in any order.
@@ -200,7 +200,7 @@ fn triggers_count_once() {
     };
     assert_eq!(
         inventory.list(kind, listed()),
-        ["+n/a", "+n/b", "triggered 1400", "+n/c", "triggered 1300", "+n/d"]
+        ["+n/a", "triggered 1400", "+n/b", "triggered 1300", "+n/c", "+n/d"]
     );
     assert_eq!(inventory.list(kind, listed()), ["+n/a", "+n/b", "+n/c", "+n/d"]);
     // A time that lies ahead counts, and does not keep others from it.
@@ -208,7 +208,7 @@ fn triggers_count_once() {
     inventory.said(kind, Step::Applied(triggered("a", 9_999)));
     assert_eq!(inventory.said(kind, Step::ListBegins), Vec::<String>::new());
     let later = inventory.take(kind, Step::Listed(triggered("b", 5_100)), at(6_000));
-    assert_eq!(short(later.last().unwrap()), "triggered 5100");
+    assert_eq!(short(later.first().unwrap()), "triggered 5100");
     // No time at all.
     assert_eq!(inventory.said(kind, Step::Applied(slice("a", "yesterday"))), ["+n/a"]);
 }
