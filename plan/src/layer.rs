@@ -189,44 +189,6 @@ impl Layer {
         }
         input
     }
-
-    /// Input for `iptables-restore --noflush` that takes away our jumps and chains, as far as
-    /// `saved` (what `iptables-save` prints) has them. A chain that somebody else's rule still
-    /// leads into is emptied and stays, since the kernel would refuse to remove it.
-    ///
-    /// None when nothing of ours is there.
-    #[must_use]
-    pub fn removal_input(&self, saved: &str) -> Option<String> {
-        let saved = Saved::parse(saved);
-        let mut input = String::new();
-        for table in Table::BOTH {
-            let present: Vec<&Chain> = self
-                .chains
-                .iter()
-                .filter(|chain| chain.table == table && saved.has_chain(table, chain.name))
-                .collect();
-            // A jump cannot be there without the chain that it leads to.
-            if present.is_empty() {
-                continue;
-            }
-            begin(&mut input, table);
-            for chain in &present {
-                declare(&mut input, chain.name);
-            }
-            for jump in JUMPS.iter().filter(|jump| jump.table == table) {
-                for _ in 0..saved.count(jump) {
-                    line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
-                }
-            }
-            for chain in &present {
-                if !saved.is_used_by_others(self, table, chain.name) {
-                    line(&mut input, format_args!("-X {}", chain.name));
-                }
-            }
-            commit(&mut input);
-        }
-        (!input.is_empty()).then_some(input)
-    }
 }
 
 fn begin(input: &mut String, table: Table) {

@@ -131,17 +131,6 @@ impl Rules {
         }
     }
 
-    /// Removes our jumps and chains. A chain that other rules lead into is only emptied.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
-    pub fn remove(&self, layer: &Layer) -> Result<(), RulesError> {
-        match layer.removal_input(&self.read()?) {
-            Some(input) => self.restore(&input),
-            None => Ok(()),
-        }
-    }
-
     /// What `iptables-save` prints for the tables that we write.
     fn read(&self) -> Result<String, RulesError> {
         let mut saved = String::new();

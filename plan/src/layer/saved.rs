@@ -50,7 +50,7 @@ pub(super) struct Saved<'a> {
 type Meaning = Vec<Vec<String>>;
 
 pub(super) fn compare(layer: &Layer, saved: &Saved<'_>) -> Comparison {
-    let missing_jumps = JUMPS.iter().filter(|jump| saved.count(jump) == 0).copied().collect();
+    let missing_jumps = JUMPS.iter().filter(|jump| !saved.has(jump)).copied().collect();
     let differing = layer
         .chains()
         .iter()
@@ -143,41 +143,13 @@ impl<'a> Saved<'a> {
         Self { by_chain }
     }
 
-    pub(super) fn has_chain(&self, table: Table, chain: &str) -> bool {
-        self.by_chain.contains_key(&(table, chain))
-    }
-
-    /// How many times a jump is there.
-    pub(super) fn count(&self, jump: &Jump) -> usize {
+    /// Whether a jump is there, anywhere in its built-in chain.
+    pub(super) fn has(&self, jump: &Jump) -> bool {
         let wanted = meaning(&jump.rule());
         self.by_chain
             .get(&(jump.table, jump.from))
-            .map_or(0, |rules| rules.iter().filter(|rule| meaning(rule) == wanted).count())
+            .is_some_and(|rules| rules.iter().any(|rule| meaning(rule) == wanted))
     }
-
-    /// Whether a rule that is neither in one of the layer's chains nor one of its jumps leads into
-    /// a chain.
-    pub(super) fn is_used_by_others(&self, layer: &Layer, table: Table, chain: &str) -> bool {
-        let is_ours = |from: &str, rule: &str| {
-            layer.chains().iter().any(|ours| (ours.table, ours.name) == (table, from))
-                || JUMPS.iter().any(|jump| {
-                    (jump.table, jump.from) == (table, from)
-                        && meaning(&jump.rule()) == meaning(rule)
-                })
-        };
-        self.by_chain
-            .iter()
-            .filter(|((in_table, _), _)| *in_table == table)
-            .flat_map(|((_, from), rules)| rules.iter().map(move |rule| (from, rule)))
-            .any(|(from, rule)| leads_to(rule, chain) && !is_ours(from, rule))
-    }
-}
-
-fn leads_to(rule: &str, chain: &str) -> bool {
-    words(rule).windows(2).any(|pair| match pair {
-        [option, target] => (option == "-j" || option == "-g") && target == chain,
-        _ => false,
-    })
 }
 
 /// `[12:3456] -A …` is how `iptables-save --counters` begins a rule.

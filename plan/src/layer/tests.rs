@@ -412,27 +412,3 @@ fn a_difference_is_told_in_words() {
          filter: chain KUBE-IPVS-OUT-FILTER is missing"
     );
 }
-
-#[test]
-fn removal_takes_what_is_there_and_ours() {
-    let layer = mk_layer();
-    assert_eq!(layer.removal_input(""), None);
-    assert_eq!(layer.removal_input("*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"), None);
-
-    let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
-                 :CNI-X - [0:0]\n\
-                 -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-                 -A OUTPUT -j CNI-X\n\
-                 -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
-                 -A KUBE-SERVICES -j KUBE-MARK-MASQ\n\
-                 -A CNI-X -j KUBE-MARK-MASQ\n\
-                 COMMIT\n";
-    let jump = "-D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n";
-    assert_eq!(
-        layer.removal_input(saved).unwrap(),
-        format!(
-            "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n{jump}{jump}\
-             -X KUBE-SERVICES\nCOMMIT\n"
-        )
-    );
-}

@@ -220,34 +220,6 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
 }
 
 #[test]
-fn nothing_is_left_after_removal_but_what_others_use() {
-    on_every_kind(|rules| {
-        let layer = mk_layer(rules.family());
-        rules.remove(&layer).unwrap();
-        rules.write(&layer).unwrap();
-        // Twice the same jump, and somebody else's way into a chain of ours.
-        let jump = JUMPS[0];
-        restore(
-            rules,
-            &format!(
-                "*nat\n:CNI-X - [0:0]\n-A CNI-X -j KUBE-MARK-MASQ\n-A {} {}\nCOMMIT\n",
-                jump.from,
-                jump.rule()
-            ),
-        );
-        rules.remove(&layer).unwrap();
-        let ours = |table: Table| {
-            let saved = succeed(&rules.programs.save, &["-t", table.name()], "");
-            saved.lines().filter(|line| line.contains("KUBE-")).map(str::to_owned).collect()
-        };
-        let left: Vec<String> = ours(Table::Nat);
-        assert_eq!(left, [":KUBE-MARK-MASQ - [0:0]", "-A CNI-X -j KUBE-MARK-MASQ"]);
-        let left: Vec<String> = ours(Table::Filter);
-        assert_eq!(left, [""; 0]);
-    });
-}
-
-#[test]
 fn a_missing_set_is_named_with_the_rule_that_wants_it() {
     for family in Family::BOTH {
         for variant in VARIANTS {
