@@ -34,11 +34,13 @@ pub enum Side {
     External,
 }
 
-/// The Services that have such a gap.
+/// The Services that have such a gap, counted: most nodes have one of nearly every Service that is
+/// for its own nodes only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocalGaps {
     /// No Services without a gap.
     services: HashMap<ServiceName, LocalGap>,
+    counts: HashMap<(Side, Family), usize>,
 }
 
 // === impl HealthCheck ===
@@ -86,16 +88,59 @@ impl LocalGap {
 impl LocalGaps {
     /// Notes what a Service has now.
     pub fn note(&mut self, service: &ServiceName, gap: LocalGap) {
-        if gap == LocalGap::default() {
-            self.services.remove(service);
+        let former = if gap == LocalGap::default() {
+            self.services.remove(service)
         } else {
-            self.services.insert(service.clone(), gap);
+            self.services.insert(service.clone(), gap)
+        };
+        let former = former.unwrap_or_default();
+        for side in [Side::Internal, Side::External] {
+            for family in Family::BOTH {
+                let count = self.counts.entry((side, family)).or_default();
+                match (former.has(side, family), gap.has(side, family)) {
+                    (false, true) => *count += 1,
+                    (true, false) => *count -= 1,
+                    _ => {}
+                }
+            }
         }
     }
 
-    /// How many Services have such a gap. Walks those that have any.
+    /// How many Services have such a gap.
     #[must_use]
     pub fn count(&self, side: Side, family: Family) -> usize {
-        self.services.values().filter(|gap| gap.has(side, family)).count()
+        self.counts.get(&(side, family)).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_follow_what_each_service_has() {
+        let mut gaps = LocalGaps::default();
+        let mut both = LocalGap::default();
+        both.add(Side::External, Family::V4);
+        both.add(Side::External, Family::V6);
+        let mut one = LocalGap::default();
+        one.add(Side::Internal, Family::V4);
+        let [a, b] = ["a", "b"].map(|name| ServiceName::new("ns", name));
+        let none = LocalGap::default();
+        for (service, gap, internal, external) in [
+            (&a, none, [0, 0], [0, 0]),
+            (&a, both, [0, 0], [1, 1]),
+            (&b, both, [0, 0], [2, 2]),
+            (&a, both, [0, 0], [2, 2]),
+            (&a, one, [1, 0], [1, 1]),
+            (&b, none, [1, 0], [0, 0]),
+            (&b, none, [1, 0], [0, 0]),
+            (&a, none, [0, 0], [0, 0]),
+        ] {
+            gaps.note(service, gap);
+            let counts = |side| Family::BOTH.map(|family| gaps.count(side, family));
+            assert_eq!((counts(Side::Internal), counts(Side::External)), (internal, external));
+        }
+        assert!(gaps.services.is_empty());
     }
 }

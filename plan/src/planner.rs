@@ -128,6 +128,12 @@ impl Planner {
         &self.local_gaps
     }
 
+    /// How many Services there are that something is wrong with, as of the last plan.
+    #[must_use]
+    pub fn n_with_problems(&self) -> usize {
+        self.reported.len()
+    }
+
     /// Whether an operation is about something that this Service asks for.
     #[must_use]
     pub fn belongs_to(&self, service: &ServiceName, op: &Op) -> bool {

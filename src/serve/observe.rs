@@ -35,8 +35,6 @@ pub struct Observing {
     addresses: Addresses,
     /// Whether the listeners do not know these yet.
     are_addresses_new: bool,
-    /// The Services with problems.
-    problems: HashSet<ServiceName>,
     /// Whether the kernel was read since the last plan. That costs a look at everything, so
     /// everything can be counted too.
     is_comparing: bool,
@@ -57,7 +55,6 @@ impl Observing {
             checks: BTreeMap::new(),
             addresses: Addresses::default(),
             are_addresses_new: false,
-            problems: HashSet::new(),
             is_comparing: false,
         }
     }
@@ -129,14 +126,7 @@ impl Observer for Observing {
         self.metrics.proxy.service_changes_pending.set(0);
         self.metrics.proxy.endpoint_changes_pending.set(0);
         self.metrics.proxy.set_local_gaps(planner.local_gaps());
-        for (service, problems) in &plan.problems {
-            if problems.is_empty() {
-                self.problems.remove(service);
-            } else {
-                self.problems.insert(service.clone());
-            }
-        }
-        self.metrics.own.services_with_problems.set(gauge(self.problems.len()));
+        self.metrics.own.services_with_problems.set(gauge(planner.n_with_problems()));
         self.count_desired(planner);
         self.checks.extend(plan.health_checks.iter().cloned());
     }

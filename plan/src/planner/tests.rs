@@ -312,10 +312,7 @@ fn node_ports_follow_the_primary_address() {
     );
     assert_eq!(
         ops(&mut planner, [node(&["192.0.2.10", "192.0.2.11", "2001:db8::10"])]),
-        [
-            "add 30080 to set KUBE-NODE-PORT-TCP",
-            "create virtual server TCP 192.0.2.10:30080 rr",
-        ]
+        ["add 30080 to set KUBE-NODE-PORT-TCP", "create virtual server TCP 192.0.2.10:30080 rr"]
     );
     assert_eq!(
         ops(&mut planner, [node(&["192.0.2.11"])]),
