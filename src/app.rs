@@ -14,14 +14,17 @@ mod observe;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use kube::Client;
+use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -34,6 +37,7 @@ use crate::kernel::address_monitor;
 use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::reconcile::{Reconciler, Status};
+use crate::serve::health::SharedHealth;
 use crate::serve::listen::{self, ListenError};
 use crate::serve::pages::Pages;
 use crate::serve::service_health::ListenFailure;
@@ -88,10 +92,14 @@ pub fn run(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result
 }
 
 async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result<()> {
-    let shutdown = shutdown()?;
+    let mut shutdown = std::pin::pin!(shutdown()?);
     let changed = changed(configuration.file.clone());
-    let source = Source::open(&configuration).await?;
-    let Host { families, random_fully, backend, linux } = host::prepare(&configuration)?;
+    let (source, host) = tokio::select! {
+        biased;
+        () = &mut shutdown => return Ok(()),
+        ready = get_ready(configuration.clone()) => ready?,
+    };
+    let Host { families, random_fully, backends, linux } = host;
     let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
     let settings = Settings { families, random_fully, ..configuration.settings.clone() };
 
@@ -103,6 +111,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
         Box::new(observe::Announcing::new(announcer.clone())),
     ]);
     let health = servers.health();
+    source.vouch(&health);
     let kernel = KernelHandle::start(linux).context("start the kernel worker")?;
     let planner = Planner::new(settings);
     let reconciler =
@@ -114,7 +123,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
 
     announcer.announce(starting());
     if configuration.cleanup_other_modes {
-        tokio::spawn(move_over(status, backend));
+        tokio::spawn(move_over(status, backends));
     }
     tokio::spawn(report_failures(failed, announcer.clone()));
     tokio::spawn(source.run(events));
@@ -132,6 +141,17 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
         ended = servers.run() => give_up(ended, &announcer).await,
         reason = changed => bail!("{reason}"),
     }
+}
+
+/// Opens the source and gets the host ready. Both run programs, some of other people: that is done
+/// in a thread of its own, so that a signal is heard meanwhile.
+async fn get_ready(configuration: Configuration) -> anyhow::Result<(Source, Host)> {
+    let runtime = Handle::current();
+    let ready = tokio::task::spawn_blocking(move || {
+        let source = runtime.block_on(Source::open(&configuration))?;
+        Ok((source, host::prepare(&configuration)?))
+    });
+    ready.await.context("get ready")?
 }
 
 // === impl Source ===
@@ -153,6 +173,13 @@ impl Source {
         let client = kubernetes::client(&options).await?;
         let source = Kubernetes::new(client.clone(), node_name.as_ref());
         Ok(Self::Kubernetes(client, source))
+    }
+
+    /// Without a cluster there is none that this node could be about to leave.
+    fn vouch(&self, health: &SharedHealth) {
+        if let Self::Manifests(_) = self {
+            health.node_leaving(false);
+        }
     }
 
     /// Announces on objects what is to be said of them, where there are objects.
@@ -255,11 +282,11 @@ fn starting() -> Announcement {
 // === the rest of a start ===
 
 /// Removes what kube-proxy's other modes left, once our own state carries the traffic.
-async fn move_over(mut status: watch::Receiver<Status>, backend: Backend) {
+async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family, Backend>) {
     let carries = status.wait_for(|status| status.in_sync_once && status.owed == 0).await.is_ok();
     if carries {
         // It runs programs, which takes its time.
-        let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(backend).log());
+        let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(&backends).log());
         if removing.await.is_err() {
             warn!("removing what kube-proxy's other modes left was cut short");
         }

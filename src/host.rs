@@ -27,8 +27,9 @@ pub(crate) struct Host {
     pub(crate) families: Vec<Family>,
     /// Whether masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
-    /// The kind of iptables that holds its rules.
-    pub(crate) backend: Backend,
+    /// The kind of iptables that holds the rules of each of these families. Nothing says that it
+    /// is the same one: what is installed and in use is found out for each.
+    pub(crate) backends: HashMap<Family, Backend>,
     /// Its kernel.
     pub(crate) linux: Linux,
 }
@@ -47,8 +48,8 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
             (family, opened)
         })
         .collect();
-    let backend = rules.values().flatten().next().map_or(Backend::Nft, Rules::backend);
-    let needed = modules::needed(&settings.scheduler, backend);
+    let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
+    let needed = modules::needed(&settings.scheduler, &kinds);
     if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
         info!("{not_loaded}");
     }
@@ -68,7 +69,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     Ok(Host {
         families: findings.families,
         random_fully: rules.values().all(Rules::random_fully),
-        backend,
+        backends: rules.iter().map(|(family, rules)| (*family, rules.backend())).collect(),
         linux: Linux::open(rules)?,
     })
 }

@@ -168,7 +168,8 @@ impl Node {
     }
 
     fn move_over(&self, in_use: Backend) -> Outcome {
-        self.0.enter(|| cleanup::other_modes(in_use)).unwrap()
+        let in_use = Family::BOTH.map(|family| (family, in_use)).into();
+        self.0.enter(|| cleanup::other_modes(&in_use)).unwrap()
     }
 }
 

@@ -11,6 +11,7 @@
 mod rules;
 mod state;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -81,20 +82,27 @@ pub fn all(exclude: &[IpNet]) -> Outcome {
 }
 
 /// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
-/// rules carry the traffic; they are in the kind of iptables that is given, and in the other kind
-/// everything of kube-proxy's goes.
+/// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
+/// other kind everything of kube-proxy's goes.
 #[must_use]
-pub fn other_modes(in_use: Backend) -> Outcome {
+pub fn other_modes(in_use: &HashMap<Family, Backend>) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.remove_tables();
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            let is_ours = rules.backend() == in_use;
-            let scope = if is_ours { Scope::OtherModes } else { Scope::Everything };
-            outcome.remove_rules(&rules, scope);
+            outcome.remove_rules(&rules, scope(in_use.get(&family), rules.backend()));
         }
     }
     outcome
+}
+
+/// What is to go from one kind of iptables, where the family has our rules in another one, in the
+/// same one, or nowhere: then it is not known what else it is good for.
+fn scope(in_use: Option<&Backend>, backend: Backend) -> Scope {
+    match in_use {
+        Some(ours) if *ours != backend => Scope::Everything,
+        _ => Scope::OtherModes,
+    }
 }
 
 // === impl Outcome ===
@@ -259,5 +267,22 @@ impl fmt::Display for Outcome {
         let failures = self.failures.iter().map(|what| format!("failed: {what}"));
         let lines: Vec<String> = removed.chain(kept).chain(failures).collect();
         f.write_str(&lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
+        for (in_use, nft, legacy) in [
+            (Some(Backend::Nft), Scope::OtherModes, Scope::Everything),
+            (Some(Backend::Legacy), Scope::Everything, Scope::OtherModes),
+            (None, Scope::OtherModes, Scope::OtherModes),
+        ] {
+            let found = [Backend::Nft, Backend::Legacy].map(|kind| scope(in_use.as_ref(), kind));
+            assert_eq!(found, [nft, legacy], "{in_use:?}");
+        }
     }
 }

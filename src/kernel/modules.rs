@@ -45,15 +45,17 @@ pub struct NotLoaded {
     pub reason: String,
 }
 
-/// The modules in use.
+/// The modules in use, with these kinds of iptables; none known: with nf_tables.
 #[must_use]
-pub fn needed(scheduler: &SchedulerName, backend: Backend) -> Vec<String> {
-    let tables: &[&str] = match backend {
-        Backend::Nft => &["nf_tables", "nft_compat", "nft_chain_nat"],
-        Backend::Legacy => &["iptable_nat", "iptable_filter", "ip6table_nat", "ip6table_filter"],
-    };
-    let mut modules: Vec<String> =
-        ALWAYS.iter().chain(tables).map(|module| (*module).to_owned()).collect();
+pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
+    let mut modules: Vec<&str> = ALWAYS.to_vec();
+    if backends.is_empty() || backends.contains(&Backend::Nft) {
+        modules.extend(["nf_tables", "nft_compat", "nft_chain_nat"]);
+    }
+    if backends.contains(&Backend::Legacy) {
+        modules.extend(["iptable_nat", "iptable_filter", "ip6table_nat", "ip6table_filter"]);
+    }
+    let mut modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
     // It is put into a command line as one word, which a name with such characters only could be
     // taken apart into options by.
     let is_plain =
@@ -121,17 +123,24 @@ mod tests {
 
     #[test]
     fn the_scheduler_and_the_kind_of_iptables_have_their_modules() {
-        let modules = needed(&SchedulerName::new("wlc").unwrap(), Backend::Nft);
-        assert!(modules.iter().any(|module| module == "ip_vs_wlc"));
-        assert!(modules.iter().any(|module| module == "nft_compat"));
-        let modules = needed(&SchedulerName::new("-r/x").unwrap(), Backend::Legacy);
+        let has = |modules: &[String], name: &str| modules.iter().any(|module| module == name);
+        let modules = needed(&SchedulerName::new("-r/x").unwrap(), &[]);
         assert!(!modules.iter().any(|module| module.starts_with("ip_vs_")), "{modules:?}");
-        assert!(modules.iter().any(|module| module == "ip6table_nat"));
+        for (backends, nft, legacy) in [
+            (&[][..], true, false),
+            (&[Backend::Nft, Backend::Nft], true, false),
+            (&[Backend::Legacy], false, true),
+            (&[Backend::Nft, Backend::Legacy], true, true),
+        ] {
+            let modules = needed(&SchedulerName::new("wlc").unwrap(), backends);
+            assert!(has(&modules, "ip_vs_wlc"));
+            assert_eq!((has(&modules, "nft_compat"), has(&modules, "ip6table_nat")), (nft, legacy));
+        }
     }
 
     #[test]
     fn nothing_is_run_when_everything_is_there() {
-        let modules = needed(&SchedulerName::default(), Backend::Nft);
+        let modules = needed(&SchedulerName::default(), &[Backend::Nft]);
         let loaded = mk_loaded(&modules);
         assert_eq!(load_with("no-such-program", loaded.path(), &modules), Ok(()));
     }

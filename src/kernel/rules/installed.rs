@@ -126,8 +126,12 @@ fn automatic(
 }
 
 fn trace(programs: &Programs) -> Trace {
-    // Without `-t`: naming a table would make the legacy program load it into the kernel.
-    let saved = run(&programs.save, &[], "").unwrap_or_default();
+    // Without `-t`: naming a table would make the legacy program load it into the kernel. Tables
+    // that it cannot show do not hide the others: the kubelet's chain is in `mangle`.
+    trace_in(&run_unchecked(&programs.save, &[], "").unwrap_or_default())
+}
+
+fn trace_in(saved: &str) -> Trace {
     let has = |chains: &[&str]| {
         saved.lines().any(|line| chains.iter().any(|chain| line.starts_with(chain)))
     };
@@ -265,6 +269,23 @@ mod tests {
             };
             let found = automatic(plain(), mk_nft(), mk_legacy(), trace).unwrap();
             assert_eq!(found.plain, chosen, "{in_nft:?} {in_legacy:?}");
+        }
+    }
+
+    #[test]
+    fn traces_are_chains_whatever_else_there_is() {
+        let proxy = "*nat\n:OUTPUT ACCEPT [0:0]\n:KUBE-POSTROUTING - [0:0]\nCOMMIT\n";
+        let kubelet = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n";
+        let hidden = "# Table `nat' is incompatible, use 'nft' tool.\n";
+        for (saved, trace) in [
+            (String::new(), Trace::None),
+            (hidden.to_owned(), Trace::None),
+            ("*nat\n:KUBE-POSTROUTING-X - [0:0]\nCOMMIT\n".to_owned(), Trace::None),
+            (proxy.to_owned(), Trace::Proxy),
+            (format!("{proxy}{kubelet}"), Trace::Kubelet),
+            (format!("{hidden}{kubelet}"), Trace::Kubelet),
+        ] {
+            assert_eq!(trace_in(&saved), trace, "{saved}");
         }
     }
 
