@@ -1,8 +1,11 @@
 //! Listening for TCP connections, and talking HTTP on them within limits.
 //!
 //! Whoever can reach a port can open connections and be silent. So each listener has at most so
-//! many, a request's header has to arrive in time, and no connection lives for ever.
+//! many, and the oldest makes room for a new one: an honest client is answered within milliseconds,
+//! and whoever occupies all of them keeps nobody out. A request's header has to arrive in time, and
+//! no connection lives for ever.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -16,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -132,14 +135,20 @@ pub fn open_exactly(address: SocketAddr) -> io::Result<TcpListener> {
     open_with(address, true)
 }
 
-/// Serves connections until it is dropped, `most` of them at a time.
+/// Serves connections until it is dropped, `most` of them at a time: the oldest makes room.
 pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infallible {
     let mut connections = JoinSet::new();
+    // In the order in which they came.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < most => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, router.clone()));
+                    open.retain(|connection| !connection.is_finished());
+                    if open.len() >= most && let Some(oldest) = open.pop_front() {
+                        oldest.abort();
+                    }
+                    open.push_back(connections.spawn(converse(stream, router.clone())));
                 }
                 Err(error) => {
                     // The peer has gone already, or the process has no file left.
