@@ -46,6 +46,10 @@ pub use status::Status;
 /// While the kernel cannot be read, it is tried again after this time.
 const READ_RETRY: Duration = Duration::from_secs(5);
 
+/// So many times are kept of what changes go back to, while nothing can be written. They are for a
+/// metric.
+const MOST_TRIGGERS: usize = 10_000;
+
 /// What a source delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -199,7 +203,11 @@ impl Reconciler {
         while let Some(input) = next {
             match input {
                 Input::Change(event) => self.take(event),
-                Input::Triggered(family, at) => self.triggers.push((family, at)),
+                Input::Triggered(family, at) => {
+                    if self.triggers.len() < MOST_TRIGGERS {
+                        self.triggers.push((family, at));
+                    }
+                }
                 Input::Complete => self.complete = true,
             }
             next = inputs.try_recv().ok();
@@ -403,7 +411,13 @@ impl Reconciler {
     fn reading_failed(&mut self, error: &ReadError) {
         warn!("{error}; the next try is in {} s", READ_RETRY.as_secs());
         self.observer.reading_failed(error);
-        self.next_reading = Instant::now() + READ_RETRY;
+        // A comparison that lies ahead may come sooner, and never later: single things are looked
+        // at every second.
+        let now = Instant::now();
+        let retry = now + READ_RETRY;
+        if self.next_reading <= now || self.next_reading > retry {
+            self.next_reading = retry;
+        }
         self.status.send_modify(|status| status.failed_readings += 1);
     }
 }

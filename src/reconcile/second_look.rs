@@ -76,7 +76,11 @@ impl Reconciler {
                 Ok(actual) => {
                     ops.extend(self.drain.check(frontend, actual.as_ref(), Instant::now()));
                 }
-                Err(error) => self.reading_failed(&error),
+                // The others would say the same, and are looked at again in a second.
+                Err(error) => {
+                    self.reading_failed(&error);
+                    break;
+                }
             }
         }
         // Their time has come: these are not to be drained once more.

@@ -51,6 +51,18 @@ async fn a_tcp_endpoint_gets_weight_0_and_goes_with_its_last_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn looking_at_it_in_vain_does_not_put_off_the_comparison() {
+    let (mut world, _) = draining().await;
+    let readings = world.fake.readings();
+    world.fake.fail_readings(usize::MAX);
+    world.until("unreadable for long", |status, _| status.failed_readings >= 60).await;
+    assert!(world.fake.readings() >= readings + 5, "{} {readings}", world.fake.readings());
+    world.fake.fail_readings(0);
+    world.compared().await;
+    assert_eq!(words(&world.fake.take_log()), [QUIET]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_comes_back_gets_its_weight_back_and_keeps_its_connections() {
     let (mut world, service) = draining().await;
     world.apply_slice(slice(&service, &[1, 2])).await;

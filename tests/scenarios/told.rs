@@ -118,3 +118,14 @@ async fn what_is_refused_is_told_and_so_is_its_second_look() {
         ]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_written_for_long_does_not_fill_the_memory() {
+    let mut world = World::new();
+    for _ in 0..10_050 {
+        world.triggered(Family::V4, SystemTime::UNIX_EPOCH).await;
+    }
+    world.complete().await;
+    let told = world.told.take();
+    assert!(told.contains(&"end of comparison: 0 owed, 10000 triggers".to_owned()), "{told:?}");
+}
