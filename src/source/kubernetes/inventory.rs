@@ -2,7 +2,8 @@
 //! steps in, events out.
 //!
 //! Of an object nothing is kept but its name, which is the planner's copy. So an object that comes
-//! again as it was is delivered again, after each list; the planner sees that it is the same.
+//! again as it was is delivered again, after each list; the planner sees that it is the same. What is
+//! wrong with it is said once.
 
 #[cfg(test)]
 mod tests;
@@ -14,10 +15,11 @@ use plan::event::Event;
 use plan::model::ObjectName;
 use tracing::{info, warn};
 
+use super::complaints::Complaints;
 use super::decode::{Item, Undecodable};
 use super::kind::Kind;
 use crate::source::convert::{Converted, Converter, Nameless};
-use crate::source::object::{self, EndpointSlice};
+use crate::source::object::{self, EndpointSlice, Metadata};
 use crate::source::{Complaint, SourceEvent, Subject};
 
 /// What is seen of the objects of a kind, in order.
@@ -43,6 +45,9 @@ pub(super) struct Inventory {
     services: Delivered,
     slices: Delivered,
     triggers: Triggers,
+    complaints: Complaints,
+    /// Whether this node's Node was ever there.
+    node_seen: bool,
     /// The kinds of which there has not been a complete list yet.
     unlisted: Vec<Kind>,
 }
@@ -80,6 +85,8 @@ impl Inventory {
             services: Delivered::default(),
             slices: Delivered::default(),
             triggers: Triggers { started, newest: started, newest_before_list: started },
+            complaints: Complaints::default(),
+            node_seen: false,
             unlisted: Kind::ALL.to_vec(),
         }
     }
@@ -105,6 +112,7 @@ impl Inventory {
     }
 
     fn begin_list(&mut self, kind: Kind) {
+        self.complaints.begin_list(kind);
         match kind {
             Kind::Service => self.services.begin_list(),
             Kind::EndpointSlice => {
@@ -116,12 +124,12 @@ impl Inventory {
     }
 
     fn end_list(&mut self, kind: Kind) -> Vec<SourceEvent> {
-        let removed = match kind {
+        let mut events = match kind {
             Kind::Service => removals(self.services.end_list(), Event::ServiceRemoved),
             Kind::EndpointSlice => removals(self.slices.end_list(), Event::SliceRemoved),
-            Kind::Node => Vec::new(),
+            Kind::Node => self.miss_node(),
         };
-        let mut events = removed;
+        self.complaints.end_list(kind);
         if !self.unlisted.is_empty() {
             self.unlisted.retain(|unlisted| *unlisted != kind);
             if self.unlisted.is_empty() {
@@ -131,13 +139,28 @@ impl Inventory {
         events
     }
 
+    /// Says that this node's Node is not there, if it never was.
+    fn miss_node(&mut self) -> Vec<SourceEvent> {
+        if self.node_seen {
+            return Vec::new();
+        }
+        let text = "there is no such Node; until there is one, /healthz answers 503, and this \
+                    node's zone and addresses are not known; if the Node has another name than \
+                    the host, say it with --hostname-override (hostnameOverride)";
+        let subject = Subject::Object { kind: Kind::Node.name(), name: (*self.node_name).into() };
+        let complaint = Complaint { subject, text: text.to_owned() };
+        let metadata = Metadata { name: Some(self.node_name.clone()), ..Metadata::default() };
+        let news = self.complaints.news(Kind::Node, &metadata, vec![complaint]);
+        news.into_iter().map(SourceEvent::Complaint).collect()
+    }
+
     /// `floor`: which triggers are too old to count.
     fn apply(&mut self, item: Item, floor: SystemTime, now: SystemTime) -> Vec<SourceEvent> {
         match item {
             Item::Service(service) => self.apply_service(&service),
             Item::EndpointSlice(slice) => self.apply_slice(&slice, floor, now),
             Item::Node(node) => self.apply_node(&node),
-            Item::Undecodable(undecodable) => vec![self.refuse(&undecodable)],
+            Item::Undecodable(undecodable) => self.refuse(&undecodable),
         }
     }
 
@@ -146,6 +169,7 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![complaint(nameless)],
         };
+        let complaints = self.complaints.news(Kind::Service, &service.metadata, complaints);
         let event = match event {
             Event::ServiceApplied(mut service) => {
                 service.name = self.services.add(service.name);
@@ -169,6 +193,7 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![complaint(nameless)],
         };
+        let complaints = self.complaints.news(Kind::EndpointSlice, &slice.metadata, complaints);
         let mut triggered = None;
         let event = match event {
             Event::SliceApplied(mut converted) => {
@@ -192,10 +217,14 @@ impl Inventory {
         if node.metadata.name.as_deref() != Some(self.node_name.as_str()) {
             return Vec::new();
         }
+        self.node_seen = true;
         match self.converter.node(node) {
-            Ok(Converted { event, complaints }) => events(complaints, Some(event))
-                .chain([SourceEvent::NodeLeaving(node.is_leaving())])
-                .collect(),
+            Ok(Converted { event, complaints }) => {
+                let complaints = self.complaints.news(Kind::Node, &node.metadata, complaints);
+                events(complaints, Some(event))
+                    .chain([SourceEvent::NodeLeaving(node.is_leaving())])
+                    .collect()
+            }
             Err(nameless) => vec![complaint(nameless)],
         }
     }
@@ -207,6 +236,7 @@ impl Inventory {
             Item::Node(node) => (Kind::Node, &node.metadata),
             Item::Undecodable(undecodable) => (undecodable.kind, &undecodable.metadata),
         };
+        self.complaints.forget(kind, metadata);
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
             (Kind::Node, _) => {
                 if metadata.name.as_deref() == Some(self.node_name.as_str()) {
@@ -229,13 +259,16 @@ impl Inventory {
     }
 
     /// What was in force of an object before it became undecodable stays in force.
-    fn refuse(&mut self, undecodable: &Undecodable) -> SourceEvent {
+    fn refuse(&mut self, undecodable: &Undecodable) -> Vec<SourceEvent> {
         let Undecodable { kind, metadata, problem } = undecodable;
         let (name, is_in_force) = match kind {
-            Kind::Node => (metadata.name.clone().unwrap_or_default(), None),
+            Kind::Node => {
+                self.node_seen = true;
+                (metadata.name.clone().unwrap_or_default(), None)
+            }
             Kind::Service | Kind::EndpointSlice => {
                 let Ok(name) = self.converter.object_name(kind.name(), metadata) else {
-                    return complaint(Nameless { kind: kind.name() });
+                    return vec![complaint(Nameless { kind: kind.name() })];
                 };
                 let delivered = match kind {
                     Kind::Service => &mut self.services,
@@ -249,8 +282,9 @@ impl Inventory {
             Some(true) | None => "it stays in force as it was before",
         };
         let subject = Subject::Object { kind: kind.name(), name: name.into() };
-        let text = format!("{problem}; {follows}");
-        SourceEvent::Complaint(Complaint { subject, text })
+        let complaint = Complaint { subject, text: format!("{problem}; {follows}") };
+        let news = self.complaints.news(*kind, metadata, vec![complaint]);
+        news.into_iter().map(SourceEvent::Complaint).collect()
     }
 
     #[cfg(test)]

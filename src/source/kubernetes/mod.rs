@@ -11,13 +11,16 @@
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `decode`, `body`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
+//! - `complaints`: what has been said about objects that are not as they should be;
 //! - `outage`, `pause`, `failure`: when it is away.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
-//! is in force the name is kept, so that a new list shows which are gone.
+//! is in force the name is kept, so that a new list shows which are gone; of every object that was
+//! complained about, that it was.
 
 mod body;
 mod client;
+mod complaints;
 mod decode;
 mod failure;
 mod follow;

@@ -97,7 +97,7 @@ fn complete_once_when_every_kind_has_been_listed() {
     let mut inventory = inventory();
     assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
     assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
-    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+    assert_eq!(inventory.list(Kind::Node, [node("this", "x")]), ["node", "leaving false"]);
     assert_eq!(inventory.list(Kind::EndpointSlice, []), ["complete"]);
     assert_eq!(inventory.list(Kind::EndpointSlice, []), Vec::<String>::new());
     assert_eq!(inventory.list(Kind::Service, []), ["-n/a"]);
@@ -133,11 +133,7 @@ fn a_bad_object_stays_as_it_was() {
     assert_eq!(
         inventory
             .list(Kind::Service, [bad(Kind::Service, Some("a")), bad(Kind::Service, Some("x"))]),
-        [
-            "Service n/a: spec: odd; it stays in force as it was before",
-            "Service n/x: spec: odd; it is left out",
-            "-n/b",
-        ]
+        ["Service n/x: spec: odd; it is left out", "-n/b"]
     );
     assert_eq!(inventory.names(), ["Service n/a"]);
     assert_eq!(
@@ -179,6 +175,54 @@ fn this_node_and_no_other() {
     assert_eq!(inventory.said(Kind::Node, Step::Applied(leaving)), ["node", "leaving true"]);
     assert_eq!(inventory.said(Kind::Node, Step::Deleted(node("this", "x"))), Vec::<String>::new());
     assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_that_is_not_there_is_missed_once() {
+    let mut inventory = inventory();
+    let said = inventory.list(Kind::Node, [node("other", "x")]);
+    assert!(said[0].starts_with("Node this: there is no such Node"), "{said:?}");
+    assert!(said[0].contains("--hostname-override"), "{said:?}");
+    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+    assert_eq!(inventory.list(Kind::Node, [node("this", "x")]), ["node", "leaving false"]);
+    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_wrong_is_said_again_only_when_it_is_different() {
+    let mut inventory = inventory();
+    let odd = |port: u32| {
+        let text = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n"}},
+                "spec":{{"clusterIP":"10.96.0.1","ports":[{{"port":{port}}}]}}}}"#
+        );
+        Item::Service(serde_json::from_str(&text).unwrap())
+    };
+    let kind = Kind::Service;
+    let complaint = |port: u32| {
+        format!(
+            "Service n/a: spec.ports[0].port: {port} is not a port number (1 to 65535); left out"
+        )
+    };
+    assert_eq!(inventory.list(kind, [odd(70_000)]), [complaint(70_000), "+n/a".to_owned()]);
+    for _ in 0..3 {
+        assert_eq!(inventory.list(kind, [odd(70_000)]), ["+n/a"]);
+        assert_eq!(inventory.said(kind, Step::Applied(odd(70_000))), ["+n/a"]);
+    }
+    let said = inventory.said(kind, Step::Applied(odd(70_001)));
+    assert_eq!(said, [complaint(70_001), "+n/a".to_owned()]);
+    // Mended, gone, or not on a list: it is a new mistake the next time.
+    let again = [complaint(70_001), "+n/a".to_owned()];
+    inventory.said(kind, Step::Applied(service("a")));
+    assert!(inventory.complaints.is_empty());
+    assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
+    inventory.said(kind, Step::Deleted(odd(70_001)));
+    assert!(inventory.complaints.is_empty());
+    assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
+    inventory.list(Kind::EndpointSlice, []);
+    assert!(!inventory.complaints.is_empty());
+    inventory.list(kind, []);
+    assert!(inventory.complaints.is_empty());
 }
 
 #[test]

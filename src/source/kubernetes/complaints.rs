@@ -1,0 +1,77 @@
+//! Saying what is wrong with an object once, and not whenever the object comes again.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use super::kind::Kind;
+use crate::source::Complaint;
+use crate::source::object::Metadata;
+
+/// What was said about objects that are still as they were then. Of those that are fine nothing is
+/// kept.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    said: HashMap<(Kind, String), Said>,
+}
+
+#[derive(Debug)]
+struct Said {
+    /// A hash of the complaints.
+    what: u64,
+    /// Whether the object was seen since the last list of its kind began.
+    seen: bool,
+}
+
+// === impl Complaints ===
+
+impl Complaints {
+    /// The complaints about an object as it is now, or none if they are the same as before.
+    pub(super) fn news(
+        &mut self,
+        kind: Kind,
+        metadata: &Metadata,
+        complaints: Vec<Complaint>,
+    ) -> Vec<Complaint> {
+        if complaints.is_empty() {
+            self.forget(kind, metadata);
+            return complaints;
+        }
+        let mut hasher = DefaultHasher::new();
+        complaints.iter().for_each(|complaint| complaint.text.hash(&mut hasher));
+        let said = Said { what: hasher.finish(), seen: true };
+        let what = said.what;
+        match self.said.insert(key(kind, metadata), said) {
+            Some(before) if before.what == what => Vec::new(),
+            _ => complaints,
+        }
+    }
+
+    /// The object is gone, or nothing is wrong with it.
+    pub(super) fn forget(&mut self, kind: Kind, metadata: &Metadata) {
+        if !self.said.is_empty() {
+            self.said.remove(&key(kind, metadata));
+        }
+    }
+
+    pub(super) fn begin_list(&mut self, kind: Kind) {
+        let of_kind = self.said.iter_mut().filter(|((other, _), _)| *other == kind);
+        of_kind.for_each(|(_, said)| said.seen = false);
+    }
+
+    /// What was not on the list is gone.
+    pub(super) fn end_list(&mut self, kind: Kind) {
+        self.said.retain(|(other, _), said| *other != kind || said.seen);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.said.is_empty()
+    }
+}
+
+/// A namespace has no slash in its name.
+fn key(kind: Kind, metadata: &Metadata) -> (Kind, String) {
+    let [namespace, name] =
+        [&metadata.namespace, &metadata.name].map(|text| text.as_deref().unwrap_or_default());
+    (kind, format!("{namespace}/{name}"))
+}
