@@ -11,6 +11,7 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Error as KubeError};
+use tracing::info;
 
 use super::failure::chain;
 use super::transport;
@@ -76,6 +77,9 @@ pub async fn client(options: &ClientOptions) -> Result<Client, ClientError> {
     let token_file = token_file(&mut config)?;
     let rate = transport::Rate::new(options.qps, options.burst);
     let server = config.cluster_url.clone();
+    // Failures to connect do not say where to.
+    let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
+    info!("the API server is {}{port}", server.host().unwrap_or_default());
     let client = transport::client(config, token_file, rate);
     Ok(client.map_err(|error| Problem::Credentials { server, error: Box::new(error) })?)
 }

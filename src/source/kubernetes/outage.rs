@@ -1,12 +1,16 @@
-//! Whether the API server is away, and what is to be said about it: once, not with every attempt.
+//! Whether the API server is away, and what is to be said about it: now and then, not with every
+//! attempt.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::kind::Kind;
 
-/// How many different causes of one outage are said.
+/// How many different causes are said.
 const CAUSES_SAID: usize = 5;
+
+/// After this time they are said again: whoever looks at the log of the last hour must find them.
+const REMINDER: Duration = Duration::from_secs(600);
 
 /// The kinds that cannot be followed now.
 #[derive(Debug, Default)]
@@ -14,16 +18,23 @@ pub(super) struct Outage {
     failing: BTreeSet<Kind>,
     began: Option<Instant>,
     said: BTreeSet<String>,
+    /// When the first of them was said.
+    said_since: Option<Instant>,
 }
 
 // === impl Outage ===
 
 impl Outage {
-    /// An attempt to follow a kind failed. Whether the cause is worth saying: it is the outage's
-    /// first one, or another one than before.
+    /// An attempt to follow a kind failed. Whether the cause is worth saying: it was not said
+    /// lately.
     pub(super) fn failed(&mut self, kind: Kind, cause: &str, now: Instant) -> bool {
         self.began.get_or_insert(now);
         self.failing.insert(kind);
+        let since = *self.said_since.get_or_insert(now);
+        if now.duration_since(since) >= REMINDER {
+            self.said.clear();
+            self.said_since = Some(now);
+        }
         self.said.len() < CAUSES_SAID && self.said.insert(cause.to_owned())
     }
 
@@ -36,6 +47,7 @@ impl Outage {
             return None;
         }
         self.said.clear();
+        self.said_since = None;
         self.began.take().map(|began| now.duration_since(began))
     }
 }
@@ -59,6 +71,16 @@ mod tests {
         assert_eq!(outage.works(Kind::Node, later), None);
         assert_eq!(outage.works(Kind::EndpointSlice, later), Some(Duration::from_secs(60)));
         assert!(outage.failed(Kind::Service, "connection refused", later), "another outage");
+    }
+
+    #[test]
+    fn an_outage_that_goes_on_is_said_again_after_a_while() {
+        let mut outage = Outage::default();
+        let start = Instant::now();
+        let said = (0..7_200).step_by(10).filter(|seconds| {
+            outage.failed(Kind::Service, "403", start + Duration::from_secs(*seconds))
+        });
+        assert_eq!(said.collect::<Vec<_>>(), (0..7_200).step_by(600).collect::<Vec<_>>());
     }
 
     #[test]
