@@ -1,8 +1,12 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::Source;
 use super::input::announcement;
 use super::logging::directives;
 use crate::announce::Regarding;
+use crate::serve::health::{Health, Moment, SharedHealth};
+use crate::source::manifests::Manifests;
 use crate::source::{Complaint, Subject};
 use plan::model::ObjectName;
 use tracing_subscriber::EnvFilter;
@@ -26,4 +30,14 @@ fn a_complaint_about_an_object_is_said_on_it() {
     assert_eq!(announcement(about("Node")), None);
     let path = Complaint { subject: Subject::Path("/x".into()), text: String::new() };
     assert_eq!(announcement(path), None);
+}
+
+#[test]
+fn without_a_cluster_a_node_is_not_about_to_leave_it() {
+    let now = Moment::now();
+    let health = SharedHealth::new(Health::new(&[], Duration::from_secs(60), now));
+    assert!(!health.lock().healthz(now).good);
+    let folder = tempfile::tempdir().unwrap();
+    Source::Manifests(Manifests::new(folder.path(), "node1").unwrap()).vouch(&health);
+    assert!(health.lock().healthz(now).good);
 }

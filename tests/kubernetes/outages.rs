@@ -114,3 +114,40 @@ async fn a_token_that_a_program_prints() {
     world.follow_with(&Credentials::User(user)).await;
     world.until_complete().await;
 }
+
+/// The program is told to end while a credential plugin does not answer.
+#[tokio::test]
+async fn a_signal_is_heard_before_there_are_credentials() {
+    let world = World::new(Options::default());
+    let asked = world.file("asked", "");
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
+         users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
+         interactiveMode: Never, command: sh, args: ['-c', 'echo $$ > {}; exec sleep 30']}}}}}}]\n",
+        asked.display()
+    );
+    let kubeconfig = world.file("kubeconfig", &kubeconfig);
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_kube-ipvs"))
+        .args(["--proxy-mode=ipvs", "--kubeconfig"])
+        .arg(kubeconfig)
+        .spawn()
+        .unwrap();
+    let waiting = Instant::now();
+    let plugin = loop {
+        let text = std::fs::read_to_string(&asked).unwrap();
+        if text.ends_with('\n') {
+            break text.trim().to_owned();
+        }
+        assert!(waiting.elapsed() < QUICK, "the plugin is not asked");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let kill = |process: &str| std::process::Command::new("kill").arg(process).status().unwrap();
+    let told = Instant::now();
+    assert!(kill(&program.id().to_string()).success());
+    let status = program.wait().unwrap();
+    assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+    assert!(status.success(), "{status}");
+    assert!(kill(&plugin).success());
+}
