@@ -28,8 +28,9 @@ fn page(metrics: &Metrics) -> String {
          All that is measured, by the path at which it is read. This page is written by a test in\n\
          `src/serve/metrics/tests.rs`, which says how.\n\n\
          Names that begin with `kubeproxy_` have kube-proxy's meaning, labels and buckets; those \
-         that begin\nwith `kube_ipvs_` are this program's own. All of them are there from the \
-         start, at zero.\n",
+         that begin\nwith `kube_ipvs_` are this program's own. Those are there from the start, at \
+         zero; the checks at\n`/metrics/slis` are once the same server's `/healthz` was asked \
+         for.\n",
     );
     for (path, families) in
         [("/metrics", metrics.gather()), ("/metrics/slis", metrics.gather_slis())]
