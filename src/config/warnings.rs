@@ -1,5 +1,5 @@
 //! What of the configuration does not go with the host and the Node. kube-proxy's checks, in its
-//! words.
+//! words, and what to do where they end the program.
 
 use std::net::IpAddr;
 
@@ -32,10 +32,17 @@ pub struct Checked {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The host cannot do the family that the node's address is of.
-    #[error("no support for primary IP family \"{}\"", name(*.0))]
+    #[error(
+        "no support for primary IP family \"{}\"; the log says above what this host lacks for it: \
+         provide that, or name the node's address of the other family in bindAddress \
+         (--bind-address)", name(*.0)
+    )]
     PrimaryFamily(Family),
     /// The networks that local traffic is recognised by are all of another family.
-    #[error("kube-proxy configuration is incorrect: {}", .0.join(", "))]
+    #[error(
+        "kube-proxy configuration is incorrect: {}; correct the networks, or choose another \
+         detectLocalMode (--detect-local-mode)", .0.join(", ")
+    )]
     Networks(Vec<String>),
 }
 
