@@ -8,6 +8,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use apiserver::{Credentials, Options, Server};
@@ -16,6 +17,9 @@ use serde_json::{Value, json};
 
 const SIZES: [u32; 3] = [0, 1_000, 10_000];
 const ENDPOINTS: u32 = 10;
+
+/// The largest takes minutes on an emulated machine.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).
 const TICKS_A_SECOND: f64 = 100.0;
@@ -34,11 +38,9 @@ struct Footprint {
 fn main() -> ExitCode {
     let sizes: Vec<u32> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
     let sizes = if sizes.is_empty() { SIZES.to_vec() } else { sizes };
-    match sizes.into_iter().map(measure).collect::<Result<Vec<_>>>() {
-        Ok(footprints) => {
-            print(&footprints);
-            ExitCode::SUCCESS
-        }
+    println!("services  endpoints  resident MiB  at most MiB  user s  system s");
+    match sizes.into_iter().try_for_each(|services| measure(services).map(|found| found.print())) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("footprint: {error:#}");
             ExitCode::FAILURE
@@ -65,7 +67,7 @@ fn measure(services: u32) -> Result<Footprint> {
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.path().display());
     let arguments = [&kubeconfig, "--hostname-override=node1", "--cluster-cidr=10.128.0.0/9"];
     let mut proxy = Proxy::start_with(&node, &arguments)?;
-    proxy.wait_until_in_sync()?;
+    proxy.wait_until_in_sync_within(PATIENCE)?;
     let process = proxy.process();
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
@@ -135,18 +137,19 @@ fn slice(number: u32) -> Value {
     })
 }
 
-fn print(footprints: &[Footprint]) {
-    println!("services  endpoints  resident MiB  at most MiB  user s  system s");
-    for footprint in footprints {
+// === impl Footprint ===
+
+impl Footprint {
+    fn print(&self) {
         let mebibytes = |kibibytes: u64| kibibytes as f64 / 1_024.0;
         println!(
             "{:>8}  {:>9}  {:>12.1}  {:>11.1}  {:>6.2}  {:>8.2}",
-            footprint.services,
-            footprint.services * ENDPOINTS,
-            mebibytes(footprint.resident),
-            mebibytes(footprint.most),
-            footprint.user,
-            footprint.system,
+            self.services,
+            self.services * ENDPOINTS,
+            mebibytes(self.resident),
+            mebibytes(self.most),
+            self.user,
+            self.system,
         );
     }
 }

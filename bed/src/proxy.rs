@@ -131,7 +131,15 @@ impl Proxy {
     /// # Errors
     /// When it ends instead, or takes too long: with its log.
     pub fn wait_until_in_sync(&mut self) -> Result<()> {
-        eventually(START_LIMIT, "the first comparison with the kernel", || {
+        self.wait_until_in_sync_within(START_LIMIT)
+    }
+
+    /// As [`Self::wait_until_in_sync`], for a cluster that takes longer.
+    ///
+    /// # Errors
+    /// As [`Self::wait_until_in_sync`].
+    pub fn wait_until_in_sync_within(&mut self, limit: Duration) -> Result<()> {
+        eventually(limit, "the first comparison with the kernel", || {
             if !self.daemon.is_running()? {
                 bail!("kube-ipvs has ended:\n{}", self.log()?);
             }
