@@ -283,7 +283,9 @@ fn starting() -> Announcement {
 
 /// Removes what kube-proxy's other modes left, once our own state carries the traffic.
 async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family, Backend>) {
-    let carries = status.wait_for(|status| status.in_sync_once && status.owed == 0).await.is_ok();
+    // A single Service that the kernel refuses must not keep another mode's stale rules in force.
+    let carries =
+        status.wait_for(|status| status.in_sync_once && !status.owes_foundation).await.is_ok();
     if carries {
         // It runs programs, which takes its time.
         let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(&backends).log());

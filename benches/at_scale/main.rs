@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     let size = size(std::env::args().skip(1))?;
     let backend = Rules::open(Family::V4, Variant::Auto)?.backend();
-    let needed = modules::needed(&SchedulerName::default(), backend);
+    let needed = modules::needed(&SchedulerName::default(), &[backend]);
     if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
         eprintln!("at_scale: {note}");
     }

@@ -383,14 +383,14 @@ impl Reconciler {
         self.status.send_modify(|status| {
             status.operations += total as u64;
             status.failures += failed as u64;
-            status.owed = self.ledger.len();
+            note_owed(status, &self.ledger);
         });
     }
 
     fn settle(&mut self, subject: &Subject) {
         if self.ledger.settle(subject) {
             info!("{subject} is in order again");
-            self.status.send_modify(|status| status.owed = self.ledger.len());
+            self.status.send_modify(|status| note_owed(status, &self.ledger));
         }
     }
 
@@ -420,6 +420,11 @@ impl Reconciler {
         }
         self.status.send_modify(|status| status.failed_readings += 1);
     }
+}
+
+fn note_owed(status: &mut Status, ledger: &Ledger) {
+    status.owed = ledger.len();
+    status.owes_foundation = ledger.iter().any(|(_, owed)| owed.op.is_foundation());
 }
 
 /// Ready when the node's addresses have changed; never, if nobody watches them.

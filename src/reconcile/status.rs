@@ -17,4 +17,6 @@ pub struct Status {
     pub drift_repaired: u64,
     /// Subjects whose last write failed, and is tried again.
     pub owed: usize,
+    /// Whether something that everything rests on is among them: the interface, a set, the rules.
+    pub owes_foundation: bool,
 }
