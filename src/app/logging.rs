@@ -9,9 +9,10 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::config::{LogFormat, Logging};
 use crate::serve::pages::SetVerbosity;
 
-/// What libraries say below a warning is of use only to those who look into them.
-const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube=info,kube_client=info,\
-    kube_runtime=info,tower=info,tower_http=info";
+/// What libraries say below a warning is of use only to those who look into them. A name stands for
+/// all targets that begin with it, so that `kube` would silence `kube_ipvs` too.
+const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube_client=info,\
+    kube_core=info,tower=info,tower_http=info";
 
 /// Changes how much is logged while the program runs.
 #[derive(Debug, Clone)]

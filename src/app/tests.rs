@@ -10,12 +10,30 @@ use crate::source::manifests::Manifests;
 use crate::source::{Complaint, Subject};
 use plan::model::ObjectName;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 #[test]
 fn every_verbosity_is_a_filter() {
     for verbosity in 0..=u8::MAX {
         assert!(EnvFilter::try_new(directives(verbosity)).is_ok(), "{verbosity}");
     }
+}
+
+/// Whether our own and a library's lines of level DEBUG are written.
+fn debug_lines(verbosity: u8) -> (bool, bool) {
+    let filter = EnvFilter::new(directives(verbosity));
+    let subscriber = tracing_subscriber::registry().with(filter);
+    tracing::subscriber::with_default(subscriber, || {
+        let ours = tracing::enabled!(target: "kube_ipvs::reconcile", tracing::Level::DEBUG);
+        let theirs = tracing::enabled!(target: "kube_client::client", tracing::Level::DEBUG);
+        (ours, theirs)
+    })
+}
+
+#[test]
+fn from_four_on_our_own_changes_are_told_and_from_nine_on_what_libraries_say() {
+    let told: Vec<(bool, bool)> = [3, 4, 7, 9].into_iter().map(debug_lines).collect();
+    assert_eq!(told, [(false, false), (true, false), (true, false), (true, true)]);
 }
 
 #[test]
