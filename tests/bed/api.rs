@@ -314,8 +314,9 @@ fn what_is_wrong_with_a_service_is_said_on_it_and_harms_no_other() {
     let cluster = Cluster::new();
     let bed = &cluster.bed;
     cluster.apply_service(&mk_web(bed, &[(1, 1)]));
+    // The API refuses it in externalIPs, but takes it from a load balancer's controller.
     let mut loopback = Service::new("wrong", ip("10.96.0.66")).port(Protocol::Tcp, 80, TARGET);
-    loopback.external = vec![ip("127.0.0.1")];
+    loopback.load_balancer = vec![ip("127.0.0.1")];
     cluster.apply_service(&loopback.pods([bed.pod(1, 2)]));
     let _proxies = [cluster.start(1), cluster.start(2)];
     let target = (ip("10.96.0.66"), 80);

@@ -76,6 +76,8 @@ async fn a_server_without_streams_is_listed_in_pages_from_then_on() {
         let lists = world.requests(Verb::List);
         let limits: Vec<_> = lists.iter().map(|list| list.parameter("limit")).collect();
         assert_eq!(limits, vec![Some("500".to_owned()); 3]);
+        // The fault below is for the second watch, so the first one has to be there.
+        world.until("a watch", |_, server| server.watches(Resource::Services) == 1).await;
         // It is not asked for a stream again.
         world.delete("s7");
         let expired = world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));

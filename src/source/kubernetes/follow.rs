@@ -89,6 +89,8 @@ pub(super) struct Follower {
     version: Option<String>,
     /// Whether this attempt's watch has been of use.
     works: bool,
+    /// Whether the last attempt failed because the server had forgotten our version.
+    has_expired: bool,
 }
 
 /// How lists are fetched.
@@ -120,6 +122,7 @@ impl Follower {
             pause: Pause::default(),
             version: None,
             works: false,
+            has_expired: false,
         }
     }
 
@@ -139,6 +142,11 @@ impl Follower {
                 Failure::Expired => {
                     info!(kind, "{}; lists all again", failure.cause());
                     self.version = None;
+                    // The server is back, after an outage that made the pauses long. One that
+                    // forgets everything at once gets no list sooner for it.
+                    if !self.has_expired {
+                        self.pause.reset();
+                    }
                 }
                 Failure::Refused(Status { code: 400 | 404 | 422, .. }) => self.version = None,
                 Failure::Garbage(_) if self.pause.failures() >= WATCH_ATTEMPTS => {
@@ -146,6 +154,7 @@ impl Follower {
                 }
                 Failure::Refused(_) | Failure::Unreachable(_) | Failure::Garbage(_) => {}
             }
+            self.has_expired = matches!(failure, Failure::Expired);
             if self.failed(&failure).await.is_err() {
                 return;
             }
@@ -158,11 +167,18 @@ impl Follower {
     /// That a watch which worked has broken is no news before it cannot be had again. Everything
     /// else is.
     async fn failed(&mut self, failure: &Failure) -> Result<(), Failure> {
+        // Who may not list, or is not known, may not list in pages either.
+        let is_the_streams = match failure {
+            Failure::Garbage(_) => true,
+            Failure::Refused(status) => status.code >= 500,
+            _ => false,
+        };
         if self.lists == Lists::Streamed
             && self.version.is_none()
             && self.pause.failures() >= STREAM_ATTEMPTS
-            && !matches!(failure, Failure::Unreachable(_))
+            && is_the_streams
         {
+            info!(kind = self.kind.name(), "{}; lists in pages from now on", failure.cause());
             self.lists = Lists::Paged;
         }
         let was_fine = self.works && self.pause.failures() == 0;
