@@ -1,203 +1,13 @@
-//! A whole cluster: an API server, two nodes, each with a kube-ipvs started as a DaemonSet for
-//! kube-proxy starts it.
+//! What a node does that follows an API server.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use apiserver::{Credentials, Options, Resource, Server as ApiServer};
-use bed::{ClusterSpec, Connection, Namespace, NodeSpec, Protocol, Proxy, Question, Service};
-use serde_json::{Value, json};
+use bed::{Connection, Protocol, Proxy, Question, Service};
+use serde_json::json;
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip};
-
-/// What kubeadm's DaemonSet has for kube-proxy, but for the paths.
-const CONFIGURATION: &str = r#"
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: KUBECONFIG
-  qps: 0
-clusterCIDR: 10.244.0.0/16,fd00:244::/32
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: false
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ipvs
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"#;
-
-/// Two nodes with pods, a client outside, and an API server on a host of its own.
-struct Cluster {
-    bed: Bed,
-    api: ApiServer,
-    folder: tempfile::TempDir,
-}
-
-// === impl Cluster ===
-
-impl Cluster {
-    fn new() -> Self {
-        let spec =
-            ClusterSpec { nodes: vec![NodeSpec { pods: 2 }; 2], clients: 2, ..Default::default() };
-        let bed = Bed::with(&spec);
-        let host = bed.cluster.client(2).unwrap();
-        let listen = SocketAddr::from((host.ipv4, 6443));
-        let options = Options {
-            listen,
-            tokens: vec!["secret".into()],
-            managed_fields: true,
-            ..Options::default()
-        };
-        let api = host.namespace.enter(|| ApiServer::start(options)).unwrap().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let kubeconfig = folder.path().join("kubeconfig");
-        fs::write(&kubeconfig, api.kubeconfig(&Credentials::Token("secret".into()))).unwrap();
-        let configuration = CONFIGURATION.replace("KUBECONFIG", kubeconfig.to_str().unwrap());
-        fs::write(folder.path().join("config.conf"), configuration).unwrap();
-        let cluster = Self { bed, api, folder };
-        for number in [1, 2] {
-            cluster.apply(&cluster.node_object(number));
-        }
-        cluster
-    }
-
-    fn apply(&self, object: &Value) {
-        self.api.apply(object.clone()).unwrap();
-    }
-
-    fn apply_service(&self, service: &Service) {
-        for document in service.to_yaml().split("---\n") {
-            self.apply(&serde_saphyr::from_str(document).unwrap());
-        }
-    }
-
-    fn node_object(&self, number: u8) -> Value {
-        let host = self.bed.cluster.node(number).unwrap();
-        let addresses: Vec<Value> = host
-            .addresses()
-            .iter()
-            .map(|address| json!({"type": "InternalIP", "address": address}))
-            .collect();
-        json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": host.name},
-            "spec": {"podCIDRs": [format!("10.244.{number}.0/24")]},
-            "status": {"addresses": addresses},
-        })
-    }
-
-    fn configuration(&self) -> PathBuf {
-        self.folder.path().join("config.conf")
-    }
-
-    /// Starts kube-ipvs on a node with the arguments of kubeadm's DaemonSet.
-    fn launch(&self, number: u8) -> Proxy {
-        let config = format!("--config={}", self.configuration().display());
-        let name = format!("--hostname-override=node{number}");
-        Proxy::start_with(self.namespace(number), &[&config, &name]).unwrap()
-    }
-
-    fn start(&self, number: u8) -> Proxy {
-        let mut proxy = self.launch(number);
-        proxy.wait_until_in_sync().unwrap();
-        proxy
-    }
-
-    fn namespace(&self, number: u8) -> &Namespace {
-        &self.bed.cluster.node(number).unwrap().namespace
-    }
-
-    /// Waits until both sides of the API know nothing that the other does not.
-    fn wait_for_watches(&self, count: usize) {
-        self.bed.wait_until("the watches are back", || {
-            [Resource::Services, Resource::EndpointSlices, Resource::Nodes]
-                .into_iter()
-                .all(|resource| self.api.watches(resource) >= count)
-        });
-    }
-}
-
-/// What an HTTP server answers to a request made inside a namespace: status line and all.
-fn get(from: &Namespace, address: &str, path: &str) -> anyhow::Result<String> {
-    from.enter(|| -> anyhow::Result<String> {
-        let address: SocketAddr = address.parse()?;
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })?
-}
-
-fn status(from: &Namespace, address: &str, path: &str) -> String {
-    let answer = get(from, address, path).unwrap_or_else(|error| error.to_string());
-    answer.split_whitespace().nth(1).unwrap_or_default().to_owned()
-}
-
-fn mk_web(bed: &Bed, pods: &[(u8, u8)]) -> Service {
-    let mut service =
-        Service::new("web", ip("10.96.0.10")).node_port(Protocol::Tcp, 80, TARGET, 30_080);
-    service.cluster.push(ip("fd00:96::10"));
-    service.pods(pods.iter().map(|(node, pod)| bed.pod(*node, *pod)))
-}
+use crate::cluster::{Cluster, get, mk_web, status};
+use crate::fixture::{TARGET, assert_shares, ip};
 
 #[test]
 fn every_node_follows_the_api_server_with_kube_proxys_own_arguments() {
@@ -348,7 +158,7 @@ fn it_ends_at_once_and_cleans_up_when_asked() {
     let proxy = cluster.start(1);
     let target = (ip("10.96.0.10"), 80);
     bed.ask(bed.client(), Protocol::Tcp, target, 2);
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     proxy.stop().unwrap();
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     assert_shares(

@@ -8,9 +8,11 @@
 mod affinity;
 mod api;
 mod balance;
+mod cluster;
 mod drain;
 mod fixture;
 mod handover;
 mod host;
 mod masquerade;
+mod node;
 mod ownership;

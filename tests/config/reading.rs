@@ -11,98 +11,34 @@ fn read_rest(rest: &str) -> Documents {
 }
 
 /// What kubeadm writes: everything that it leaves to kube-proxy is a zero value.
-const KUBEADM: &str = r#"bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: false
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ""
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"#;
+const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
 #[test]
 fn an_empty_document_and_one_of_zero_values_are_the_defaults() {
     let defaults = KubeProxyConfiguration::default().with_defaults();
     assert_eq!(read_rest("").kube_proxy.with_defaults(), defaults);
-    let kubeadm = read_rest(KUBEADM);
+    let kubeadm = read(KUBEADM).unwrap();
     assert!(kubeadm.notes.is_empty(), "{:?}", kubeadm.notes);
     let mut kubeadm = kubeadm.kube_proxy.with_defaults();
     assert_eq!(kubeadm.client_connection.kubeconfig, "/var/lib/kube-proxy/kubeconfig.conf");
     kubeadm.client_connection.kubeconfig.clear();
     kubeadm.cluster_cidr.clear();
+    kubeadm.mode.clear();
     assert_eq!(kubeadm, defaults);
 }
 
 #[test]
 fn what_kubeadm_writes_is_written_back_as_it_was() {
-    let written = serde_saphyr::to_string(&read_rest(KUBEADM).kube_proxy).unwrap();
+    let written = serde_saphyr::to_string(&read(KUBEADM).unwrap().kube_proxy).unwrap();
     let again = read(&written).unwrap().kube_proxy;
-    assert_eq!(again, read_rest(KUBEADM).kube_proxy);
+    assert_eq!(again, read(KUBEADM).unwrap().kube_proxy);
     let lines = |text: &str| {
         let mut lines: Vec<String> =
             text.lines().map(|line| line.replace(['"', '\''], "")).collect();
         lines.sort();
         lines
     };
-    assert_eq!(lines(&written), lines(&format!("{HEAD}{KUBEADM}")));
+    assert_eq!(lines(&written), lines(KUBEADM));
 }
 
 #[test]

@@ -13,74 +13,7 @@ use super::{BASE, containers, daemon_set, parse, read, root};
 
 /// What kubeadm writes into the ConfigMap `kube-proxy` for a cluster in IPVS mode (the file
 /// `config.conf`; the values are those of Kubernetes 1.30).
-const KUBEADM: &str = r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: true
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ipvs
-nftables:
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"#;
+const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
 /// What the program makes of a command line whose `--config` is this file. Nothing in the file may
 /// be without effect.
@@ -129,7 +62,7 @@ fn the_program_understands_what_it_is_started_with() {
 fn the_program_understands_what_kubeadm_starts_kube_proxy_with() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.conf");
-    fs::write(&file, KUBEADM).unwrap();
+    fs::write(&file, KUBEADM.replace("strictARP: false", "strictARP: true")).unwrap();
     let command = [
         "/usr/local/bin/kube-proxy",
         "--config=/var/lib/kube-proxy/config.conf",
