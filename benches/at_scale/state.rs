@@ -91,6 +91,7 @@ impl Size {
             external_policy: TrafficPolicy::Cluster,
             internal_policy: TrafficPolicy::Cluster,
             health_check_node_port: None,
+            choice: None,
             ports: vec![ServicePort {
                 name: "http".into(),
                 protocol: Protocol::Tcp,
@@ -107,6 +108,7 @@ impl Size {
                 .into(),
             conditions: Conditions::default(),
             node: Some("another-node".into()),
+            zone: None,
             hints: None,
         };
         Event::SliceApplied(Box::new(EndpointSlice {

@@ -39,6 +39,7 @@ fn service(number: u32) -> Event {
         external_policy: TrafficPolicy::Cluster,
         internal_policy: TrafficPolicy::Cluster,
         health_check_node_port: None,
+        choice: None,
         ports: vec![ServicePort {
             name: "http".into(),
             protocol: Protocol::Tcp,
@@ -54,6 +55,7 @@ fn slice(number: u32, first_ready: bool) -> Event {
         address: Ipv4Addr::from_bits(0x0b00_0000 + number * N_ENDPOINTS + index).into(),
         conditions: Conditions { ready: index > 0 || first_ready, ..Conditions::default() },
         node: Some("another-node".into()),
+        zone: None,
         hints: None,
     };
     Event::SliceApplied(Box::new(EndpointSlice {

@@ -1,8 +1,10 @@
 //! The closed list of everything that can change the input.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
+use crate::settings::SchedulerName;
 
 /// A change of the input. Events of different objects may come in any order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,4 +21,10 @@ pub enum Event {
     NodeApplied(Box<Node>),
     /// The addresses of this node's interfaces, all but those of `kube-ipvs0`.
     LocalAddresses(Vec<IpAddr>),
+    /// Another node of the cluster is there and has these addresses, or has others now.
+    OtherNodeApplied(Arc<str>, Vec<IpAddr>),
+    /// Another node has left the cluster.
+    OtherNodeRemoved(Arc<str>),
+    /// The kernel does not have this scheduler: whoever chose it gets the operator's.
+    SchedulerMissing(SchedulerName),
 }

@@ -1,12 +1,13 @@
-//! What is known of this node: its Node object and its interfaces' addresses.
+//! What is known of this node: its Node object, its interfaces' addresses, its neighbours, its
+//! kernel.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::model::{Family, Node};
-use crate::settings::{NodePortAddresses, Settings};
+use crate::settings::{NodePortAddresses, SchedulerName, Settings};
 
 /// What is known of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +17,10 @@ pub struct NodeFacts {
     local: HashSet<IpAddr>,
     /// Those of them that serve node ports, in order.
     node_ports: Vec<IpAddr>,
+    /// The addresses of the cluster's other nodes.
+    others: HashSet<IpAddr>,
+    /// Schedulers that the kernel does not have.
+    missing_schedulers: BTreeSet<SchedulerName>,
 }
 
 // === impl NodeFacts ===
@@ -25,13 +30,43 @@ impl NodeFacts {
     pub fn new(node: Node, local: impl IntoIterator<Item = IpAddr>, settings: &Settings) -> Self {
         let local: HashSet<IpAddr> = local.into_iter().collect();
         let node_ports = node_port_addresses(&node, &local, settings);
-        Self { node, local, node_ports }
+        Self { node, local, node_ports, ..Self::default() }
     }
 
     /// The same node with another object.
     #[must_use]
     pub fn with_node(self, node: Node, settings: &Settings) -> Self {
-        Self::new(node, self.local, settings)
+        let node_ports = node_port_addresses(&node, &self.local, settings);
+        Self { node, node_ports, ..self }
+    }
+
+    /// The same node whose interfaces have other addresses.
+    #[must_use]
+    pub fn with_local_addresses(self, local: HashSet<IpAddr>, settings: &Settings) -> Self {
+        let node_ports = node_port_addresses(&self.node, &local, settings);
+        Self { local, node_ports, ..self }
+    }
+
+    /// Notes whether an address is another node's. Returns whether that is new.
+    pub(crate) fn note_other_node(&mut self, address: IpAddr, is_its: bool) -> bool {
+        if is_its { self.others.insert(address) } else { self.others.remove(&address) }
+    }
+
+    /// Notes that the kernel does not have a scheduler. Returns whether that is new.
+    pub(crate) fn note_missing_scheduler(&mut self, scheduler: SchedulerName) -> bool {
+        self.missing_schedulers.insert(scheduler)
+    }
+
+    /// Whether an address is another node's, and not this one's as well.
+    #[must_use]
+    pub fn is_of_other_node(&self, address: IpAddr) -> bool {
+        self.others.contains(&address) && !self.local.contains(&address)
+    }
+
+    /// Whether the kernel is known not to have a scheduler.
+    #[must_use]
+    pub fn lacks_scheduler(&self, scheduler: &SchedulerName) -> bool {
+        self.missing_schedulers.contains(scheduler)
     }
 
     /// What the Node object says.

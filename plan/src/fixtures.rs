@@ -31,6 +31,7 @@ pub(crate) fn mk_service() -> Service {
         external_policy: TrafficPolicy::Cluster,
         internal_policy: TrafficPolicy::Cluster,
         health_check_node_port: None,
+        choice: None,
         ports: vec![mk_port("http", Protocol::Tcp, 80, None)],
     }
 }
@@ -64,6 +65,7 @@ pub(crate) fn mk_slice(family: Family, endpoints: &[(&str, &str)]) -> EndpointSl
                 address: address.parse().unwrap(),
                 conditions: Conditions::default(),
                 node: Some((*node).into()),
+                zone: None,
                 hints: None,
             })
             .collect(),

@@ -99,7 +99,7 @@ impl MemoryKernel {
                 self.virtual_server(frontend)?.server = Some(server.clone());
                 Ok(())
             }
-            Op::RemoveVirtualServer(frontend) => self
+            Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => self
                 .state
                 .virtual_servers
                 .remove(frontend)

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::settings::SchedulerName;
+
 /// One of the two address families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
@@ -76,6 +78,32 @@ pub struct Service {
     pub health_check_node_port: Option<NonZeroU16>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
+    /// What it chose for itself by annotation; most choose nothing.
+    pub choice: Option<Box<Choice>>,
+}
+
+/// What a Service chose for itself, where the operator's choice is for all. Absent: as for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Choice {
+    /// Its scheduler.
+    pub scheduler: Option<SchedulerName>,
+    /// The scheduler's flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
+    pub scheduler_flags: Option<u32>,
+    /// How many seconds the connections of an endpoint that goes may take to end.
+    pub drain_seconds: Option<u32>,
+    /// The shares of its endpoints.
+    pub weights: Option<Weights>,
+}
+
+/// The shares of endpoints by how far they are, from 1 to 65,535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weights {
+    /// On this node.
+    pub node: u16,
+    /// On another node of this node's zone.
+    pub zone: u16,
+    /// Anywhere else.
+    pub elsewhere: u16,
 }
 
 /// `spec.type`, as far as it is balanced.
@@ -147,6 +175,8 @@ pub struct Endpoint {
     pub conditions: Conditions,
     /// `nodeName`.
     pub node: Option<Arc<str>>,
+    /// `zone`.
+    pub zone: Option<Arc<str>>,
     /// `hints`; most endpoints have none.
     pub hints: Option<Box<Hints>>,
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
-use crate::sets::SetId;
+use crate::sets::{SetId, SetKind};
 
 /// A change to the kernel.
 ///
@@ -33,6 +33,9 @@ pub enum Op {
     BindAddress(IpAddr),
     /// Take an address off the dummy interface.
     UnbindAddress(IpAddr),
+    /// Remove a virtual server as soon as its real servers are gone: it is still somebody's, and
+    /// takes no new connections.
+    RetireVirtualServer(Frontend),
     /// Take a real server from its virtual server.
     RemoveRealServer(Frontend, SocketAddr),
     /// Remove a virtual server, and its real servers with it.
@@ -78,6 +81,7 @@ impl Op {
             Self::CreateVirtualServer(frontend, _)
             | Self::ChangeVirtualServer(frontend, _)
             | Self::RemoveVirtualServer(frontend)
+            | Self::RetireVirtualServer(frontend)
             | Self::AddRealServer(frontend, _)
             | Self::ChangeRealServer(frontend, _)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
@@ -94,19 +98,22 @@ impl Op {
     /// When its turn comes. What carries traffic is complete before an address attracts it, and
     /// loses the address before it is taken apart.
     #[must_use]
-    pub const fn phase(&self) -> Phase {
+    pub fn phase(&self) -> Phase {
         Phase(match self {
             Self::CreateLink => 0,
             Self::CreateSet(_) => 1,
             Self::WriteLayer(_) => 2,
+            // It leads elsewhere: only when what it leads to is complete.
+            Self::AddEntry(set, _) if set.kind == SetKind::ShortCircuit => 7,
+            Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 8,
             Self::AddEntry(..) => 3,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 4,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 5,
             Self::BindAddress(_) => 6,
-            Self::UnbindAddress(_) => 7,
-            Self::RemoveRealServer(..) => 8,
-            Self::RemoveVirtualServer(_) => 9,
-            Self::RemoveEntry(..) => 10,
+            Self::UnbindAddress(_) => 9,
+            Self::RemoveRealServer(..) => 10,
+            Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 11,
+            Self::RemoveEntry(..) => 12,
         })
     }
 }
@@ -124,6 +131,9 @@ impl fmt::Display for Op {
             }
             Self::ChangeVirtualServer(frontend, server) => {
                 write!(f, "change virtual server {frontend} to {server}")
+            }
+            Self::RetireVirtualServer(frontend) => {
+                write!(f, "remove virtual server {frontend} after its last real server")
             }
             Self::RemoveVirtualServer(frontend) => write!(f, "remove virtual server {frontend}"),
             Self::AddRealServer(frontend, server) => {

@@ -28,6 +28,18 @@ pub enum Problem {
         /// What both claim.
         frontend: Frontend,
     },
+    /// A node's own address: only that node serves it.
+    AddressOfNode {
+        /// Where it was written, such as `spec.externalIPs`.
+        field: &'static str,
+        /// The address.
+        address: IpAddr,
+    },
+    /// The kernel does not have the scheduler that the Service chose.
+    SchedulerMissing {
+        /// Its name.
+        scheduler: String,
+    },
     /// No address of this node may serve node ports of this family.
     NoNodePortAddress {
         /// The family.
@@ -52,6 +64,16 @@ impl fmt::Display for Problem {
                 f,
                 "{frontend} is claimed by two ports of this Service; the first one has it: \
                  give the other another port or protocol"
+            ),
+            Self::AddressOfNode { field, address } => write!(
+                f,
+                "{field}: {address} is the address of another node of the cluster, which alone \
+                 serves it: if every node took it, that node could no longer be reached"
+            ),
+            Self::SchedulerMissing { scheduler } => write!(
+                f,
+                "this node's kernel has no IPVS scheduler {scheduler:?} (module ip_vs_{scheduler}); \
+                 the default one is used instead"
             ),
             Self::NoNodePortAddress { family } => write!(
                 f,

@@ -1,5 +1,5 @@
-//! The table of ipsets: constant, the same names and types as kube-proxy's, known to network
-//! plugins, runbooks and dashboards.
+//! The table of ipsets: constant. The first seventeen have kube-proxy's names and types, known to
+//! network plugins, runbooks and dashboards; the others are for what kube-proxy's ipvs mode cannot do.
 
 use std::fmt;
 
@@ -42,6 +42,12 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// Addresses on `kube-ipvs0`.
     IpvsAddresses,
+    /// Frontends of which the cluster's own clients are led to the twin.
+    ShortCircuit,
+    /// Frontends whose Service has no endpoints.
+    NoEndpoints,
+    /// Frontends for this node's endpoints, of which there are none, though there are others.
+    NoLocalEndpoints,
 }
 
 /// A set: what it is for, and its family.
@@ -69,7 +75,7 @@ pub enum SetType {
 }
 
 /// Every set of a family, in the order in which they are made.
-pub const ALL: [SetKind; 17] = [
+pub const ALL: [SetKind; 20] = [
     SetKind::LoopBack,
     SetKind::ClusterIp,
     SetKind::ExternalIp,
@@ -87,6 +93,9 @@ pub const ALL: [SetKind; 17] = [
     SetKind::NodePortLocalSctp,
     SetKind::HealthCheckNodePort,
     SetKind::IpvsAddresses,
+    SetKind::ShortCircuit,
+    SetKind::NoEndpoints,
+    SetKind::NoLocalEndpoints,
 ];
 
 // === impl SetId ===
@@ -156,6 +165,9 @@ impl SetKind {
                 ("KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-6-HEALTH-CHECK-NODE-PORT")
             }
             Self::IpvsAddresses => ("KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"),
+            Self::ShortCircuit => ("KUBE-SHORT-CIRCUIT", "KUBE-6-SHORT-CIRCUIT"),
+            Self::NoEndpoints => ("KUBE-NO-ENDPOINTS", "KUBE-6-NO-ENDPOINTS"),
+            Self::NoLocalEndpoints => ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-6-NO-LOCAL-ENDPOINTS"),
         }
     }
 
@@ -170,7 +182,10 @@ impl SetKind {
             | Self::LoadBalancerFirewall
             | Self::LoadBalancerLocal
             | Self::NodePortSctp
-            | Self::NodePortLocalSctp => SetType::HashAddressPort,
+            | Self::NodePortLocalSctp
+            | Self::ShortCircuit
+            | Self::NoEndpoints
+            | Self::NoLocalEndpoints => SetType::HashAddressPort,
             Self::NodePortTcp
             | Self::NodePortLocalTcp
             | Self::NodePortUdp
@@ -205,12 +220,12 @@ mod tests {
     fn every_set_has_a_name_of_its_own_that_the_kernel_takes() {
         let mut names: Vec<&str> =
             Family::BOTH.into_iter().flat_map(SetId::all).map(SetId::name).collect();
-        assert_eq!(names.len(), 34);
+        assert_eq!(names.len(), 40);
         assert!(names.iter().all(|name| name.len() <= 31), "{names:?}");
         assert!(names.iter().all(|name| SetId::by_name(name).is_some_and(|s| s.name() == *name)));
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 34);
+        assert_eq!(names.len(), 40);
     }
 
     #[test]

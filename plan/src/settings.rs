@@ -1,10 +1,10 @@
 //! What the operator chose, resolved.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::Family;
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// Whether `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
+    /// Where twins live: see [`TwinNetworks`].
+    pub twins: TwinNetworks,
     /// Whatever is inside these is somebody else's: never changed, never removed.
     pub exclude: Vec<IpNet>,
 }
@@ -46,8 +48,23 @@ pub enum NodePortAddresses {
     Primary,
 }
 
+/// The networks of the twins.
+///
+/// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
+/// (this node's endpoints) and another to the cluster's own (all endpoints), and IPVS has one list
+/// of real servers for each address and port. So it has a twin, which is for the cluster's own
+/// clients: the same port at another address, the frontend's with the first bits replaced by this
+/// network's. The rules turn one into the other for those clients (`NETMAP`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TwinNetworks {
+    /// For IPv4; none: no twins.
+    pub v4: Option<Ipv4Net>,
+    /// For IPv6; none: no twins.
+    pub v6: Option<Ipv6Net>,
+}
+
 /// A scheduler's name as the kernel has it: `rr`, `wlc`, `sh`, … The kernel decides which exist.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SchedulerName(Arc<str>);
 
 /// How traffic from this node's own pods is recognised.
@@ -88,6 +105,7 @@ impl Settings {
             local_detection: LocalDetection::None,
             node_port_addresses: NodePortAddresses::All,
             external_ips: true,
+            twins: TwinNetworks::default(),
             exclude: Vec::new(),
         }
     }
@@ -96,6 +114,51 @@ impl Settings {
     #[must_use]
     pub fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|net| net.contains(&address))
+    }
+}
+
+// === impl TwinNetworks ===
+
+impl TwinNetworks {
+    /// No twins at all.
+    pub const NONE: Self = Self { v4: None, v6: None };
+
+    /// The network of a family.
+    #[must_use]
+    pub fn of(&self, family: Family) -> Option<IpNet> {
+        match family {
+            Family::V4 => self.v4.map(IpNet::V4),
+            Family::V6 => self.v6.map(IpNet::V6),
+        }
+    }
+
+    /// An address's twin; none if there are none, or if it would be the address itself.
+    #[must_use]
+    pub fn twin(&self, address: IpAddr) -> Option<IpAddr> {
+        let twin = match address {
+            IpAddr::V4(address) => {
+                let net = self.v4?;
+                let host = address.to_bits() & net.hostmask().to_bits();
+                IpAddr::V4(Ipv4Addr::from_bits(net.network().to_bits() | host))
+            }
+            IpAddr::V6(address) => {
+                let net = self.v6?;
+                let host = address.to_bits() & net.hostmask().to_bits();
+                IpAddr::V6(Ipv6Addr::from_bits(net.network().to_bits() | host))
+            }
+        };
+        (twin != address).then_some(twin)
+    }
+}
+
+impl Default for TwinNetworks {
+    /// What is reserved and in nobody's use: 240.0.0.0/4 (RFC 1112, class E) and a part of the
+    /// abolished site-local addresses (RFC 3879), feff::/16.
+    fn default() -> Self {
+        Self {
+            v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),
+            v6: Ipv6Net::new(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16).ok(),
+        }
     }
 }
 

@@ -4,11 +4,12 @@ mod index;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
-use crate::settings::{LocalDetection, Settings};
+use crate::settings::{LocalDetection, SchedulerName, Settings};
 use index::Index;
 
 /// All objects, and what has changed since it was last asked.
@@ -19,6 +20,8 @@ pub struct Store {
     service_of: HashMap<SliceName, ServiceName>,
     index: Index,
     facts: NodeFacts,
+    /// The addresses of the cluster's other nodes; no empty lists.
+    others: HashMap<Arc<str>, Vec<IpAddr>>,
     dirty: BTreeSet<ServiceName>,
     dirty_rules: BTreeSet<Family>,
 }
@@ -42,6 +45,9 @@ impl Store {
             Event::SliceRemoved(name) => self.remove_slice(&name),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
+            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(name, addresses),
+            Event::OtherNodeRemoved(name) => self.apply_other_node(name, Vec::new()),
+            Event::SchedulerMissing(scheduler) => self.apply_missing_scheduler(scheduler),
         }
     }
 
@@ -155,13 +161,38 @@ impl Store {
         if addresses == *self.facts.local_addresses() {
             return;
         }
-        let node = self.facts.node().clone();
-        let former = std::mem::replace(&mut self.facts, NodeFacts::new(node, addresses, settings));
+        let former = self.facts.clone();
+        self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
         let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
         for address in changed {
             self.dirty.extend(self.index.with_address(*address).cloned());
         }
         self.dirty_node_ports(&former, settings);
+    }
+
+    fn apply_other_node(&mut self, name: Arc<str>, addresses: Vec<IpAddr>) {
+        let former = if addresses.is_empty() {
+            self.others.remove(&name)
+        } else {
+            self.others.insert(name, addresses.clone())
+        };
+        let former = former.unwrap_or_default();
+        let gone = former.iter().filter(|address| !addresses.contains(address));
+        // Two nodes with the same address are an error, and that is over when one of them goes.
+        let gone = gone.filter(|address| !self.others.values().flatten().any(|a| a == *address));
+        let changed = gone.map(|address| (*address, false));
+        let changed: Vec<_> = changed.chain(addresses.iter().map(|a| (*a, true))).collect();
+        for (address, is_its) in changed {
+            if self.facts.note_other_node(address, is_its) {
+                self.dirty.extend(self.index.with_address(address).cloned());
+            }
+        }
+    }
+
+    fn apply_missing_scheduler(&mut self, scheduler: SchedulerName) {
+        if self.facts.note_missing_scheduler(scheduler.clone()) {
+            self.dirty.extend(self.index.with_scheduler(&scheduler).cloned());
+        }
     }
 
     /// The Services with node ports depend on the addresses that these are served on.

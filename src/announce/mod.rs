@@ -113,7 +113,9 @@ impl Announcer {
                 action: "ProgramService",
                 note: problem.to_string(),
                 extent: match problem {
-                    Problem::NoNodePortAddress { .. } => Extent::ThisNode,
+                    Problem::NoNodePortAddress { .. } | Problem::SchedulerMissing { .. } => {
+                        Extent::ThisNode
+                    }
                     _ => Extent::Cluster,
                 },
             });
@@ -150,6 +152,8 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::ImpossibleAddress { .. } => "AddressNotPossible",
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
+        Problem::AddressOfNode { .. } => "AddressOfNode",
+        Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
     }
 }

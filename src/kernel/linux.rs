@@ -317,6 +317,7 @@ const fn part(op: &Op) -> Part {
         Op::CreateVirtualServer(..)
         | Op::ChangeVirtualServer(..)
         | Op::RemoveVirtualServer(_)
+        | Op::RetireVirtualServer(_)
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
         | Op::RemoveRealServer(..) => Part::Ipvs,
@@ -382,7 +383,7 @@ fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> 
         Op::ChangeVirtualServer(frontend, server) => {
             batch.set_service(&translate::virtual_server(frontend, server)?);
         }
-        Op::RemoveVirtualServer(frontend) => {
+        Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
             batch.delete_service(&translate::virtual_server_id(frontend));
         }
         Op::AddRealServer(frontend, server) => {
@@ -408,7 +409,7 @@ fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> 
 /// Removing what is gone is success.
 fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
     match op {
-        Op::RemoveVirtualServer(_) => error.is_no_such_service(),
+        Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => error.is_no_such_service(),
         Op::RemoveRealServer(..) => error.is_no_such_service() || error.is_not_found(),
         _ => false,
     }

@@ -128,7 +128,7 @@ impl Drain {
                 self.forget(&frontend, &server.socket());
                 Some(Op::ChangeRealServer(frontend, server))
             }
-            Op::RemoveVirtualServer(frontend) => {
+            Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
                 self.draining.remove(&frontend);
                 Some(Op::RemoveVirtualServer(frontend))
             }

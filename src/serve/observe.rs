@@ -111,6 +111,9 @@ impl Observer for Observing {
                 let node = node.addresses.clone();
                 self.addresses_known(Addresses { node, ..self.addresses.clone() });
             }
+            Event::OtherNodeApplied(..)
+            | Event::OtherNodeRemoved(_)
+            | Event::SchedulerMissing(_) => {}
         }
     }
 

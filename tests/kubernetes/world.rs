@@ -156,7 +156,15 @@ impl Said {
             SourceEvent::Change(Event::SliceRemoved(name)) => {
                 self.remove(format!("EndpointSlice {name}"));
             }
-            SourceEvent::Change(Event::LocalAddresses(_)) => panic!("not a source's to say"),
+            SourceEvent::Change(Event::OtherNodeApplied(name, _)) => {
+                *self.applied.entry(format!("other node {name}")).or_default() += 1;
+            }
+            SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
+                self.remove(format!("other node {name}"));
+            }
+            SourceEvent::Change(Event::LocalAddresses(_) | Event::SchedulerMissing(_)) => {
+                panic!("not a source's to say")
+            }
             SourceEvent::Triggered(..) => self.triggered += 1,
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
             SourceEvent::Complete => self.complete += 1,

@@ -192,6 +192,7 @@ pub(crate) fn service(number: u16, protocol: Protocol) -> Service {
         external_policy: TrafficPolicy::Cluster,
         internal_policy: TrafficPolicy::Cluster,
         health_check_node_port: None,
+        choice: None,
         ports: vec![ServicePort { name: "p".into(), protocol, port: port(80), node_port: None }],
     }
 }
@@ -210,6 +211,7 @@ pub(crate) fn slice(service: &Service, pods: &[u8]) -> EndpointSlice {
         address: IpAddr::from([10, 244, 0, *pod]),
         conditions: Conditions::default(),
         node: Some("node-2".into()),
+        zone: None,
         hints: None,
     };
     EndpointSlice {

@@ -26,7 +26,7 @@ fn mk_slice(name: &str, ports: &[(&str, Protocol, u16)], endpoints: &[Endpoint])
 }
 
 fn mk_endpoint(address: &str, conditions: Conditions) -> Endpoint {
-    Endpoint { address: address.parse().unwrap(), conditions, node: None, hints: None }
+    Endpoint { address: address.parse().unwrap(), conditions, node: None, zone: None, hints: None }
 }
 
 const READY: Conditions = Conditions { ready: true, serving: true, terminating: false };

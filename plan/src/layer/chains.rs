@@ -77,6 +77,11 @@ const fn comment(kind: SetKind) -> &'static str {
         }
         SetKind::HealthCheckNodePort => "Kubernetes health check node port",
         SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
+        SetKind::ShortCircuit => {
+            "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
+        }
+        SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
+        SetKind::NoLocalEndpoints => "Kubernetes service ip + port without endpoints on this node",
     }
 }
 

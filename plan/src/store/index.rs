@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::model::{Family, Service, ServiceName};
+use crate::settings::SchedulerName;
 
 /// Services by what they depend on.
 #[derive(Debug, Default)]
@@ -14,6 +15,7 @@ pub(super) struct Index {
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
     source_ranges: BTreeSet<ServiceName>,
+    by_scheduler: HashMap<SchedulerName, BTreeSet<ServiceName>>,
 }
 
 // === impl Index ===
@@ -28,6 +30,9 @@ impl Index {
         }
         if !service.source_ranges.is_empty() {
             self.source_ranges.insert(service.name.clone());
+        }
+        if let Some(scheduler) = chosen_scheduler(service) {
+            self.by_scheduler.entry(scheduler.clone()).or_default().insert(service.name.clone());
         }
     }
 
@@ -45,6 +50,10 @@ impl Index {
             self.node_ports(family).remove(&service.name);
         }
         self.source_ranges.remove(&service.name);
+        if let Some(services) = chosen_scheduler(service).and_then(|s| self.by_scheduler.get_mut(s))
+        {
+            services.remove(&service.name);
+        }
     }
 
     pub(super) fn with_address(&self, address: IpAddr) -> impl Iterator<Item = &ServiceName> {
@@ -62,12 +71,23 @@ impl Index {
         self.source_ranges.iter()
     }
 
+    pub(super) fn with_scheduler(
+        &self,
+        scheduler: &SchedulerName,
+    ) -> impl Iterator<Item = &ServiceName> {
+        self.by_scheduler.get(scheduler).into_iter().flatten()
+    }
+
     fn node_ports(&mut self, family: Family) -> &mut BTreeSet<ServiceName> {
         match family {
             Family::V4 => &mut self.node_ports_v4,
             Family::V6 => &mut self.node_ports_v6,
         }
     }
+}
+
+fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
+    service.choice.as_ref()?.scheduler.as_ref()
 }
 
 fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {

@@ -1,6 +1,6 @@
 //! Random input from small worlds, so that names, addresses and ports collide all the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub(crate) struct World {
     slices: BTreeMap<SliceName, Box<EndpointSlice>>,
     node: Option<Box<Node>>,
     local: Vec<IpAddr>,
+    others: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    missing: BTreeSet<SchedulerName>,
 }
 
 // === impl World ===
@@ -80,6 +82,15 @@ impl World {
                 }
                 Event::NodeApplied(node) => world.node = Some(node),
                 Event::LocalAddresses(addresses) => world.local = addresses,
+                Event::OtherNodeApplied(name, addresses) => {
+                    world.others.insert(name, addresses);
+                }
+                Event::OtherNodeRemoved(name) => {
+                    world.others.remove(&name);
+                }
+                Event::SchedulerMissing(scheduler) => {
+                    world.missing.insert(scheduler);
+                }
             }
         }
         world
@@ -91,7 +102,9 @@ impl World {
         let slices = self.slices.values().cloned().map(Event::SliceApplied);
         let node = self.node.clone().map(Event::NodeApplied);
         let local = Event::LocalAddresses(self.local.clone());
-        services.chain(slices).chain(node).chain([local]).collect()
+        let others = self.others.iter().map(|(n, a)| Event::OtherNodeApplied(n.clone(), a.clone()));
+        let missing = self.missing.iter().cloned().map(Event::SchedulerMissing);
+        services.chain(slices).chain(node).chain([local]).chain(others).chain(missing).collect()
     }
 }
 
@@ -214,6 +227,7 @@ fn service() -> impl Strategy<Value = Service> {
                 internal_policy: policies.1,
                 health_check_node_port: policies.2,
                 ports,
+                choice: None,
             }
         },
     )
@@ -239,6 +253,7 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
                 },
                 conditions: Conditions { ready, serving, terminating },
                 node: node.map(Arc::from),
+                zone: None,
                 hints: None,
             })
             .collect(),

@@ -277,7 +277,7 @@ fn operation(op: &Op) -> &'static str {
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
         Op::RemoveRealServer(..) => "remove_real_server",
-        Op::RemoveVirtualServer(_) => "remove_virtual_server",
+        Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => "remove_virtual_server",
         Op::RemoveEntry(..) => "remove_entry",
     }
 }

@@ -107,6 +107,7 @@ fn mk_service(check_port: u16) -> Event {
             port: number(80),
             node_port: None,
         }],
+        choice: None,
     }))
 }
 
@@ -124,6 +125,7 @@ fn mk_slice(node: &str) -> Event {
             address: [10, 244, 1, 2].into(),
             conditions: Conditions::default(),
             node: Some(node.into()),
+            zone: None,
             hints: None,
         }],
     }))

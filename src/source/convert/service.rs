@@ -50,6 +50,7 @@ pub(super) fn convert(
         ),
         health_check_node_port: health_check_node_port(spec, kind, external_policy, report),
         ports: ports(&spec.ports, interner, report),
+        choice: None,
     })
 }
 

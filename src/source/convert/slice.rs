@@ -46,6 +46,7 @@ pub(super) fn convert(
             address,
             conditions: conditions(&endpoint.conditions),
             node: endpoint.node_name.as_deref().map(|node| interner.intern(node)),
+            zone: None,
             hints: hints(&endpoint.hints, interner),
         });
     }

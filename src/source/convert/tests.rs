@@ -160,6 +160,7 @@ status:
             port("dns", Protocol::Udp, 53, 0),
             port("sig", Protocol::Sctp, 53, 0),
         ],
+        choice: None,
     };
     assert_eq!(service, Some(expected));
 }

@@ -255,7 +255,11 @@ impl Reading<'_> {
             }
             Event::SliceRemoved(name) => (Key::Slice(name), None),
             Event::NodeApplied(node) => (Key::Node, Some(Event::NodeApplied(node))),
-            Event::LocalAddresses(_) => return,
+            // Not an object of a file.
+            Event::LocalAddresses(_)
+            | Event::OtherNodeApplied(..)
+            | Event::OtherNodeRemoved(_)
+            | Event::SchedulerMissing(_) => return,
         };
         if self.contents.contains_key(&key) {
             return self.complain(&format!("holds {key} twice; the first one is in force"));

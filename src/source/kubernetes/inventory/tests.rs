@@ -82,6 +82,9 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Change(Event::SliceRemoved(name)) => format!("-{name}"),
         SourceEvent::Change(Event::NodeApplied(_)) => "node".to_owned(),
         SourceEvent::Change(Event::LocalAddresses(_)) => "addresses".to_owned(),
+        SourceEvent::Change(Event::OtherNodeApplied(name, _)) => format!("+other {name}"),
+        SourceEvent::Change(Event::OtherNodeRemoved(name)) => format!("-other {name}"),
+        SourceEvent::Change(Event::SchedulerMissing(name)) => format!("no {name}"),
         SourceEvent::Triggered(Family::V6, time) => {
             format!("triggered {}", time.duration_since(START).unwrap().as_secs())
         }

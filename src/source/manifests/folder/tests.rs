@@ -41,7 +41,10 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::SliceApplied(slice) => format!("{} of {}", slice.name, slice.service),
         Event::SliceRemoved(name) => format!("-slice {name}"),
         Event::NodeApplied(node) => format!("node in {:?}", node.zone),
-        Event::LocalAddresses(_) => panic!("not a manifest's"),
+        Event::LocalAddresses(_)
+        | Event::OtherNodeApplied(..)
+        | Event::OtherNodeRemoved(_)
+        | Event::SchedulerMissing(_) => panic!("not a manifest's"),
     };
     events.iter().map(word).collect()
 }
