@@ -1,5 +1,7 @@
 //! Which endpoints a frontend may use.
 
+mod selection;
+
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +13,8 @@ use crate::kernel::RealServer;
 use crate::model::{
     Conditions, Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy,
 };
+
+pub use selection::{EndpointChoice, Selection};
 
 /// An endpoint of one service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
