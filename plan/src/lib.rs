@@ -15,6 +15,7 @@
 //! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
 //!   and the node to a [`fragment`] of desired kernel state;
 //! - [`desired`]: all fragments, with what they share counted;
+//! - [`flows`]: what connection tracking remembers and should not;
 //! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
 //!   [`diff`]: desired, actual to operations;
 //! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
@@ -28,6 +29,7 @@ pub mod diff;
 pub mod endpoints;
 pub mod event;
 pub mod facts;
+pub mod flows;
 pub mod fragment;
 pub mod kernel;
 pub mod layer;

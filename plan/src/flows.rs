@@ -1,0 +1,97 @@
+//! Flows that lead nowhere: what connection tracking remembers of a client and an endpoint that is
+//! gone, or of a client whose packets went out before there was anything to answer them.
+//!
+//! A client that goes on sending from the same port keeps such an entry alive for ever, and never
+//! reaches a living endpoint. TCP needs none of this: its connections end by themselves.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use crate::kernel::Frontend;
+use crate::model::{Family, Protocol};
+
+/// What connection tracking remembers of a client and whom it talks to, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Where the client sends to.
+    pub destination: SocketAddr,
+    /// Where answers come from: the endpoint. It is the destination itself where nothing has
+    /// redirected the client's first packet.
+    pub reply_source: SocketAddr,
+}
+
+/// Where the flows to some frontends may lead. The flows of all others are somebody else's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FlowTargets(HashMap<Frontend, Option<Box<[SocketAddr]>>>);
+
+// === impl Flow ===
+
+impl Flow {
+    /// What the client takes for the server.
+    #[must_use]
+    pub fn frontend(&self) -> Frontend {
+        Frontend {
+            address: self.destination.ip(),
+            protocol: self.protocol,
+            port: self.destination.port(),
+        }
+    }
+}
+
+// === impl FlowTargets ===
+
+impl FlowTargets {
+    /// Adds a frontend: one that is somebody's, with all sockets that its flows may lead to, or one
+    /// that was, and is nobody's any more. TCP ones are passed over.
+    pub fn insert(
+        &mut self,
+        frontend: Frontend,
+        targets: Option<impl IntoIterator<Item = SocketAddr>>,
+    ) {
+        if frontend.protocol == Protocol::Tcp {
+            return;
+        }
+        let targets = targets.map(|targets| {
+            let mut targets: Vec<SocketAddr> = targets.into_iter().collect();
+            targets.sort_unstable();
+            targets.into_boxed_slice()
+        });
+        self.0.insert(frontend, targets);
+    }
+
+    /// Whether a flow is to be forgotten, so that the next packet begins a new one.
+    ///
+    /// At a frontend that is somebody's, a flow is stale if it leads to none of the endpoints, which
+    /// includes those that were never redirected at all. At one that is nobody's any more, only
+    /// those are that were redirected: the others are not ours.
+    #[must_use]
+    pub fn is_stale(&self, flow: &Flow) -> bool {
+        match self.0.get(&flow.frontend()) {
+            Some(Some(targets)) => targets.binary_search(&flow.reply_source).is_err(),
+            Some(None) => flow.reply_source != flow.destination,
+            None => false,
+        }
+    }
+
+    /// The frontends, in no order.
+    pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
+        self.0.keys()
+    }
+
+    /// Whether there is a frontend of this family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        self.0.keys().any(|frontend| frontend.family() == family)
+    }
+
+    /// Whether there is none at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
