@@ -54,7 +54,8 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
         info!("{not_loaded}");
     }
     let proc_sys = Path::new(sysctl::ROOT);
-    let wanted = sysctl::wanted(configuration.strict_arp, sysctl::kernel_version(proc_sys));
+    let arp = configuration.service_addresses_arp;
+    let wanted = sysctl::wanted(arp, sysctl::kernel_version(proc_sys));
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
     let mut failed = set_switches(proc_sys, &wanted);

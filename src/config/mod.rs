@@ -113,7 +113,7 @@ impl Configuration {
             // What other modes have left is removed whatever the mode.
             violations.retain(|violation| !violation.is_about_another_mode());
         }
-        violations.extend(validate::validate_own(&own));
+        violations.extend(validate::validate_own(&own, &document));
         if !violations.is_empty() {
             return Err(ConfigurationError::Validate { violations, notes });
         }

@@ -4,8 +4,11 @@
 //! decodes with go.yaml.in/yaml, whose `Unmarshal` decodes "the first document found"), so that a
 //! file with both stays a file that kube-proxy takes.
 
+use ipnet::IpNet;
+use plan::settings::TwinNetworks;
 use serde::{Deserialize, Serialize};
 
+use super::address;
 use super::duration::GoDuration;
 
 /// The group and version of our document.
@@ -22,9 +25,22 @@ pub struct KubeIpvsConfiguration {
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
     pub drain_deadline: Option<GoDuration>,
+    pub follow_nodes: String,
     pub iptables_variant: String,
     pub kind: String,
+    pub localhost_node_ports: bool,
     pub manifests: String,
+    pub service_addresses_arp: String,
+    pub short_circuit: ShortCircuit,
+}
+
+/// `shortCircuit`. Absent is the default, empty is off.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "every field is described in docs/config.md")]
+pub struct ShortCircuit {
+    pub ipv4: Option<String>,
+    pub ipv6: Option<String>,
 }
 
 // === impl KubeIpvsConfiguration ===
@@ -37,9 +53,40 @@ impl KubeIpvsConfiguration {
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
         self.drain_deadline.get_or_insert(GoDuration::from_secs(15 * 60));
-        if self.iptables_variant.is_empty() {
-            "auto".clone_into(&mut self.iptables_variant);
+        for (field, default) in [
+            (&mut self.follow_nodes, "auto"),
+            (&mut self.iptables_variant, "auto"),
+            (&mut self.service_addresses_arp, "compatible"),
+        ] {
+            if field.is_empty() {
+                default.clone_into(field);
+            }
         }
+        let twins = TwinNetworks::default();
+        let text = |net: Option<String>| net.unwrap_or_default();
+        let short_circuit = &mut self.short_circuit;
+        short_circuit.ipv4.get_or_insert_with(|| text(twins.v4.map(|net| net.to_string())));
+        short_circuit.ipv6.get_or_insert_with(|| text(twins.v6.map(|net| net.to_string())));
         self
+    }
+}
+
+// === impl ShortCircuit ===
+
+impl ShortCircuit {
+    /// The networks, where they are networks of their family.
+    #[must_use]
+    pub fn twins(&self) -> TwinNetworks {
+        let network = |text: &Option<String>| text.as_deref().and_then(address::cidr);
+        TwinNetworks {
+            v4: network(&self.ipv4).and_then(|net| match net {
+                IpNet::V4(net) => Some(net),
+                IpNet::V6(_) => None,
+            }),
+            v6: network(&self.ipv6).and_then(|net| match net {
+                IpNet::V6(net) => Some(net),
+                IpNet::V4(_) => None,
+            }),
+        }
     }
 }

@@ -215,7 +215,8 @@ pub const FIELDS: [Field; 63] = [
     nothing(
         "iptables.localhostNodePorts",
         "bool",
-        "it is of kube-proxy's mode iptables; IPVS serves no node ports on loopback addresses",
+        "it is of kube-proxy's mode iptables, where it is true unless something else is said; \
+         localhostNodePorts of our own document is for IPVS",
     ),
     does(
         "iptables.masqueradeAll",
@@ -295,7 +296,7 @@ pub const FIELDS: [Field; 63] = [
 ];
 
 /// The fields of our own document.
-pub const OWN_FIELDS: [Field; 6] = [
+pub const OWN_FIELDS: [Field; 11] = [
     does("apiVersion", "string", "must be kube-ipvs.io/v1alpha1"),
     does(
         "cleanupOtherModes",
@@ -310,6 +311,13 @@ pub const OWN_FIELDS: [Field; 6] = [
         "how long the connections of a removed endpoint may take to end, before they are cut",
     ),
     does(
+        "followNodes",
+        "string",
+        "whether to follow all Nodes, so that a Service that names another node's address in \
+         spec.externalIPs does not take it away from that node: auto (from the first Service on \
+         that has an external or a load balancer's address), always, or never",
+    ),
+    does(
         "iptablesVariant",
         "string",
         "which iptables to use, where the host has both: auto (where the cluster's rules \
@@ -317,11 +325,31 @@ pub const OWN_FIELDS: [Field; 6] = [
     ),
     does("kind", "string", "must be KubeIpvsConfiguration"),
     does(
+        "localhostNodePorts",
+        "bool",
+        "serves node ports on 127.0.0.1 too, for what runs on the node itself",
+    ),
+    does(
         "manifests",
         "directory",
-        "reads Services, EndpointSlices and the Node from the files in this folder instead of \
-         an API server",
+        "reads Services, EndpointSlices and Nodes from the files in this folder instead of an API \
+         server",
     ),
+    does(
+        "serviceAddressesArp",
+        "string",
+        "whether this node answers ARP requests for the addresses of Services: compatible (as \
+         ipvs.strictARP says) or quiet (never, but for its own addresses on every interface: \
+         service addresses have scope host, arp_ignore is 3 and arp_announce 2)",
+    ),
+    does(
+        "shortCircuit.ipv4",
+        "network",
+        "where the cluster's own clients are led that use an address with externalTrafficPolicy \
+         Local, so that they reach all endpoints: a network of up to 24 bits that nobody uses; \
+         empty: they get what clients outside get",
+    ),
+    does("shortCircuit.ipv6", "network", "the same for IPv6, up to 96 bits"),
 ];
 
 /// All flags, in the order of their names.

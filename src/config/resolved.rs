@@ -16,7 +16,9 @@ use super::reference::{FLAGS, Flag};
 use super::{Action, ConfigurationFile, address};
 use crate::cli::Arguments;
 use crate::kernel::rules::Variant;
+use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
+use crate::source::FollowNodes;
 
 /// Everything that the program is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,14 +31,18 @@ pub struct Configuration {
     pub pace: Pace,
     /// Which iptables.
     pub variant: Variant,
-    /// Whether ARP is answered only on the interface that has the address.
-    pub strict_arp: bool,
+    /// Which ARP requests this node answers.
+    pub service_addresses_arp: ServiceAddressesArp,
+    /// Whether node ports are served on loopback addresses too.
+    pub localhost_node_ports: bool,
     /// How long IPVS remembers connections.
     pub ipvs_timeouts: IpvsTimeouts,
     /// How to reach the API server, if no folder of manifests stands for it.
     pub api_server: ApiServer,
     /// A folder of manifests instead of an API server.
     pub manifests: Option<PathBuf>,
+    /// Whether the cluster's other Nodes are followed.
+    pub follow_nodes: FollowNodes,
     /// The address that decides the primary family, where one was named.
     pub bind_address: Option<IpAddr>,
     /// What to serve, and where.
@@ -162,7 +168,7 @@ impl Merged {
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         Ok(Configuration {
             action,
-            settings: settings(&document, &gates)?,
+            settings: Settings { twins: own.short_circuit.twins(), ..settings(&document, &gates)? },
             pace: Pace {
                 min_sync_period: document.ipvs.min_sync_period.to_std(),
                 sync_period: document.ipvs.sync_period.to_std(),
@@ -173,7 +179,12 @@ impl Merged {
                 "legacy" => Variant::Legacy,
                 _ => Variant::Auto,
             },
-            strict_arp: document.ipvs.strict_arp,
+            service_addresses_arp: match own.service_addresses_arp.as_str() {
+                "quiet" => ServiceAddressesArp::Quiet,
+                _ if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
+                _ => ServiceAddressesArp::Answered,
+            },
+            localhost_node_ports: own.localhost_node_ports,
             ipvs_timeouts: IpvsTimeouts {
                 tcp: document.ipvs.tcp_timeout.to_std(),
                 tcp_fin: document.ipvs.tcp_fin_timeout.to_std(),
@@ -186,6 +197,11 @@ impl Merged {
                 burst: u32::try_from(connection.burst).unwrap_or_default(),
             },
             manifests: named(&own.manifests),
+            follow_nodes: match own.follow_nodes.as_str() {
+                "always" => FollowNodes::Always,
+                "never" => FollowNodes::Never,
+                _ => FollowNodes::Auto,
+            },
             bind_address: address::ip(&document.bind_address).filter(|a| !a.is_unspecified()),
             served: Served {
                 healthz: address::socket(&document.healthz_bind_address),

@@ -3,13 +3,16 @@
 //! Paths and words are kube-proxy's, so that what is known about them is found; the name that the
 //! field has in a file follows in brackets.
 
+mod own;
+
+pub use own::validate_own;
+
 use std::fmt;
 
 use super::address;
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::duration::GoDuration;
 use super::gates::{FeatureGates, LOGGING_ALPHA};
-use super::own::KubeIpvsConfiguration;
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,26 +56,6 @@ pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> 
     found.local_detection(document, cluster_cidrs);
     found.logging(&document.logging, &document.feature_gates);
     found.0
-}
-
-/// All that is wrong with our own document that has its defaults.
-#[must_use]
-pub fn validate_own(own: &KubeIpvsConfiguration) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    let mut add = |field: &'static str, value: String, problem: &str| {
-        let path = format!("KubeIpvsConfiguration.{field}");
-        let problem = format!("Invalid value: {value:?}: {problem}");
-        violations.push(Violation { path, field, problem });
-    };
-    if !matches!(own.iptables_variant.as_str(), "auto" | "nft" | "legacy") {
-        let problem = "must be auto, nft or legacy";
-        add("iptablesVariant", own.iptables_variant.clone(), problem);
-    }
-    let deadline = own.drain_deadline.unwrap_or_default();
-    if deadline < GoDuration::ZERO {
-        add("drainDeadline", deadline.to_string(), NOT_NEGATIVE);
-    }
-    violations
 }
 
 struct Found(Vec<Violation>);

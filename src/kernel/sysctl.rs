@@ -12,6 +12,18 @@ use std::path::Path;
 /// Where the switches are.
 pub const ROOT: &str = "/proc/sys";
 
+/// Which ARP requests for addresses on `kube-ipvs0` this node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServiceAddressesArp {
+    /// All of them, unless somebody has set the kernel's switches otherwise.
+    #[default]
+    Answered,
+    /// None, and those for the node's own addresses only on the interface that has the address.
+    Strict,
+    /// None, and those for the node's own addresses on every interface.
+    Quiet,
+}
+
 /// A switch and the value that it should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sysctl {
@@ -58,10 +70,9 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// The switches to set. `strict_arp`: answer ARP requests only for addresses of the interface they
-/// come in by, so that not every node answers for every load-balancer address.
+/// The switches to set.
 #[must_use]
-pub fn wanted(strict_arp: bool, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
+pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
     let sysctl = |path, value, required, why| Sysctl { path, value, required, why };
     let mut wanted = vec![
         sysctl(
@@ -100,11 +111,16 @@ pub fn wanted(strict_arp: bool, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
             "a client that reuses a source port does not wait a second",
         ));
     }
-    if strict_arp {
-        let why = "only one node answers ARP requests for a load-balancer address (strict ARP)";
-        wanted.push(sysctl("net/ipv4/conf/all/arp_ignore", 1, false, why));
-        wanted.push(sysctl("net/ipv4/conf/all/arp_announce", 2, false, why));
-    }
+    // `arp_ignore` in net/ipv4/arp.c: with 1, an address is answered for on the interface that has
+    // it; with 3, on any interface, unless it has scope host (`AddressBatch` gives it that).
+    let arp_ignore = match arp {
+        ServiceAddressesArp::Answered => return wanted,
+        ServiceAddressesArp::Strict => 1,
+        ServiceAddressesArp::Quiet => 3,
+    };
+    let why = "only one node answers ARP requests for a load-balancer address";
+    wanted.push(sysctl("net/ipv4/conf/all/arp_ignore", arp_ignore, false, why));
+    wanted.push(sysctl("net/ipv4/conf/all/arp_announce", 2, false, why));
     wanted
 }
 
@@ -223,6 +239,7 @@ impl fmt::Display for SysctlError {
 
 #[cfg(test)]
 mod tests {
+    use super::ServiceAddressesArp::{Answered, Quiet, Strict};
     use super::*;
 
     fn paths(wanted: &[Sysctl]) -> Vec<(&'static str, u32)> {
@@ -260,13 +277,16 @@ mod tests {
         ] {
             let mut expected = always.to_vec();
             expected.extend(with_reuse.then_some(reuse));
-            assert_eq!(paths(&wanted(false, kernel)), expected, "{kernel:?}");
+            assert_eq!(paths(&wanted(Answered, kernel)), expected, "{kernel:?}");
         }
-        let mut expected = always.to_vec();
-        expected.push(("net/ipv4/conf/all/arp_ignore", 1));
-        expected.push(("net/ipv4/conf/all/arp_announce", 2));
-        assert_eq!(paths(&wanted(true, None)), expected);
-        let required: Vec<&str> = wanted(true, Some(KernelVersion(4, 19)))
+        let expected = always.to_vec();
+        for (arp, arp_ignore) in [(Strict, 1), (Quiet, 3)] {
+            let mut expected = expected.clone();
+            expected.push(("net/ipv4/conf/all/arp_ignore", arp_ignore));
+            expected.push(("net/ipv4/conf/all/arp_announce", 2));
+            assert_eq!(paths(&wanted(arp, None)), expected);
+        }
+        let required: Vec<&str> = wanted(Strict, Some(KernelVersion(4, 19)))
             .iter()
             .filter(|sysctl| sysctl.required)
             .map(|sysctl| sysctl.path)
@@ -291,7 +311,7 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_written() {
-        let wanted = wanted(true, Some(KernelVersion(5, 4)));
+        let wanted = wanted(Strict, Some(KernelVersion(5, 4)));
         let root = mk_root(&wanted, "1");
         let differing_now = |root: &tempfile::TempDir| paths(&differing(root.path(), &wanted));
         let expected = [("net/ipv4/vs/conn_reuse_mode", 0), ("net/ipv4/conf/all/arp_announce", 2)];
@@ -309,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_told_and_the_rest_is_set() {
-        let wanted = wanted(false, None);
+        let wanted = wanted(Answered, None);
         let root = mk_root(&wanted, "0");
         fs::remove_dir_all(root.path().join("net/ipv4/vs")).unwrap();
         let outcome = apply(root.path(), &wanted);
@@ -324,7 +344,7 @@ mod tests {
     #[test]
     fn a_read_only_proc_is_explained() {
         let error = SysctlError {
-            sysctl: wanted(false, None)[0],
+            sysctl: wanted(Answered, None)[0],
             found: Some("0".to_owned()),
             source: rustix::io::Errno::ROFS.into(),
         };

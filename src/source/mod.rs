@@ -21,6 +21,19 @@ use std::time::SystemTime;
 use plan::event::Event;
 use plan::model::Family;
 
+/// Whether the cluster's other Nodes are followed. Every node that does so is told whenever any
+/// Node changes, which each does at least every five minutes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FollowNodes {
+    /// From the first Service on that has an address which could be another node's.
+    #[default]
+    Auto,
+    /// From the start.
+    Always,
+    /// Not at all: other nodes' addresses are not known.
+    Never,
+}
+
 /// What a source delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceEvent {

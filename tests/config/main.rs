@@ -8,6 +8,7 @@
 )]
 
 mod check;
+mod own;
 mod page;
 mod precedence;
 mod reading;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube_ipvs::config::{Action, LogFormat};
 use kube_ipvs::kernel::rules::Variant;
+use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::reconcile::Pace;
 use plan::settings::{LocalDetection, NodePortAddresses, Settings};
 
@@ -196,7 +197,8 @@ fn every_setting_arrives() {
     assert_eq!(settings.node_port_addresses, NodePortAddresses::Networks(networks));
     assert!(!settings.external_ips);
     assert!(!flags.gates.is_enabled("LoggingAlphaOptions"), "the last one counts");
-    assert!(flags.strict_arp && flags.served.hard_fail && flags.served.profiling);
+    assert_eq!(flags.service_addresses_arp, ServiceAddressesArp::Strict);
+    assert!(flags.served.hard_fail && flags.served.profiling);
     let timeouts = flags.ipvs_timeouts;
     assert_eq!([timeouts.tcp, timeouts.tcp_fin, timeouts.udp].map(|t| t.as_secs()), [60, 120, 180]);
     assert_eq!(flags.api_server.kubeconfig, Some(PathBuf::from("/kubeconfig")));

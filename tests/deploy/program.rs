@@ -7,6 +7,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube_ipvs::config::{Action, Configuration};
+use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use serde_json::Value;
 
 use super::{BASE, containers, daemon_set, parse, read, root};
@@ -70,7 +71,7 @@ fn the_program_understands_what_kubeadm_starts_kube_proxy_with() {
     ];
     let configuration = understood(&command.map(str::to_owned), &file);
     assert_eq!(configuration.action, Action::Run);
-    assert!(configuration.strict_arp);
+    assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Strict);
     let kubeconfig = Path::new("/var/lib/kube-proxy/kubeconfig.conf");
     assert_eq!(configuration.api_server.kubeconfig.as_deref(), Some(kubeconfig));
 }

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::sysctl::{self, Sysctl};
+use super::super::sysctl::{self, ServiceAddressesArp, Sysctl};
 use super::*;
 
 /// A host that has everything.
@@ -23,7 +23,7 @@ fn mk_facts() -> Facts {
 }
 
 fn mk_switch(required: bool) -> Sysctl {
-    let mut wanted = sysctl::wanted(false, None);
+    let mut wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
     wanted.retain(|switch| switch.required == required);
     wanted[0]
 }
@@ -210,7 +210,7 @@ fn what_the_attempts_answer_are_the_facts() {
     let facts = gather(
         &root,
         &SchedulerName::new("wlc").unwrap(),
-        &sysctl::wanted(false, None),
+        &sysctl::wanted(ServiceAddressesArp::Answered, None),
         &mut Attempts {
             scheduler: &mut |scheduler| Err(format!("no {scheduler}")),
             ipset: &mut || Ok(()),

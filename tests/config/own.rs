@@ -1,0 +1,126 @@
+//! Our own document: what kube-proxy has no word for.
+
+use kube_ipvs::config::Configuration;
+use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
+use kube_ipvs::source::FollowNodes;
+use plan::settings::TwinNetworks;
+
+use crate::{from_file, from_flags, load_file};
+
+const OWN: &str = "---\napiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n";
+
+/// From a file with `kube_proxy` in its first document and `own` in the second.
+fn from(kube_proxy: &str, own: &str) -> Configuration {
+    from_file(&format!("{kube_proxy}{OWN}{own}"), &[])
+}
+
+/// The one thing that is wrong with such a file.
+fn problem(kube_proxy: &str, own: &str) -> String {
+    let Err(error) = load_file(&format!("{kube_proxy}{OWN}{own}"), &[]) else {
+        panic!("{kube_proxy}{own}: is taken");
+    };
+    let said = error.to_string();
+    let (_, problem) = said.split_once("\n- ").unwrap_or_else(|| panic!("{said}"));
+    assert!(!problem.contains("\n- "), "{kube_proxy}{own}: {said}");
+    problem.to_owned()
+}
+
+#[test]
+fn without_a_word_everything_is_as_kube_proxy_has_it() {
+    for configuration in [from_flags(&[]), from("", ""), from("", "shortCircuit: {}\n")] {
+        assert_eq!(configuration.follow_nodes, FollowNodes::Auto);
+        assert!(!configuration.localhost_node_ports);
+        assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
+        assert_eq!(configuration.settings.twins, TwinNetworks::default());
+    }
+}
+
+#[test]
+fn every_setting_is_read() {
+    let configuration = from(
+        "",
+        "followNodes: never\nlocalhostNodePorts: true\n\
+         shortCircuit: {ipv4: 192.0.2.0/24, ipv6: ''}\n",
+    );
+    assert_eq!(configuration.follow_nodes, FollowNodes::Never);
+    assert!(configuration.localhost_node_ports);
+    let twins = TwinNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
+    assert_eq!(configuration.settings.twins, twins);
+    let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");
+    assert_eq!(configuration.follow_nodes, FollowNodes::Always);
+    assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Quiet);
+    let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\n");
+    assert_eq!(off.settings.twins, TwinNetworks::NONE);
+    let text = off.to_yaml().unwrap();
+    let (_, own) = text.split_once("---\n").unwrap();
+    let own = own.lines().filter(|line| !line.starts_with("apiVersion:"));
+    let own: String =
+        own.filter(|line| !line.starts_with("kind:")).map(|l| format!("{l}\n")).collect();
+    assert_eq!(from("", &own).own, off.own, "what is written says the same: {text}");
+}
+
+#[test]
+fn words_that_mean_nothing_are_refused() {
+    for (own, expected) in [
+        ("followNodes: sometimes", "[followNodes]"),
+        ("serviceAddressesArp: loud", "must be one of compatible, quiet [serviceAddressesArp]"),
+        ("iptablesVariant: new", "must be one of auto, nft, legacy [iptablesVariant]"),
+    ] {
+        let problem = problem("", own);
+        assert!(problem.ends_with(expected), "{problem}");
+    }
+}
+
+#[test]
+fn quiet_goes_neither_with_strict_arp_nor_with_node_ports_on_localhost() {
+    let quiet = "serviceAddressesArp: quiet\n";
+    let said = problem("ipvs: {strictARP: true}\n", quiet);
+    assert!(said.contains("leave strictARP out"), "{said}");
+    let said = problem("", &format!("{quiet}localhostNodePorts: true\n"));
+    assert!(said.contains("route_localnet"), "{said}");
+    let strict = from("ipvs: {strictARP: true}\n", "serviceAddressesArp: compatible\n");
+    assert_eq!(strict.service_addresses_arp, ServiceAddressesArp::Strict);
+}
+
+#[test]
+fn a_short_circuit_is_a_network_of_its_family() {
+    for (family, text) in [
+        ("ipv4", "240.0.0.1/4"),
+        ("ipv4", "0.0.0.0/0"),
+        ("ipv4", "198.51.100.0/25"),
+        ("ipv4", "240.0.0.0"),
+        ("ipv4", "feff::/16"),
+        ("ipv6", "240.0.0.0/4"),
+        ("ipv6", "2001:db8::/97"),
+        ("ipv6", "::/0"),
+        ("ipv6", "2001:db8::1/64"),
+        ("ipv6", "nonsense"),
+    ] {
+        let said = problem("", &format!("shortCircuit: {{{family}: '{text}'}}\n"));
+        assert!(said.contains("network of 1 to"), "{text}: {said}");
+        assert!(said.ends_with(&format!("[shortCircuit.{family}]")), "{said}");
+    }
+}
+
+#[test]
+fn a_short_circuit_is_a_network_that_nobody_uses() {
+    for (kube_proxy, own, what) in [
+        ("", "ipv4: 127.0.0.0/16", "127.0.0.0/8 is the loopback addresses"),
+        ("", "ipv4: 224.0.0.0/3", "224.0.0.0/4 is the multicast addresses"),
+        ("", "ipv4: 169.254.1.0/24", "169.254.0.0/16 is the link-local addresses"),
+        ("", "ipv6: '::/96'", "::1/128 is the loopback address"),
+        ("", "ipv6: 'fe80::/16'", "fe80::/10 is the link-local addresses"),
+        ("", "ipv6: 'ff0e::/16'", "ff00::/8 is the multicast addresses"),
+        ("clusterCIDR: 240.16.0.0/12\n", "", "240.16.0.0/12 is of clusterCIDR"),
+        ("clusterCIDR: 10.0.0.0/8\n", "ipv4: 10.244.0.0/16", "10.0.0.0/8 is of clusterCIDR"),
+        ("nodePortAddresses: [192.0.2.9/24]\n", "ipv4: 192.0.2.0/24", "is of nodePortAddresses"),
+        ("nodePortAddresses: ['feff:1::/32']\n", "", "feff:1::/32 is of nodePortAddresses"),
+    ] {
+        let said = problem(kube_proxy, &format!("shortCircuit: {{{own}}}\n"));
+        assert!(said.contains(what), "{kube_proxy}{own}: {said}");
+        assert!(said.contains("choose another one, or \"\" to do without"), "{said}");
+    }
+    // A network of length 0 is everything, and says nothing of what is in use.
+    from("nodePortAddresses: [0.0.0.0/0, '::/0']\n", "");
+    from("clusterCIDR: 240.0.0.0/8\n", "shortCircuit: {ipv4: 100.64.0.0/10}\n");
+}
