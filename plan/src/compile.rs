@@ -6,6 +6,10 @@
 //! | external or load-balancer address | address and port | unless it is the node's own |
 //! | node port | each address that serves node ports | never |
 //!
+//! An external frontend with externalTrafficPolicy Local has a twin besides: see
+//! [`TwinNetworks`](crate::settings::TwinNetworks). A frontend without endpoints has no virtual
+//! server, and the rules refuse what is sent there.
+//!
 //! A Service is served in the families in which it has a cluster address.
 
 mod addresses;
@@ -18,7 +22,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::endpoints::{Candidate, FrontendClass, Request, candidates};
+use crate::endpoints::{Candidate, EndpointChoice, Selection, candidates};
 use crate::facts::NodeFacts;
 use crate::fragment::{Claim, Fragment};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
@@ -56,16 +60,18 @@ pub fn compile(
     facts: &NodeFacts,
     settings: &Settings,
 ) -> Compiled {
+    let mut problems = Vec::new();
+    let server = virtual_server(service, facts, settings, &mut problems);
     let mut compiler = Compiler {
         service,
         slices,
         facts,
         settings,
-        server: virtual_server(service, settings),
+        server,
         claims: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
-        problems: Vec::new(),
+        problems,
         health_check: None,
         local_gap: LocalGap::default(),
     };
@@ -90,10 +96,11 @@ struct Compiler<'a> {
     local_gap: LocalGap,
 }
 
-/// The real servers of a service port's frontends.
-struct RealServers {
-    internal: Arc<[RealServer]>,
-    external: Arc<[RealServer]>,
+/// What is served at a frontend.
+struct Served<'a> {
+    real_servers: &'a Arc<[RealServer]>,
+    entries: Vec<(SetId, Entry)>,
+    twin_of: Option<Frontend>,
 }
 
 // === impl Compiler ===
@@ -103,19 +110,20 @@ impl Compiler<'_> {
         if self.service.cluster_address(family).is_none() || self.service.ports.is_empty() {
             return;
         }
-        let addresses = Addresses::of(self.service, family, self.settings, &mut self.problems);
-        self.bind(family, &addresses);
+        let addresses =
+            Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
+        self.bind(&addresses);
         let mut local_ready = HashSet::new();
         for (index, port) in self.service.ports.iter().enumerate() {
             let candidates = candidates(port, family, self.slices);
             self.loop_back(family, port.protocol, &candidates);
             local_ready.extend(self.local_ready(&candidates));
-            let real_servers = self.real_servers(&candidates);
-            self.local_gaps(family, &candidates, &real_servers);
-            self.cluster_address(index, port, &addresses, &real_servers);
-            self.external_addresses(index, port, &addresses, &real_servers);
-            self.load_balancer_addresses(index, port, &addresses, &real_servers);
-            self.node_ports(index, port, family, &real_servers);
+            let choice = self.choose(&candidates);
+            self.local_gaps(family, &choice);
+            self.cluster_address(index, port, &addresses, &choice);
+            self.external_addresses(index, port, &addresses, &choice);
+            self.load_balancer_addresses(index, port, &addresses, &choice);
+            self.node_ports(index, port, family, &choice);
         }
         self.health_check(family, local_ready.len());
     }
@@ -132,37 +140,32 @@ impl Compiler<'_> {
     }
 
     /// Endpoints exist that would do, but for their being elsewhere.
-    fn local_gaps(
-        &mut self,
-        family: Family,
-        candidates: &[Candidate<'_>],
-        real_servers: &RealServers,
-    ) {
-        let exist = candidates.iter().any(|candidate| {
-            let conditions = candidate.endpoint.conditions;
-            conditions.ready || (conditions.serving && conditions.terminating)
-        });
-        if !exist {
+    fn local_gaps(&mut self, family: Family, choice: &EndpointChoice) {
+        if !choice.exist || !choice.local.is_empty() {
             return;
         }
-        if self.service.internal_policy == TrafficPolicy::Local && real_servers.internal.is_empty()
-        {
+        if self.service.internal_policy == TrafficPolicy::Local {
             self.local_gap.add(Side::Internal, family);
         }
-        if self.service.is_external_policy_local() && real_servers.external.is_empty() {
+        if self.service.is_external_policy_local() {
             self.local_gap.add(Side::External, family);
         }
     }
 
     /// The node's own addresses are reachable as they are, and must not move to another interface.
-    fn bind(&mut self, family: Family, addresses: &Addresses) {
+    fn bind(&mut self, addresses: &Addresses) {
         let outer = addresses.external.iter().chain(&addresses.load_balancer);
         let local = self.facts.local_addresses();
         let bound = outer.filter(|address| !local.contains(*address)).chain(&addresses.cluster);
         for address in bound {
-            self.addresses.push(*address);
-            self.entries.push((set(SetKind::IpvsAddresses, family), Entry::Address(*address)));
+            self.bind_one(*address);
         }
+    }
+
+    fn bind_one(&mut self, address: IpAddr) {
+        self.addresses.push(address);
+        let set = set(SetKind::IpvsAddresses, Family::of(address));
+        self.entries.push((set, Entry::Address(address)));
     }
 
     /// Every endpoint on this node, ready or not: as long as it lives it may reach itself through
@@ -177,21 +180,14 @@ impl Compiler<'_> {
         }
     }
 
-    fn real_servers(&self, candidates: &[Candidate<'_>]) -> RealServers {
-        let of_class = |class| {
-            Request {
-                service: self.service,
-                class,
-                node_name: &self.settings.node_name,
-                zone: self.facts.node().zone.as_deref(),
-                candidates,
-            }
-            .real_servers()
+    fn choose(&self, candidates: &[Candidate<'_>]) -> EndpointChoice {
+        let selection = Selection {
+            node_name: &self.settings.node_name,
+            zone: self.facts.node().zone.as_deref(),
+            weights: self.service.choice.as_ref().and_then(|choice| choice.weights),
+            candidates,
         };
-        let internal = of_class(FrontendClass::Internal);
-        let external = of_class(FrontendClass::External);
-        let external = if external == internal { Arc::clone(&internal) } else { external };
-        RealServers { internal, external }
+        selection.choose()
     }
 
     fn cluster_address(
@@ -199,14 +195,16 @@ impl Compiler<'_> {
         index: usize,
         port: &ServicePort,
         addresses: &Addresses,
-        real_servers: &RealServers,
+        choice: &EndpointChoice,
     ) {
-        if let Some(address) = addresses.cluster {
-            let frontend = frontend(address, port);
-            let entries =
-                vec![(set(SetKind::ClusterIp, frontend.family()), Entry::AddressPort(frontend))];
-            self.claim(index, frontend, &real_servers.internal, entries);
-        }
+        let Some(address) = addresses.cluster else { return };
+        let frontend = frontend(address, port);
+        let mut entries =
+            vec![(set(SetKind::ClusterIp, frontend.family()), Entry::AddressPort(frontend))];
+        let local = self.service.internal_policy == TrafficPolicy::Local;
+        let real_servers = real_servers(choice, local);
+        entries.extend(refusal(&frontend, choice, local));
+        self.claim(index, frontend, Served { real_servers, entries, twin_of: None });
     }
 
     fn external_addresses(
@@ -214,7 +212,7 @@ impl Compiler<'_> {
         index: usize,
         port: &ServicePort,
         addresses: &Addresses,
-        real_servers: &RealServers,
+        choice: &EndpointChoice,
     ) {
         let kind = if self.service.is_external_policy_local() {
             SetKind::ExternalIpLocal
@@ -224,7 +222,7 @@ impl Compiler<'_> {
         for address in &addresses.external {
             let frontend = frontend(*address, port);
             let entries = vec![(set(kind, frontend.family()), Entry::AddressPort(frontend))];
-            self.claim(index, frontend, &real_servers.external, entries);
+            self.external(index, frontend, choice, entries, Vec::new());
         }
     }
 
@@ -233,7 +231,7 @@ impl Compiler<'_> {
         index: usize,
         port: &ServicePort,
         addresses: &Addresses,
-        real_servers: &RealServers,
+        choice: &EndpointChoice,
     ) {
         for address in &addresses.load_balancer {
             let frontend = frontend(*address, port);
@@ -243,22 +241,32 @@ impl Compiler<'_> {
             if self.service.is_external_policy_local() {
                 entries.push((set(SetKind::LoadBalancerLocal), itself));
             }
-            if !addresses.source_ranges.is_empty() {
-                entries.push((set(SetKind::LoadBalancerFirewall), itself));
-            }
-            entries.extend(addresses.source_ranges.iter().map(|net| {
-                (set(SetKind::LoadBalancerSourceCidr), Entry::AddressPortNet(frontend, *net))
-            }));
-            // The node's own clients reach a bound address from that same address.
-            let own = self.facts.own_address(frontend.family());
-            if own.is_some_and(|own| addresses.source_ranges.iter().any(|n| n.contains(&own))) {
-                entries.push((
-                    set(SetKind::LoadBalancerSourceIp),
-                    Entry::AddressPortAddress(frontend, *address),
-                ));
-            }
-            self.claim(index, frontend, &real_servers.external, entries);
+            entries.extend(self.source_ranges(&frontend, addresses));
+            let twin = self.twin(&frontend);
+            let of_twin = twin.iter().flat_map(|twin| self.source_ranges(twin, addresses));
+            let of_twin = of_twin.collect();
+            self.external(index, frontend, choice, entries, of_twin);
         }
+    }
+
+    /// Who may use a load balancer's frontend, if not everybody.
+    fn source_ranges(&self, frontend: &Frontend, addresses: &Addresses) -> Vec<(SetId, Entry)> {
+        let ranges = &addresses.source_ranges;
+        if ranges.is_empty() {
+            return Vec::new();
+        }
+        let set = |kind| set(kind, frontend.family());
+        let mut entries = vec![(set(SetKind::LoadBalancerFirewall), Entry::AddressPort(*frontend))];
+        entries.extend(ranges.iter().map(|net| {
+            (set(SetKind::LoadBalancerSourceCidr), Entry::AddressPortNet(*frontend, *net))
+        }));
+        // The node's own clients reach a bound address from that same address.
+        let own = self.facts.own_address(frontend.family());
+        if own.is_some_and(|own| ranges.iter().any(|net| net.contains(&own))) {
+            let itself = Entry::AddressPortAddress(*frontend, frontend.address);
+            entries.push((set(SetKind::LoadBalancerSourceIp), itself));
+        }
+        entries
     }
 
     fn node_ports(
@@ -266,7 +274,7 @@ impl Compiler<'_> {
         index: usize,
         port: &ServicePort,
         family: Family,
-        real_servers: &RealServers,
+        choice: &EndpointChoice,
     ) {
         let Some(node_port) = port.node_port else { return };
         let (any, local) = match port.protocol {
@@ -286,11 +294,42 @@ impl Compiler<'_> {
             if self.service.is_external_policy_local() {
                 entries.push((set(local, family), entry));
             }
-            self.claim(index, frontend, &real_servers.external, entries);
+            self.external(index, frontend, choice, entries, Vec::new());
         }
         if n_addresses == 0 {
             self.problems.push(Problem::NoNodePortAddress { family });
         }
+    }
+
+    /// A frontend for clients outside the cluster, with its twin for the others.
+    fn external(
+        &mut self,
+        index: usize,
+        frontend: Frontend,
+        choice: &EndpointChoice,
+        mut entries: Vec<(SetId, Entry)>,
+        of_twin: Vec<(SetId, Entry)>,
+    ) {
+        let local = self.service.is_external_policy_local();
+        entries.extend(refusal(&frontend, choice, local));
+        let real_servers = real_servers(choice, local);
+        self.claim(index, frontend, Served { real_servers, entries, twin_of: None });
+        // Without endpoints, everybody is refused at the frontend itself.
+        if let Some(twin) = self.twin(&frontend).filter(|_| !choice.cluster.is_empty()) {
+            self.bind_one(twin.address);
+            let twin_of = Some(frontend);
+            let served = Served { real_servers: &choice.cluster, entries: of_twin, twin_of };
+            self.claim(index, twin, served);
+        }
+    }
+
+    /// The twin of a frontend, if it has one.
+    fn twin(&self, frontend: &Frontend) -> Option<Frontend> {
+        let needed = self.service.is_external_policy_local();
+        let address = needed.then(|| self.settings.twins.twin(frontend.address))??;
+        let is_free =
+            !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
+        is_free.then_some(Frontend { address, ..*frontend })
     }
 
     fn health_check(&mut self, family: Family, n_local: usize) {
@@ -311,22 +350,17 @@ impl Compiler<'_> {
 
     /// The same address may be there for several reasons, such as an external address that is a
     /// load-balancer's too: then all entries count, and the first reason's real servers.
-    fn claim(
-        &mut self,
-        index: usize,
-        frontend: Frontend,
-        real_servers: &Arc<[RealServer]>,
-        entries: Vec<(SetId, Entry)>,
-    ) {
+    fn claim(&mut self, index: usize, frontend: Frontend, served: Served<'_>) {
+        let Served { real_servers, entries, twin_of } = served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 let server = self.server.clone();
                 let real_servers = Arc::clone(real_servers);
-                slot.insert((index, Claim { frontend, server, real_servers, entries }));
+                slot.insert((index, Claim { frontend, server, real_servers, entries, twin_of }));
             }
             Slot::Occupied(mut slot) => {
                 let (owner, claim) = slot.get_mut();
-                if *owner == index {
+                if *owner == index && claim.twin_of == twin_of {
                     claim.entries.extend(entries);
                 } else {
                     self.problems.push(Problem::FrontendTwice { frontend });
@@ -352,6 +386,7 @@ impl Compiler<'_> {
         self.problems.dedup();
         let fragment = Fragment {
             created: self.service.created,
+            drain_seconds: self.service.choice.as_ref().and_then(|choice| choice.drain_seconds),
             claims,
             addresses: self.addresses,
             entries: self.entries,
@@ -365,13 +400,43 @@ impl Compiler<'_> {
     }
 }
 
-fn virtual_server(service: &Service, settings: &Settings) -> VirtualServer {
+/// How a Service's virtual servers balance: as it chose, as far as the kernel can, otherwise as
+/// the operator chose.
+fn virtual_server(
+    service: &Service,
+    facts: &NodeFacts,
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) -> VirtualServer {
+    let choice = service.choice.as_deref();
+    let mut chosen = choice.and_then(|choice| choice.scheduler.as_ref());
+    let mut flags = choice.and_then(|choice| choice.scheduler_flags);
+    if let Some(missing) = chosen.filter(|scheduler| facts.lacks_scheduler(scheduler)) {
+        problems.push(Problem::SchedulerMissing { scheduler: missing.to_string() });
+        chosen = None;
+        flags = None;
+    }
+    let scheduler = chosen.unwrap_or(&settings.scheduler).clone();
+    let usual = if scheduler.as_str() == "mh" { MH_PORT } else { 0 };
     VirtualServer {
-        scheduler: settings.scheduler.clone(),
+        scheduler,
         // The kernel takes 0 for "not persistent".
         persistence: service.affinity.filter(|seconds| *seconds > 0),
-        scheduler_flags: if settings.scheduler.as_str() == "mh" { MH_PORT } else { 0 },
+        scheduler_flags: flags.unwrap_or(usual),
     }
+}
+
+fn real_servers(choice: &EndpointChoice, local: bool) -> &Arc<[RealServer]> {
+    if local { &choice.local } else { &choice.cluster }
+}
+
+/// The entry that has the rules refuse what is sent to a frontend without endpoints.
+fn refusal(frontend: &Frontend, choice: &EndpointChoice, local: bool) -> Option<(SetId, Entry)> {
+    if !real_servers(choice, local).is_empty() {
+        return None;
+    }
+    let kind = if local && choice.exist { SetKind::NoLocalEndpoints } else { SetKind::NoEndpoints };
+    Some((set(kind, frontend.family()), Entry::AddressPort(*frontend)))
 }
 
 fn set(kind: SetKind, family: Family) -> SetId {

@@ -8,10 +8,11 @@ mod changes;
 mod counted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use crate::diff::Wish;
 use crate::fragment::{Claim, Fragment};
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
 use crate::op::Op;
 use crate::problem::Problem;
@@ -28,6 +29,7 @@ pub struct Desired {
     waiting: HashMap<Frontend, BTreeSet<Rank>>,
     addresses: Counted<IpAddr>,
     entries: Entries,
+    n_open: usize,
 }
 
 /// What replacing fragments changes.
@@ -37,6 +39,10 @@ pub struct Change {
     pub ops: Vec<Op>,
     /// The Services with a claim to a frontend that several claim, or did.
     pub contenders: BTreeSet<ServiceName>,
+    /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
+    pub flows: BTreeSet<Frontend>,
+    opened: usize,
+    closed: usize,
 }
 
 type Entries = BTreeMap<SetId, Counted<Entry>>;
@@ -58,13 +64,33 @@ impl Desired {
         for (service, fragment) in fragments {
             self.replace_one(&service, fragment, &mut changes);
         }
-        changes.finish(self)
+        let change = changes.finish(self);
+        self.n_open = self.n_open + change.opened - change.closed;
+        change
     }
 
-    /// The virtual server of a frontend, with its real servers in the order of address and port.
+    /// What is wished for at a frontend.
     #[must_use]
-    pub fn virtual_server(&self, frontend: &Frontend) -> Option<(&VirtualServer, &[RealServer])> {
-        self.owning_claim(frontend).map(|claim| (&claim.server, &*claim.real_servers))
+    pub fn wish(&self, frontend: &Frontend) -> Wish<'_> {
+        changes::wish(self.owning_claim(frontend).map(|c| (&c.server, &c.real_servers)))
+    }
+
+    /// Where a flow to a frontend, as clients see it, may lead: to its real servers and to those of
+    /// its twin. None: the frontend is nobody's.
+    #[must_use]
+    pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
+        let owner = self.owners.get(frontend)?;
+        let fragment = self.fragments.get(owner)?;
+        let twin = fragment.twin(frontend);
+        let claims = fragment.claim(frontend).into_iter().chain(twin);
+        Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
+    }
+
+    /// How many seconds the connections of a frontend's endpoints may take to end, if its Service
+    /// chose that.
+    #[must_use]
+    pub fn drain_seconds(&self, frontend: &Frontend) -> Option<u32> {
+        self.fragments.get(self.owners.get(frontend)?)?.drain_seconds
     }
 
     /// The Service that a frontend belongs to.
@@ -91,7 +117,7 @@ impl Desired {
         self.fragments.get(service)
     }
 
-    /// All frontends, in no order.
+    /// All frontends that are somebody's, with and without endpoints, in no order.
     pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
         self.owners.keys()
     }
@@ -109,7 +135,7 @@ impl Desired {
     /// How many virtual servers there should be.
     #[must_use]
     pub fn n_virtual_servers(&self) -> usize {
-        self.owners.len()
+        self.n_open
     }
 
     /// How many addresses `kube-ipvs0` should have.
@@ -132,9 +158,15 @@ impl Desired {
         }
         let claims = self.fragments.get(service).into_iter().flat_map(|f| &f.claims);
         claims
-            .filter_map(|claim| Some((claim.frontend, self.owners.get(&claim.frontend)?)))
+            .filter_map(|claim| Some((claim, self.owners.get(&claim.frontend)?)))
             .filter(|(_, owner)| *owner != service)
-            .map(|(frontend, owner)| Problem::FrontendTaken { frontend, owner: owner.clone() })
+            .map(|(claim, owner)| match claim.twin_of {
+                None => Problem::FrontendTaken { frontend: claim.frontend, owner: owner.clone() },
+                Some(frontend) => {
+                    let (twin, owner) = (claim.frontend, owner.clone());
+                    Problem::TwinTaken { frontend, twin, owner }
+                }
+            })
             .collect()
     }
 
@@ -161,7 +193,7 @@ impl Desired {
         }
         let former = self.fragments.remove(service).unwrap_or_default();
         for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
-            self.withdraw(service, former.created, claim, changes);
+            self.withdraw(service, &former, claim, changes);
         }
         let empty = Fragment::default();
         let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
@@ -185,17 +217,18 @@ impl Desired {
     fn withdraw(
         &mut self,
         service: &ServiceName,
-        created: i64,
+        former: &Fragment,
         claim: &Claim,
         changes: &mut Changes,
     ) {
         let frontend = claim.frontend;
         if self.owners.get(&frontend) != Some(service) {
-            self.no_longer_waits(&frontend, &(created, service.clone()));
+            self.no_longer_waits(&frontend, &(former.created, service.clone()));
             return;
         }
+        let entries = self.entries_of(service, former, claim);
+        changes.uncount(&mut self.entries, entries.iter());
         self.owners.remove(&frontend);
-        changes.uncount(&mut self.entries, claim.entries.iter());
         let next = self.waiting.get(&frontend).and_then(BTreeSet::first).cloned();
         if let Some(rank) = next {
             self.no_longer_waits(&frontend, &rank);
@@ -210,10 +243,8 @@ impl Desired {
         match owner {
             Some(owner) if owner < rank => self.waits(*frontend, rank),
             Some(owner) => {
-                if let Some(claim) = self.owning_claim(frontend) {
-                    let entries = claim.entries.clone();
-                    changes.uncount(&mut self.entries, entries.iter());
-                }
+                let entries = self.owned_entries(&owner.1, frontend);
+                changes.uncount(&mut self.entries, entries.iter());
                 self.waits(*frontend, owner);
                 self.give(frontend, rank.1, changes);
             }
@@ -223,11 +254,32 @@ impl Desired {
 
     /// Makes a Service the owner of a frontend that has none now.
     fn give(&mut self, frontend: &Frontend, service: ServiceName, changes: &mut Changes) {
-        let claim = self.fragments.get(&service).and_then(|fragment| fragment.claim(frontend));
-        if let Some(claim) = claim {
-            changes.count(&mut self.entries, claim.entries.iter());
-        }
+        let entries = self.owned_entries(&service, frontend);
+        changes.count(&mut self.entries, entries.iter());
         self.owners.insert(*frontend, service);
+    }
+
+    fn owned_entries(&self, service: &ServiceName, frontend: &Frontend) -> Vec<(SetId, Entry)> {
+        let claim = self.fragments.get(service).and_then(|f| Some((f, f.claim(frontend)?)));
+        claim.map_or_else(Vec::new, |(fragment, claim)| self.entries_of(service, fragment, claim))
+    }
+
+    /// The entries that a Service has by owning what it claims here: the claim's, and the one that
+    /// leads from a frontend to its twin, which takes owning both.
+    fn entries_of(
+        &self,
+        service: &ServiceName,
+        fragment: &Fragment,
+        claim: &Claim,
+    ) -> Vec<(SetId, Entry)> {
+        let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
+        let mut entries = claim.entries.clone();
+        if claim.twin_of.as_ref().is_some_and(owns) {
+            entries.extend(claim.short_circuit());
+        }
+        let twin = fragment.twin(&claim.frontend).filter(|twin| owns(&twin.frontend));
+        entries.extend(twin.and_then(Claim::short_circuit));
+        entries
     }
 
     fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {

@@ -14,8 +14,17 @@ use crate::sets::SetId;
 use crate::settings::Settings;
 use ownership::Ownership;
 
-/// A virtual server as it is wished for, with its real servers in the order of address and port.
-pub type Wish<'a> = (&'a VirtualServer, &'a [RealServer]);
+/// What is wished for at a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish<'a> {
+    /// Nothing: it is nobody's.
+    Unclaimed,
+    /// No virtual server, because there are no endpoints. What there was takes no new connections,
+    /// and goes when the old ones have ended.
+    Closed,
+    /// A virtual server, with its real servers in the order of address and port.
+    Open(&'a VirtualServer, &'a [RealServer]),
+}
 
 /// What turns the actual state into the desired one, by phases.
 ///
@@ -52,28 +61,32 @@ pub fn repair(
     actual: Option<&ActualVirtualServer>,
 ) -> Vec<Op> {
     let mut ops = Vec::new();
-    mend(*frontend, desired.virtual_server(frontend), actual, &mut ops);
+    mend(*frontend, desired.wish(frontend), actual, &mut ops);
     ops.sort_by_key(Op::phase);
     ops
 }
 
-/// What turns one wish into another; none is no virtual server.
-pub(crate) fn between(
-    frontend: Frontend,
-    before: Option<Wish<'_>>,
-    after: Option<Wish<'_>>,
-    ops: &mut Vec<Op>,
-) {
+/// What turns one wish into another.
+pub(crate) fn between(frontend: Frontend, before: Wish<'_>, after: Wish<'_>, ops: &mut Vec<Op>) {
     match (before, after) {
-        (None, None) => {}
-        (None, Some(wish)) => create(frontend, wish, ops),
-        (Some(_), None) => ops.push(Op::RemoveVirtualServer(frontend)),
-        (Some((was, former)), Some((server, wished))) => {
+        (Wish::Unclaimed | Wish::Closed, Wish::Open(server, real_servers)) => {
+            create(frontend, server, real_servers, ops);
+        }
+        (Wish::Open(was, former), Wish::Open(server, wished)) => {
             if was != server {
                 ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
             }
             between_real_servers(frontend, former, wished, ops);
         }
+        (Wish::Open(_, former), Wish::Closed) => {
+            between_real_servers(frontend, former, &[], ops);
+            ops.push(Op::RetireVirtualServer(frontend));
+        }
+        // Closed, it may still be there, draining.
+        (Wish::Open(..) | Wish::Closed, Wish::Unclaimed) => {
+            ops.push(Op::RemoveVirtualServer(frontend));
+        }
+        (Wish::Unclaimed | Wish::Closed, Wish::Closed) | (Wish::Unclaimed, Wish::Unclaimed) => {}
     }
 }
 
@@ -103,24 +116,32 @@ fn between_real_servers(
     }
 }
 
-fn create(frontend: Frontend, (server, real_servers): Wish<'_>, ops: &mut Vec<Op>) {
+fn create(
+    frontend: Frontend,
+    server: &VirtualServer,
+    real_servers: &[RealServer],
+    ops: &mut Vec<Op>,
+) {
     ops.push(Op::CreateVirtualServer(frontend, server.clone()));
     ops.extend(real_servers.iter().map(|real| Op::AddRealServer(frontend, *real)));
 }
 
 fn mend(
     frontend: Frontend,
-    wish: Option<Wish<'_>>,
+    wish: Wish<'_>,
     found: Option<&ActualVirtualServer>,
     ops: &mut Vec<Op>,
 ) {
-    let (wish, found) = match (wish, found) {
-        (None, None) => return,
-        (None, Some(_)) => return ops.push(Op::RemoveVirtualServer(frontend)),
-        (Some(wish), None) => return create(frontend, wish, ops),
-        (Some(wish), Some(found)) => (wish, found),
+    let (server, real_servers, found) = match (wish, found) {
+        (Wish::Unclaimed | Wish::Closed, None) => return,
+        (Wish::Unclaimed, Some(_)) => return ops.push(Op::RemoveVirtualServer(frontend)),
+        (Wish::Closed, Some(found)) => {
+            remove_extra(frontend, &[], found, ops);
+            return ops.push(Op::RetireVirtualServer(frontend));
+        }
+        (Wish::Open(server, real), None) => return create(frontend, server, real, ops),
+        (Wish::Open(server, real_servers), Some(found)) => (server, real_servers, found),
     };
-    let (server, real_servers) = wish;
     if found.server.as_ref() != Some(server) {
         ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
     }
@@ -136,11 +157,20 @@ fn mend(
         }
     }
     if found.real_servers.len() > n_kept {
-        let mut extra: Vec<SocketAddr> =
-            found.real_servers.keys().filter(|at| !has(real_servers, at)).copied().collect();
-        extra.sort_unstable();
-        ops.extend(extra.into_iter().map(|socket| Op::RemoveRealServer(frontend, socket)));
+        remove_extra(frontend, real_servers, found, ops);
     }
+}
+
+fn remove_extra(
+    frontend: Frontend,
+    wished: &[RealServer],
+    found: &ActualVirtualServer,
+    ops: &mut Vec<Op>,
+) {
+    let mut extra: Vec<SocketAddr> =
+        found.real_servers.keys().filter(|at| !has(wished, at)).copied().collect();
+    extra.sort_unstable();
+    ops.extend(extra.into_iter().map(|socket| Op::RemoveRealServer(frontend, socket)));
 }
 
 /// Whether a list in the order of address and port has this one.
@@ -183,14 +213,15 @@ fn diff_virtual_servers(
 ) {
     let mut frontends: Vec<Frontend> = desired.frontends().copied().collect();
     let ownership = Ownership { actual, settings };
-    let ours = actual.virtual_servers.keys().filter(|frontend| {
-        desired.virtual_server(frontend).is_none() && ownership.is_ours(frontend)
-    });
+    let ours = actual
+        .virtual_servers
+        .keys()
+        .filter(|frontend| desired.owner(frontend).is_none() && ownership.is_ours(frontend));
     frontends.extend(ours);
     frontends.sort_unstable();
     for frontend in frontends {
         let found = actual.virtual_servers.get(&frontend);
-        mend(frontend, desired.virtual_server(&frontend), found, ops);
+        mend(frontend, desired.wish(&frontend), found, ops);
     }
 }
 

@@ -7,12 +7,8 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use crate::kernel::RealServer;
-use crate::model::{
-    Conditions, Endpoint, EndpointSlice, Family, Service, ServicePort, TrafficPolicy,
-};
+use crate::model::{Conditions, Endpoint, EndpointSlice, Family, ServicePort};
 
 pub use selection::{EndpointChoice, Selection};
 
@@ -23,30 +19,6 @@ pub struct Candidate<'a> {
     pub port: u16,
     /// Everything else about it.
     pub endpoint: &'a Endpoint,
-}
-
-/// Who connects to a frontend: that decides which of the two traffic policies it follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FrontendClass {
-    /// The cluster's own clients, by a cluster address.
-    Internal,
-    /// Everyone else, by external address, load-balancer address or node port.
-    External,
-}
-
-/// For what endpoints are wanted, where, and which there are.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// The Service.
-    pub service: &'a Service,
-    /// The frontend's class.
-    pub class: FrontendClass,
-    /// This node's name.
-    pub node_name: &'a str,
-    /// This node's zone.
-    pub zone: Option<&'a str>,
-    /// All endpoints of the service port, from [`candidates`].
-    pub candidates: &'a [Candidate<'a>],
 }
 
 /// All endpoints of a service port, ready or not, in the order of address and port.
@@ -82,37 +54,6 @@ pub fn candidates<'a>(
 impl Candidate<'_> {
     fn socket(&self) -> (IpAddr, u16) {
         (self.endpoint.address, self.port)
-    }
-}
-
-// === impl Request ===
-
-impl Request<'_> {
-    /// The frontend's real servers, in the order of address and port, all of the same weight: the
-    /// ready endpoints, whoever asks; with the policy Local only those on this node, and none if
-    /// there are none. What is not masqueraded must not be sent to another node, whose answer
-    /// would not come back through this one.
-    #[must_use]
-    pub fn real_servers(&self) -> Arc<[RealServer]> {
-        let local_only = self.is_local_only();
-        let usable = self.candidates.iter().filter(|candidate| {
-            let is_local = candidate.endpoint.node.as_deref() == Some(self.node_name);
-            candidate.endpoint.conditions.ready && (is_local || !local_only)
-        });
-        usable
-            .map(|candidate| RealServer {
-                address: candidate.endpoint.address,
-                port: candidate.port,
-                weight: 1,
-            })
-            .collect()
-    }
-
-    fn is_local_only(&self) -> bool {
-        match self.class {
-            FrontendClass::Internal => self.service.internal_policy == TrafficPolicy::Local,
-            FrontendClass::External => self.service.is_external_policy_local(),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::{Op, Subject};
-use crate::sets::SetId;
+use crate::sets::{SetId, SetKind};
 
 /// What one Service asks of the kernel. All lists are in order and without repetition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,6 +13,8 @@ pub struct Fragment {
     /// When the Service was made, in seconds since 1970: the older one of two that claim the same
     /// frontend has it.
     pub created: i64,
+    /// How many seconds the connections of its endpoints may take to end, if it chose that.
+    pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
     /// Its addresses on `kube-ipvs0`.
@@ -31,10 +33,13 @@ pub struct Claim {
     /// How it balances.
     pub server: VirtualServer,
     /// Its real servers, in the order of address and port; one list for all frontends of a service
-    /// port that have the same.
+    /// port that have the same. While there are none, there is no virtual server.
     pub real_servers: Arc<[RealServer]>,
     /// Set entries about it, in order.
     pub entries: Vec<(SetId, Entry)>,
+    /// The frontend whose twin this is, for the cluster's own clients. They are led here as long as
+    /// both frontends belong to the Service.
+    pub twin_of: Option<Frontend>,
 }
 
 // === impl Fragment ===
@@ -47,6 +52,12 @@ impl Fragment {
         self.claims.get(at)
     }
 
+    /// The claim to the twin of a frontend.
+    #[must_use]
+    pub fn twin(&self, frontend: &Frontend) -> Option<&Claim> {
+        self.claims.iter().find(|claim| claim.twin_of.as_ref() == Some(frontend))
+    }
+
     /// Whether an operation is about something that is asked for here.
     #[must_use]
     pub fn concerns(&self, op: &Op) -> bool {
@@ -55,9 +66,24 @@ impl Fragment {
             Subject::Address(address) => self.addresses.binary_search(&address).is_ok(),
             Subject::Entry(set, entry) => {
                 self.entries.binary_search(&(set, entry)).is_ok()
-                    || self.claims.iter().any(|c| c.entries.binary_search(&(set, entry)).is_ok())
+                    || self.claims.iter().any(|claim| {
+                        claim.entries.binary_search(&(set, entry)).is_ok()
+                            || claim.short_circuit() == Some((set, entry))
+                    })
             }
             Subject::Link | Subject::Set(_) | Subject::Layer(_) => false,
         }
+    }
+}
+
+// === impl Claim ===
+
+impl Claim {
+    /// The entry that leads the cluster's own clients to a twin.
+    #[must_use]
+    pub fn short_circuit(&self) -> Option<(SetId, Entry)> {
+        let frontend = self.twin_of?;
+        let set = SetId { kind: SetKind::ShortCircuit, family: frontend.family() };
+        Some((set, Entry::AddressPort(frontend)))
     }
 }

@@ -7,7 +7,8 @@
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes
-//! as little as possible, and what people know from runbooks stays true.
+//! as little as possible, and what people know from runbooks stays true. Four things are ours: the
+//! way to twins, refusing where there are no endpoints, and source ranges for the node's own traffic.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
@@ -45,6 +46,8 @@ pub struct LayerSettings {
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
+    /// Where twins live; none: there are none.
+    twins: Option<IpNet>,
 }
 
 /// What traffic from this node's own pods looks like, for one family.
@@ -61,11 +64,13 @@ pub enum LocalTraffic {
     Prefix(Arc<str>),
 }
 
-/// The two tables that are written.
+/// The tables that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Table {
     /// `nat`
     Nat,
+    /// `mangle`
+    Mangle,
     /// `filter`
     Filter,
 }
@@ -111,10 +116,11 @@ pub enum InvalidLayerSettings {
 
 /// The jumps, in the order in which they are put before everything else of the built-in chain: of
 /// two from the same chain the later one comes to stand first.
-pub const JUMPS: [Jump; 9] = [
+pub const JUMPS: [Jump; 10] = [
     Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", "kubernetes service portals"),
     Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", "kubernetes service portals"),
     Jump::new(Table::Nat, "POSTROUTING", "KUBE-POSTROUTING", "kubernetes postrouting rules"),
+    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
     Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", "kubernetes forwarding rules"),
     Jump::new(Table::Filter, "INPUT", "KUBE-NODE-PORT", "kubernetes health check rules"),
     Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
@@ -141,7 +147,13 @@ impl Layer {
     /// The chains that every layer has, whatever the settings.
     pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
         let local = LocalTraffic::Unknown;
-        let any = LayerSettings { masquerade_all: false, mark: 1, local, random_fully: false };
+        let any = LayerSettings {
+            masquerade_all: false,
+            mark: 1,
+            local,
+            random_fully: false,
+            twins: None,
+        };
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
 
@@ -153,7 +165,7 @@ impl Layer {
 
     /// What is there, compared with what should be.
     ///
-    /// `saved` is what `iptables-save` prints, for both tables at least, of either variant, with
+    /// `saved` is what `iptables-save` prints, for our tables at least, of either variant, with
     /// or without counters. Everything that is not ours is passed over. Rules are compared by
     /// meaning: quoting, the order of matches within a rule and how an address is written do not
     /// count, since they vary between versions. A jump is there if it is anywhere in its built-in
@@ -168,7 +180,7 @@ impl Layer {
     #[must_use]
     pub fn restore_input(&self, missing_jumps: &[Jump]) -> String {
         let mut input = String::new();
-        for table in Table::BOTH {
+        for table in Table::ALL {
             let chains = || self.chains.iter().filter(|chain| chain.table == table);
             begin(&mut input, table);
             for chain in chains() {
@@ -225,7 +237,13 @@ impl LayerSettings {
         let mark = 1_u32
             .checked_shl(masquerade_bit.into())
             .ok_or(InvalidLayerSettings::MasqueradeBit(masquerade_bit))?;
-        Ok(Self { masquerade_all, mark, local: local.checked()?, random_fully })
+        Ok(Self { masquerade_all, mark, local: local.checked()?, random_fully, twins: None })
+    }
+
+    /// The same, with twins in this network, which is of the rules' family.
+    #[must_use]
+    pub fn with_twins(self, twins: Option<IpNet>) -> Self {
+        Self { twins: twins.map(|net| net.trunc()), ..self }
     }
 
     /// What the operator's settings mean for a family. `pod_cidrs` are the Node's, both families.
@@ -250,7 +268,8 @@ impl LayerSettings {
             LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
         };
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
-        Self::new(masquerade_all, masquerade_bit, local, random_fully)
+        let layer = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
+        Ok(layer.with_twins(settings.twins.of(family)))
     }
 }
 
@@ -284,14 +303,15 @@ impl LocalTraffic {
 // === impl Table ===
 
 impl Table {
-    /// Both, in the order in which they are written.
-    pub const BOTH: [Self; 2] = [Self::Nat, Self::Filter];
+    /// All, in the order in which they are written.
+    pub const ALL: [Self; 3] = [Self::Nat, Self::Mangle, Self::Filter];
 
     /// As iptables names it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nat => "nat",
+            Self::Mangle => "mangle",
             Self::Filter => "filter",
         }
     }

@@ -50,6 +50,8 @@ pub struct Plan {
     /// The Services whose health check is not the same as before, in the order of names. None
     /// means that it has none any more.
     pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
+    /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
+    pub flows: BTreeSet<Frontend>,
 }
 
 // === impl Planner ===
@@ -99,7 +101,7 @@ impl Planner {
         ops.sort_by_key(Op::phase);
         let mut affected = change.contenders;
         affected.extend(dirty);
-        Plan { ops, problems: self.news(affected), health_checks }
+        Plan { ops, problems: self.news(affected), health_checks, flows: change.flows }
     }
 
     /// What turns the actual state into the desired one, by phases.

@@ -28,12 +28,14 @@ pub enum Problem {
         /// What both claim.
         frontend: Frontend,
     },
-    /// A node's own address: only that node serves it.
-    AddressOfNode {
-        /// Where it was written, such as `spec.externalIPs`.
-        field: &'static str,
-        /// The address.
-        address: IpAddr,
+    /// The twin of a frontend, which is for the cluster's own clients, is another Service's.
+    TwinTaken {
+        /// The frontend.
+        frontend: Frontend,
+        /// Its twin.
+        twin: Frontend,
+        /// Who has that.
+        owner: ServiceName,
     },
     /// The kernel does not have the scheduler that the Service chose.
     SchedulerMissing {
@@ -65,10 +67,11 @@ impl fmt::Display for Problem {
                 "{frontend} is claimed by two ports of this Service; the first one has it: \
                  give the other another port or protocol"
             ),
-            Self::AddressOfNode { field, address } => write!(
+            Self::TwinTaken { frontend, twin, owner } => write!(
                 f,
-                "{field}: {address} is the address of another node of the cluster, which alone \
-                 serves it: if every node took it, that node could no longer be reached"
+                "clients in the cluster reach only this node's endpoints by {frontend}: its twin \
+                 {twin} is Service {owner}'s, whose address differs from it in the first bits only; \
+                 choose a network with a shorter prefix (shortCircuit) or another address"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

@@ -152,7 +152,7 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::ImpossibleAddress { .. } => "AddressNotPossible",
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
-        Problem::AddressOfNode { .. } => "AddressOfNode",
+        Problem::TwinTaken { .. } => "TwinTaken",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
     }

@@ -137,7 +137,7 @@ impl Rules {
         let mut saved = String::new();
         // A table each, because without `-t` the legacy program leaves out a table that the
         // kernel could have and has not made yet, instead of saying whether it could.
-        for table in Table::BOTH {
+        for table in Table::ALL {
             saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
         }
         Ok(saved)

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::facts::NodeFacts;
 use crate::model::{Family, Service};
 use crate::problem::Problem;
 use crate::settings::Settings;
@@ -25,6 +26,7 @@ impl Addresses {
     pub(super) fn of(
         service: &Service,
         family: Family,
+        facts: &NodeFacts,
         settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Self {
@@ -40,10 +42,12 @@ impl Addresses {
         let cluster = service
             .cluster_address(family)
             .filter(|a| keep("spec.clusterIPs", *a, can_be_bound(*a)));
-        let external = service.external.iter().copied();
+        // If every node took another one's address, that one could no longer be reached.
+        let is_here = |address: &IpAddr| !facts.is_of_other_node(*address);
+        let external = service.external.iter().copied().filter(is_here);
         let external =
             external.filter(|a| keep("spec.externalIPs", *a, can_be_reached(*a))).collect();
-        let load_balancer = service.load_balancer.iter().copied();
+        let load_balancer = service.load_balancer.iter().copied().filter(is_here);
         let load_balancer = load_balancer
             .filter(|a| keep("status.loadBalancer.ingress", *a, can_be_reached(*a)))
             .collect();

@@ -74,9 +74,16 @@ fn a_load_balancer_with_everything() {
             "TCP 192.0.2.10:30080 -> 10.244.0.2:8080",
             "TCP 198.51.100.7:80 -> 10.244.0.2:8080",
             "TCP 203.0.113.5:80 -> 10.244.0.2:8080",
+            // Twins, for the cluster's own clients.
+            "TCP 240.0.2.10:30080 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 246.51.100.7:80 -> 10.244.0.2:8080 10.244.1.2:8080",
+            "TCP 251.0.113.5:80 -> 10.244.0.2:8080 10.244.1.2:8080",
         ]
     );
-    assert_eq!(bound(&compiled), ["10.96.0.9", "198.51.100.7", "203.0.113.5"]);
+    assert_eq!(
+        bound(&compiled),
+        ["10.96.0.9", "198.51.100.7", "203.0.113.5", "240.0.2.10", "246.51.100.7", "251.0.113.5"]
+    );
     assert_eq!(
         entries(&compiled),
         [
@@ -85,8 +92,10 @@ fn a_load_balancer_with_everything() {
             "KUBE-EXTERNAL-IP-LOCAL 198.51.100.7,tcp:80",
             "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
             "KUBE-LOAD-BALANCER-FW 203.0.113.5,tcp:80",
+            "KUBE-LOAD-BALANCER-FW 251.0.113.5,tcp:80",
             "KUBE-LOAD-BALANCER-LOCAL 203.0.113.5,tcp:80",
             "KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.5,tcp:80,10.0.0.0/8",
+            "KUBE-LOAD-BALANCER-SOURCE-CIDR 251.0.113.5,tcp:80,10.0.0.0/8",
             "KUBE-NODE-PORT-TCP 30080",
             "KUBE-NODE-PORT-LOCAL-TCP 30080",
             "KUBE-HEALTH-CHECK-NODE-PORT 31000",
@@ -94,13 +103,13 @@ fn a_load_balancer_with_everything() {
     );
     assert_eq!(compiled.problems, []);
     assert_eq!(compiled.fragment.created, 7);
-    let [cluster, external @ ..] = compiled.fragment.claims.as_slice() else {
-        panic!("no claims: {compiled:?}")
-    };
-    assert!(
-        external.iter().all(|claim| Arc::ptr_eq(&claim.real_servers, &external[0].real_servers))
-    );
-    assert!(!Arc::ptr_eq(&cluster.real_servers, &external[0].real_servers));
+    let claims = &compiled.fragment.claims;
+    let (of_all, of_node) = (&claims[0].real_servers, &claims[1].real_servers);
+    assert!(claims[2..4].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_node)));
+    assert!(claims[4..].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_all)));
+    let twins: Vec<_> = claims.iter().map(|claim| claim.twin_of).collect();
+    let expected: Vec<_> = claims[1..4].iter().map(|claim| Some(claim.frontend)).collect();
+    assert_eq!(twins, [vec![None; 4], expected].concat());
 }
 
 #[test]
@@ -160,11 +169,14 @@ fn both_families_get_what_is_theirs() {
 }
 
 #[test]
-fn without_endpoints_there_are_virtual_servers_all_the_same() {
+fn without_endpoints_there_is_a_claim_that_the_rules_refuse() {
     let compiled = compile_alone(&mk_service());
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
     assert_eq!(bound(&compiled), ["10.96.0.9"]);
-    assert_eq!(entries(&compiled), ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80"]);
+    assert_eq!(
+        entries(&compiled),
+        ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80", "KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80"]
+    );
 }
 
 #[test]
@@ -229,7 +241,10 @@ fn a_node_port_without_an_address_is_a_problem_and_the_rest_is_served() {
     settings.node_port_addresses = NodePortAddresses::Networks(vec!["10.0.0.0/8".parse().unwrap()]);
     let compiled = compile_with(&service, &settings, &[]);
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> "]);
-    assert_eq!(entries(&compiled), ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80"]);
+    assert_eq!(
+        entries(&compiled),
+        ["KUBE-CLUSTER-IP 10.96.0.9,tcp:80", "KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80"]
+    );
     assert_eq!(compiled.problems, [Problem::NoNodePortAddress { family: Family::V4 }]);
 }
 
@@ -247,6 +262,9 @@ fn sctp_node_ports_are_entered_with_their_address() {
             "KUBE-NODE-PORT-SCTP-HASH 192.0.2.10,sctp:30099",
             "KUBE-NODE-PORT-LOCAL-SCTP-HASH 172.17.0.1,sctp:30099",
             "KUBE-NODE-PORT-LOCAL-SCTP-HASH 192.0.2.10,sctp:30099",
+            "KUBE-NO-ENDPOINTS 10.96.0.9,sctp:99",
+            "KUBE-NO-ENDPOINTS 172.17.0.1,sctp:30099",
+            "KUBE-NO-ENDPOINTS 192.0.2.10,sctp:30099",
         ]
     );
 }
@@ -360,7 +378,12 @@ fn what_is_excluded_is_not_touched() {
     assert_eq!(bound(&compiled), ["203.0.113.5"]);
     assert_eq!(
         entries(&compiled),
-        ["KUBE-EXTERNAL-IP 203.0.113.5,tcp:80", "KUBE-NODE-PORT-TCP 30080"]
+        [
+            "KUBE-EXTERNAL-IP 203.0.113.5,tcp:80",
+            "KUBE-NODE-PORT-TCP 30080",
+            "KUBE-NO-ENDPOINTS 192.0.2.10,tcp:30080",
+            "KUBE-NO-ENDPOINTS 203.0.113.5,tcp:80",
+        ]
     );
     assert_eq!(compiled.problems, []);
 }
@@ -379,6 +402,8 @@ fn an_address_that_is_there_twice_is_served_once_with_all_its_entries() {
             "KUBE-EXTERNAL-IP 10.96.0.9,tcp:80",
             "KUBE-EXTERNAL-IP 203.0.113.5,tcp:80",
             "KUBE-LOAD-BALANCER 203.0.113.5,tcp:80",
+            "KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80",
+            "KUBE-NO-ENDPOINTS 203.0.113.5,tcp:80",
         ]
     );
     let claims = &compiled.fragment.claims;

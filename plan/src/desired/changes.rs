@@ -7,23 +7,29 @@ use std::sync::Arc;
 
 use super::counted::Counted;
 use super::{Change, Desired, Entries};
-use crate::diff;
+use crate::diff::{self, Wish};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
-use crate::model::ServiceName;
+use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
 use crate::sets::SetId;
 
 /// What was before. Ordered maps, so that the operations come in the same order every time.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
+    /// None: it was nobody's.
     frontends: BTreeMap<Frontend, Option<Former>>,
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
     contenders: BTreeSet<ServiceName>,
 }
 
-/// A virtual server with its real servers.
-type Former = (VirtualServer, Arc<[RealServer]>);
+/// What was claimed.
+#[derive(Debug)]
+struct Former {
+    server: VirtualServer,
+    real_servers: Arc<[RealServer]>,
+    twin_of: Option<Frontend>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
@@ -39,7 +45,11 @@ impl Changes {
         self.frontends.entry(frontend).or_insert_with(|| {
             self.contenders.extend(desired.contenders(&frontend).cloned());
             let claim = desired.owning_claim(&frontend)?;
-            Some((claim.server.clone(), Arc::clone(&claim.real_servers)))
+            Some(Former {
+                server: claim.server.clone(),
+                real_servers: Arc::clone(&claim.real_servers),
+                twin_of: claim.twin_of,
+            })
         });
     }
 
@@ -90,10 +100,21 @@ impl Changes {
             }
         }
         let mut contenders = self.contenders;
-        for (frontend, before) in self.frontends {
-            let before = before.as_ref().map(|(server, real_servers)| (server, &**real_servers));
-            diff::between(frontend, before, desired.virtual_server(&frontend), &mut ops);
+        let mut flows = BTreeSet::new();
+        let (mut opened, mut closed) = (0, 0);
+        for (frontend, former) in self.frontends {
+            let before = wish(former.as_ref().map(|f| (&f.server, &f.real_servers)));
+            let after = desired.wish(&frontend);
+            closed += usize::from(matches!(before, Wish::Open(..)));
+            opened += usize::from(matches!(after, Wish::Open(..)));
+            diff::between(frontend, before, after, &mut ops);
             contenders.extend(desired.contenders(&frontend).cloned());
+            // A TCP connection to an endpoint that is gone ends by itself.
+            if frontend.protocol != Protocol::Tcp && before != after {
+                let was = former.and_then(|former| former.twin_of);
+                let seen = was.or_else(|| desired.owning_claim(&frontend)?.twin_of);
+                flows.insert(seen.unwrap_or(frontend));
+            }
         }
         for (address, before) in self.addresses {
             match (before, desired.has_address(address)) {
@@ -102,6 +123,15 @@ impl Changes {
                 _ => {}
             }
         }
-        Change { ops, contenders }
+        Change { ops, contenders, flows, opened, closed }
+    }
+}
+
+/// What a claim, if there is one, wishes for.
+pub(super) fn wish<'a>(claim: Option<(&'a VirtualServer, &'a Arc<[RealServer]>)>) -> Wish<'a> {
+    match claim {
+        None => Wish::Unclaimed,
+        Some((_, real_servers)) if real_servers.is_empty() => Wish::Closed,
+        Some((server, real_servers)) => Wish::Open(server, real_servers),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
 //! told by what we write beside them, and take away after them: their address on `kube-ipvs0`, or
-//! their entry in one of our sets. kube-proxy writes the same, so what it left behind is ours too.
+//! their entry in one of our sets; twins are told by their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use crate::actual::Actual;
 use crate::kernel::{Entry, Frontend};
@@ -32,9 +32,16 @@ impl Ownership<'_> {
     pub(super) fn is_ours(&self, frontend: &Frontend) -> bool {
         self.settings.families.contains(&frontend.family())
             && !self.settings.excludes(frontend.address)
-            && (self.actual.addresses.contains(&frontend.address)
+            && (self.is_twin(frontend)
+                || self.actual.addresses.contains(&frontend.address)
                 || self.is_recorded(frontend)
                 || self.is_recorded_node_port(frontend))
+    }
+
+    /// The networks of twins are ours alone.
+    fn is_twin(&self, frontend: &Frontend) -> bool {
+        let network = self.settings.twins.of(frontend.family());
+        network.is_some_and(|network| network.contains(&frontend.address))
     }
 
     fn is_recorded(&self, frontend: &Frontend) -> bool {

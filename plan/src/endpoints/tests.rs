@@ -1,8 +1,7 @@
 use std::num::NonZeroU16;
 
 use super::*;
-use crate::fixtures::mk_service;
-use crate::model::{ObjectName, Protocol, ServiceKind, SlicePort};
+use crate::model::{ObjectName, Protocol, SlicePort};
 
 fn mk_port(name: &str, protocol: Protocol) -> ServicePort {
     ServicePort { name: name.into(), protocol, port: NonZeroU16::MIN, node_port: None }
@@ -95,62 +94,4 @@ fn the_same_address_with_two_ports_is_two_endpoints_and_order_is_by_number() {
     );
     let found = candidates(&mk_port("", Protocol::Tcp), Family::V4, &[&one, &two]);
     assert_eq!(sockets(&found), ["10.0.0.2:80", "10.0.0.2:9000", "10.0.0.10:80"]);
-}
-
-#[test]
-fn real_servers_are_the_ready_endpoints() {
-    let ports = [("", Protocol::Tcp, 80)];
-    let endpoints = [
-        mk_endpoint("10.0.0.1", READY),
-        mk_endpoint("10.0.0.2", STARTING),
-        mk_endpoint("10.0.0.3", TERMINATING),
-        mk_endpoint("10.0.0.4", Conditions { ready: true, ..GONE }),
-    ];
-    let slice = mk_slice("s", &ports, &endpoints);
-    let port = mk_port("", Protocol::Tcp);
-    let candidates = candidates(&port, Family::V4, &[&slice]);
-    let service = mk_service();
-    for class in [FrontendClass::Internal, FrontendClass::External] {
-        let request = Request {
-            service: &service,
-            class,
-            node_name: "n1",
-            zone: None,
-            candidates: &candidates,
-        };
-        let expected = ["10.0.0.1", "10.0.0.4"].map(|address| RealServer {
-            address: address.parse().unwrap(),
-            port: 80,
-            weight: 1,
-        });
-        assert_eq!(*request.real_servers(), expected);
-    }
-}
-
-#[test]
-fn the_policy_local_leaves_this_nodes_ready_endpoints() {
-    let on = |node: &str, address: &str, conditions| Endpoint {
-        node: Some(node.into()),
-        ..mk_endpoint(address, conditions)
-    };
-    let endpoints =
-        [on("n1", "10.0.0.1", READY), on("n1", "10.0.0.2", STARTING), on("n2", "10.0.0.3", READY)];
-    let slice = mk_slice("s", &[("", Protocol::Tcp, 80)], &endpoints);
-    let candidates = candidates(&mk_port("", Protocol::Tcp), Family::V4, &[&slice]);
-    let mut service = mk_service();
-    service.kind = ServiceKind::NodePort;
-    let n_real_servers = |service: &Service, class, node_name| {
-        Request { service, class, node_name, zone: None, candidates: &candidates }
-            .real_servers()
-            .len()
-    };
-    use FrontendClass::{External, Internal};
-    service.external_policy = TrafficPolicy::Local;
-    assert_eq!(n_real_servers(&service, External, "n1"), 1);
-    assert_eq!(n_real_servers(&service, External, "n3"), 0);
-    assert_eq!(n_real_servers(&service, Internal, "n1"), 2);
-    service.internal_policy = TrafficPolicy::Local;
-    assert_eq!(n_real_servers(&service, Internal, "n2"), 1);
-    service.external_policy = TrafficPolicy::Cluster;
-    assert_eq!(n_real_servers(&service, External, "n3"), 2);
 }

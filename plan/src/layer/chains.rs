@@ -16,6 +16,7 @@ struct Writer<'a> {
 pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
+    let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
     vec![
         nat("KUBE-SERVICES", writer.services()),
@@ -23,14 +24,17 @@ pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
+        nat("KUBE-SHORT-CIRCUIT", writer.short_circuit()),
+        mangle("KUBE-PROXY-FIREWALL", writer.firewall_of_node()),
+        mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
         filter("KUBE-FORWARD", writer.forward()),
         filter("KUBE-NODE-PORT", writer.health_check()),
         filter("KUBE-PROXY-FIREWALL", writer.firewall()),
         filter("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
         filter("KUBE-IPVS-FILTER", writer.ipvs_filter()),
         // kube-proxy has a rule here for every load-balancer address and port that this node may
-        // not use, which makes the number of rules grow with the services. So the chain is there
-        // and empty: source ranges are not yet enforced on what the node itself sends.
+        // not use, which makes the number of rules grow with the services. Ours are in `mangle`,
+        // before IPVS; so this chain is there, and empty.
         filter("KUBE-IPVS-OUT-FILTER", Vec::new()),
     ]
 }
@@ -118,10 +122,12 @@ impl Writer<'_> {
         let outside = "-m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT";
         let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
 
-        let mut rules = vec![
-            format!("-s {loopback} -j RETURN"),
-            format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
-        ];
+        let mut rules = vec![format!("-s {loopback} -j RETURN")];
+        if self.settings.twins.is_some() {
+            let short_circuit = self.commented(SetKind::ShortCircuit, "dst,dst");
+            rules.push(format!("{short_circuit} -j KUBE-SHORT-CIRCUIT"));
+        }
+        rules.push(format!("{load_balancer} -j KUBE-LOAD-BALANCER"));
         rules.extend(self.cluster_masquerade());
         rules.extend([
             format!("{external} -j KUBE-MARK-MASQ"),
@@ -194,6 +200,26 @@ impl Writer<'_> {
         vec![format!("-j MARK --set-xmark {}", self.mark())]
     }
 
+    /// Leads the cluster's own clients, which are this node's pods and the node itself, from a
+    /// frontend to its twin. Neither the one's packet mark nor anybody's is touched: the address is
+    /// what IPVS goes by. Connection tracking remembers the way for the rest of the connection.
+    fn short_circuit(&self) -> Vec<String> {
+        let Some(twins) = &self.settings.twins else { return Vec::new() };
+        let to_twin = format!("-j NETMAP --to {}", with_prefix(twins));
+        let from_pods = match &self.settings.local {
+            LocalTraffic::Cidr(net) if net.prefix_len() == 0 => Some(String::new()),
+            LocalTraffic::Cidr(net) => Some(format!("-s {} ", with_prefix(net))),
+            LocalTraffic::Bridge(name) => Some(format!("-i {name} ")),
+            LocalTraffic::Prefix(name) => Some(format!("-i {name}+ ")),
+            LocalTraffic::Unknown => None,
+        };
+        let node = "-m addrtype --src-type LOCAL";
+        let mut rules: Vec<String> =
+            from_pods.into_iter().map(|from| format!("{from}{to_twin}")).collect();
+        rules.extend([format!("{node} -j KUBE-MARK-MASQ"), format!("{node} {to_twin}")]);
+        rules
+    }
+
     fn forward(&self) -> Vec<String> {
         vec![
             format!(
@@ -215,6 +241,12 @@ impl Writer<'_> {
         vec![format!("{restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
     }
 
+    /// What the node itself sends, IPVS takes at OUTPUT before the `filter` table sees it.
+    fn firewall_of_node(&self) -> Vec<String> {
+        let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
+        vec![format!("-m conntrack --ctstate NEW {restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
+    }
+
     fn source_ranges(&self) -> Vec<String> {
         let allowed = |kind| format!("{} -j RETURN", self.commented(kind, "dst,dst,src"));
         vec![
@@ -226,23 +258,35 @@ impl Writer<'_> {
 
     /// Rejects new connections to a service address on a port that is no service's: the address is
     /// on an interface of the node, and would lead to whatever listens on all of its addresses.
+    ///
+    /// Where there are no endpoints, new connections are rejected; where there are some, but not
+    /// here, they are dropped, so that a client behind a load balancer tries again and may come to
+    /// a node that has them. Both as in kube-proxy's iptables mode.
     fn ipvs_filter(&self) -> Vec<String> {
         let allowed = |kind, directions| format!("{} -j RETURN", self.lookup(kind, directions));
         let unreachable = match self.family {
             Family::V4 => "icmp-port-unreachable",
             Family::V6 => "icmp6-port-unreachable",
         };
-        vec![
+        let new = |lookup: String, target: &str| {
+            format!("-m conntrack --ctstate NEW {lookup} -j {target}")
+        };
+        let reject = format!("REJECT --reject-with {unreachable}");
+        let mut rules = vec![
+            new(self.commented(SetKind::NoLocalEndpoints, "dst,dst"), "DROP"),
+            new(self.commented(SetKind::NoEndpoints, "dst,dst"), &reject),
             allowed(SetKind::LoadBalancer, "dst,dst"),
             allowed(SetKind::ClusterIp, "dst,dst"),
             allowed(SetKind::ExternalIp, "dst,dst"),
             allowed(SetKind::ExternalIpLocal, "dst,dst"),
             allowed(SetKind::HealthCheckNodePort, "dst"),
-            format!(
-                "-m conntrack --ctstate NEW {} -j REJECT --reject-with {unreachable}",
-                self.lookup(SetKind::IpvsAddresses, "dst")
-            ),
-        ]
+        ];
+        // What was led to a twin, and not what somebody sent to its address.
+        rules.extend(self.settings.twins.iter().map(|twins| {
+            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(twins))
+        }));
+        rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));
+        rules
     }
 }
 

@@ -41,7 +41,7 @@ pub enum ChainDifference {
     },
 }
 
-/// The rules of the two tables, as saved.
+/// The rules of our tables, as saved.
 pub(super) struct Saved<'a> {
     by_chain: HashMap<(Table, &'a str), Vec<&'a str>>,
 }
@@ -128,7 +128,7 @@ impl<'a> Saved<'a> {
         let mut current = None;
         for line in text.lines().map(str::trim) {
             if let Some(name) = line.strip_prefix('*') {
-                current = Table::BOTH.into_iter().find(|table| table.name() == name);
+                current = Table::ALL.into_iter().find(|table| table.name() == name);
             }
             let Some(table) = current else { continue };
             if let Some(declaration) = line.strip_prefix(':') {

@@ -109,13 +109,21 @@ fn a_slice_that_moves_leaves_its_former_service() {
     assert_eq!(
         ops(&mut planner, [slices("other")]),
         [
+            "add 10.96.0.9,tcp:80 to set KUBE-NO-ENDPOINTS",
+            "create virtual server TCP 10.96.0.10:80 rr",
             "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.10:80",
             "remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80",
+            "remove virtual server TCP 10.96.0.9:80 after its last real server",
+            "remove 10.96.0.10,tcp:80 from set KUBE-NO-ENDPOINTS",
         ]
     );
     assert_eq!(
         ops(&mut planner, [Event::SliceRemoved(SliceName::new("ns", "s"))]),
-        ["remove real server 10.244.1.2:8080 from TCP 10.96.0.10:80"]
+        [
+            "add 10.96.0.10,tcp:80 to set KUBE-NO-ENDPOINTS",
+            "remove real server 10.244.1.2:8080 from TCP 10.96.0.10:80",
+            "remove virtual server TCP 10.96.0.10:80 after its last real server",
+        ]
     );
 }
 
@@ -158,6 +166,8 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
             "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP",
             "change virtual server TCP 203.0.113.5:80 to rr",
             "add real server 10.244.1.1:8080 weight 1 to TCP 203.0.113.5:80",
+            // The younger one's way to its twin goes with the address, the twin itself does not.
+            "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
             "remove real server 10.244.1.3:8080 from TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP-LOCAL",
         ]
@@ -171,6 +181,7 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
             "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP-LOCAL",
             "change virtual server TCP 203.0.113.5:80 to rr persistent 60",
             "add real server 10.244.1.3:8080 weight 1 to TCP 203.0.113.5:80",
+            "add 203.0.113.5,tcp:80 to set KUBE-SHORT-CIRCUIT",
             "remove real server 10.244.1.1:8080 from TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP",
         ]
@@ -221,11 +232,13 @@ fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
     outer.external = addresses(&["203.0.113.5"]);
     let mut node_port = mk_named("node-port", 0);
     node_port.cluster_v4 = Some([10, 96, 0, 3].into());
-    node_port.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
+    node_port.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
     let mut planner = mk_planner([
         service(plain),
         service(outer.clone()),
         service(node_port),
+        slice(mk_slice_of("s", "outer", &["10.244.1.2"])),
+        slice(mk_slice_of("t", "node-port", &["10.244.1.2"])),
         local(&["127.0.0.1", "192.0.2.10"]),
     ]);
     // A pod has come: its interface has a link-local address on the node's side.
@@ -235,6 +248,7 @@ fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
         ops(&mut planner, [local(&["127.0.0.1", "192.0.2.11"])]),
         [
             "create virtual server TCP 192.0.2.11:30080 rr",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 192.0.2.11:30080",
             "remove virtual server TCP 192.0.2.10:30080",
         ]
     );
@@ -242,6 +256,7 @@ fn a_change_of_the_nodes_addresses_reaches_only_what_depends_on_it() {
         ops(&mut planner, [local(&["127.0.0.1", "192.0.2.11", "203.0.113.5"])]),
         [
             "create virtual server TCP 203.0.113.5:30080 rr",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 203.0.113.5:30080",
             "remove address 203.0.113.5 from kube-ipvs0",
             "remove 203.0.113.5 from set KUBE-IPVS-IPS",
         ]
@@ -299,12 +314,13 @@ fn node_ports_follow_the_primary_address() {
         Event::NodeApplied(Box::new(Node { addresses: addresses(texts), ..Node::default() }))
     };
     let mut with_node_port = mk_named("node-port", 0);
-    with_node_port.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
+    with_node_port.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
     let mut settings = Settings::new("n1");
     settings.node_port_addresses = NodePortAddresses::Primary;
     let mut planner = Planner::new(settings);
     let interfaces = local(&["192.0.2.10", "192.0.2.11", "2001:db8::10"]);
-    let first = plan(&mut planner, [service(with_node_port), interfaces]);
+    let slices = slice(mk_slice_of("t", "node-port", &["10.244.1.2"]));
+    let first = plan(&mut planner, [service(with_node_port), slices, interfaces]);
     assert_eq!(
         first.problems[0].1,
         [Problem::NoNodePortAddress { family: Family::V4 }],
@@ -312,12 +328,17 @@ fn node_ports_follow_the_primary_address() {
     );
     assert_eq!(
         ops(&mut planner, [node(&["192.0.2.10", "192.0.2.11", "2001:db8::10"])]),
-        ["add 30080 to set KUBE-NODE-PORT-TCP", "create virtual server TCP 192.0.2.10:30080 rr"]
+        [
+            "add 30080 to set KUBE-NODE-PORT-TCP",
+            "create virtual server TCP 192.0.2.10:30080 rr",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 192.0.2.10:30080",
+        ]
     );
     assert_eq!(
         ops(&mut planner, [node(&["192.0.2.11"])]),
         [
             "create virtual server TCP 192.0.2.11:30080 rr",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 192.0.2.11:30080",
             "remove virtual server TCP 192.0.2.10:30080",
         ]
     );
@@ -332,7 +353,8 @@ fn external_addresses_that_are_not_allowed_are_not_there() {
     let mut settings = Settings::new("n1");
     settings.external_ips = false;
     let mut planner = Planner::new(settings);
-    plan(&mut planner, [service(outer.clone())]);
+    let slices = slice(mk_slice_of("s", "outer", &["10.244.1.2"]));
+    plan(&mut planner, [service(outer.clone()), slices]);
     assert_eq!(planner.desired().n_virtual_servers(), 1);
     planner.apply(service(outer));
     planner.apply(local(&["203.0.113.5"]));
@@ -374,8 +396,9 @@ fn only_what_tells_that_it_is_ours_lets_us_remove_it() {
     }
     let mut owner = mk_planner([local(&["192.0.2.10"])]);
     let mut served = mk_service();
-    served.ports = vec![mk_port("", Protocol::Tcp, 80, Some(30080))];
-    for op in plan(&mut owner, [service(served)]).ops {
+    served.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
+    let endpoints = slice(mk_slice_of("s", "web", &["10.244.1.2"]));
+    for op in plan(&mut owner, [service(served), endpoints]).ops {
         kernel.apply(&op).unwrap();
     }
     let removed = |kernel: &MemoryKernel| -> Vec<String> {
