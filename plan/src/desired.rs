@@ -138,6 +138,13 @@ impl Desired {
         self.n_open
     }
 
+    /// How many real servers they should have. Walks all of them.
+    #[must_use]
+    pub fn n_real_servers(&self) -> usize {
+        let claims = self.owners.keys().filter_map(|frontend| self.owning_claim(frontend));
+        claims.map(|claim| claim.real_servers.len()).sum()
+    }
+
     /// How many addresses `kube-ipvs0` should have.
     #[must_use]
     pub fn n_addresses(&self) -> usize {

@@ -1,7 +1,6 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
-use plan::kernel::{RealServer, VirtualServer};
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
     SlicePort, TrafficPolicy,
@@ -232,11 +231,7 @@ fn what_should_be_there_is_counted() {
     world.observing.read(Duration::from_millis(9));
     world.plan();
     let desired = world.planner.desired();
-    let servers: usize = desired
-        .frontends()
-        .filter_map(|frontend| desired.virtual_server(frontend))
-        .map(|(_, servers): (&VirtualServer, &[RealServer])| servers.len())
-        .sum();
+    let servers = desired.n_real_servers();
     assert!(servers > 0);
     assert_eq!(n_servers(&world), servers as f64);
     assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
