@@ -15,7 +15,7 @@ use super::rules::{Backend, TIMEOUT};
 pub const LOADED: &str = "/sys/module";
 
 /// What needs no other knowledge: IPVS, the sets, the dummy interface, matches and targets.
-const ALWAYS: [&str; 18] = [
+const ALWAYS: [&str; 19] = [
     "ip_vs",
     "nf_conntrack",
     "dummy",
@@ -32,6 +32,7 @@ const ALWAYS: [&str; 18] = [
     "xt_conntrack",
     "xt_physdev",
     "xt_MASQUERADE",
+    "xt_NETMAP",
     "ipt_REJECT",
     "ip6t_REJECT",
 ];
@@ -53,7 +54,8 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
         modules.extend(["nf_tables", "nft_compat", "nft_chain_nat"]);
     }
     if backends.contains(&Backend::Legacy) {
-        modules.extend(["iptable_nat", "iptable_filter", "ip6table_nat", "ip6table_filter"]);
+        modules.extend(["iptable_nat", "iptable_mangle", "iptable_filter"]);
+        modules.extend(["ip6table_nat", "ip6table_mangle", "ip6table_filter"]);
     }
     let mut modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
     // It is put into a command line as one word, which a name with such characters only could be

@@ -16,6 +16,7 @@ mod tests {
 
 use std::time::Duration;
 
+use ipnet::IpNet;
 use plan::layer::{Comparison, Layer, Table};
 use plan::model::Family;
 
@@ -103,6 +104,19 @@ impl Rules {
         let program = &self.programs.plain;
         installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "")
             .map(|_| ())
+    }
+
+    /// Whether the kernel and iptables can lead from one network to another (`NETMAP`): writes
+    /// such a rule into a chain that nothing leads to, and removes it.
+    ///
+    /// # Errors
+    /// When they cannot, or that could not be tried.
+    pub fn try_twins(&self, twins: IpNet) -> Result<(), RulesError> {
+        const CHAIN: &str = "KUBE-PROBE";
+        self.restore(&format!(
+            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {twins}\nCOMMIT\n\
+             *nat\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n"
+        ))
     }
 
     /// Compares what is there with what should be.
