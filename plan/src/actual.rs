@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::kernel::{Entry, Frontend, VirtualServer};
+use crate::kernel::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;
 
@@ -41,6 +41,8 @@ pub struct ActualRealServer {
     pub weight: u32,
     /// Whether everything else is as we ask for it: masquerade mode, no thresholds.
     pub plain: bool,
+    /// Until when its connections may go on, if it has weight 0 and somebody noted that.
+    pub deadline: Option<Deadline>,
     /// Connections that it still has, active and inactive ones.
     pub connections: u64,
 }

@@ -44,6 +44,12 @@ pub struct RealServer {
     pub weight: u32,
 }
 
+/// When the connections of a draining real server are cut, in whole seconds of the clock that runs
+/// as long as the kernel does (`CLOCK_MONOTONIC`): it means the same after a restart of the
+/// program, and nobody sets that clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Deadline(u32);
+
 /// An entry of a set, by the set's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entry {
@@ -103,6 +109,25 @@ impl RealServer {
 impl fmt::Display for RealServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} weight {}", self.socket(), self.weight)
+    }
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    /// The latest that can be said: 34 years after the kernel started.
+    pub const LAST: Self = Self((1 << 30) - 1);
+
+    /// At this second, or at the last one that can be said.
+    #[must_use]
+    pub fn at(second: u64) -> Self {
+        u32::try_from(second).map_or(Self::LAST, |second| Self(second).min(Self::LAST))
+    }
+
+    /// The second.
+    #[must_use]
+    pub const fn second(self) -> u32 {
+        self.0
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::actual::{Actual, ActualRealServer, ActualVirtualServer};
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Op;
 use crate::sets::SetId;
 
@@ -107,6 +107,9 @@ impl MemoryKernel {
                 .ok_or(Refusal::NoVirtualServer),
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
             Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
+            Op::DrainRealServer(frontend, socket, deadline) => {
+                self.drain_real_server(frontend, socket, *deadline)
+            }
             Op::RemoveRealServer(frontend, socket) => self.remove_real_server(frontend, socket),
             Op::BindAddress(address) => self.bind(*address),
             Op::UnbindAddress(address) => self.unbind(*address),
@@ -145,7 +148,8 @@ impl MemoryKernel {
     fn add_real_server(&mut self, frontend: &Frontend, real: RealServer) -> Result<(), Refusal> {
         let real_servers = &mut self.virtual_server(frontend)?.real_servers;
         refuse_if(real_servers.contains_key(&real.socket()), Refusal::RealServerExists)?;
-        let made = ActualRealServer { weight: real.weight, plain: true, connections: 0 };
+        let made =
+            ActualRealServer { weight: real.weight, plain: true, deadline: None, connections: 0 };
         real_servers.insert(real.socket(), made);
         Ok(())
     }
@@ -155,6 +159,21 @@ impl MemoryKernel {
         let there = real_servers.get_mut(&real.socket()).ok_or(Refusal::NoRealServer)?;
         there.weight = real.weight;
         there.plain = true;
+        there.deadline = None;
+        Ok(())
+    }
+
+    fn drain_real_server(
+        &mut self,
+        frontend: &Frontend,
+        socket: &SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(), Refusal> {
+        let real_servers = &mut self.virtual_server(frontend)?.real_servers;
+        let there = real_servers.get_mut(socket).ok_or(Refusal::NoRealServer)?;
+        there.weight = 0;
+        there.plain = true;
+        there.deadline = Some(deadline);
         Ok(())
     }
 

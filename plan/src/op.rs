@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::sets::{SetId, SetKind};
 
@@ -33,6 +33,8 @@ pub enum Op {
     BindAddress(IpAddr),
     /// Take an address off the dummy interface.
     UnbindAddress(IpAddr),
+    /// Give a real server no new connections, and note until when those that it has may go on.
+    DrainRealServer(Frontend, SocketAddr, Deadline),
     /// Remove a virtual server as soon as its real servers are gone: it is still somebody's, and
     /// takes no new connections.
     RetireVirtualServer(Frontend),
@@ -84,6 +86,7 @@ impl Op {
             | Self::RetireVirtualServer(frontend)
             | Self::AddRealServer(frontend, _)
             | Self::ChangeRealServer(frontend, _)
+            | Self::DrainRealServer(frontend, ..)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
         }
@@ -111,7 +114,7 @@ impl Op {
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 5,
             Self::BindAddress(_) => 6,
             Self::UnbindAddress(_) => 9,
-            Self::RemoveRealServer(..) => 10,
+            Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 10,
             Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 11,
             Self::RemoveEntry(..) => 12,
         })
@@ -141,6 +144,10 @@ impl fmt::Display for Op {
             }
             Self::ChangeRealServer(frontend, server) => {
                 write!(f, "change real server of {frontend} to {server}")
+            }
+            Self::DrainRealServer(frontend, server, deadline) => {
+                write!(f, "drain real server {server} of {frontend} until second ")?;
+                write!(f, "{} of the kernel's clock", deadline.second())
             }
             Self::RemoveRealServer(frontend, server) => {
                 write!(f, "remove real server {server} from {frontend}")

@@ -162,9 +162,10 @@ impl State {
                 | (Op::BindAddress(_), Memory::AddressExists)
                 | (Op::UnbindAddress(_), Memory::NoAddress)
                 | (Op::RemoveVirtualServer(_), Memory::NoVirtualServer)
-                | (Op::RemoveRealServer(..), Memory::NoRealServer | Memory::NoVirtualServer) => {
-                    Ok(())
-                }
+                | (
+                    Op::DrainRealServer(..) | Op::RemoveRealServer(..),
+                    Memory::NoRealServer | Memory::NoVirtualServer,
+                ) => Ok(()),
                 (_, refusal) => Err(Refusal::new(RefusalClass::Surprise, refusal)),
             }
         })

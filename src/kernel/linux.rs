@@ -320,6 +320,7 @@ const fn part(op: &Op) -> Part {
         | Op::RetireVirtualServer(_)
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
+        | Op::DrainRealServer(..)
         | Op::RemoveRealServer(..) => Part::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
     }
@@ -398,6 +399,12 @@ fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> 
                 &translate::real_server(server),
             );
         }
+        Op::DrainRealServer(frontend, server, deadline) => {
+            batch.set_destination(
+                &translate::virtual_server_id(frontend),
+                &translate::draining_real_server(*server, *deadline),
+            );
+        }
         Op::RemoveRealServer(frontend, server) => {
             batch.delete_destination(&translate::virtual_server_id(frontend), *server);
         }
@@ -406,11 +413,13 @@ fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> 
     Ok(())
 }
 
-/// Removing what is gone is success.
+/// Removing, or draining, what is gone is success.
 fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
     match op {
         Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => error.is_no_such_service(),
-        Op::RemoveRealServer(..) => error.is_no_such_service() || error.is_not_found(),
+        Op::DrainRealServer(..) | Op::RemoveRealServer(..) => {
+            error.is_no_such_service() || error.is_not_found()
+        }
         _ => false,
     }
 }

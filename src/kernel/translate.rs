@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use plan::actual::{ActualRealServer, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use plan::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use plan::model::{Family, Protocol};
 use plan::sets::{SetId, SetType};
 use plan::settings::SchedulerName;
@@ -12,6 +12,10 @@ use plan::settings::SchedulerName;
 /// The scheduler's own flags; the others have a meaning for every scheduler.
 const SCHEDULER_FLAGS: ipvs::Flags =
     ipvs::Flags::SCHEDULER_1.union(ipvs::Flags::SCHEDULER_2).union(ipvs::Flags::SCHEDULER_3);
+
+/// What tells a deadline in an upper threshold from somebody's threshold: nobody means a thousand
+/// million connections. With the deadline added it stays within what `ipvsadm` restores, `i32::MAX`.
+const DEADLINE_MARK: u32 = 1 << 30;
 
 // === IPVS ===
 
@@ -77,15 +81,36 @@ pub(super) fn real_server(server: &RealServer) -> ipvs::RealServer {
     ipvs::RealServer { weight: server.weight, ..ipvs::RealServer::new(server.address, server.port) }
 }
 
+/// The upper threshold holds the deadline. A draining real server has no other use for it: the
+/// kernel compares it with the number of connections to keep new ones away (`ip_vs_bind_dest` in
+/// net/netfilter/ipvs/ip_vs_conn.c), which weight 0 does already; and 0, which is written when the
+/// weight comes back, ends an overload (`__ip_vs_update_dest` in ip_vs_ctl.c).
+pub(super) fn draining_real_server(server: SocketAddr, deadline: Deadline) -> ipvs::RealServer {
+    ipvs::RealServer {
+        weight: 0,
+        upper_threshold: DEADLINE_MARK + deadline.second(),
+        ..ipvs::RealServer::new(server.ip(), server.port())
+    }
+}
+
+fn deadline(found: &ipvs::RealServer) -> Option<Deadline> {
+    let second = found.upper_threshold.checked_sub(DEADLINE_MARK).map(u64::from);
+    let deadline = second.map(Deadline::at).filter(|_| found.weight == 0)?;
+    (draining_real_server(found.socket_address(), deadline) == *found).then_some(deadline)
+}
+
 fn actual_real_server(found: &ipvs::RealServerStatus) -> (SocketAddr, ActualRealServer) {
-    let plain = ipvs::RealServer {
+    let socket = found.server.socket_address();
+    let asked_for =
+        RealServer { address: socket.ip(), port: socket.port(), weight: found.server.weight };
+    let deadline = deadline(&found.server);
+    let actual = ActualRealServer {
         weight: found.server.weight,
-        ..ipvs::RealServer::new(found.server.address, found.server.port)
+        plain: deadline.is_some() || real_server(&asked_for) == found.server,
+        deadline,
+        connections: u64::from(found.active_connections) + u64::from(found.inactive_connections),
     };
-    let connections = u64::from(found.active_connections) + u64::from(found.inactive_connections);
-    let real_server =
-        ActualRealServer { weight: found.server.weight, plain: plain == found.server, connections };
-    (found.server.socket_address(), real_server)
+    (socket, actual)
 }
 
 // === ipset ===
@@ -224,6 +249,49 @@ mod tests {
             assert_eq!(in_our_words(&there), Some(wanted));
             assert_eq!(super::frontend(&there.id), Some(frontend));
         }
+    }
+
+    fn found(server: ipvs::RealServer) -> ActualRealServer {
+        actual_real_server(&ipvs::RealServerStatus {
+            server,
+            active_connections: 2,
+            inactive_connections: 1,
+            persistent_connections: 7,
+            statistics: ipvs::Statistics::default(),
+        })
+        .1
+    }
+
+    #[test]
+    fn a_deadline_comes_back_as_it_went_and_nothing_else_is_one() {
+        let socket = SocketAddr::from(([10, 244, 0, 1], 8_080));
+        for second in [0, 1, 90_000, u64::from(Deadline::LAST.second()), u64::MAX] {
+            let deadline = Deadline::at(second);
+            let draining = draining_real_server(socket, deadline);
+            assert!(i32::try_from(draining.upper_threshold).is_ok());
+            let expected = ActualRealServer {
+                weight: 0,
+                plain: true,
+                deadline: Some(deadline),
+                connections: 3,
+            };
+            assert_eq!(found(draining), expected);
+        }
+        let foreign = |change: fn(&mut ipvs::RealServer)| {
+            let mut server = draining_real_server(socket, Deadline::at(90_000));
+            change(&mut server);
+            let found = found(server);
+            (found.plain, found.deadline)
+        };
+        assert_eq!(foreign(|server| server.weight = 1), (false, None));
+        assert_eq!(foreign(|server| server.upper_threshold = 1_000), (false, None));
+        assert_eq!(foreign(|server| server.upper_threshold = u32::MAX), (false, None));
+        assert_eq!(foreign(|server| server.lower_threshold = 1), (false, None));
+        assert_eq!(
+            foreign(|server| server.forwarding = ipvs::ForwardingMethod::DirectRoute),
+            (false, None)
+        );
+        assert_eq!(foreign(|server| server.upper_threshold = 0), (true, None));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use plan::op::{Op, Subject};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::drain::Known;
 use super::observer::RoundKind;
 use super::{Basis, Reconciler};
 use crate::kernel::worker::WorkerGone;
@@ -62,7 +63,7 @@ impl Reconciler {
                 ops.extend(self.planner.repair(&frontend, found));
             }
         }
-        let ops = self.drain.rewrite(ops, Some(&actual), Instant::now());
+        let ops = self.let_drain(ops, Known::All(&actual));
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
         if first {
             info!(changes = ops.len(), "first comparison with the kernel");

@@ -1,101 +1,187 @@
 //! Letting connections end: a TCP real server that is no longer wanted gets no new connections
-//! (weight 0) and is removed when its last one has ended, or when its time is up.
+//! (weight 0) and is removed when its last one has ended, or when its time is up. A virtual server
+//! that is to go with its real servers stays until the last of them has gone.
 //!
-//! Removing it at once would cut every connection it has: the kernel drops a packet whose real
-//! server is gone. UDP and SCTP real servers are removed at once, as kube-proxy does, since a
-//! client that goes on sending would otherwise keep a dead one for ever.
+//! Removing a real server at once would cut every connection it has: the kernel drops a packet
+//! whose real server is gone. UDP and SCTP real servers are removed at once, as kube-proxy does,
+//! since a client that goes on sending would otherwise keep a dead one for ever.
 //!
-//! The kernel's weight 0 is the only record of it that outlives us: after a restart a real server
-//! that is not wanted is drained like any other.
+//! The kernel is the only record of it that outlives us: weight 0, and the deadline, which is noted
+//! in the real server itself. After a restart what is not wanted and noted there goes on draining,
+//! until the same moment.
 
-use std::collections::BTreeMap;
+mod clock;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plan::actual::{Actual, ActualVirtualServer};
-use plan::kernel::{Frontend, RealServer};
+use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::kernel::Frontend;
 use plan::model::Protocol;
 use plan::op::Op;
 use tokio::time::Instant;
 
-/// How often draining real servers are looked at. One small listing for each virtual server
-/// concerned, and none when there are none.
-const CHECK_PERIOD: Duration = Duration::from_secs(1);
+use clock::Clock;
+
+/// When a virtual server is looked at for the first time after something in it began to drain.
+/// Then it takes twice as long each time.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// The longest time from one look to the next, but for a deadline in between.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// So many virtual servers are looked at in one go, at a listing each: between that, the loop does
+/// what else there is to do.
+const LOOKS_AT_ONCE: usize = 64;
+
+/// How long the connections of a virtual server's real servers may take to end.
+pub type DrainTime<'a> = &'a dyn Fn(&Frontend) -> Duration;
 
 /// The real servers that are draining.
 #[derive(Debug)]
 pub struct Drain {
-    longest: Duration,
-    draining: BTreeMap<Frontend, BTreeMap<SocketAddr, Instant>>,
-    next_check: Instant,
+    clock: Clock,
+    draining: HashMap<Frontend, Draining>,
+    /// When which virtual server is looked at next: all of [`Drain::draining`], once.
+    agenda: BTreeSet<(Instant, Frontend)>,
+}
+
+/// What operations were computed from.
+#[derive(Debug, Clone, Copy)]
+pub enum Known<'a> {
+    /// From what was wished for before, without looking at the kernel.
+    Nothing,
+    /// From a reading of everything.
+    All(&'a Actual),
+    /// From a look at this virtual server; none: it is not there.
+    One(Frontend, Option<&'a ActualVirtualServer>),
+}
+
+/// What drains in a virtual server. Never nothing.
+#[derive(Debug)]
+struct Draining {
+    deadlines: BTreeMap<SocketAddr, Instant>,
+    /// Whether the virtual server goes with the last of them.
+    retires: bool,
+    look: Instant,
+    /// From that look to the one after it.
+    pause: Duration,
 }
 
 // === impl Drain ===
 
 impl Drain {
-    /// `longest` is how long connections may take to end.
+    /// Nothing is draining.
     #[must_use]
-    pub fn new(longest: Duration, now: Instant) -> Self {
-        Self { longest, draining: BTreeMap::new(), next_check: now }
+    pub fn new() -> Self {
+        Self { clock: Clock::read(), draining: HashMap::new(), agenda: BTreeSet::new() }
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
-    /// into its weight's return, which leaves its connections untouched.
+    /// into its weight's return, which leaves its connections untouched. The same for virtual
+    /// servers that are to go with their real servers.
     ///
-    /// `actual` is what the operations were computed from, if they were computed from a reading:
-    /// what has weight 0 there already is not written again.
-    pub fn rewrite(&mut self, ops: Vec<Op>, actual: Option<&Actual>, now: Instant) -> Vec<Op> {
-        if self.draining.is_empty() {
-            self.next_check = now + CHECK_PERIOD;
+    /// What the kernel has noted already is not written again. What has nothing to drain any more,
+    /// or no time for it, is removed.
+    pub fn rewrite(
+        &mut self,
+        ops: Vec<Op>,
+        known: Known<'_>,
+        time: DrainTime<'_>,
+        now: Instant,
+    ) -> Vec<Op> {
+        self.forget_wanted(&ops, known);
+        let (retiring, ops): (Vec<Op>, Vec<Op>) =
+            ops.into_iter().partition(|op| matches!(op, Op::RetireVirtualServer(_)));
+        let mut rewritten: Vec<Op> =
+            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
+        for op in retiring {
+            let Op::RetireVirtualServer(frontend) = op else { continue };
+            match self.draining.get_mut(&frontend) {
+                Some(draining) => draining.retires = true,
+                None => rewritten.push(Op::RemoveVirtualServer(frontend)),
+            }
         }
-        ops.into_iter().filter_map(|op| self.rewrite_one(op, actual, now)).collect()
+        rewritten
     }
 
     /// When to look next; none while nothing is draining.
     #[must_use]
-    pub fn next_check(&self) -> Option<Instant> {
-        (!self.draining.is_empty()).then_some(self.next_check)
+    pub fn next_look(&self) -> Option<Instant> {
+        self.agenda.first().map(|(look, _)| *look)
     }
 
-    /// The virtual servers to look at, if the time has come.
-    pub fn due(&mut self, now: Instant) -> Vec<Frontend> {
-        if self.draining.is_empty() || now < self.next_check {
-            return Vec::new();
+    /// The virtual servers to look at now. There may be more.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Vec<Frontend> {
+        let due = self.agenda.iter().take_while(|(look, _)| *look <= now);
+        due.take(LOOKS_AT_ONCE).map(|(_, frontend)| *frontend).collect()
+    }
+
+    /// Puts the looks off that are due: the kernel cannot be looked at.
+    pub fn postpone(&mut self, now: Instant, until: Instant) {
+        while let Some((look, frontend)) = self.agenda.first().copied()
+            && look <= now
+            && now < until
+        {
+            self.agenda.pop_first();
+            self.agenda.insert((until, frontend));
+            if let Some(draining) = self.draining.get_mut(&frontend) {
+                draining.look = until;
+            }
         }
-        self.next_check = now + CHECK_PERIOD;
-        self.draining.keys().copied().collect()
     }
 
     /// Says what to do about a virtual server's draining real servers, and forgets those that are
     /// done with.
+    ///
+    /// `time` is what its connections may take from now on: less than was said before if somebody
+    /// has chosen so meanwhile, and never more.
     pub fn check(
         &mut self,
         frontend: Frontend,
         actual: Option<&ActualVirtualServer>,
+        time: Duration,
         now: Instant,
     ) -> Vec<Op> {
-        let Some(real_servers) = self.draining.get_mut(&frontend) else { return Vec::new() };
+        let Some(mut draining) = self.take(&frontend) else { return Vec::new() };
+        let latest = self.clock.deadline(now + time);
         let mut ops = Vec::new();
-        real_servers.retain(|socket, deadline| {
-            match actual.and_then(|actual| actual.real_servers.get(socket)) {
-                None => false,
-                Some(found) if found.connections == 0 || now >= *deadline => {
-                    ops.push(Op::RemoveRealServer(frontend, *socket));
-                    false
-                }
-                Some(_) => true,
+        draining.deadlines.retain(|socket, deadline| {
+            let Some(found) = actual.and_then(|actual| actual.real_servers.get(socket)) else {
+                return false;
+            };
+            if found.connections == 0 || now >= *deadline || time.is_zero() {
+                ops.push(Op::RemoveRealServer(frontend, *socket));
+                return false;
             }
+            if self.clock.moment(latest) < *deadline {
+                *deadline = self.clock.moment(latest);
+                ops.push(Op::DrainRealServer(frontend, *socket, latest));
+            }
+            true
         });
-        if real_servers.is_empty() {
-            self.draining.remove(&frontend);
+        if draining.deadlines.is_empty() {
+            // Its real servers go with it.
+            return match (draining.retires, actual) {
+                (false, _) => ops,
+                (true, Some(_)) => vec![Op::RemoveVirtualServer(frontend)],
+                (true, None) => Vec::new(),
+            };
         }
+        draining.pause = (draining.pause * 2).min(LONGEST_PAUSE);
+        draining.look = draining.next_look(now);
+        self.put(frontend, draining);
         ops
     }
 
     /// How many real servers are draining.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.draining.values().map(BTreeMap::len).sum()
+        self.draining.values().map(|draining| draining.deadlines.len()).sum()
     }
 
     /// Whether none is.
@@ -104,141 +190,171 @@ impl Drain {
         self.draining.is_empty()
     }
 
-    fn rewrite_one(&mut self, op: Op, actual: Option<&Actual>, now: Instant) -> Option<Op> {
+    fn rewrite_one(
+        &mut self,
+        op: Op,
+        known: Known<'_>,
+        time: DrainTime<'_>,
+        now: Instant,
+    ) -> Option<Op> {
         match op {
             Op::RemoveRealServer(frontend, socket) if frontend.protocol == Protocol::Tcp => {
-                let found = actual
-                    .and_then(|actual| actual.virtual_servers.get(&frontend))
-                    .and_then(|server| server.real_servers.get(&socket));
-                let deadline = now + self.longest;
-                self.draining.entry(frontend).or_default().entry(socket).or_insert(deadline);
-                let quiet = RealServer { address: socket.ip(), port: socket.port(), weight: 0 };
-                let written = found.is_some_and(|found| found.weight == 0);
-                (!written).then_some(Op::ChangeRealServer(frontend, quiet))
+                self.drain(frontend, socket, known, time(&frontend), now)
+            }
+            // It is still there, and its real servers have connections.
+            Op::CreateVirtualServer(frontend, server) if self.is_kept(&frontend, known) => {
+                self.stay(&frontend);
+                Some(Op::ChangeVirtualServer(frontend, server))
             }
             Op::AddRealServer(frontend, server) => {
+                self.stay(&frontend);
                 let draining = self.forget(&frontend, &server.socket());
-                Some(if draining {
+                Some(if draining && matches!(known, Known::Nothing) {
                     Op::ChangeRealServer(frontend, server)
                 } else {
                     Op::AddRealServer(frontend, server)
                 })
             }
             Op::ChangeRealServer(frontend, server) => {
+                self.stay(&frontend);
                 self.forget(&frontend, &server.socket());
                 Some(Op::ChangeRealServer(frontend, server))
             }
-            Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
-                self.draining.remove(&frontend);
-                Some(Op::RemoveVirtualServer(frontend))
+            Op::RemoveVirtualServer(frontend) => {
+                self.take(&frontend);
+                Some(op)
             }
             op => Some(op),
         }
     }
 
+    /// What begins the draining of a real server, or goes on with it, or ends it.
+    fn drain(
+        &mut self,
+        frontend: Frontend,
+        socket: SocketAddr,
+        known: Known<'_>,
+        time: Duration,
+        now: Instant,
+    ) -> Option<Op> {
+        let found = known.real_server(&frontend, &socket);
+        let before = self.draining.get(&frontend).and_then(|it| it.deadlines.get(&socket).copied());
+        let deadline = match (before, found.and_then(|found| found.deadline)) {
+            (Some(deadline), _) => deadline,
+            // Further away it cannot be by right.
+            (None, Some(noted)) => self.clock.moment(noted.min(self.clock.deadline(now + time))),
+            (None, None) => self.clock.moment(self.clock.deadline(now + time)),
+        };
+        let idle = found.is_some_and(|found| found.weight == 0 && found.connections == 0);
+        let finished = idle || now >= deadline || time.is_zero();
+        // In a comparison that would count as what others did. It will be looked at for itself.
+        let is_left_alone = before.is_some() && matches!(known, Known::All(_));
+        if finished && !is_left_alone {
+            self.forget(&frontend, &socket);
+            return Some(Op::RemoveRealServer(frontend, socket));
+        }
+        if before.is_none() {
+            self.begin(frontend, socket, deadline, now);
+        }
+        let noted = self.clock.deadline(deadline);
+        let is_noted = found.is_some_and(|f| f.plain && f.weight == 0 && f.deadline == Some(noted));
+        (!is_noted).then_some(Op::DrainRealServer(frontend, socket, noted))
+    }
+
+    fn begin(&mut self, frontend: Frontend, socket: SocketAddr, deadline: Instant, now: Instant) {
+        let mut draining = self.take(&frontend).unwrap_or_else(|| Draining {
+            deadlines: BTreeMap::new(),
+            retires: false,
+            look: now,
+            pause: FIRST_LOOK,
+        });
+        draining.deadlines.insert(socket, deadline);
+        draining.pause = FIRST_LOOK;
+        draining.look = draining.next_look(now);
+        self.put(frontend, draining);
+    }
+
+    /// What a reading does not say is to be removed is wanted again, or gone, whoever did it.
+    fn forget_wanted(&mut self, ops: &[Op], known: Known<'_>) {
+        let concerned: Vec<Frontend> = match known {
+            Known::Nothing => return,
+            Known::All(_) => self.draining.keys().copied().collect(),
+            Known::One(frontend, _) => vec![frontend],
+        };
+        let unwanted: HashSet<(Frontend, SocketAddr)> = ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::RemoveRealServer(frontend, socket) => Some((*frontend, *socket)),
+                _ => None,
+            })
+            .collect();
+        for frontend in concerned {
+            let Some(mut draining) = self.take(&frontend) else { continue };
+            draining.deadlines.retain(|socket, _| unwanted.contains(&(frontend, *socket)));
+            // If it is to go all the same, an operation says so.
+            draining.retires = false;
+            if !draining.deadlines.is_empty() {
+                self.put(frontend, draining);
+            }
+        }
+    }
+
+    fn is_kept(&self, frontend: &Frontend, known: Known<'_>) -> bool {
+        matches!(known, Known::Nothing) && self.draining.contains_key(frontend)
+    }
+
+    /// The virtual server has real servers again.
+    fn stay(&mut self, frontend: &Frontend) {
+        if let Some(draining) = self.draining.get_mut(frontend) {
+            draining.retires = false;
+        }
+    }
+
     fn forget(&mut self, frontend: &Frontend, socket: &SocketAddr) -> bool {
-        let Some(real_servers) = self.draining.get_mut(frontend) else { return false };
-        let known = real_servers.remove(socket).is_some();
-        if real_servers.is_empty() {
-            self.draining.remove(frontend);
+        let Some(mut draining) = self.take(frontend) else { return false };
+        let known = draining.deadlines.remove(socket).is_some();
+        if !draining.deadlines.is_empty() {
+            self.put(*frontend, draining);
         }
         known
     }
+
+    fn take(&mut self, frontend: &Frontend) -> Option<Draining> {
+        let draining = self.draining.remove(frontend)?;
+        self.agenda.remove(&(draining.look, *frontend));
+        Some(draining)
+    }
+
+    fn put(&mut self, frontend: Frontend, draining: Draining) {
+        self.agenda.insert((draining.look, frontend));
+        self.draining.insert(frontend, draining);
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-    use std::net::IpAddr;
-
-    use plan::actual::ActualRealServer;
-
-    use super::*;
-
-    const LONGEST: Duration = Duration::from_secs(900);
-
-    fn frontend(protocol: Protocol) -> Frontend {
-        Frontend { address: IpAddr::from([10, 96, 0, 1]), protocol, port: 80 }
+impl Default for Drain {
+    fn default() -> Self {
+        Self::new()
     }
+}
 
-    fn real_server(weight: u32) -> RealServer {
-        RealServer { address: IpAddr::from([10, 244, 0, 1]), port: 8080, weight }
+// === impl Known ===
+
+impl<'a> Known<'a> {
+    fn real_server(self, frontend: &Frontend, socket: &SocketAddr) -> Option<&'a ActualRealServer> {
+        let found = match self {
+            Self::Nothing => None,
+            Self::All(actual) => actual.virtual_servers.get(frontend),
+            Self::One(one, found) => found.filter(|_| one == *frontend),
+        };
+        found?.real_servers.get(socket)
     }
+}
 
-    fn found(weight: u32, connections: u64) -> ActualVirtualServer {
-        let real_server_found = ActualRealServer { weight, plain: true, connections };
-        ActualVirtualServer {
-            server: None,
-            real_servers: HashMap::from([(real_server(1).socket(), real_server_found)]),
-        }
-    }
+// === impl Draining ===
 
-    fn drained(now: Instant) -> Drain {
-        let mut drain = Drain::new(LONGEST, now);
-        let tcp = frontend(Protocol::Tcp);
-        let removal = Op::RemoveRealServer(tcp, real_server(1).socket());
-        assert_eq!(
-            drain.rewrite(vec![removal], None, now),
-            [Op::ChangeRealServer(tcp, real_server(0))]
-        );
-        drain
-    }
-
-    #[test]
-    fn a_tcp_real_server_stays_until_its_last_connection_has_ended() {
-        let now = Instant::now();
-        let mut drain = drained(now);
-        let tcp = frontend(Protocol::Tcp);
-        assert!(drain.due(now).is_empty());
-        let later = drain.next_check().unwrap();
-        assert_eq!(drain.due(later), [tcp]);
-        assert!(drain.check(tcp, Some(&found(0, 3)), later).is_empty());
-        assert_eq!(
-            drain.check(tcp, Some(&found(0, 0)), later),
-            [Op::RemoveRealServer(tcp, real_server(0).socket())]
-        );
-        assert!(drain.is_empty() && drain.next_check().is_none());
-    }
-
-    #[test]
-    fn its_time_may_run_out() {
-        let now = Instant::now();
-        let mut drain = drained(now);
-        let tcp = frontend(Protocol::Tcp);
-        assert!(drain.check(tcp, Some(&found(0, 3)), now + LONGEST / 2).is_empty());
-        assert_eq!(drain.check(tcp, Some(&found(0, 3)), now + LONGEST).len(), 1);
-    }
-
-    #[test]
-    fn one_that_comes_back_gets_its_weight_back() {
-        let mut drain = drained(Instant::now());
-        let tcp = frontend(Protocol::Tcp);
-        assert_eq!(
-            drain.rewrite(vec![Op::AddRealServer(tcp, real_server(1))], None, Instant::now()),
-            [Op::ChangeRealServer(tcp, real_server(1))]
-        );
-        assert!(drain.is_empty());
-    }
-
-    #[test]
-    fn after_a_restart_what_has_weight_0_is_drained_without_a_write() {
-        let now = Instant::now();
-        let tcp = frontend(Protocol::Tcp);
-        let actual =
-            Actual { virtual_servers: HashMap::from([(tcp, found(0, 2))]), ..Actual::default() };
-        let mut drain = Drain::new(LONGEST, now);
-        let removal = Op::RemoveRealServer(tcp, real_server(1).socket());
-        assert!(drain.rewrite(vec![removal], Some(&actual), now).is_empty());
-        assert_eq!(drain.len(), 1);
-    }
-
-    #[test]
-    fn udp_and_whole_virtual_servers_are_removed_at_once() {
-        let now = Instant::now();
-        let mut drain = drained(now);
-        let udp = Op::RemoveRealServer(frontend(Protocol::Udp), real_server(1).socket());
-        let whole = Op::RemoveVirtualServer(frontend(Protocol::Tcp));
-        assert_eq!(drain.rewrite(vec![udp.clone(), whole.clone()], None, now), [udp, whole]);
-        assert!(drain.is_empty());
+impl Draining {
+    fn next_look(&self, now: Instant) -> Instant {
+        let first_deadline = self.deadlines.values().min().copied();
+        first_deadline.map_or(now, |deadline| deadline.min(now + self.pause))
     }
 }

@@ -38,7 +38,7 @@ use tracing::{debug, info, warn};
 use crate::kernel::address_monitor::Changes;
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use crate::kernel::{ReadError, Refusal};
-use drain::Drain;
+use drain::{Drain, Known};
 use ledger::Ledger;
 use observer::{Observer, Round, RoundKind, Unobserved};
 pub use status::Status;
@@ -137,7 +137,7 @@ impl Reconciler {
             kernel,
             pace,
             ledger: Ledger::default(),
-            drain: Drain::new(pace.longest_drain, now),
+            drain: Drain::new(),
             complete: false,
             next_write: now,
             next_reading: now,
@@ -228,7 +228,7 @@ impl Reconciler {
             return far;
         }
         let write = self.may_write().then_some(self.next_write);
-        [Some(self.next_reading), write, self.ledger.next_due(), self.drain.next_check()]
+        [Some(self.next_reading), write, self.ledger.next_due(), self.drain.next_look()]
             .into_iter()
             .flatten()
             .min()
@@ -310,10 +310,10 @@ impl Reconciler {
     /// first, since without it nothing on this node can follow the cluster; then the rest.
     async fn carry_out(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        // A comparison knows which real servers are quiet already, and has done this.
+        // Whoever has read the kernel knows what drains already, and has done this.
         let mut ops = match basis {
-            Basis::Reading => ops,
-            Basis::Plan | Basis::SecondLook => self.drain.rewrite(ops, None, now),
+            Basis::Plan => self.let_drain(ops, Known::Nothing),
+            Basis::Reading | Basis::SecondLook => ops,
         };
         if basis == Basis::Plan {
             // What is owed starts from a state that is not known; it is looked at again instead.

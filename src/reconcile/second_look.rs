@@ -1,10 +1,15 @@
 //! Looking again, at single things: what was refused, and what is draining.
 
+use std::time::Duration;
+
+use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
+use plan::planner::Planner;
 use tokio::time::Instant;
 
+use super::drain::Known;
 use super::observer::RoundKind;
-use super::{Basis, READ_RETRY, Reconciler};
+use super::{Basis, Pace, READ_RETRY, Reconciler};
 use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
 
@@ -27,6 +32,8 @@ impl Reconciler {
                     match self.kernel.read_virtual_server(frontend).await? {
                         Ok(actual) => {
                             let mending = self.planner.repair(&frontend, actual.as_ref());
+                            let known = Known::One(frontend, actual.as_ref());
+                            let mending = self.let_drain(mending, known);
                             if mending.is_empty() {
                                 self.settle(&subject);
                             }
@@ -68,17 +75,28 @@ impl Reconciler {
         }
     }
 
+    /// Turns removals into draining, where connections are to end by themselves.
+    pub(super) fn let_drain(&mut self, ops: Vec<Op>, known: Known<'_>) -> Vec<Op> {
+        let (planner, pace) = (&self.planner, &self.pace);
+        let time = |frontend: &Frontend| drain_time(planner, pace, frontend);
+        self.drain.rewrite(ops, known, &time, Instant::now())
+    }
+
     /// Removes the draining real servers whose last connection has ended, or whose time is up.
     pub(super) async fn check_draining(&mut self) -> Result<(), WorkerGone> {
         let mut ops = Vec::new();
         for frontend in self.drain.due(Instant::now()) {
             match self.kernel.read_virtual_server(frontend).await? {
                 Ok(actual) => {
-                    ops.extend(self.drain.check(frontend, actual.as_ref(), Instant::now()));
+                    let time = drain_time(&self.planner, &self.pace, &frontend);
+                    let now = Instant::now();
+                    ops.extend(self.drain.check(frontend, actual.as_ref(), time, now));
                 }
-                // The others would say the same, and are looked at again in a second.
+                // The others would say the same.
                 Err(error) => {
                     self.reading_failed(&error);
+                    let now = Instant::now();
+                    self.drain.postpone(now, now + READ_RETRY);
                     break;
                 }
             }
@@ -93,4 +111,10 @@ impl Reconciler {
         self.round_ended(RoundKind::SecondLook, started);
         Ok(())
     }
+}
+
+/// How long the connections of a frontend's endpoints may take to end.
+fn drain_time(planner: &Planner, pace: &Pace, frontend: &Frontend) -> Duration {
+    let chosen = planner.desired().drain_seconds(frontend);
+    chosen.map_or(pace.longest_drain, |seconds| Duration::from_secs(seconds.into()))
 }

@@ -1,10 +1,16 @@
 //! Endpoints that go while they still have connections.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use plan::model::{Protocol, Service};
+use kube_ipvs::reconcile::Pace;
+use plan::event::Event;
+use plan::kernel::Frontend;
+use plan::model::{Choice, Protocol, Service};
+use plan::op::Op;
+use tokio::time::Instant;
 
-use crate::world::{World, frontend, real_server, slice, tcp, words};
+use crate::world::{World, frontend, real_server, slice, tcp, udp, words};
 
 /// Pod 1 of Service 1 has connections and is no longer an endpoint.
 async fn draining() -> (World, Service) {
@@ -28,7 +34,14 @@ fn set_connections(world: &World, connections: u64) {
     });
 }
 
-const QUIET: &str = "change real server of TCP 10.96.0.1:80 to 10.244.0.1:8080 weight 0";
+/// The operations in words, without the kernel's seconds.
+fn said(world: &World) -> Vec<String> {
+    let ops = world.fake.take_log();
+    let words = words(&ops).into_iter();
+    words.map(|text| text.split(" until second").next().unwrap().to_owned()).collect()
+}
+
+const QUIET: &str = "drain real server 10.244.0.1:8080 of TCP 10.96.0.1:80";
 
 #[tokio::test(start_paused = true)]
 async fn a_tcp_endpoint_gets_weight_0_and_goes_with_its_last_connection() {
@@ -36,17 +49,14 @@ async fn a_tcp_endpoint_gets_weight_0_and_goes_with_its_last_connection() {
     // It is no drift, however often the kernel is compared meanwhile.
     world.compared().await;
     world.compared().await;
-    assert_eq!(words(&world.fake.take_log()), [QUIET]);
+    assert_eq!(said(&world), [QUIET]);
     assert_eq!(world.now().drift_repaired, 0);
     set_connections(&world, 0);
     world
         .until("gone", |_, actual| real_server(actual, &frontend(1, Protocol::Tcp), 1).is_none())
         .await;
     world.compared().await;
-    assert_eq!(
-        words(&world.fake.take_log()),
-        ["remove real server 10.244.0.1:8080 from TCP 10.96.0.1:80"]
-    );
+    assert_eq!(said(&world), ["remove real server 10.244.0.1:8080 from TCP 10.96.0.1:80"]);
     world.assert_converged(&[]);
 }
 
@@ -59,7 +69,7 @@ async fn looking_at_it_in_vain_does_not_put_off_the_comparison() {
     assert!(world.fake.readings() >= readings + 5, "{} {readings}", world.fake.readings());
     world.fake.fail_readings(0);
     world.compared().await;
-    assert_eq!(words(&world.fake.take_log()), [QUIET]);
+    assert_eq!(said(&world), [QUIET]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +78,7 @@ async fn one_that_comes_back_gets_its_weight_back_and_keeps_its_connections() {
     world.apply_slice(slice(&service, &[1, 2])).await;
     world.compared().await;
     let back = "change real server of TCP 10.96.0.1:80 to 10.244.0.1:8080 weight 1";
-    assert_eq!(words(&world.fake.take_log()), [QUIET, back]);
+    assert_eq!(said(&world), [QUIET, back]);
     let found = real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).unwrap();
     assert_eq!((found.weight, found.connections), (1, 3));
     world.assert_converged(&[]);
@@ -82,5 +92,178 @@ async fn one_whose_connections_never_end_goes_when_its_time_is_up() {
         .await;
     // A quarter of an hour, compared twice a minute.
     assert!((29..=32).contains(&world.now().readings), "{:?}", world.now());
+    world.assert_converged(&[]);
+}
+
+/// How long it takes from now on until pod 1 of Service 1 is gone.
+async fn time_until_gone(world: &mut World) -> Duration {
+    let started = Instant::now();
+    world
+        .until("gone", |_, actual| real_server(actual, &frontend(1, Protocol::Tcp), 1).is_none())
+        .await;
+    started.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_chooses_the_time_of_its_endpoints_and_may_change_its_mind() {
+    let (mut world, service) = draining().await;
+    let chosen = |seconds| {
+        let choice = Choice { drain_seconds: Some(seconds), ..Choice::default() };
+        let service = Service { choice: Some(Box::new(choice)), ..service.clone() };
+        Event::ServiceApplied(Box::new(service))
+    };
+    // More time is for those that begin to drain from now on.
+    world.send(chosen(7_200)).await;
+    world.compared().await;
+    world.send(chosen(60)).await;
+    let took = time_until_gone(&mut world).await.as_secs();
+    assert!((60..=76).contains(&took), "{took}: 60 s, counted from the next look");
+    assert_eq!(world.now().drift_repaired, 0);
+
+    world.send(chosen(0)).await;
+    world.apply_slice(slice(&service, &[1, 2])).await;
+    world.compared().await;
+    set_connections(&world, 3);
+    said(&world);
+    world.apply_slice(slice(&service, &[2])).await;
+    world.compared().await;
+    assert_eq!(said(&world), ["remove real server 10.244.0.1:8080 from TCP 10.96.0.1:80"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_put_the_deadline_off() {
+    let (world, service) = draining().await;
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let fake = world.stop().await;
+    // Nobody looks for a while.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    fake.take_log();
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&[(service.clone(), slice(&service, &[2]))]).await;
+    world.complete().await;
+    assert_eq!(said(&world), Vec::<String>::new(), "it goes on as it was");
+    time_until_gone(&mut world).await;
+    let took = began.elapsed().as_secs();
+    assert!((899..=902).contains(&took), "{took}");
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_passed_while_nobody_looked_is_kept_at_the_start() {
+    let (world, service) = draining().await;
+    let fake = world.stop().await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    fake.take_log();
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&[(service.clone(), slice(&service, &[2]))]).await;
+    world.complete().await;
+    assert_eq!(said(&world), ["remove real server 10.244.0.1:8080 from TCP 10.96.0.1:80"]);
+    world.assert_converged(&[]);
+}
+
+/// The only endpoint of Service 1 has connections and has gone.
+async fn retiring() -> (World, Service) {
+    let (service, endpoints) = tcp(1, &[1]);
+    let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
+    set_connections(&world, 3);
+    world.apply_slice(slice(&service, &[])).await;
+    world
+        .until("quiet", |_, actual| {
+            real_server(actual, &frontend(1, Protocol::Tcp), 1).is_some_and(|it| it.weight == 0)
+        })
+        .await;
+    (world, service)
+}
+
+fn of_virtual_server(said: Vec<String>) -> Vec<String> {
+    said.into_iter().filter(|text| text.contains("server")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_virtual_server_of_the_last_endpoint_goes_with_its_last_connection() {
+    let (mut world, _) = retiring().await;
+    world.compared().await;
+    world.compared().await;
+    assert_eq!(of_virtual_server(said(&world)), [QUIET]);
+    assert_eq!(world.now().drift_repaired, 0);
+    set_connections(&world, 0);
+    let gone: fn(&Frontend) -> String = |at| format!("remove virtual server {at}");
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    world.compared().await;
+    assert_eq!(said(&world), [gone(&frontend(1, Protocol::Tcp))]);
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retiring_virtual_server_gets_a_new_endpoint_and_the_old_one_drains_on() {
+    let (mut world, service) = retiring().await;
+    said(&world);
+    world.apply_slice(slice(&service, &[2])).await;
+    world.compared().await;
+    let actual = world.fake.actual();
+    let at = frontend(1, Protocol::Tcp);
+    let (old, new) = (real_server(&actual, &at, 1).unwrap(), real_server(&actual, &at, 2).unwrap());
+    assert_eq!((old.weight, old.connections, new.weight), (0, 3, 1));
+    let log = of_virtual_server(said(&world));
+    assert!(
+        log.iter().all(|text| !text.starts_with("create") && !text.contains("remove")),
+        "{log:?}"
+    );
+    set_connections(&world, 0);
+    time_until_gone(&mut world).await;
+    world.compared().await;
+    assert!(world.fake.actual().virtual_servers.contains_key(&at));
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_goes_on_retiring() {
+    let (world, service) = retiring().await;
+    let fake = world.stop().await;
+    fake.take_log();
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&[(service.clone(), slice(&service, &[]))]).await;
+    world.complete().await;
+    world.compared().await;
+    assert_eq!(said(&world), Vec::<String>::new());
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retiring_virtual_server_that_nobody_claims_any_more_goes_at_once() {
+    let (mut world, service) = retiring().await;
+    said(&world);
+    let started = Instant::now();
+    world.send(Event::ServiceRemoved(service.name)).await;
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    assert!(started.elapsed() < Duration::from_secs(1));
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_udp_virtual_server_goes_with_its_last_endpoint_at_once() {
+    let (service, endpoints) = udp(1, &[1]);
+    let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
+    let started = Instant::now();
+    world.apply_slice(slice(&service, &[])).await;
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    assert!(started.elapsed() < Duration::from_secs(1));
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_the_kernel_refuses_is_tried_until_it_is_done() {
+    use kube_ipvs::kernel::RefusalClass;
+    let (mut world, _) = retiring().await;
+    let is_removal = |op: &Op| matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveRealServer(..));
+    world.fake.refuse(4, RefusalClass::Exhausted, is_removal);
+    set_connections(&world, 0);
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    world.compared().await;
+    assert_eq!(world.now().owed, 0);
     world.assert_converged(&[]);
 }

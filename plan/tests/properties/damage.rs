@@ -83,7 +83,12 @@ impl Damage {
             Self::RealServersGone(which) => change(actual, which, |it| it.real_servers.clear()),
             Self::RealServersChanged(which, weight, plain) => change(actual, which, |it| {
                 for real in it.real_servers.values_mut() {
-                    *real = ActualRealServer { weight: *weight, plain: *plain, connections: 3 };
+                    *real = ActualRealServer {
+                        weight: *weight,
+                        plain: *plain,
+                        deadline: None,
+                        connections: 3,
+                    };
                 }
             }),
             Self::RealServerAdded(which) => change(actual, which, |it| {
@@ -212,7 +217,7 @@ fn foreign_socket() -> SocketAddr {
 }
 
 fn strange_real_server() -> ActualRealServer {
-    ActualRealServer { weight: 42, plain: false, connections: 1 }
+    ActualRealServer { weight: 42, plain: false, deadline: None, connections: 1 }
 }
 
 /// An entry that fits a set's type and that nobody asked for.

@@ -274,6 +274,7 @@ fn operation(op: &Op) -> &'static str {
         Op::ChangeVirtualServer(..) => "change_virtual_server",
         Op::AddRealServer(..) => "add_real_server",
         Op::ChangeRealServer(..) => "change_real_server",
+        Op::DrainRealServer(..) => "drain_real_server",
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
         Op::RemoveRealServer(..) => "remove_real_server",
