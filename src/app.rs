@@ -17,6 +17,7 @@ mod tests;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -42,9 +43,9 @@ use crate::serve::listen::{self, ListenError};
 use crate::serve::pages::Pages;
 use crate::serve::service_health::ListenFailure;
 use crate::serve::{self, Servers};
-use crate::source::SourceEvent;
 use crate::source::kubernetes::{self, ClientOptions, Kubernetes};
 use crate::source::manifests::Manifests;
+use crate::source::{self, SourceEvent};
 use input::{Inlet, Unchecked};
 use logging::Verbosity;
 use observe::Observers;
@@ -158,20 +159,24 @@ async fn get_ready(configuration: Configuration) -> anyhow::Result<(Source, Host
 
 impl Source {
     async fn open(configuration: &Configuration) -> anyhow::Result<Self> {
-        let node_name = &configuration.settings.node_name;
+        let options = source::Options {
+            node_name: Arc::clone(&configuration.settings.node_name),
+            scheduler: configuration.settings.scheduler.clone(),
+            follow_nodes: configuration.follow_nodes,
+        };
         if let Some(folder) = &configuration.manifests {
-            return Ok(Self::Manifests(Manifests::new(folder, node_name.as_ref())?));
+            return Ok(Self::Manifests(Manifests::new(folder, &options)?));
         }
         let server = &configuration.api_server;
-        let options = ClientOptions {
+        let access = ClientOptions {
             kubeconfig: server.kubeconfig.clone(),
             master: server.url.clone(),
             qps: server.qps,
             burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
             user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
         };
-        let client = kubernetes::client(&options).await?;
-        let source = Kubernetes::new(client.clone(), node_name.as_ref());
+        let client = kubernetes::client(&access).await?;
+        let source = Kubernetes::new(client.clone(), options);
         Ok(Self::Kubernetes(client, source))
     }
 

@@ -7,7 +7,7 @@ use super::logging::directives;
 use crate::announce::Regarding;
 use crate::serve::health::{Health, Moment, SharedHealth};
 use crate::source::manifests::Manifests;
-use crate::source::{Complaint, Subject};
+use crate::source::{Complaint, Options, Subject};
 use plan::model::ObjectName;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -56,6 +56,7 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
     let health = SharedHealth::new(Health::new(&[], Duration::from_secs(60), now));
     assert!(!health.lock().healthz(now).good);
     let folder = tempfile::tempdir().unwrap();
-    Source::Manifests(Manifests::new(folder.path(), "node1").unwrap()).vouch(&health);
+    Source::Manifests(Manifests::new(folder.path(), &Options::new("node1")).unwrap())
+        .vouch(&health);
     assert!(health.lock().healthz(now).good);
 }

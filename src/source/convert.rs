@@ -4,6 +4,7 @@
 //! object without a name cannot be converted.
 
 mod address;
+mod choice;
 mod interner;
 mod service;
 mod slice;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use plan::event::Event;
 use plan::model::{Node, ObjectName, Protocol};
+use plan::settings::SchedulerName;
 
 use super::object::{self, Metadata};
 use super::{Complaint, Subject};
@@ -49,6 +51,8 @@ pub struct Nameless {
 #[derive(Debug, Default)]
 pub struct Converter {
     interner: Interner,
+    /// The scheduler of Services that choose none.
+    scheduler: SchedulerName,
 }
 
 /// Collects what is wrong in one object.
@@ -61,6 +65,12 @@ struct Report {
 // === impl Converter ===
 
 impl Converter {
+    /// A converter for a node where Services have this scheduler unless they choose another one.
+    #[must_use]
+    pub fn new(scheduler: SchedulerName) -> Self {
+        Self { interner: Interner::default(), scheduler }
+    }
+
     /// A Service: applied, or removed if it has no address to be reached at, is headless, an
     /// ExternalName, or left to another proxy.
     ///
@@ -70,7 +80,11 @@ impl Converter {
         let name = self.object_name("Service", &object.metadata)?;
         let mut report = Report::new("Service", name.to_string());
         let event = match service::convert(object, name.clone(), &mut self.interner, &mut report) {
-            Some(service) => Event::ServiceApplied(Box::new(service)),
+            Some(mut service) => {
+                let annotations = &object.metadata.annotations;
+                service.choice = choice::convert(annotations, &self.scheduler, &mut report);
+                Event::ServiceApplied(Box::new(service))
+            }
             None => Event::ServiceRemoved(name),
         };
         Ok(Converted { event, complaints: report.finish() })

@@ -32,7 +32,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{Complaint, SourceEvent, Subject};
+use super::{Complaint, Options, SourceEvent, Subject};
 use scan::{Scan, Scanner};
 use watch::Watch;
 
@@ -69,15 +69,14 @@ pub struct Error {
 // === impl Manifests ===
 
 impl Manifests {
-    /// Looks whether the directory can be listed. Of all Nodes only the one called `node_name` is
-    /// of interest.
+    /// Looks whether the directory can be listed.
     ///
     /// # Errors
     /// When it cannot: somebody mistyped it.
-    pub fn new(directory: impl Into<PathBuf>, node_name: impl Into<String>) -> Result<Self, Error> {
+    pub fn new(directory: impl Into<PathBuf>, options: &Options) -> Result<Self, Error> {
         let directory = directory.into();
         match std::fs::read_dir(&directory) {
-            Ok(_) => Ok(Self { scanner: Scanner::new(directory, node_name.into()) }),
+            Ok(_) => Ok(Self { scanner: Scanner::new(directory, options) }),
             Err(source) => Err(Error { directory, source }),
         }
     }

@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 use plan::event::Event;
 use plan::model::Family;
+use plan::settings::SchedulerName;
 
 /// Whether the cluster's other Nodes are followed. Every node that does so is told whenever any
 /// Node changes, which each does at least every five minutes.
@@ -32,6 +33,17 @@ pub enum FollowNodes {
     Always,
     /// Not at all: other nodes' addresses are not known.
     Never,
+}
+
+/// What a source has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// This node's name: of the other Nodes only the addresses are of interest.
+    pub node_name: Arc<str>,
+    /// The scheduler of the Services that choose none.
+    pub scheduler: SchedulerName,
+    /// Whether the other Nodes are of interest at all.
+    pub follow_nodes: FollowNodes,
 }
 
 /// What a source delivers.
@@ -74,11 +86,28 @@ pub enum Subject {
     },
 }
 
+// === impl Options ===
+
+impl Options {
+    /// For a node of this name, everything else as it is by default.
+    pub fn new(node_name: impl Into<Arc<str>>) -> Self {
+        Self {
+            node_name: node_name.into(),
+            scheduler: SchedulerName::default(),
+            follow_nodes: FollowNodes::default(),
+        }
+    }
+}
+
+// === impl Complaint ===
+
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.subject, self.text)
     }
 }
+
+// === impl Subject ===
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

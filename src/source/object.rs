@@ -49,6 +49,19 @@ pub struct Annotations {
     /// which made the slice's controller write it as it is.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<String>,
+    /// `kube-ipvs.io/scheduler` of a Service: its scheduler.
+    #[serde(rename = "kube-ipvs.io/scheduler")]
+    pub scheduler: Option<String>,
+    /// `kube-ipvs.io/scheduler-flags` of a Service: that scheduler's flags.
+    #[serde(rename = "kube-ipvs.io/scheduler-flags")]
+    pub scheduler_flags: Option<String>,
+    /// `kube-ipvs.io/drain-deadline` of a Service: how long connections to an endpoint that goes may
+    /// take to end.
+    #[serde(rename = "kube-ipvs.io/drain-deadline")]
+    pub drain_deadline: Option<String>,
+    /// `kube-ipvs.io/weights` of a Service: the shares of its endpoints by how far they are.
+    #[serde(rename = "kube-ipvs.io/weights")]
+    pub weights: Option<String>,
 }
 
 /// The labels that mean something to a node's proxy.
@@ -222,6 +235,8 @@ pub struct Endpoint {
     pub conditions: Conditions,
     /// `nodeName`.
     pub node_name: Option<String>,
+    /// `zone`.
+    pub zone: Option<String>,
     /// `hints`.
     #[serde(deserialize_with = "null_is_default")]
     pub hints: Hints,

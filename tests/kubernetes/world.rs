@@ -37,6 +37,8 @@ pub(crate) struct Said {
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) said: Said,
+    /// What the source is told.
+    pub(crate) options: kube_ipvs::source::Options,
     directory: tempfile::TempDir,
     source: Option<(Receiver<SourceEvent>, JoinHandle<()>)>,
 }
@@ -46,7 +48,8 @@ impl World {
     pub(crate) fn new(options: Options) -> Self {
         let server = Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        Self { server, said: Said::default(), directory, source: None }
+        let options = kube_ipvs::source::Options::new(NODE);
+        Self { server, said: Said::default(), options, directory, source: None }
     }
 
     /// Follows the server with a token.
@@ -65,7 +68,7 @@ impl World {
         };
         let client = client(&options).await.unwrap();
         let (sink, events) = channel(16);
-        let source = tokio::spawn(Kubernetes::new(client, NODE).run(sink));
+        let source = tokio::spawn(Kubernetes::new(client, self.options.clone()).run(sink));
         self.source = Some((events, source));
     }
 

@@ -46,7 +46,7 @@ pub(super) fn convert(
             address,
             conditions: conditions(&endpoint.conditions),
             node: endpoint.node_name.as_deref().map(|node| interner.intern(node)),
-            zone: None,
+            zone: zone(endpoint).map(|zone| interner.intern(zone)),
             hints: hints(&endpoint.hints, interner),
         });
     }
@@ -83,6 +83,10 @@ fn first_address(endpoint: &object::Endpoint, family: Family) -> Result<IpAddr, 
     } else {
         Err(format!("{text:?} is not an {family} address, as addressType says"))
     }
+}
+
+fn zone(endpoint: &object::Endpoint) -> Option<&str> {
+    endpoint.zone.as_deref().filter(|zone| !zone.is_empty())
 }
 
 fn conditions(written: &object::Conditions) -> Conditions {

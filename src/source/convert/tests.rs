@@ -365,9 +365,11 @@ ports:
 endpoints:
 - addresses: [10.244.1.11, 10.244.9.9]
   nodeName: node1
+  zone: a
 - addresses: [010.244.001.012]
   conditions: {ready: false}
   nodeName: node1
+  zone: ''
 - addresses: [10.244.2.11]
   conditions: {ready: false, serving: true, terminating: true}
   hints: {forZones: [{name: a}, {name: b}], forNodes: [{name: node1}]}
@@ -405,6 +407,8 @@ endpoints:
     let hints = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node1".into()] };
     let found: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.hints.clone()).collect();
     assert_eq!(found, [None, None, Some(Box::new(hints)), None]);
+    let zones: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.zone.as_deref()).collect();
+    assert_eq!(zones, [Some("a"), None, None, None]);
     let [first, second, ..] = slice.endpoints.as_slice() else { panic!("{slice:?}") };
     assert!(Arc::ptr_eq(first.node.as_ref().unwrap(), second.node.as_ref().unwrap()));
 }

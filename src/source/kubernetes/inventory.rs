@@ -9,6 +9,7 @@
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use plan::event::Event;
@@ -20,7 +21,7 @@ use super::decode::{Item, Undecodable};
 use super::kind::Kind;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
-use crate::source::{Complaint, SourceEvent, Subject};
+use crate::source::{Complaint, Options, SourceEvent, Subject};
 
 /// What is seen of the objects of a kind, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub(super) enum Step {
 /// What has been delivered.
 #[derive(Debug)]
 pub(super) struct Inventory {
-    node_name: String,
+    node_name: Arc<str>,
     converter: Converter,
     services: Delivered,
     slices: Delivered,
@@ -77,11 +78,11 @@ struct Triggers {
 // === impl Inventory ===
 
 impl Inventory {
-    /// Nothing has been delivered yet. Of all Nodes only the one called `node_name` is of interest.
-    pub(super) fn new(node_name: String, started: SystemTime) -> Self {
+    /// Nothing has been delivered yet.
+    pub(super) fn new(options: &Options, started: SystemTime) -> Self {
         Self {
-            node_name,
-            converter: Converter::default(),
+            node_name: Arc::clone(&options.node_name),
+            converter: Converter::new(options.scheduler.clone()),
             services: Delivered::default(),
             slices: Delivered::default(),
             triggers: Triggers { started, newest: started, newest_before_list: started },
@@ -147,9 +148,10 @@ impl Inventory {
         let text = "there is no such Node; until there is one, /healthz answers 503, and this \
                     node's zone and addresses are not known; if the Node has another name than \
                     the host, say it with --hostname-override (hostnameOverride)";
-        let subject = Subject::Object { kind: Kind::Node.name(), name: (*self.node_name).into() };
+        let subject =
+            Subject::Object { kind: Kind::Node.name(), name: Arc::clone(&self.node_name) };
         let complaint = Complaint { subject, text: text.to_owned() };
-        let metadata = Metadata { name: Some(self.node_name.clone()), ..Metadata::default() };
+        let metadata = Metadata { name: Some(self.node_name.to_string()), ..Metadata::default() };
         let news = self.complaints.news(Kind::Node, &metadata, vec![complaint]);
         news.into_iter().map(SourceEvent::Complaint).collect()
     }
@@ -214,7 +216,7 @@ impl Inventory {
     fn apply_node(&mut self, node: &object::Node) -> Vec<SourceEvent> {
         // The API server was asked for this node only. One that does not know the field would
         // send all of them.
-        if node.metadata.name.as_deref() != Some(self.node_name.as_str()) {
+        if node.metadata.name.as_deref() != Some(&*self.node_name) {
             return Vec::new();
         }
         self.node_seen = true;
@@ -239,7 +241,7 @@ impl Inventory {
         self.complaints.forget(kind, metadata);
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
             (Kind::Node, _) => {
-                if metadata.name.as_deref() == Some(self.node_name.as_str()) {
+                if metadata.name.as_deref() == Some(&*self.node_name) {
                     info!(node = %self.node_name, "the Node was deleted; goes on with what it said");
                 }
                 return Vec::new();

@@ -38,7 +38,7 @@ use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{info, warn};
 
-use super::SourceEvent;
+use super::{Options, SourceEvent};
 use follow::{Follower, Report};
 use inventory::Inventory;
 use kind::Kind;
@@ -50,16 +50,16 @@ const QUEUE: usize = 64;
 /// A cluster, not yet listed.
 pub struct Kubernetes {
     client: Client,
-    node_name: String,
+    options: Options,
 }
 
 // === impl Kubernetes ===
 
 impl Kubernetes {
-    /// Of all Nodes only the one called `node_name` is of interest.
+    /// Nothing is asked for before it runs.
     #[must_use]
-    pub fn new(client: Client, node_name: impl Into<String>) -> Self {
-        Self { client, node_name: node_name.into() }
+    pub fn new(client: Client, options: Options) -> Self {
+        Self { client, options }
     }
 
     /// Delivers what there is, and every change, until the receiver is dropped. An API server that
@@ -72,13 +72,13 @@ impl Kubernetes {
         let (reports, inbox) = channel(QUEUE);
         let follow = |kind| {
             let client = self.client.clone();
-            Follower::new(client, kind, self.node_name.clone(), reports.clone()).run()
+            Follower::new(client, kind, self.options.node_name.to_string(), reports.clone()).run()
         };
         let followers = async {
             let [services, slices, node] = Kind::ALL.map(follow);
             tokio::join!(services, slices, node)
         };
-        let inventory = Inventory::new(self.node_name.clone(), SystemTime::now());
+        let inventory = Inventory::new(&self.options, SystemTime::now());
         tokio::select! {
             _ = followers => {}
             () = deliver(inbox, inventory, &sink) => {}

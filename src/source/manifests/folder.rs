@@ -14,7 +14,7 @@ use tracing::debug;
 use super::parse::parse;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::Object;
-use crate::source::{Complaint, Subject};
+use crate::source::{Complaint, Options, Subject};
 
 /// A file's name within the folder.
 pub type FileName = Arc<str>;
@@ -26,7 +26,7 @@ pub type FileName = Arc<str>;
 #[derive(Debug)]
 pub struct Folder {
     directory: PathBuf,
-    node_name: String,
+    node_name: Arc<str>,
     converter: Converter,
     files: HashMap<FileName, Contents>,
     /// Which files hold an object.
@@ -84,14 +84,13 @@ struct Reading<'a> {
 // === impl Folder ===
 
 impl Folder {
-    /// An empty folder. `directory` is only named in complaints; of all Nodes only the one called
-    /// `node_name` is of interest.
+    /// An empty folder. `directory` is only named in complaints.
     #[must_use]
-    pub fn new(directory: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
+    pub fn new(directory: impl Into<PathBuf>, options: &Options) -> Self {
         Self {
             directory: directory.into(),
-            node_name: node_name.into(),
-            converter: Converter::default(),
+            node_name: Arc::clone(&options.node_name),
+            converter: Converter::new(options.scheduler.clone()),
             files: HashMap::new(),
             holders: HashMap::new(),
         }
@@ -223,7 +222,8 @@ impl Reading<'_> {
             Object::Service(service) => converter.service(&service),
             Object::EndpointSlice(slice) => converter.slice(&slice),
             Object::Node(node) => {
-                if node.metadata.name.as_deref().is_some_and(|name| name != self.folder.node_name) {
+                if node.metadata.name.as_deref().is_some_and(|name| name != &*self.folder.node_name)
+                {
                     return;
                 }
                 converter.node(&node)

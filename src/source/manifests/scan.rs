@@ -20,7 +20,7 @@ use tracing::info;
 use super::folder::{FileChange, FileName, Folder, Outcome};
 use super::parse::MAX_FILE_OCTETS;
 use super::watch::{Watch, Watched};
-use crate::source::{Complaint, Subject};
+use crate::source::{Complaint, Options, Subject};
 
 /// What files are called that are read.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -83,9 +83,9 @@ enum Stamp {
 // === impl Scanner ===
 
 impl Scanner {
-    pub(super) fn new(directory: PathBuf, node_name: String) -> Self {
+    pub(super) fn new(directory: PathBuf, options: &Options) -> Self {
         Self {
-            folder: Folder::new(&directory, node_name),
+            folder: Folder::new(&directory, options),
             directory,
             watch: None,
             watched: None,

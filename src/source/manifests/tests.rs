@@ -20,7 +20,7 @@ struct Followed {
 impl Followed {
     fn new(directory: &Path) -> Self {
         let (sink, events) = channel(16);
-        let manifests = Manifests::new(directory, "node1").unwrap();
+        let manifests = Manifests::new(directory, &Options::new("node1")).unwrap();
         Self { events, running: tokio::spawn(manifests.run(sink)) }
     }
 
@@ -57,10 +57,12 @@ fn mk_service(address: &str) -> String {
 #[test]
 fn a_directory_that_cannot_be_listed_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let error = Manifests::new(root.path().join("typo"), "node1").unwrap_err().to_string();
+    let error =
+        Manifests::new(root.path().join("typo"), &Options::new("node1")).unwrap_err().to_string();
     assert!(error.contains("typo: No such file") && error.contains("--manifests"), "{error}");
     fs::write(root.path().join("file"), "").unwrap();
-    let error = Manifests::new(root.path().join("file"), "node1").unwrap_err().to_string();
+    let error =
+        Manifests::new(root.path().join("file"), &Options::new("node1")).unwrap_err().to_string();
     assert!(error.contains("file: Not a directory"), "{error}");
 }
 
@@ -192,7 +194,7 @@ fn the_examples_are_fine() {
         let name = path.file_name().unwrap().to_str().unwrap();
         (FileName::from(name), FileChange::Read(fs::read(&path).unwrap()))
     });
-    let outcome = Folder::new(&directory, "node1").apply(files);
+    let outcome = Folder::new(&directory, &Options::new("node1")).apply(files);
     assert_eq!(outcome.complaints, []);
     let services = |event: &&Event| matches!(event, Event::ServiceApplied(_));
     let slices = |event: &&Event| matches!(event, Event::SliceApplied(_));

@@ -14,7 +14,7 @@ fn at(seconds: u64) -> SystemTime {
 }
 
 fn inventory() -> Inventory {
-    Inventory::new("this".to_owned(), at(1_000))
+    Inventory::new(&Options::new("this"), at(1_000))
 }
 
 fn service(name: &str) -> Item {
@@ -270,7 +270,7 @@ fn one_copy_of_a_name() {
     let kind = Kind::EndpointSlice;
     let first = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
     let second = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
-    assert!(std::sync::Arc::ptr_eq(&first, &second));
+    assert!(Arc::ptr_eq(&first, &second));
 }
 
 /// What may happen, with the objects as small numbers.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn mk_folder() -> Folder {
-    Folder::new("/manifests", "node1")
+    Folder::new("/manifests", &Options::new("node1"))
 }
 
 fn mk_service(name: &str, address: &str) -> String {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::source::Options;
 use crate::source::manifests::{FileChange, Folder};
 
 fn error(text: &str) -> String {
@@ -197,7 +198,7 @@ fn mk_tree() -> impl Strategy<Value = serde_json::Value> {
 }
 
 fn swallow(bytes: Vec<u8>) {
-    let mut folder = Folder::new("/manifests", "node1");
+    let mut folder = Folder::new("/manifests", &Options::new("node1"));
     let first = folder.apply([("a.yaml".into(), FileChange::Read(bytes.clone()))]);
     let again = folder.apply([("a.yaml".into(), FileChange::Read(bytes))]);
     assert_eq!(again.events, [], "an unchanged file changes nothing");

@@ -13,7 +13,7 @@ fn mk_scanner() -> (tempfile::TempDir, PathBuf, Scanner) {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("manifests");
     fs::create_dir(&directory).unwrap();
-    let scanner = Scanner::new(directory.clone(), "node1".to_owned());
+    let scanner = Scanner::new(directory.clone(), &Options::new("node1"));
     (root, directory, scanner)
 }
 

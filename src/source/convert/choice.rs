@@ -1,0 +1,155 @@
+//! What a Service chooses for itself by annotation. docs/annotations.md is about it.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use plan::model::{Choice, Weights};
+use plan::settings::SchedulerName;
+
+use super::Report;
+use crate::config::duration::GoDuration;
+use crate::source::object::Annotations;
+
+const SCHEDULER: &str = "metadata.annotations[kube-ipvs.io/scheduler]";
+const SCHEDULER_FLAGS: &str = "metadata.annotations[kube-ipvs.io/scheduler-flags]";
+const DRAIN_DEADLINE: &str = "metadata.annotations[kube-ipvs.io/drain-deadline]";
+const WEIGHTS: &str = "metadata.annotations[kube-ipvs.io/weights]";
+
+/// The schedulers of Linux (net/netfilter/ipvs/ip_vs_*.c). Which of them a node has is for its
+/// kernel to say.
+const SCHEDULERS: [&str; 14] =
+    ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"];
+
+/// Those to which all weights but 0 are the same.
+const WITHOUT_WEIGHTS: [&str; 3] = ["rr", "lc", "dh"];
+
+/// A scheduler's flags: the name, the scheduler that it means something to, and the bit
+/// (`IP_VS_SVC_F_SCHED1` and `2`, and which of them is what: include/uapi/linux/ip_vs.h for sh,
+/// net/netfilter/ipvs/ip_vs_mh.c for mh).
+const FLAGS: [(&str, &str, u32); 4] = [
+    ("sh-fallback", "sh", 0x08),
+    ("sh-port", "sh", 0x10),
+    ("mh-fallback", "mh", 0x08),
+    ("mh-port", "mh", 0x10),
+];
+
+/// The longest time that connections may be waited for.
+const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the annotations choose, if they choose anything. `default` is the scheduler of Services
+/// that choose none.
+pub(super) fn convert(
+    annotations: &Annotations,
+    default: &SchedulerName,
+    report: &mut Report,
+) -> Option<Box<Choice>> {
+    let scheduler =
+        written(&annotations.scheduler).and_then(|text| scheduler(text, default, report));
+    let in_force = scheduler.as_ref().unwrap_or(default).as_str();
+    let choice = Choice {
+        scheduler: scheduler.clone(),
+        scheduler_flags: written(&annotations.scheduler_flags)
+            .and_then(|text| scheduler_flags(text, in_force, report)),
+        drain_seconds: written(&annotations.drain_deadline)
+            .and_then(|text| report.keep(DRAIN_DEADLINE, drain_seconds(text))),
+        weights: written(&annotations.weights).and_then(|text| report.keep(WEIGHTS, weights(text))),
+    };
+    if choice.weights.is_some() && WITHOUT_WEIGHTS.contains(&in_force) {
+        let problem = format_args!(
+            "the scheduler {in_force} pays no attention to them; choose another one, such as wrr \
+             or wlc, with kube-ipvs.io/scheduler"
+        );
+        report.complain(WEIGHTS, problem);
+    }
+    (choice != Choice::default()).then(|| Box::new(choice))
+}
+
+/// What an annotation says, if it says anything.
+fn written(annotation: &Option<String>) -> Option<&str> {
+    annotation.as_deref().map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn scheduler(text: &str, default: &SchedulerName, report: &mut Report) -> Option<SchedulerName> {
+    let name = SchedulerName::new(text).ok().filter(|name| SCHEDULERS.contains(&name.as_str()));
+    if name.is_none() {
+        let problem = format_args!(
+            "{text:?} is none of {}; the default, {default}, is used",
+            SCHEDULERS.join(", ")
+        );
+        report.complain(SCHEDULER, problem);
+    }
+    name
+}
+
+/// The flags that mean something to the scheduler.
+fn scheduler_flags(text: &str, scheduler: &str, report: &mut Report) -> Option<u32> {
+    let mut flags = 0;
+    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match FLAGS.iter().find(|(known, ..)| *known == name) {
+            Some((_, of, bit)) if *of == scheduler => flags |= bit,
+            Some((_, of, _)) => {
+                let problem = format_args!(
+                    "{name} means something to the scheduler {of}, and this Service has \
+                     {scheduler}; left out"
+                );
+                report.complain(SCHEDULER_FLAGS, problem);
+            }
+            None => {
+                let known = FLAGS.map(|(known, ..)| known).join(", ");
+                let problem = format_args!("{name:?} is none of {known}; left out");
+                report.complain(SCHEDULER_FLAGS, problem);
+            }
+        }
+    }
+    (flags != 0).then_some(flags)
+}
+
+/// A duration as Go writes it, or a number of seconds. The kernel is looked at once a second, so
+/// parts of a second count as whole ones.
+fn drain_seconds(text: &str) -> Result<u32, String> {
+    let wrong = |why: &str| Err(format!("{text:?} {why}, as in 30s, 5m or 30"));
+    let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
+    let deadline = if is_number {
+        text.parse().map(Duration::from_secs).ok()
+    } else {
+        match text.parse::<GoDuration>() {
+            Ok(duration) if duration < GoDuration::ZERO => None,
+            Ok(duration) => Some(duration.to_std()),
+            Err(_) => return wrong("is not a duration"),
+        }
+    };
+    let Some(deadline) = deadline.filter(|deadline| *deadline <= LONGEST_DRAIN) else {
+        return wrong("is not a time from 0s to 24h");
+    };
+    let seconds = deadline.as_secs() + u64::from(deadline.subsec_nanos() > 0);
+    u32::try_from(seconds).map_err(|error| error.to_string())
+}
+
+/// `node=8,zone=4,elsewhere=1`; what is not said is 1.
+fn weights(text: &str) -> Result<Weights, String> {
+    let (mut node, mut zone, mut elsewhere) = (None, None, None);
+    for item in text.split(',').map(str::trim) {
+        let wrong = |why: &str| Err(format!("{item:?} {why}, as in node=8,zone=4,elsewhere=1"));
+        let Some((name, number)) = item.split_once('=') else {
+            return wrong("is not a name and a number");
+        };
+        let weight = match name.trim() {
+            "node" => &mut node,
+            "zone" => &mut zone,
+            "elsewhere" => &mut elsewhere,
+            _ => return wrong("is none of node, zone and elsewhere"),
+        };
+        let number = number.trim();
+        let is_number = number.bytes().all(|digit| digit.is_ascii_digit());
+        let Some(value) = number.parse::<u16>().ok().filter(|value| is_number && *value > 0) else {
+            return wrong("is not a number from 1 to 65535");
+        };
+        if weight.replace(value).is_some() {
+            return wrong("is there twice");
+        }
+    }
+    let or_one = |weight: Option<u16>| weight.unwrap_or(1);
+    Ok(Weights { node: or_one(node), zone: or_one(zone), elsewhere: or_one(elsewhere) })
+}

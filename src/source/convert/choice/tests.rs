@@ -1,0 +1,198 @@
+use plan::event::Event;
+use plan::model::{Choice, Weights};
+
+use super::*;
+use crate::source::convert::Converter;
+use crate::source::object;
+
+/// What a Service with these annotations chooses where `default` is everyone's scheduler, and what
+/// is complained about.
+fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<String>) {
+    let text = format!(
+        "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\
+         spec: {{clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}"
+    );
+    let object: object::Service = serde_saphyr::from_str(&text).unwrap();
+    let mut converter = Converter::new(SchedulerName::new(default).unwrap());
+    let converted = converter.service(&object).unwrap();
+    let Event::ServiceApplied(service) = converted.event else { panic!("{annotations}") };
+    let complaints = converted.complaints.iter().map(ToString::to_string).collect();
+    (service.choice.map(|choice| *choice), complaints)
+}
+
+fn chosen(annotations: &str) -> (Option<Choice>, Vec<String>) {
+    chosen_beside("rr", annotations)
+}
+
+/// A choice that nothing is wrong with.
+fn fine(annotations: &str) -> Choice {
+    let (choice, complaints) = chosen(annotations);
+    assert_eq!(complaints, Vec::<String>::new(), "{annotations}");
+    choice.unwrap_or_else(|| panic!("{annotations} chooses nothing"))
+}
+
+/// A choice that one thing is wrong with.
+fn faulty(annotations: &str) -> (Option<Choice>, String) {
+    let (choice, complaints) = chosen(annotations);
+    let [complaint] = complaints.as_slice() else { panic!("{annotations}: {complaints:?}") };
+    (choice, complaint.clone())
+}
+
+#[test]
+fn all_of_them_together() {
+    let choice = fine(
+        "kube-ipvs.io/scheduler: mh, kube-ipvs.io/scheduler-flags: 'mh-fallback,mh-port', \
+         kube-ipvs.io/drain-deadline: 30s, kube-ipvs.io/weights: 'node=8,zone=4,elsewhere=2'",
+    );
+    let expected = Choice {
+        scheduler: SchedulerName::new("mh").ok(),
+        scheduler_flags: Some(0x18),
+        drain_seconds: Some(30),
+        weights: Some(Weights { node: 8, zone: 4, elsewhere: 2 }),
+    };
+    assert_eq!(choice, expected);
+}
+
+#[test]
+fn nothing_is_chosen_by_saying_nothing() {
+    for annotations in [
+        "",
+        "example.org/scheduler: wrr",
+        "kube-ipvs.io/scheduler: '', kube-ipvs.io/weights: ~",
+        "kube-ipvs.io/scheduler-flags: ' , ', kube-ipvs.io/drain-deadline: '  '",
+    ] {
+        assert_eq!(chosen(annotations), (None, vec![]), "{annotations}");
+    }
+}
+
+#[test]
+fn every_scheduler_of_the_kernel_may_be_chosen() {
+    for name in SCHEDULERS {
+        let choice = fine(&format!("kube-ipvs.io/scheduler: ' {name} '"));
+        assert_eq!(choice.scheduler.unwrap().as_str(), name);
+    }
+}
+
+#[test]
+fn an_unknown_scheduler_is_none() {
+    for name in ["WRR", "roundrobin", "averyveryverylongname", "wrr,lc"] {
+        let (choice, complaint) = faulty(&format!("kube-ipvs.io/scheduler: '{name}'"));
+        assert_eq!(choice, None);
+        let begins = format!(
+            "Service shop/web: metadata.annotations[kube-ipvs.io/scheduler]: {name:?} is none of rr"
+        );
+        assert!(complaint.starts_with(&begins), "{complaint}");
+        assert!(complaint.ends_with("; the default, rr, is used"), "{complaint}");
+    }
+    // What else is chosen counts.
+    let (choice, _) = faulty("kube-ipvs.io/scheduler: x, kube-ipvs.io/drain-deadline: '5'");
+    assert_eq!(choice, Some(Choice { drain_seconds: Some(5), ..Choice::default() }));
+}
+
+#[test]
+fn flags_are_the_schedulers() {
+    let with = |scheduler: &str, flags: &str| {
+        format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/scheduler-flags: '{flags}'")
+    };
+    for (scheduler, flags, bits) in [
+        ("sh", "sh-fallback", 0x08),
+        ("sh", "sh-port", 0x10),
+        ("sh", "sh-port, sh-fallback", 0x18),
+        ("mh", "mh-fallback,mh-fallback", 0x08),
+        ("mh", "mh-port", 0x10),
+    ] {
+        assert_eq!(fine(&with(scheduler, flags)).scheduler_flags, Some(bits), "{flags}");
+    }
+    let (choice, complaint) = faulty(&with("sh", "mh-port,sh-port"));
+    assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
+    assert!(complaint.contains("mh-port means something to the scheduler mh"), "{complaint}");
+    let (choice, complaint) = faulty(&with("sh", "flag-3"));
+    assert_eq!(choice.unwrap().scheduler_flags, None);
+    assert!(complaint.contains("\"flag-3\" is none of sh-fallback"), "{complaint}");
+}
+
+#[test]
+fn flags_go_with_the_operators_scheduler_where_none_is_chosen() {
+    let flags = "kube-ipvs.io/scheduler-flags: sh-port";
+    let choice = Choice { scheduler_flags: Some(0x10), ..Choice::default() };
+    assert_eq!(chosen_beside("sh", flags), (Some(choice), vec![]));
+    let (choice, complaint) = faulty(flags);
+    assert_eq!(choice, None);
+    assert!(complaint.ends_with("and this Service has rr; left out"), "{complaint}");
+}
+
+#[test]
+fn a_deadline_is_a_duration_or_a_number_of_seconds() {
+    for (text, seconds) in [
+        ("30s", 30),
+        ("0", 0),
+        ("0s", 0),
+        ("90", 90),
+        ("1m30s", 90),
+        ("1500ms", 2),
+        ("1ns", 1),
+        ("24h", 86_400),
+        ("86400", 86_400),
+    ] {
+        let choice = fine(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
+        assert_eq!(choice.drain_seconds, Some(seconds), "{text}");
+    }
+    for (text, expected) in [
+        ("86401", "is not a time from 0s to 24h"),
+        ("24h1ns", "is not a time from 0s to 24h"),
+        ("99999999999999999999", "is not a time from 0s to 24h"),
+        ("-1s", "is not a time from 0s to 24h"),
+        ("-1", "is not a duration"),
+        ("1.5", "is not a duration"),
+        ("soon", "is not a duration"),
+        ("5 m", "is not a duration"),
+    ] {
+        let (choice, complaint) = faulty(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
+        assert_eq!(choice, None);
+        assert!(complaint.contains(&format!("{text:?} {expected}")), "{complaint}");
+        assert!(complaint.ends_with("; left out"), "{complaint}");
+    }
+}
+
+#[test]
+fn weights_by_distance() {
+    let with = |text: &str| format!("kube-ipvs.io/scheduler: wrr, kube-ipvs.io/weights: '{text}'");
+    for (text, [node, zone, elsewhere]) in [
+        ("node=8,zone=4,elsewhere=1", [8, 4, 1]),
+        ("node=65535", [65_535, 1, 1]),
+        (" zone = 2 , node = 3 ", [3, 2, 1]),
+        ("elsewhere=2", [1, 1, 2]),
+    ] {
+        let weights = Some(Weights { node, zone, elsewhere });
+        assert_eq!(fine(&with(text)).weights, weights, "{text}");
+    }
+    for (text, expected) in [
+        ("8", "is not a name and a number"),
+        ("node=8,", "is not a name and a number"),
+        ("node:8", "is not a name and a number"),
+        ("node=0", "is not a number from 1 to 65535"),
+        ("node=65536", "is not a number from 1 to 65535"),
+        ("node=+1", "is not a number from 1 to 65535"),
+        ("node=", "is not a number from 1 to 65535"),
+        ("node=8,region=2", "is none of node, zone and elsewhere"),
+        ("node=8,node=8", "is there twice"),
+    ] {
+        let (choice, complaint) = faulty(&with(text));
+        assert_eq!(choice.unwrap().weights, None, "{text}");
+        assert!(complaint.contains(expected) && complaint.ends_with("; left out"), "{complaint}");
+    }
+}
+
+#[test]
+fn weights_that_the_scheduler_does_not_look_at() {
+    for scheduler in WITHOUT_WEIGHTS {
+        let (_, complaint) =
+            faulty(&format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/weights: node=2"));
+        let expected = format!("the scheduler {scheduler} pays no attention to them");
+        assert!(complaint.contains(&expected), "{complaint}");
+    }
+    let (choice, complaints) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");
+    assert_eq!(complaints, Vec::<String>::new());
+    let weights = Some(Weights { node: 2, zone: 1, elsewhere: 1 });
+    assert_eq!(choice, Some(Choice { weights, ..Choice::default() }));
+}
