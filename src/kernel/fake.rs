@@ -1,12 +1,15 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualVirtualServer};
+use plan::flows::{Flow, FlowTargets};
 use plan::kernel::Frontend;
 use plan::layer::Layer;
 use plan::memory::MemoryKernel;
+use plan::model::Family;
 use plan::op::Op;
 
 use super::{Kernel, ReadError, Refusal, RefusalClass};
@@ -23,6 +26,12 @@ struct State {
     readings: usize,
     faults: Vec<Fault>,
     unreadable: usize,
+    /// What connection tracking remembers.
+    flows: Vec<Flow>,
+    /// How often flows still cannot be removed.
+    kept_flows: usize,
+    /// The frontends whose flows were asked to be removed, each time.
+    cleanings: Vec<BTreeSet<Frontend>>,
 }
 
 /// A refusal to come.
@@ -92,6 +101,21 @@ impl Fake {
         self.state().unreadable = times;
     }
 
+    /// Connection tracking, to look at and to change.
+    pub fn with_flows<T>(&self, work: impl FnOnce(&mut Vec<Flow>) -> T) -> T {
+        work(&mut self.state().flows)
+    }
+
+    /// Refuses to remove flows the next `times`.
+    pub fn keep_flows(&self, times: usize) {
+        self.state().kept_flows = times;
+    }
+
+    /// Takes the frontends whose flows were asked to be removed since the last time, each time.
+    pub fn take_cleanings(&self) -> Vec<BTreeSet<Frontend>> {
+        std::mem::take(&mut self.state().cleanings)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,6 +149,19 @@ impl Kernel for Fake {
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
         ops.iter().map(|op| state.apply(op)).collect()
+    }
+
+    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+        let mut state = self.state();
+        let asked = targets.frontends().filter(|frontend| frontend.family() == family);
+        state.cleanings.push(asked.copied().collect());
+        if let Some(left) = state.kept_flows.checked_sub(1) {
+            state.kept_flows = left;
+            return Err(Refusal::new(RefusalClass::Exhausted, "injected"));
+        }
+        let before = state.flows.len();
+        state.flows.retain(|flow| flow.frontend().family() != family || !targets.is_stale(flow));
+        Ok((before - state.flows.len()) as u64)
     }
 }
 

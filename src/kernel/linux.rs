@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
+use plan::flows::FlowTargets;
 use plan::kernel::{Frontend, LINK};
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
 
+use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links};
 use super::rules::{Cause, Rules};
 use super::{Kernel, ReadError, Refusal, RefusalClass, translate};
@@ -20,6 +22,7 @@ pub struct Linux {
     ipvs: ipvs::Client,
     ipset: ipset::Client,
     links: Links,
+    conntrack: Conntrack,
     rules: HashMap<Family, Rules>,
     layers: HashMap<Family, Layer>,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
@@ -53,6 +56,7 @@ impl Linux {
             ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
             ipset: ipset::Client::open().map_err(|error| cannot("ipset")(&error))?,
             links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
+            conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
             rules,
             layers: HashMap::new(),
             index: None,
@@ -306,6 +310,10 @@ impl Kernel for Linux {
         ops.chunk_by(|one, next| part(one) == part(next))
             .flat_map(|ops| ops.first().map_or_else(Vec::new, |op| self.apply_part(part(op), ops)))
             .collect()
+    }
+
+    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+        self.conntrack.remove_stale(family, targets).map_err(|error| refusal(&error))
     }
 }
 

@@ -9,11 +9,14 @@ use std::fmt;
 use std::net::IpAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
+use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
+use plan::model::Family;
 use plan::op::Op;
 
 pub mod address_monitor;
+mod conntrack;
 pub mod fake;
 mod link;
 pub mod linux;
@@ -57,6 +60,12 @@ pub trait Kernel: Send {
     /// Carries out the operations, in their order, and returns a result for each. One that fails
     /// does not keep the others from being tried.
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>>;
+
+    /// Removes the stale flows of a family from connection tracking, and returns how many.
+    ///
+    /// # Errors
+    /// When they could not be listed, or not all be removed.
+    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
 /// Something could not be read from the kernel.

@@ -14,10 +14,12 @@ use super::rules::{Backend, TIMEOUT};
 /// Where the kernel lists its modules, and some of those built in.
 pub const LOADED: &str = "/sys/module";
 
-/// What needs no other knowledge: IPVS, the sets, the dummy interface, matches and targets.
-const ALWAYS: [&str; 19] = [
+/// What needs no other knowledge: IPVS, connection tracking, the sets, the dummy interface, matches
+/// and targets.
+const ALWAYS: [&str; 20] = [
     "ip_vs",
     "nf_conntrack",
+    "nf_conntrack_netlink",
     "dummy",
     "ip_set",
     "ip_set_hash_ip",

@@ -9,11 +9,14 @@
 //! awake meanwhile and gathers what comes in, which the next batch then carries.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::thread;
 
 use plan::actual::{Actual, ActualVirtualServer};
+use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
+use plan::model::Family;
 use plan::op::Op;
 use tokio::sync::{mpsc, oneshot};
 
@@ -42,6 +45,7 @@ enum Request {
     ReadLocalAddresses(Reply<Result<Vec<IpAddr>, ReadError>>),
     Prescribe(Box<Layer>),
     Apply(Vec<Op>, Reply<Applied>),
+    RemoveFlows(Family, Arc<FlowTargets>, Reply<Result<u64, Refusal>>),
 }
 
 // === impl KernelHandle ===
@@ -107,6 +111,18 @@ impl KernelHandle {
         self.ask(|reply| Request::Apply(ops, reply)).await
     }
 
+    /// See [`Kernel::remove_flows`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn remove_flows(
+        &self,
+        family: Family,
+        targets: Arc<FlowTargets>,
+    ) -> Result<Result<u64, Refusal>, WorkerGone> {
+        self.ask(|reply| Request::RemoveFlows(family, targets, reply)).await
+    }
+
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, WorkerGone> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(request(reply)).await.map_err(|_| WorkerGone)?;
@@ -126,6 +142,9 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
         Request::Apply(ops, reply) => {
             let results = kernel.apply(&ops);
             drop(reply.send((ops, results)));
+        }
+        Request::RemoveFlows(family, targets, reply) => {
+            drop(reply.send(kernel.remove_flows(family, &targets)));
         }
     }
 }

@@ -74,6 +74,7 @@ impl Reconciler {
         for subject in owed.iter().filter(|subject| !wrong.contains(subject)) {
             self.settle(subject);
         }
+        self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
         let now = Instant::now();
         self.next_reading = now + self.pace.sync_period;

@@ -118,7 +118,7 @@ impl Ledger {
 }
 
 /// What was a surprise is looked at once more without delay: a second look usually mends it.
-fn delay(class: RefusalClass, attempts: u32) -> Duration {
+pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
     let surprise = matches!(class, RefusalClass::Surprise | RefusalClass::AnswerLost);
     let doublings = match (surprise, attempts) {
         (true, 1) => return Duration::ZERO,

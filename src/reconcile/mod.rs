@@ -17,6 +17,7 @@
 
 mod comparison;
 pub mod drain;
+mod flows;
 pub mod ledger;
 pub mod observer;
 mod second_look;
@@ -39,6 +40,7 @@ use crate::kernel::address_monitor::Changes;
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use crate::kernel::{ReadError, Refusal};
 use drain::{Drain, Known};
+use flows::Flows;
 use ledger::Ledger;
 use observer::{Observer, Round, RoundKind, Unobserved};
 pub use status::Status;
@@ -80,6 +82,7 @@ pub struct Reconciler {
     pace: Pace,
     ledger: Ledger,
     drain: Drain,
+    flows: Flows,
     /// Whether every source has delivered a complete list.
     complete: bool,
     /// When changes may be written next.
@@ -138,6 +141,7 @@ impl Reconciler {
             pace,
             ledger: Ledger::default(),
             drain: Drain::new(),
+            flows: Flows::default(),
             complete: false,
             next_write: now,
             next_reading: now,
@@ -228,11 +232,9 @@ impl Reconciler {
             return far;
         }
         let write = self.may_write().then_some(self.next_write);
-        [Some(self.next_reading), write, self.ledger.next_due(), self.drain.next_look()]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(far)
+        let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
+        let due = again.into_iter().flatten().chain([self.next_reading]).chain(write);
+        due.min().unwrap_or(far)
     }
 
     /// Does whatever is due.
@@ -241,13 +243,15 @@ impl Reconciler {
             return Ok(());
         }
         if Instant::now() >= self.next_reading {
-            return self.compare().await;
+            self.compare().await?;
+        } else {
+            if self.may_write() && Instant::now() >= self.next_write {
+                self.write_changes().await?;
+            }
+            self.second_looks().await?;
+            self.check_draining().await?;
         }
-        if self.may_write() && Instant::now() >= self.next_write {
-            self.write_changes().await?;
-        }
-        self.second_looks().await?;
-        self.check_draining().await
+        self.remove_flows().await
     }
 
     /// Whether there is something to write by itself. Before the first comparison there is not:
@@ -303,6 +307,7 @@ impl Reconciler {
                 }
             }
         }
+        self.flows.note(plan.flows);
         Ok(plan.ops)
     }
 

@@ -49,6 +49,12 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (ops, results, took);
     }
 
+    /// The UDP and SCTP flows of a family that lead nowhere were looked for, in this time, and so
+    /// many removed.
+    fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
+        let _ = (family, count, took);
+    }
+
     /// A walk to the kernel's last answer has ended. What was waiting when it began is written, as
     /// far as the kernel let us, unless it was a second look only.
     fn round_ended(&mut self, round: &Round<'_>) {

@@ -19,4 +19,8 @@ pub struct Status {
     pub owed: usize,
     /// Whether something that everything rests on is among them: the interface, a set, the rules.
     pub owes_foundation: bool,
+    /// UDP and SCTP flows that led nowhere, and were removed.
+    pub flows_removed: u64,
+    /// Frontends whose flows may lead nowhere: they are to be removed when the kernel lets us.
+    pub flows_pending: usize,
 }

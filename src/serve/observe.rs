@@ -159,6 +159,10 @@ impl Observer for Observing {
         }
     }
 
+    fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
+        self.metrics.proxy.flows_reconciled(family, took, count);
+    }
+
     fn round_ended(&mut self, round: &Round<'_>) {
         self.note_owed(round);
         if round.kind == RoundKind::SecondLook {

@@ -11,6 +11,7 @@ mod changes;
 mod drain;
 mod drift;
 mod first_sync;
+mod flows;
 mod random;
 mod refusals;
 mod told;

@@ -12,11 +12,7 @@ fn frontend(protocol: Protocol, text: &str) -> Frontend {
 }
 
 fn udp(destination: &str, reply_source: &str) -> Flow {
-    Flow {
-        protocol: Protocol::Udp,
-        destination: at(destination),
-        reply_source: at(reply_source),
-    }
+    Flow { protocol: Protocol::Udp, destination: at(destination), reply_source: at(reply_source) }
 }
 
 /// Where flows may lead: a DNS service of two endpoints, one without any, and one that went.

@@ -97,12 +97,13 @@ impl ProxyMetrics {
             livez: make.by_code("proxy_livez_total", "Answers at /livez, by their status.")?,
             reconciler_duration: make.histogram(
                 "conntrack_reconciler_sync_duration_seconds",
-                "How long it took to remove UDP flows to endpoints that are gone.",
+                "How long it took to look for UDP and SCTP flows that lead nowhere, and to remove them.",
                 milliseconds,
             )?,
             reconciler_deleted: make.counter(
                 "conntrack_reconciler_deleted_entries_total",
-                "UDP flows that were removed because their endpoint is gone.",
+                "UDP and SCTP flows that were removed, because their endpoint is gone or because there \
+                 was none when they began.",
             )?,
         })
     }
@@ -160,7 +161,7 @@ impl ProxyMetrics {
         self.livez.with_label_values(&[code(good)]).inc();
     }
 
-    /// UDP flows to endpoints that are gone were looked for in this time, and so many removed.
+    /// UDP and SCTP flows that lead nowhere were looked for in this time, and so many removed.
     pub fn flows_reconciled(&self, family: Family, took: Duration, deleted: u64) {
         let label = label(family);
         self.reconciler_duration.with_label_values(&[label]).observe(took.as_secs_f64());

@@ -1,0 +1,161 @@
+//! Flows that lead nowhere: which frontends' are to be removed from connection tracking, and when.
+//!
+//! It is done after the kernel has been written. A flow that is forgotten while its endpoint is
+//! still a real server would be led to it again by the client's next packet; so what is owed of a
+//! virtual server is waited for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use plan::flows::FlowTargets;
+use plan::kernel::Frontend;
+use plan::model::{Family, Protocol};
+use plan::op::{Op, Subject};
+use plan::planner::Planner;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::Reconciler;
+use super::ledger::{Ledger, delay};
+use crate::kernel::Refusal;
+use crate::kernel::worker::WorkerGone;
+
+/// The frontends whose flows may lead nowhere.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    /// As clients see them.
+    pending: BTreeSet<Frontend>,
+    /// What kept the flows from being removed the last time.
+    obstacle: Option<Obstacle>,
+}
+
+#[derive(Debug)]
+struct Obstacle {
+    refusal: Refusal,
+    attempts: u32,
+    due: Instant,
+}
+
+// === impl Flows ===
+
+impl Flows {
+    /// The flows to these may lead nowhere now.
+    pub(super) fn note(&mut self, frontends: impl IntoIterator<Item = Frontend>) {
+        self.pending.extend(frontends);
+    }
+
+    /// The same for the virtual servers that these operations are about.
+    pub(super) fn note_ops(&mut self, ops: &[Op], planner: &Planner) {
+        for op in ops {
+            if let Subject::VirtualServer(frontend) = op.subject()
+                && frontend.protocol != Protocol::Tcp
+            {
+                self.pending.insert(seen_by_clients(frontend, planner));
+            }
+        }
+    }
+
+    /// When to try again; none while nothing stands in the way.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.obstacle.as_ref().map(|obstacle| obstacle.due)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whose flows can be removed now.
+    fn ready(&self, planner: &Planner, ledger: &Ledger, now: Instant) -> FlowTargets {
+        let mut targets = FlowTargets::default();
+        if self.next_due().is_none_or(|due| due <= now) {
+            for frontend in self.pending.iter().filter(|f| !is_owed(f, planner, ledger)) {
+                targets.insert(*frontend, planner.desired().flow_targets(frontend));
+            }
+        }
+        targets
+    }
+
+    fn done(&mut self, family: Family, targets: &FlowTargets) {
+        for frontend in targets.frontends().filter(|f| f.family() == family) {
+            self.pending.remove(frontend);
+        }
+    }
+
+    /// Returns whether it is news.
+    fn refused(&mut self, refusal: Refusal, now: Instant) -> bool {
+        let known = self.obstacle.take();
+        let news = known.as_ref().is_none_or(|known| known.refusal != refusal);
+        let attempts = known.map_or(0, |known| known.attempts).saturating_add(1);
+        let due = now + delay(refusal.class, attempts);
+        self.obstacle = Some(Obstacle { refusal, attempts, due });
+        news
+    }
+}
+
+impl Reconciler {
+    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as wished.
+    pub(super) async fn remove_flows(&mut self) -> Result<(), WorkerGone> {
+        if !self.status.borrow().in_sync_once {
+            return Ok(());
+        }
+        let targets = self.flows.ready(&self.planner, &self.ledger, Instant::now());
+        if targets.is_empty() {
+            // All that was to be tried again waits for its virtual server now.
+            self.flows.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
+            return Ok(());
+        }
+        let targets = Arc::new(targets);
+        let mut removed = 0;
+        let mut refused = None;
+        for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {
+            let started = Instant::now();
+            match self.kernel.remove_flows(family, Arc::clone(&targets)).await? {
+                Ok(count) => {
+                    let took = started.elapsed();
+                    self.flows.done(family, &targets);
+                    self.observer.flows_removed(family, count, took);
+                    removed += count;
+                    if count > 0 {
+                        info!(%family, count, "removed UDP and SCTP flows that led nowhere");
+                    }
+                }
+                Err(refusal) => refused = Some((family, refusal)),
+            }
+        }
+        match refused {
+            None => self.flows.obstacle = None,
+            Some((family, refusal)) => {
+                let text = refusal.to_string();
+                if self.flows.refused(refusal, Instant::now()) {
+                    warn!(
+                        "cannot remove {family} flows that lead nowhere from connection tracking: \
+                         {text}. It is tried again; until then, a UDP client that goes on sending \
+                         from the same port may not reach a new endpoint. The kernel module \
+                         nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
+                         --orig-dst ADDRESS"
+                    );
+                }
+            }
+        }
+        self.status.send_modify(|status| {
+            status.flows_removed += removed;
+            status.flows_pending = self.flows.len();
+        });
+        Ok(())
+    }
+}
+
+/// The frontend whose twin this is, or itself.
+fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
+    let desired = planner.desired();
+    let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));
+    let claim = fragment.and_then(|fragment| fragment.claim(&frontend));
+    claim.and_then(|claim| claim.twin_of).unwrap_or(frontend)
+}
+
+/// Whether a write to a frontend's virtual server, or to its twin's, is still owed.
+fn is_owed(frontend: &Frontend, planner: &Planner, ledger: &Ledger) -> bool {
+    let owes = |frontend| ledger.owes(&Subject::VirtualServer(frontend));
+    let twin = planner.settings().twins.twin(frontend.address);
+    owes(*frontend) || twin.is_some_and(|address| owes(Frontend { address, ..*frontend }))
+}
