@@ -1,0 +1,244 @@
+//! TestTestInternalTrafficPolicyE2E, and the traffic policies of TestCategorizeEndpoints: which
+//! list each frontend has.
+
+use plan::model::{Service, ServiceKind, TrafficPolicy};
+use plan::problem::Problem;
+use plan::settings::{Settings, TwinNetworks};
+
+use crate::node::{Node, THIS, check, said};
+use crate::words::{CLUSTER, LOCAL, applied, ips, port, removed, service, slice, sliced};
+
+const NONE_HERE: [&str; 2] = ["10.244.1.2@n2", "10.244.2.2@n3"];
+const ONE_HERE: [&str; 2] = ["10.244.0.2@n1", "10.244.1.2@n2"];
+
+fn with(internal: TrafficPolicy, external: TrafficPolicy, is_external: bool) -> Service {
+    let mut web = Service {
+        internal_policy: internal,
+        external_policy: external,
+        ..service("web", &["10.96.0.9"])
+    };
+    if is_external {
+        web.kind = ServiceKind::LoadBalancer;
+        web.load_balancer = ips(&["203.0.113.5"]);
+    }
+    web
+}
+
+fn run(service: &Service, endpoints: &[&str]) -> Node {
+    Node::after([applied(service), sliced(&slice("web-1", "web", endpoints))])
+}
+
+#[test]
+fn internal_traffic_policy() {
+    const REFUSED: &str = "KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80";
+    const DROPPED: &str = "KUBE-NO-LOCAL-ENDPOINTS 10.96.0.9,tcp:80";
+    const BOTH: &str = "TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const ELSEWHERE: &str = "TCP 10.96.0.9:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    for (row, policy, endpoints, expected) in [
+        ("Cluster, one is here", CLUSTER, &ONE_HERE[..], &[BOTH][..]),
+        ("Cluster, none is here", CLUSTER, &NONE_HERE, &[ELSEWHERE]),
+        ("Cluster, there are none", CLUSTER, &[], &[REFUSED]),
+        ("Local, one is here", LOCAL, &ONE_HERE, &["TCP 10.96.0.9:80 rr: 10.244.0.2:8080"]),
+        ("Local, none is here", LOCAL, &NONE_HERE, &[DROPPED]),
+        ("Local, there are none", LOCAL, &[], &[REFUSED]),
+        ("Local, the one here is not ready", LOCAL, &["10.244.0.2@n1 unready"], &[REFUSED]),
+        (
+            "Local, the one here is not ready, another one elsewhere is",
+            LOCAL,
+            &["10.244.0.2@n1 unready", "10.244.1.2@n2"],
+            &[DROPPED],
+        ),
+        (
+            "Local, the one here terminates, another one elsewhere is ready",
+            LOCAL,
+            &["10.244.0.2@n1 terminating", "10.244.1.2@n2"],
+            &["TCP 10.96.0.9:80 rr: 10.244.0.2:8080"],
+        ),
+        (
+            "Local, hints say nothing",
+            LOCAL,
+            &["10.244.0.2@n1 for-node:n2", "10.244.1.2@n2 for-node:n1"],
+            &["TCP 10.96.0.9:80 rr: 10.244.0.2:8080"],
+        ),
+    ] {
+        let node = run(&with(policy, CLUSTER, false), endpoints);
+        let mut found = node.virtual_servers();
+        found.extend(node.entries("KUBE-NO-"));
+        check(row, &found, expected);
+    }
+}
+
+/// All eight combinations for a load balancer's Service. A policy is about its own side only.
+#[test]
+fn each_side_follows_its_own_policy() {
+    const CLUSTER_BOTH: &str = "TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const CLUSTER_LOCAL: &str = "TCP 10.96.0.9:80 rr: 10.244.0.2:8080";
+    const CLUSTER_ELSEWHERE: &str = "TCP 10.96.0.9:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    const CLUSTER_DROPPED: &str = "KUBE-NO-LOCAL-ENDPOINTS 10.96.0.9,tcp:80";
+    const OUTER_BOTH: &str = "TCP 203.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const OUTER_LOCAL: &str = "TCP 203.0.113.5:80 rr: 10.244.0.2:8080";
+    const OUTER_ELSEWHERE: &str = "TCP 203.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    const OUTER_DROPPED: &str = "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80";
+    const TWIN_BOTH: &str = "TCP 251.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const TWIN_ELSEWHERE: &str = "TCP 251.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    const LED: &str = "KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80";
+    for (internal, external, endpoints, expected) in [
+        (CLUSTER, CLUSTER, ONE_HERE, &[CLUSTER_BOTH, OUTER_BOTH][..]),
+        (CLUSTER, CLUSTER, NONE_HERE, &[CLUSTER_ELSEWHERE, OUTER_ELSEWHERE]),
+        (LOCAL, CLUSTER, ONE_HERE, &[CLUSTER_LOCAL, OUTER_BOTH]),
+        (LOCAL, CLUSTER, NONE_HERE, &[CLUSTER_DROPPED, OUTER_ELSEWHERE]),
+        (CLUSTER, LOCAL, ONE_HERE, &[CLUSTER_BOTH, OUTER_LOCAL, TWIN_BOTH, LED]),
+        (CLUSTER, LOCAL, NONE_HERE, &[CLUSTER_ELSEWHERE, OUTER_DROPPED, TWIN_ELSEWHERE, LED]),
+        (LOCAL, LOCAL, ONE_HERE, &[CLUSTER_LOCAL, OUTER_LOCAL, TWIN_BOTH, LED]),
+        (LOCAL, LOCAL, NONE_HERE, &[CLUSTER_DROPPED, OUTER_DROPPED, TWIN_ELSEWHERE, LED]),
+    ] {
+        let node = run(&with(internal, external, true), &endpoints);
+        let mut found = node.virtual_servers();
+        found.extend(node.entries("KUBE-NO-"));
+        found.extend(node.entries("KUBE-SHORT-CIRCUIT"));
+        check(&format!("{internal:?}, {external:?}, {endpoints:?}"), &found, expected);
+    }
+}
+
+#[test]
+fn external_traffic_policy_says_nothing_without_something_external() {
+    let node = run(&with(CLUSTER, LOCAL, false), &ONE_HERE);
+    check(
+        "ClusterIP",
+        &node.virtual_servers(),
+        &["TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080"],
+    );
+    check("none is refused", &node.entries("KUBE-NO-"), &[]);
+    check("none is led elsewhere", &node.entries("KUBE-SHORT-CIRCUIT"), &[]);
+}
+
+/// A change of policy changes lists and never takes away a frontend that stays.
+#[test]
+fn a_policy_may_change() {
+    let mut node = run(&with(CLUSTER, CLUSTER, true), &ONE_HERE);
+    let before = node.kernel.clone();
+    let plan = node.run([applied(&with(LOCAL, LOCAL, true))]);
+    assert_eq!(
+        said(&plan.ops),
+        [
+            "add 203.0.113.5,tcp:80 to set KUBE-LOAD-BALANCER-LOCAL",
+            "add 251.0.113.5 to set KUBE-IPVS-IPS",
+            "create virtual server TCP 251.0.113.5:80 rr",
+            "add real server 10.244.0.2:8080 weight 1 to TCP 251.0.113.5:80",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 251.0.113.5:80",
+            "add address 251.0.113.5 to kube-ipvs0",
+            "add 203.0.113.5,tcp:80 to set KUBE-SHORT-CIRCUIT",
+            "remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80",
+            "remove real server 10.244.1.2:8080 from TCP 203.0.113.5:80",
+        ]
+    );
+    let plan = node.run([applied(&with(CLUSTER, CLUSTER, true))]);
+    assert_eq!(
+        said(&plan.ops),
+        [
+            "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80",
+            "add real server 10.244.1.2:8080 weight 1 to TCP 203.0.113.5:80",
+            "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
+            "remove address 251.0.113.5 from kube-ipvs0",
+            "remove virtual server TCP 251.0.113.5:80",
+            "remove 203.0.113.5,tcp:80 from set KUBE-LOAD-BALANCER-LOCAL",
+            "remove 251.0.113.5 from set KUBE-IPVS-IPS",
+        ]
+    );
+    assert_eq!(node.kernel, before);
+}
+
+#[test]
+fn without_a_network_for_twins_everybody_gets_this_nodes_endpoints() {
+    let mut settings = Settings::new(THIS);
+    settings.twins = TwinNetworks::NONE;
+    for (row, endpoints, expected) in [
+        (
+            "one is here",
+            &ONE_HERE[..],
+            &[
+                "TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080",
+                "TCP 203.0.113.5:80 rr: 10.244.0.2:8080",
+            ][..],
+        ),
+        (
+            "none is here",
+            &NONE_HERE,
+            &[
+                "TCP 10.96.0.9:80 rr: 10.244.1.2:8080, 10.244.2.2:8080",
+                "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80",
+            ],
+        ),
+    ] {
+        let mut node = Node::new(settings.clone());
+        let endpoints = slice("web-1", "web", endpoints);
+        node.run([applied(&with(CLUSTER, LOCAL, true)), sliced(&endpoints)]);
+        let mut found = node.virtual_servers();
+        found.extend(node.entries("KUBE-NO-"));
+        found.extend(node.entries("KUBE-SHORT-CIRCUIT"));
+        check(row, &found, expected);
+    }
+}
+
+/// Two addresses that differ in the first bits only have one twin: the older Service has it, and
+/// the other's clients are not led there.
+#[test]
+fn a_twin_belongs_to_one_frontend() {
+    let older = Service { created: 1, ..with(CLUSTER, LOCAL, true) };
+    let younger = Service {
+        created: 2,
+        kind: ServiceKind::LoadBalancer,
+        load_balancer: ips(&["219.0.113.5"]),
+        external_policy: LOCAL,
+        ..service("mail", &["10.96.0.8"])
+    };
+    let mut node = Node::after([
+        sliced(&slice("web-1", "web", &ONE_HERE)),
+        sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
+    ]);
+    let plan = node.run([applied(&younger), applied(&older)]);
+    let [(name, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+    assert_eq!(*name, younger.name);
+    let [Problem::TwinTaken { frontend, twin, owner }] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    assert_eq!(frontend.to_string(), "TCP 219.0.113.5:80");
+    assert_eq!((twin.to_string(), owner), ("TCP 251.0.113.5:80".to_owned(), &older.name));
+    let twin = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
+    assert_eq!(twin(&node).unwrap(), "10.244.0.2:8080, 10.244.1.2:8080");
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    let plan = node.run([removed(&older)]);
+    assert_eq!(plan.problems, [(younger.name.clone(), vec![])]);
+    assert_eq!(twin(&node).unwrap(), "10.244.2.2:8080");
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["219.0.113.5,tcp:80".to_owned()].into());
+    node.run([removed(&younger)]);
+    assert_eq!(node.state(), [].into());
+}
+
+/// Of a frontend that is another Service's, nobody is led to a twin.
+#[test]
+fn who_has_lost_a_frontend_leads_nobody_from_it() {
+    let older = Service { created: 1, ..with(CLUSTER, CLUSTER, true) };
+    let younger = Service {
+        created: 2,
+        name: service("mail", &[]).name,
+        cluster_v4: Some("10.96.0.8".parse().unwrap()),
+        ports: vec![port("http", "80/TCP")],
+        ..with(CLUSTER, LOCAL, true)
+    };
+    let mut node = Node::after([
+        applied(&younger),
+        sliced(&slice("web-1", "web", &ONE_HERE)),
+        sliced(&slice("mail-1", "mail", &["10.244.0.8@n1"])),
+    ]);
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    node.run([applied(&older)]);
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
+    assert_eq!(
+        node.real_servers("TCP 203.0.113.5:80").unwrap(),
+        "10.244.0.2:8080, 10.244.1.2:8080"
+    );
+    node.run([removed(&older)]);
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
+    assert_eq!(node.real_servers("TCP 203.0.113.5:80").unwrap(), "10.244.0.8:8080");
+}
