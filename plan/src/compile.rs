@@ -27,6 +27,7 @@ use crate::facts::NodeFacts;
 use crate::fragment::{Claim, Fragment};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::local::{HealthCheck, LocalGap, Side};
+use crate::localhost::{LocalhostPort, localhost_port};
 use crate::model::{
     EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort, TrafficPolicy,
 };
@@ -50,6 +51,8 @@ pub struct Compiled {
     pub health_check: Option<HealthCheck>,
     /// Where endpoints exist, but none that a traffic policy allows.
     pub local_gap: LocalGap,
+    /// Its node ports on localhost, in order, if there are to be any.
+    pub localhost: Vec<LocalhostPort>,
 }
 
 /// Compiles a Service. `slices` are those of this Service.
@@ -74,6 +77,7 @@ pub fn compile(
         problems,
         health_check: None,
         local_gap: LocalGap::default(),
+        localhost: Vec::new(),
     };
     for family in &settings.families {
         compiler.family(*family);
@@ -94,6 +98,7 @@ struct Compiler<'a> {
     problems: Vec<Problem>,
     health_check: Option<HealthCheck>,
     local_gap: LocalGap,
+    localhost: Vec<LocalhostPort>,
 }
 
 /// What is served at a frontend.
@@ -124,6 +129,9 @@ impl Compiler<'_> {
             self.external_addresses(index, port, &addresses, &choice);
             self.load_balancer_addresses(index, port, &addresses, &choice);
             self.node_ports(index, port, family, &choice);
+            if self.settings.localhost_node_ports {
+                self.localhost.extend(localhost_port(self.service, port, family, self.facts));
+            }
         }
         self.health_check(family, local_ready.len());
     }
@@ -384,6 +392,8 @@ impl Compiler<'_> {
         self.entries.shrink_to_fit();
         self.problems.sort_unstable();
         self.problems.dedup();
+        self.localhost.sort_unstable();
+        self.localhost.dedup();
         let fragment = Fragment {
             created: self.service.created,
             drain_seconds: self.service.choice.as_ref().and_then(|choice| choice.drain_seconds),
@@ -396,6 +406,7 @@ impl Compiler<'_> {
             problems: self.problems,
             health_check: self.health_check,
             local_gap: self.local_gap,
+            localhost: self.localhost,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! - [`kernel`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
 //! - [`layer`]: the constant iptables rules, as data;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
+//!   [`localhost`]: node ports on loopback addresses;
 //! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
 //!   and the node to a [`fragment`] of desired kernel state;
 //! - [`desired`]: all fragments, with what they share counted;
@@ -34,6 +35,7 @@ pub mod fragment;
 pub mod kernel;
 pub mod layer;
 pub mod local;
+pub mod localhost;
 pub mod memory;
 pub mod model;
 pub mod op;

@@ -14,6 +14,7 @@ use crate::fragment::Fragment;
 use crate::kernel::Frontend;
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
+use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::problem::Problem;
@@ -37,6 +38,10 @@ pub struct Planner {
     /// What became different since the last plan.
     new_health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
     local_gaps: LocalGaps,
+    /// No empty lists.
+    localhost: HashMap<ServiceName, Vec<LocalhostPort>>,
+    /// What became different since the last plan.
+    new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
 }
 
 /// What changes, and what was found to be wrong.
@@ -50,6 +55,9 @@ pub struct Plan {
     /// The Services whose health check is not the same as before, in the order of names. None
     /// means that it has none any more.
     pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
+    /// The Services whose node ports on localhost are not the same as before, in the order of names.
+    /// An empty list means that it has none any more.
+    pub localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
 }
@@ -69,6 +77,8 @@ impl Planner {
             health_checks: HashMap::new(),
             new_health_checks: Vec::new(),
             local_gaps: LocalGaps::default(),
+            localhost: HashMap::new(),
+            new_localhost: Vec::new(),
         }
     }
 
@@ -95,13 +105,15 @@ impl Planner {
         let fragments: Vec<(ServiceName, Option<Fragment>)> =
             dirty.iter().map(|service| (service.clone(), self.compile(service))).collect();
         let health_checks = std::mem::take(&mut self.new_health_checks);
+        let localhost = std::mem::take(&mut self.new_localhost);
         let change = self.desired.replace(fragments);
         let mut ops = change.ops;
         ops.extend(self.store.take_dirty_rules().into_iter().map(Op::WriteLayer));
         ops.sort_by_key(Op::phase);
         let mut affected = change.contenders;
         affected.extend(dirty);
-        Plan { ops, problems: self.news(affected), health_checks, flows: change.flows }
+        let problems = self.news(affected);
+        Plan { ops, problems, health_checks, localhost, flows: change.flows }
     }
 
     /// What turns the actual state into the desired one, by phases.
@@ -157,6 +169,7 @@ impl Planner {
             self.problems.remove(service);
             self.note_health_check(service, None);
             self.local_gaps.note(service, LocalGap::default());
+            self.note_localhost(service, Vec::new());
             return None;
         };
         let compiled = compile(object, &slices, self.store.facts(), &self.settings);
@@ -167,6 +180,7 @@ impl Planner {
         }
         self.note_health_check(service, compiled.health_check);
         self.local_gaps.note(service, compiled.local_gap);
+        self.note_localhost(service, compiled.localhost);
         Some(compiled.fragment)
     }
 
@@ -178,6 +192,18 @@ impl Planner {
         if before != check {
             self.new_health_checks.push((service.clone(), check));
         }
+    }
+
+    fn note_localhost(&mut self, service: &ServiceName, ports: Vec<LocalhostPort>) {
+        if self.localhost.get(service).map_or(&[][..], Vec::as_slice) == ports {
+            return;
+        }
+        if ports.is_empty() {
+            self.localhost.remove(service);
+        } else {
+            self.localhost.insert(service.clone(), ports.clone());
+        }
+        self.new_localhost.push((service.clone(), ports));
     }
 
     fn news(&mut self, services: BTreeSet<ServiceName>) -> Vec<(ServiceName, Vec<Problem>)> {

@@ -27,6 +27,8 @@ pub struct Settings {
     pub local_detection: LocalDetection,
     /// Where node ports are served.
     pub node_port_addresses: NodePortAddresses,
+    /// Whether node ports are served on loopback addresses too, as far as a process can.
+    pub localhost_node_ports: bool,
     /// Whether `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
     /// Where twins live: see [`TwinNetworks`].
@@ -104,6 +106,7 @@ impl Settings {
             random_fully: true,
             local_detection: LocalDetection::None,
             node_port_addresses: NodePortAddresses::All,
+            localhost_node_ports: false,
             external_ips: true,
             twins: TwinNetworks::default(),
             exclude: Vec::new(),

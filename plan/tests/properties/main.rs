@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::localhost::LocalhostPort;
 use plan::memory::{MemoryKernel, Refusal};
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
@@ -30,6 +31,7 @@ struct Pair {
     planner: Planner,
     kernel: MemoryKernel,
     problems: Problems,
+    localhost: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
 
 // === impl Pair ===
@@ -45,6 +47,7 @@ impl Pair {
             planner: Planner::new(settings.clone()),
             kernel: MemoryKernel::new(empty),
             problems: Problems::new(),
+            localhost: BTreeMap::new(),
         };
         let foundation = pair.planner.diff(pair.kernel.actual());
         carry_out(&mut pair.kernel, &foundation);
@@ -61,6 +64,13 @@ impl Pair {
             assert_ne!(&known, problems, "reported, and nothing new");
             if !problems.is_empty() {
                 self.problems.insert(service.clone(), problems.clone());
+            }
+        }
+        for (service, ports) in &plan.localhost {
+            let known = self.localhost.remove(service).unwrap_or_default();
+            assert_ne!(&known, ports, "told, and nothing new");
+            if !ports.is_empty() {
+                self.localhost.insert(service.clone(), ports.clone());
             }
         }
         plan
@@ -111,6 +121,7 @@ proptest! {
         let scratch = from_scratch(&settings, &World::after(groups.iter().flatten()));
         prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
         prop_assert_eq!(pair.problems, scratch.problems);
+        prop_assert_eq!(pair.localhost, scratch.localhost);
     }
 
     /// Objects may come in any order and be planned in any grouping.
@@ -140,6 +151,7 @@ proptest! {
         let scratch = from_scratch(&settings, &world);
         prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
         prop_assert_eq!(pair.problems, scratch.problems);
+        prop_assert_eq!(pair.localhost, scratch.localhost);
     }
 
     /// The same events give the same operations in the same order.

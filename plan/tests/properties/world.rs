@@ -127,8 +127,9 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V4],
         vec![Family::V6],
     ]);
-    (families, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(families, excludes, node_ports, maglev, node_cidr)| {
+    let choices = any::<[bool; 5]>();
+    (families, choices).prop_map(
+        |(families, [excludes, node_ports, maglev, node_cidr, localhost])| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
             if excludes {
@@ -144,6 +145,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             if node_cidr {
                 settings.local_detection = LocalDetection::NodeCidr;
             }
+            settings.localhost_node_ports = localhost;
             settings
         },
     )
