@@ -314,6 +314,12 @@ fn ready_endpoints_here_and_elsewhere() {
             local: &[4, 30, 200],
             exist: true,
         },
+    ]);
+}
+
+#[test]
+fn endpoints_that_are_not_ready_are_not_used() {
+    check(&[
         Row {
             name: "none is ready",
             zone: None,

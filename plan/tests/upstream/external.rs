@@ -31,7 +31,6 @@ fn beside_cluster_ip(expected: &[&'static str]) -> Vec<&'static str> {
 
 #[test]
 fn external_addresses() {
-    let local = |addresses: &[&str]| Service { external_policy: LOCAL, ..with_external(addresses) };
     let endpoints = ["10.244.0.2@n1", "10.244.1.2@n2"];
     for (row, service, endpoints, expected) in [
         (
@@ -63,10 +62,20 @@ fn external_addresses() {
                 "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
             ],
         ),
+    ] {
+        check(row, &state(&service, endpoints).state(), &beside_cluster_ip(expected));
+    }
+}
+
+#[test]
+fn external_addresses_for_this_nodes_endpoints() {
+    let local = |addresses: &[&str]| Service { external_policy: LOCAL, ..with_external(addresses) };
+    let endpoints = ["10.244.0.2@n1", "10.244.1.2@n2"];
+    for (row, service, endpoints, expected) in [
         (
             "for this node's endpoints, with a twin for the cluster's own clients",
             local(&["198.51.100.7"]),
-            &endpoints,
+            &endpoints[..],
             &[
                 "TCP 10.96.0.9:80 rr: 10.244.0.2:8080, 10.244.1.2:8080",
                 "TCP 198.51.100.7:80 rr: 10.244.0.2:8080",
@@ -78,7 +87,7 @@ fn external_addresses() {
                 "KUBE-EXTERNAL-IP-LOCAL 198.51.100.7,tcp:80",
                 "KUBE-SHORT-CIRCUIT 198.51.100.7,tcp:80",
                 "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
-            ],
+            ][..],
         ),
         (
             "for this node's endpoints, of which there are none: kube-proxy uses the others",

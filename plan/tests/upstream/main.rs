@@ -9,6 +9,7 @@
 #![cfg(test)]
 
 mod addresses;
+mod bugs;
 mod choice;
 mod external;
 mod health_checks;

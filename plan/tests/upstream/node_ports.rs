@@ -90,6 +90,12 @@ fn ipv4_node_ports() {
                 "KUBE-NO-ENDPOINTS 198.51.100.3,tcp:30080",
             ],
         },
+    ]);
+}
+
+#[test]
+fn ipv4_node_ports_of_sctp() {
+    check_rows(&[
         Row {
             name: "SCTP has an entry for each of the node's addresses",
             cluster: "10.96.0.9",
