@@ -9,6 +9,7 @@
 
 mod actions;
 mod input;
+mod localhost;
 pub mod logging;
 mod observe;
 #[cfg(test)]
@@ -100,17 +101,20 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
         () = &mut shutdown => return Ok(()),
         ready = get_ready(configuration.clone()) => ready?,
     };
-    let Host { families, random_fully, backends, linux } = host;
+    let Host { families, random_fully, twins, backends, linux } = host;
     let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
-    let settings = Settings { families, random_fully, ..configuration.settings.clone() };
+    let settings = Settings { families, random_fully, twins, ..configuration.settings.clone() };
 
     let (failures, failed) = mpsc::channel(QUEUE);
     let servers = Servers::new(serving(&configuration, &settings, verbosity)?, failures)?;
     let announcer = source.announcer(&settings.node_name);
-    let observers = Observers::new([
+    let mut observers = Observers::new(vec![
         Box::new(servers.observer()),
         Box::new(observe::Announcing::new(announcer.clone())),
     ]);
+    if settings.localhost_node_ports {
+        observers.add(localhost::start(&servers.metrics().own, announcer.clone())?);
+    }
     let health = servers.health();
     source.vouch(&health);
     let kernel = KernelHandle::start(linux).context("start the kernel worker")?;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use plan::model::Family;
-use plan::settings::SchedulerName;
+use plan::settings::{SchedulerName, TwinNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
@@ -27,6 +27,8 @@ pub(crate) struct Host {
     pub(crate) families: Vec<Family>,
     /// Whether masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
+    /// Where twins live, as far as the host can lead to them.
+    pub(crate) twins: TwinNetworks,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.
     pub(crate) backends: HashMap<Family, Backend>,
@@ -70,9 +72,28 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     Ok(Host {
         families: findings.families,
         random_fully: rules.values().all(Rules::random_fully),
+        twins: possible_twins(settings.twins, &rules),
         backends: rules.iter().map(|(family, rules)| (*family, rules.backend())).collect(),
         linux: Linux::open(rules)?,
     })
+}
+
+/// Without them the rest works; with rules that the host cannot do, nothing would.
+fn possible_twins(mut twins: TwinNetworks, rules: &HashMap<Family, Rules>) -> TwinNetworks {
+    for (family, rules) in rules {
+        let Some(network) = twins.of(*family) else { continue };
+        if let Err(error) = rules.try_twins(network) {
+            warn!(
+                "{error}. Without that target (module xt_NETMAP), clients in the cluster get this \
+                 node's endpoints only where a Service has externalTrafficPolicy Local ({family})"
+            );
+            match family {
+                Family::V4 => twins.v4 = None,
+                Family::V6 => twins.v6 = None,
+            }
+        }
+    }
+    twins
 }
 
 fn probe(

@@ -206,7 +206,14 @@ impl Linux {
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
         match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
-                if is_done_already(op, &error) { Ok(()) } else { Err(ipvs_refusal(&error)) }
+                if is_done_already(op, &error) {
+                    return Ok(());
+                }
+                let mut refusal = ipvs_refusal(&error);
+                if lacks_scheduler(op, &error) {
+                    refusal.class = RefusalClass::NoScheduler;
+                }
+                Err(refusal)
             }),
             Err(error) => all_failed(ops, &ipvs_refusal(&error)),
         }
@@ -430,6 +437,13 @@ fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// `ip_vs_add_service` and `ip_vs_edit_service` (net/netfilter/ipvs/ip_vs_ctl.c) say ENOENT for
+/// nothing but a scheduler that could not be loaded.
+fn lacks_scheduler(op: &Op, error: &ipvs::Error) -> bool {
+    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
+        && error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error())
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {

@@ -102,6 +102,8 @@ pub enum RefusalClass {
     NotPermitted,
     /// The kernel lacks the feature or the module.
     NotSupported,
+    /// The kernel lacks the scheduler that a virtual server is to have.
+    NoScheduler,
     /// Anything else.
     Other,
 }
@@ -153,6 +155,7 @@ impl fmt::Display for Refusal {
             RefusalClass::Exhausted => " (it is tried again)",
             RefusalClass::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
             RefusalClass::NotSupported => " (the kernel lacks the feature, or its module)",
+            RefusalClass::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             RefusalClass::Other => "",
         })
     }

@@ -38,7 +38,7 @@ use tracing::{debug, info, warn};
 
 use crate::kernel::address_monitor::Changes;
 use crate::kernel::worker::{KernelHandle, WorkerGone};
-use crate::kernel::{ReadError, Refusal};
+use crate::kernel::{ReadError, Refusal, RefusalClass};
 use drain::{Drain, Known};
 use flows::Flows;
 use ledger::Ledger;
@@ -367,6 +367,7 @@ impl Reconciler {
                 && noted.insert(op.subject())
             {
                 let text = format!("{op}: {refusal}");
+                self.note_missing_scheduler(&op, &refusal);
                 if self.ledger.record(op, refusal, now) {
                     warn!("{text}");
                 }
@@ -390,6 +391,17 @@ impl Reconciler {
             status.failures += failed as u64;
             note_owed(status, &self.ledger);
         });
+    }
+
+    /// A Service that chose a scheduler which this kernel does not have gets the default one. That
+    /// the default one is there was tried at the start.
+    fn note_missing_scheduler(&mut self, op: &Op, refusal: &Refusal) {
+        if let Op::CreateVirtualServer(_, server) | Op::ChangeVirtualServer(_, server) = op
+            && refusal.class == RefusalClass::NoScheduler
+            && server.scheduler != self.planner.settings().scheduler
+        {
+            self.take(Event::SchedulerMissing(server.scheduler.clone()));
+        }
     }
 
     fn settle(&mut self, subject: &Subject) {

@@ -40,6 +40,10 @@ const OPERATIONS: [&str; 13] = [
     "remove_entry",
 ];
 
+/// What came of a connection to a node port on localhost: it was passed on; the Service could not be
+/// reached; there were too many.
+const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
+
 /// The metrics whose names begin with `kube_ipvs_`.
 #[derive(Debug)]
 pub struct OwnMetrics {
@@ -62,6 +66,12 @@ pub struct OwnMetrics {
     pub health_checks: IntGauge,
     /// Addresses and ports where they should and cannot.
     pub health_check_listen_failures: IntGauge,
+    /// Connections to node ports on localhost that are open.
+    pub localhost_connections: IntGauge,
+    /// Those that there were, by what came of them: see [`LOCALHOST_RESULTS`].
+    pub localhost_connections_total: IntCounterVec,
+    /// Ports on localhost that should be listened on, and cannot be.
+    pub localhost_listen_failures: IntGauge,
 }
 
 /// How long each stage took.
@@ -127,6 +137,20 @@ impl OwnMetrics {
                 "Addresses and ports where such checks should be answered, and that cannot be \
                  listened on.",
             )?,
+            localhost_connections: make.gauge(
+                "localhost_connections",
+                "Connections to node ports on localhost that are open.",
+            )?,
+            localhost_connections_total: make.counters(
+                "localhost_connections_total",
+                "Connections to node ports on localhost, by what came of them: passed on, failed \
+                 because the Service could not be reached, or refused because there were too many.",
+                &["result"],
+            )?,
+            localhost_listen_failures: make.gauge(
+                "localhost_listen_failures",
+                "Node ports that cannot be listened on at an address of localhost.",
+            )?,
         };
         made.begin_at_zero();
         Ok(made)
@@ -184,6 +208,9 @@ impl OwnMetrics {
         }
         for class in CLASSES {
             self.owed.with_label_values(&[class_label(class)]);
+        }
+        for result in LOCALHOST_RESULTS {
+            self.localhost_connections_total.with_label_values(&[result]);
         }
     }
 }
@@ -260,6 +287,7 @@ fn class_label(class: RefusalClass) -> &'static str {
         RefusalClass::Exhausted => "exhausted",
         RefusalClass::NotPermitted => "not_permitted",
         RefusalClass::NotSupported => "not_supported",
+        RefusalClass::NoScheduler => "no_scheduler",
         RefusalClass::Other => "other",
     }
 }
