@@ -274,6 +274,14 @@ impl Writer<'_> {
         let reject = format!("REJECT --reject-with {unreachable}");
         let mut rules = vec![
             new(self.commented(SetKind::NoLocalEndpoints, "dst,dst"), "DROP"),
+            // Of ICMP errors the kernel sends one a second to each host (net.ipv4.icmp_ratelimit).
+            format!(
+                "-p tcp {}",
+                new(
+                    self.commented(SetKind::NoEndpoints, "dst,dst"),
+                    "REJECT --reject-with tcp-reset"
+                )
+            ),
             new(self.commented(SetKind::NoEndpoints, "dst,dst"), &reject),
             allowed(SetKind::LoadBalancer, "dst,dst"),
             allowed(SetKind::ClusterIp, "dst,dst"),
