@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 mod host;
 pub mod kernel;
+pub mod localhost;
 pub mod reconcile;
 pub mod serve;
 pub mod source;

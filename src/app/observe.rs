@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use plan::event::Event;
+use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
@@ -12,7 +13,7 @@ use crate::reconcile::observer::{Observer, Round};
 
 /// Tells each of them everything.
 #[derive(Debug)]
-pub(super) struct Observers([Box<dyn Observer>; 2]);
+pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
 /// Announces what is wrong with Services.
 #[derive(Debug)]
@@ -21,8 +22,12 @@ pub(super) struct Announcing(Announcer);
 // === impl Observers ===
 
 impl Observers {
-    pub(super) fn new(observers: [Box<dyn Observer>; 2]) -> Self {
+    pub(super) fn new(observers: Vec<Box<dyn Observer>>) -> Self {
         Self(observers)
+    }
+
+    pub(super) fn add(&mut self, observer: impl Observer + 'static) {
+        self.0.push(Box::new(observer));
     }
 
     fn each(&mut self, tell: impl FnMut(&mut Box<dyn Observer>)) {
@@ -57,6 +62,10 @@ impl Observer for Observers {
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         self.each(|observer| observer.written(ops, results, took));
+    }
+
+    fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
+        self.each(|observer| observer.flows_removed(family, count, took));
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {

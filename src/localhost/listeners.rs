@@ -1,0 +1,251 @@
+//! Which ports of localhost are listened on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use plan::localhost::LocalhostPort;
+use plan::model::ServiceName;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use super::passing::Passing;
+use super::{ListenFailure, Told};
+
+/// A port that cannot be listened on is tried again after this time, and then after twice the time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// But never after more than this.
+const LAST_RETRY: Duration = Duration::from_secs(60);
+/// A failure that lasts is reported again after this time, since events are forgotten.
+const REPORT_AGAIN: Duration = Duration::from_secs(600);
+/// When no connection can be accepted, nothing is gained by trying again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Connections that the kernel has set up and that are not accepted yet.
+const BACKLOG: u32 = 1_024;
+
+/// The listeners, and for which Services they are there.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    told: Told,
+    passing: Passing,
+    failures: mpsc::Sender<ListenFailure>,
+    services: HashMap<ServiceName, Vec<LocalhostPort>>,
+    ports: HashMap<SocketAddr, Port>,
+    /// The ports that cannot be listened on.
+    failing: HashMap<SocketAddr, Failing>,
+}
+
+/// A port of localhost.
+#[derive(Debug, Default)]
+struct Port {
+    /// The Services that want it, and where each is reached. They are the same place if it is a
+    /// node port of several, which IPVS knows whose it is; otherwise the first one has it.
+    claims: BTreeMap<ServiceName, SocketAddr>,
+    listener: Option<Listener>,
+}
+
+/// A task that listens; it ends when this is dropped. The connections do not.
+#[derive(Debug)]
+struct Listener {
+    to: watch::Sender<SocketAddr>,
+    task: JoinHandle<Infallible>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    reason: String,
+    reported: Instant,
+    delay: Duration,
+    next: Instant,
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    pub(super) fn new(told: Told, passing: Passing, failures: mpsc::Sender<ListenFailure>) -> Self {
+        let (services, ports, failing) = Default::default();
+        Self { told, passing, failures, services, ports, failing }
+    }
+
+    /// Opens and closes listeners until it is told of the end.
+    pub(super) async fn run(mut self) {
+        loop {
+            let next = self.failing.values().map(|failing| failing.next).min();
+            tokio::select! {
+                news = self.told.news() => {
+                    if news.has_ended {
+                        return;
+                    }
+                    self.follow(news.ports).await;
+                }
+                () = until(next) => self.try_again(),
+            }
+            let failing = i64::try_from(self.failing.len()).unwrap_or(i64::MAX);
+            self.passing.meters.listen_failures.set(failing);
+        }
+    }
+
+    async fn follow(&mut self, news: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
+        let mut affected = BTreeSet::new();
+        for (service, ports) in news {
+            for former in self.services.remove(&service).unwrap_or_default() {
+                let address = listening(&former);
+                if let Some(port) = self.ports.get_mut(&address) {
+                    port.claims.remove(&service);
+                }
+                affected.insert(address);
+            }
+            for port in &ports {
+                let address = listening(port);
+                self.ports.entry(address).or_default().claims.insert(service.clone(), port.to);
+                affected.insert(address);
+            }
+            if !ports.is_empty() {
+                self.services.insert(service, ports);
+            }
+        }
+        for address in affected {
+            self.settle(address).await;
+        }
+    }
+
+    /// Makes a port what its claims are now.
+    async fn settle(&mut self, address: SocketAddr) {
+        let Some(port) = self.ports.get_mut(&address) else { return };
+        let Some(to) = port.claims.values().next() else {
+            let listener = port.listener.take();
+            self.ports.remove(&address);
+            self.failing.remove(&address);
+            if let Some(listener) = listener {
+                listener.close().await;
+            }
+            return;
+        };
+        if let Some(listener) = &port.listener {
+            listener.to.send_replace(*to);
+        } else if !self.failing.contains_key(&address) {
+            self.open(address);
+        }
+    }
+
+    fn try_again(&mut self) {
+        let now = Instant::now();
+        let due = self.failing.iter().filter(|(_, failing)| failing.next <= now);
+        let due: Vec<SocketAddr> = due.map(|(address, _)| *address).collect();
+        for address in due {
+            self.open(address);
+        }
+    }
+
+    fn open(&mut self, address: SocketAddr) {
+        let Some(port) = self.ports.get_mut(&address) else { return };
+        let Some((service, to)) = port.claims.first_key_value() else { return };
+        match open(address) {
+            Ok(listener) => {
+                info!(%service, %address, %to, "passing connections to a node port on");
+                port.listener = Some(Listener::start(listener, *to, self.passing.clone()));
+                self.failing.remove(&address);
+            }
+            Err(error) => {
+                let service = service.clone();
+                self.failed(ListenFailure {
+                    service,
+                    address,
+                    kind: error.kind(),
+                    reason: error.to_string(),
+                });
+            }
+        }
+    }
+
+    /// Notes a failure, and reports it if it is news.
+    fn failed(&mut self, failure: ListenFailure) {
+        let now = Instant::now();
+        let known = self.failing.get(&failure.address);
+        let same = known.filter(|known| known.reason == failure.reason);
+        let last = same.map(|known| known.reported);
+        let last = last.filter(|reported| now.duration_since(*reported) < REPORT_AGAIN);
+        let delay = known.map_or(FIRST_RETRY, |known| LAST_RETRY.min(known.delay * 2));
+        let failing = Failing {
+            reason: failure.reason.clone(),
+            reported: last.unwrap_or(now),
+            delay,
+            next: now + delay,
+        };
+        self.failing.insert(failure.address, failing);
+        if last.is_none() {
+            warn!("{failure}");
+            // If nobody takes them out, the log has them, and the metric counts them.
+            drop(self.failures.try_send(failure));
+        }
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    fn start(listener: TcpListener, to: SocketAddr, passing: Passing) -> Self {
+        let (to, leading) = watch::channel(to);
+        Self { to, task: tokio::spawn(accept(listener, leading, passing)) }
+    }
+
+    /// Ends it, and waits until its port is free.
+    async fn close(mut self) {
+        self.task.abort();
+        drop((&mut self.task).await);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    to: watch::Receiver<SocketAddr>,
+    passing: Passing,
+) -> Infallible {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => passing.begin(client, *to.borrow()),
+            Err(error) => {
+                // The client has gone already, or the process has no file left.
+                warn!("cannot accept a connection to a node port on localhost: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Where a port is listened on.
+fn listening(port: &LocalhostPort) -> SocketAddr {
+    let address = match port.to {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    SocketAddr::new(address, port.port.get())
+}
+
+fn open(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Connections that were accepted here before do not keep the port.
+    socket.set_reuseaddr(true)?;
+    // A neighbour's packet to 127.0.0.1 is let in where route_localnet is set.
+    socket.bind_device(Some(b"lo"))?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,187 @@
+//! Node ports on localhost: listens there, and passes connections on to the Services.
+//!
+//! ```text
+//!   event loop ──Observing──▶ listeners     127.0.0.1:30080, [::1]:30080
+//!                                 │ a connection
+//!                                 ▼
+//!                             passing ────▶ 192.0.2.10:30080, which IPVS balances
+//! ```
+//!
+//! IPVS cannot serve these ports itself (`plan/src/localhost.rs` says why). What the kernel
+//! balances is an ordinary connection of this node, to a node port at one of its own addresses: so
+//! endpoints, traffic policies and source ranges are as for any client on this node, and the
+//! endpoints see the node as the client.
+//!
+//! Who is not on this node does not get here: it listens on loopback addresses only, and takes only
+//! what arrives by the loopback interface, whatever routing lets in besides.
+//!
+//! All of it is in a thread of its own, so that bytes that are passed on do not hold up the event
+//! loop. The loop never waits for it: it leaves the last word on each Service.
+
+mod listeners;
+mod passing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use plan::localhost::LocalhostPort;
+use plan::model::ServiceName;
+use plan::planner::{Plan, Planner};
+use prometheus::{IntCounter, IntGauge};
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::{Notify, mpsc};
+
+use crate::reconcile::observer::{Observer, Round, RoundKind};
+use listeners::Listeners;
+use passing::Passing;
+
+/// How many connections there are at once, in all. Each takes two files, and up to 16 KiB here.
+const CONNECTIONS: usize = 4_096;
+
+/// What is counted.
+#[derive(Debug, Clone)]
+pub struct Meters {
+    /// Connections that are open.
+    pub open: IntGauge,
+    /// Connections that were passed on.
+    pub passed: IntCounter,
+    /// Connections that were not, because the Service could not be reached.
+    pub failed: IntCounter,
+    /// Connections that were not, because there were too many.
+    pub refused: IntCounter,
+    /// Ports on localhost that should be listened on, and cannot be.
+    pub listen_failures: IntGauge,
+}
+
+/// A port on localhost cannot be listened on. It is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenFailure {
+    /// The Service.
+    pub service: ServiceName,
+    /// Where it was to listen.
+    pub address: SocketAddr,
+    /// The kind of what the kernel said.
+    pub kind: io::ErrorKind,
+    /// What the kernel said.
+    pub reason: String,
+}
+
+/// The event loop's observer. When it is dropped, everything is closed.
+#[derive(Debug, Default)]
+pub struct Observing {
+    told: Told,
+    /// What was planned and is not written yet.
+    planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
+}
+
+/// What passes from one thread to the other.
+#[derive(Debug, Clone, Default)]
+struct Told(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    news: Mutex<News>,
+    wake: Notify,
+}
+
+/// What the listeners do not know yet; the last word on each Service only.
+#[derive(Debug, Default)]
+struct News {
+    ports: BTreeMap<ServiceName, Vec<LocalhostPort>>,
+    has_ended: bool,
+}
+
+/// Starts the thread. Failures to listen are sent to `failures` when they begin, and every ten
+/// minutes for as long as they last.
+///
+/// # Errors
+/// When the kernel gives no thread.
+pub fn start(meters: Meters, failures: mpsc::Sender<ListenFailure>) -> io::Result<Observing> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let observing = Observing::default();
+    let passing = Passing::new(affordable(CONNECTIONS), meters);
+    let listeners = Listeners::new(observing.told.clone(), passing, failures);
+    let run = move || runtime.block_on(listeners.run());
+    thread::Builder::new().name("localhost".to_owned()).spawn(run)?;
+    Ok(observing)
+}
+
+/// Half of the files that the process may open, at most: the other half is for everything else.
+fn affordable(connections: usize) -> usize {
+    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    connections.min(usize::try_from(files / 4).unwrap_or(usize::MAX))
+}
+
+// === impl Observing ===
+
+impl Observer for Observing {
+    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+        self.planned.extend(plan.localhost.iter().cloned());
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        // After a second look, what was planned meanwhile may still wait.
+        if round.kind != RoundKind::SecondLook && !self.planned.is_empty() {
+            self.told.ports(mem::take(&mut self.planned));
+        }
+    }
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        self.told.end();
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    /// The ports of these Services are different now; an empty list means that it has none.
+    fn ports(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
+        self.change(|news| news.ports.extend(ports));
+    }
+
+    fn end(&self) {
+        self.change(|news| news.has_ended = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut News)) {
+        change(&mut self.0.news.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.wake.notify_one();
+    }
+
+    /// Waits for something new.
+    async fn news(&self) -> News {
+        self.0.wake.notified().await;
+        mem::take(&mut *self.0.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+// === impl ListenFailure ===
+
+impl fmt::Display for ListenFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, address, kind, reason } = self;
+        write!(f, "Service {service}: cannot listen on {address} for its node port: {reason}; ")?;
+        f.write_str(match kind {
+            io::ErrorKind::AddrInUse => {
+                "whoever has the port keeps it, and the Service is not reached there (`ss -ltnp` \
+                 shows who has it)"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "ports this low take the capability CAP_NET_BIND_SERVICE, or a lower \
+                 net.ipv4.ip_unprivileged_port_start: the Service is not reached there"
+            }
+            _ => "the Service is not reached there",
+        })?;
+        f.write_str("; it is tried again")
+    }
+}

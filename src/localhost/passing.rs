@@ -1,0 +1,154 @@
+//! Connections that are passed on, within limits.
+//!
+//! What one side does, the other side sees: an end of what it sends while it goes on listening, and
+//! a reset. Everything that is not a good end is a reset, or it would be taken for one: a Service
+//! that cannot be reached, since the client was connected before that was known, and this program's
+//! own end, whatever it dies of.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus::IntGauge;
+use rustix::net::sockopt;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::Meters;
+
+/// How long it may take to reach a Service.
+const CONNECT: Duration = Duration::from_secs(10);
+/// A side that has been silent for so long is asked whether it is still there. That is well before
+/// IPVS forgets a silent connection (15 minutes).
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// It is asked again after this time.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// It is gone when it has not answered so many times.
+const KEEPALIVE_PROBES: u32 = 4;
+/// Too many connections are complained about no more often than this.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(60);
+
+/// Passes connections on.
+#[derive(Debug, Clone)]
+pub(super) struct Passing {
+    pub(super) meters: Meters,
+    most: usize,
+    places: Arc<Semaphore>,
+    complained: Arc<Mutex<Option<Instant>>>,
+}
+
+/// A connection's place among those that there may be.
+struct Place {
+    open: IntGauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+// === impl Passing ===
+
+impl Passing {
+    /// At most so many at a time.
+    pub(super) fn new(most: usize, meters: Meters) -> Self {
+        let places = Arc::new(Semaphore::new(most));
+        Self { meters, most, places, complained: Arc::default() }
+    }
+
+    /// Passes a client's connection on, in a task of its own that lives as long as the connection.
+    pub(super) fn begin(&self, client: TcpStream, to: SocketAddr) {
+        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.meters.refused.inc();
+            self.complain();
+            end_with_reset(&client);
+            return;
+        };
+        let place = Place::new(self.meters.open.clone(), permit);
+        let meters = self.meters.clone();
+        tokio::spawn(async move {
+            pass(client, to, &meters).await;
+            drop(place);
+        });
+    }
+
+    fn complain(&self) {
+        let now = Instant::now();
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        if complained.is_none_or(|last| now.duration_since(last) >= COMPLAIN_AGAIN) {
+            *complained = Some(now);
+            warn!(
+                "a connection to a node port on localhost was refused: there are {} already, which \
+                 is the most; `ss -tnp` shows whose they are",
+                self.most
+            );
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn new(open: IntGauge, permit: OwnedSemaphorePermit) -> Self {
+        open.inc();
+        Self { open, _permit: permit }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.dec();
+    }
+}
+
+async fn pass(mut client: TcpStream, to: SocketAddr, meters: &Meters) {
+    end_with_reset(&client);
+    let connected = timeout(CONNECT, TcpStream::connect(to)).await;
+    let mut service = match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(service) => service,
+        Err(error) => {
+            debug!("a connection to localhost could not be passed on to {to}: {error}");
+            meters.failed.inc();
+            return;
+        }
+    };
+    meters.passed.inc();
+    end_with_reset(&service);
+    let tuned = tune(&client).and_then(|()| tune(&service));
+    if let Err(error) = tuned {
+        debug!(
+            "a connection passed on to {to} is not as quick or watched as it should be: {error}"
+        );
+    }
+    match copy_bidirectional(&mut client, &mut service).await {
+        Ok(_) => {
+            end_well(&client);
+            end_well(&service);
+        }
+        Err(error) => debug!("a connection passed on to {to} was cut: {error}"),
+    }
+}
+
+/// Nothing waits here for more to come, and a side that is gone is noticed.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+/// The connection ends with a reset when it is dropped, or the process is.
+fn end_with_reset(stream: &TcpStream) {
+    if let Err(error) = stream.set_zero_linger() {
+        debug!("a connection would end as if all were well: {error}");
+    }
+}
+
+/// When the connection is dropped, what was sent on it arrives.
+fn end_well(stream: &TcpStream) {
+    if let Err(error) = sockopt::set_socket_linger(stream, None) {
+        debug!("a connection ends with a reset although all is well: {error}");
+    }
+}
