@@ -103,7 +103,13 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
     };
     let Host { families, random_fully, twins, backends, linux } = host;
     let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
-    let settings = Settings { families, random_fully, twins, ..configuration.settings.clone() };
+    let settings = Settings {
+        families,
+        random_fully,
+        twins,
+        localhost_node_ports: configuration.localhost_node_ports,
+        ..configuration.settings.clone()
+    };
 
     let (failures, failed) = mpsc::channel(QUEUE);
     let servers = Servers::new(serving(&configuration, &settings, verbosity)?, failures)?;
