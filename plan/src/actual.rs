@@ -32,6 +32,8 @@ pub struct ActualVirtualServer {
     pub server: Option<VirtualServer>,
     /// Its real servers.
     pub real_servers: HashMap<SocketAddr, ActualRealServer>,
+    /// Whether those that take connections stand in the order of [`order`](crate::order).
+    pub in_order: bool,
 }
 
 /// A real server as the kernel has it.

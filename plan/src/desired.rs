@@ -30,6 +30,7 @@ pub struct Desired {
     addresses: Counted<IpAddr>,
     entries: Entries,
     n_open: usize,
+    seed: u64,
 }
 
 /// What replacing fragments changes.
@@ -53,6 +54,16 @@ type Rank = (i64, ServiceName);
 // === impl Desired ===
 
 impl Desired {
+    /// Nothing, on a node with this number: see [`order::seed`](crate::order::seed).
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Puts fragments in the place of those that these Services had; none: the Service is gone.
     ///
     /// All of them are one change: what one gives up and another takes on stays as it is.

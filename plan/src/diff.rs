@@ -10,6 +10,7 @@ use crate::desired::Desired;
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::op::Op;
+use crate::order;
 use crate::sets::SetId;
 use crate::settings::Settings;
 use ownership::Ownership;
@@ -24,6 +25,17 @@ pub enum Wish<'a> {
     Closed,
     /// A virtual server, with its real servers in the order of address and port.
     Open(&'a VirtualServer, &'a [RealServer]),
+}
+
+/// The order of a virtual server's real servers: see [`order`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// It does not matter.
+    Any,
+    /// It matters, and is right but for what is added.
+    Kept,
+    /// It matters, and did not until now.
+    Lost,
 }
 
 /// What turns the actual state into the desired one, by phases.
@@ -61,25 +73,36 @@ pub fn repair(
     actual: Option<&ActualVirtualServer>,
 ) -> Vec<Op> {
     let mut ops = Vec::new();
-    mend(*frontend, desired.wish(frontend), actual, &mut ops);
+    mend(*frontend, desired.wish(frontend), actual, desired.seed(), &mut ops);
     ops.sort_by_key(Op::phase);
     ops
 }
 
-/// What turns one wish into another.
-pub(crate) fn between(frontend: Frontend, before: Wish<'_>, after: Wish<'_>, ops: &mut Vec<Op>) {
+/// What turns one wish into another. `seed` differs between nodes.
+pub(crate) fn between(
+    frontend: Frontend,
+    before: Wish<'_>,
+    after: Wish<'_>,
+    seed: u64,
+    ops: &mut Vec<Op>,
+) {
     match (before, after) {
         (Wish::Unclaimed | Wish::Closed, Wish::Open(server, real_servers)) => {
-            create(frontend, server, real_servers, ops);
+            create(frontend, server, real_servers, seed, ops);
         }
         (Wish::Open(was, former), Wish::Open(server, wished)) => {
             if was != server {
                 ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
             }
-            between_real_servers(frontend, former, wished, ops);
+            let order = match (order::matters(was), order::matters(server)) {
+                (_, false) => Order::Any,
+                (true, true) => Order::Kept,
+                (false, true) => Order::Lost,
+            };
+            between_real_servers(frontend, former, wished, order, ops);
         }
         (Wish::Open(_, former), Wish::Closed) => {
-            between_real_servers(frontend, former, &[], ops);
+            between_real_servers(frontend, former, &[], Order::Any, ops);
             ops.push(Op::RetireVirtualServer(frontend));
         }
         // Closed, it may still be there, draining.
@@ -95,21 +118,27 @@ fn between_real_servers(
     frontend: Frontend,
     before: &[RealServer],
     after: &[RealServer],
+    order: Order,
     ops: &mut Vec<Op>,
 ) {
+    let mut behind_new = order == Order::Lost;
     let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
     loop {
-        let order = match (before.peek(), after.peek()) {
+        let first = match (before.peek(), after.peek()) {
             (None, None) => return,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(was), Some(is)) => (was.address, was.port).cmp(&(is.address, is.port)),
         };
-        let was = if order.is_le() { before.next() } else { None };
-        let is = if order.is_ge() { after.next() } else { None };
+        let was = if first.is_le() { before.next() } else { None };
+        let is = if first.is_ge() { after.next() } else { None };
         match (was, is) {
             (Some(was), None) => ops.push(Op::RemoveRealServer(frontend, was.socket())),
-            (None, Some(is)) => ops.push(Op::AddRealServer(frontend, *is)),
+            (None, Some(is)) => {
+                behind_new |= order != Order::Any;
+                ops.push(Op::AddRealServer(frontend, *is));
+            }
+            (Some(_), Some(is)) if behind_new => ops.push(Op::MoveRealServer(frontend, *is)),
             (Some(was), Some(is)) if was != is => ops.push(Op::ChangeRealServer(frontend, *is)),
             _ => {}
         }
@@ -120,16 +149,19 @@ fn create(
     frontend: Frontend,
     server: &VirtualServer,
     real_servers: &[RealServer],
+    seed: u64,
     ops: &mut Vec<Op>,
 ) {
     ops.push(Op::CreateVirtualServer(frontend, server.clone()));
-    ops.extend(real_servers.iter().map(|real| Op::AddRealServer(frontend, *real)));
+    let added = order::of_new(&frontend, server, real_servers, seed);
+    ops.extend(added.map(|real| Op::AddRealServer(frontend, *real)));
 }
 
 fn mend(
     frontend: Frontend,
     wish: Wish<'_>,
     found: Option<&ActualVirtualServer>,
+    seed: u64,
     ops: &mut Vec<Op>,
 ) {
     let (server, real_servers, found) = match (wish, found) {
@@ -139,20 +171,25 @@ fn mend(
             remove_extra(frontend, &[], found, ops);
             return ops.push(Op::RetireVirtualServer(frontend));
         }
-        (Wish::Open(server, real), None) => return create(frontend, server, real, ops),
+        (Wish::Open(server, real), None) => return create(frontend, server, real, seed, ops),
         (Wish::Open(server, real_servers), Some(found)) => (server, real_servers, found),
     };
     if found.server.as_ref() != Some(server) {
         ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
     }
     let mut n_kept = 0;
+    let matters = order::matters(server);
+    let mut behind_new = matters && !found.in_order;
     for real in real_servers {
         let Some(there) = found.real_servers.get(&real.socket()) else {
+            behind_new |= matters;
             ops.push(Op::AddRealServer(frontend, *real));
             continue;
         };
         n_kept += 1;
-        if there.weight != real.weight || !there.plain {
+        if behind_new {
+            ops.push(Op::MoveRealServer(frontend, *real));
+        } else if there.weight != real.weight || !there.plain {
             ops.push(Op::ChangeRealServer(frontend, *real));
         }
     }
@@ -221,7 +258,7 @@ fn diff_virtual_servers(
     frontends.sort_unstable();
     for frontend in frontends {
         let found = actual.virtual_servers.get(&frontend);
-        mend(frontend, desired.wish(&frontend), found, ops);
+        mend(frontend, desired.wish(&frontend), found, desired.seed(), ops);
     }
 }
 

@@ -39,6 +39,7 @@ pub mod localhost;
 pub mod memory;
 pub mod model;
 pub mod op;
+pub mod order;
 pub mod planner;
 pub mod problem;
 pub mod sets;

@@ -106,7 +106,9 @@ impl MemoryKernel {
                 .map(drop)
                 .ok_or(Refusal::NoVirtualServer),
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
-            Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
+            Op::ChangeRealServer(frontend, real) | Op::MoveRealServer(frontend, real) => {
+                self.change_real_server(frontend, *real)
+            }
             Op::DrainRealServer(frontend, socket, deadline) => {
                 self.drain_real_server(frontend, socket, *deadline)
             }
@@ -136,7 +138,7 @@ impl MemoryKernel {
         let there = self.state.virtual_servers.contains_key(&frontend);
         refuse_if(there, Refusal::VirtualServerExists)?;
         let server = Some(server.clone());
-        let made = ActualVirtualServer { server, real_servers: HashMap::new() };
+        let made = ActualVirtualServer { server, real_servers: HashMap::new(), in_order: true };
         self.state.virtual_servers.insert(frontend, made);
         Ok(())
     }

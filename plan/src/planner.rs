@@ -17,6 +17,7 @@ use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
+use crate::order;
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -68,10 +69,11 @@ impl Planner {
     /// A planner that knows of nothing yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
+        let desired = Desired::new(order::seed(&settings.node_name));
         Self {
             settings,
             store: Store::default(),
-            desired: Desired::default(),
+            desired,
             problems: HashMap::new(),
             reported: HashMap::new(),
             health_checks: HashMap::new(),

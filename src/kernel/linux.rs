@@ -14,7 +14,7 @@ use plan::sets::SetId;
 use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links};
 use super::rules::{Cause, Rules};
-use super::{Kernel, ReadError, Refusal, RefusalClass, translate};
+use super::{Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -204,6 +204,8 @@ impl Linux {
     fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut batch = self.ipvs.batch();
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
+        let moves = ops.iter().any(|op| matches!(op, Op::MoveRealServer(..)));
+        let _kept = moves.then(sysctl::Orphans::keep);
         match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
@@ -335,6 +337,7 @@ const fn part(op: &Op) -> Part {
         | Op::RetireVirtualServer(_)
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
+        | Op::MoveRealServer(..)
         | Op::DrainRealServer(..)
         | Op::RemoveRealServer(..) => Part::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
@@ -366,13 +369,19 @@ fn in_place<E>(
     let each = ops.iter().enumerate();
     each.map(|(index, op)| match unasked.remove(&index) {
         Some(refusal) => Err(refusal),
-        None => match results.next() {
-            Some(Err(error)) => judge(op, error),
-            Some(Ok(())) => Ok(()),
-            None => Err(Refusal::new(RefusalClass::AnswerLost, "no result")),
-        },
+        None => results
+            .by_ref()
+            .take(messages(op))
+            .fold(Err(Refusal::new(RefusalClass::AnswerLost, "no result")), |_, result| {
+                result.or_else(|error| judge(op, error))
+            }),
     })
     .collect()
+}
+
+/// How many messages an operation is. The last one's result is its result.
+const fn messages(op: &Op) -> usize {
+    if let Op::MoveRealServer(..) = op { 2 } else { 1 }
 }
 
 fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
@@ -407,6 +416,11 @@ fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> 
                 &translate::virtual_server_id(frontend),
                 &translate::real_server(server),
             );
+        }
+        Op::MoveRealServer(frontend, server) => {
+            let id = translate::virtual_server_id(frontend);
+            batch.delete_destination(&id, server.socket());
+            batch.new_destination(&id, &translate::real_server(server));
         }
         Op::ChangeRealServer(frontend, server) => {
             batch.set_destination(

@@ -220,6 +220,10 @@ impl Drain {
                 self.forget(&frontend, &server.socket());
                 Some(Op::ChangeRealServer(frontend, server))
             }
+            Op::MoveRealServer(frontend, server) => {
+                self.forget(&frontend, &server.socket());
+                Some(Op::MoveRealServer(frontend, server))
+            }
             Op::RemoveVirtualServer(frontend) => {
                 self.take(&frontend);
                 Some(op)

@@ -107,7 +107,7 @@ impl Changes {
             let after = desired.wish(&frontend);
             closed += usize::from(matches!(before, Wish::Open(..)));
             opened += usize::from(matches!(after, Wish::Open(..)));
-            diff::between(frontend, before, after, &mut ops);
+            diff::between(frontend, before, after, desired.seed(), &mut ops);
             contenders.extend(desired.contenders(&frontend).cloned());
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {

@@ -9,7 +9,7 @@ use crate::model::{
     Conditions, EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName,
     TrafficPolicy,
 };
-use crate::settings::{LocalDetection, NodePortAddresses};
+use crate::settings::{LocalDetection, NodePortAddresses, SchedulerName};
 
 fn mk_named(name: &str, created: i64) -> Service {
     Service { name: ObjectName::new("ns", name), created, ..mk_service() }
@@ -89,6 +89,45 @@ fn one_changed_endpoint_is_one_message_a_frontend() {
         [
             "add real server 10.244.1.5:8080 weight 1 to TCP 10.96.0.9:80",
             "remove real server 10.244.1.3:8080 from TCP 10.96.0.9:80",
+        ]
+    );
+}
+
+#[test]
+fn where_the_scheduler_hashes_the_order_is_the_same_whatever_came_when() {
+    let mut settings = Settings::new("n1");
+    settings.scheduler = SchedulerName::new("mh").unwrap();
+    let slices = |addresses: &[&str]| slice(mk_slice_of("s", "web", addresses));
+    let mut planner = Planner::new(settings);
+    plan(&mut planner, [service(mk_service()), slices(&["10.244.1.2", "10.244.1.4"])]);
+    assert_eq!(
+        ops(&mut planner, [slices(&["10.244.1.2", "10.244.1.3", "10.244.1.4"])]),
+        [
+            "add real server 10.244.1.3:8080 weight 1 to TCP 10.96.0.9:80",
+            "move real server 10.244.1.4:8080 weight 1 of TCP 10.96.0.9:80 to the front",
+        ]
+    );
+    // What goes leaves the others in order.
+    assert_eq!(
+        ops(&mut planner, [slices(&["10.244.1.3", "10.244.1.4"])]),
+        ["remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80"]
+    );
+    // The kernel has them in another order, for whatever reason.
+    let frontend =
+        Frontend { address: addresses(&["10.96.0.9"])[0], protocol: Protocol::Tcp, port: 80 };
+    let mut kernel = MemoryKernel::default();
+    for op in planner.diff(kernel.actual()) {
+        kernel.apply(&op).unwrap();
+    }
+    let found = kernel.actual_mut().virtual_servers.get_mut(&frontend).unwrap();
+    found.in_order = false;
+    let repair: Vec<String> =
+        planner.repair(&frontend, Some(found)).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        repair,
+        [
+            "move real server 10.244.1.3:8080 weight 1 of TCP 10.96.0.9:80 to the front",
+            "move real server 10.244.1.4:8080 weight 1 of TCP 10.96.0.9:80 to the front",
         ]
     );
 }

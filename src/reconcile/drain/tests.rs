@@ -38,7 +38,11 @@ fn mk_found(
     let real_servers = real_servers.into_iter().map(|(pod, weight, deadline, connections)| {
         (socket(pod), ActualRealServer { weight, plain: true, deadline, connections })
     });
-    ActualVirtualServer { server: Some(server()), real_servers: real_servers.collect() }
+    ActualVirtualServer {
+        server: Some(server()),
+        real_servers: real_servers.collect(),
+        in_order: true,
+    }
 }
 
 /// Pod 1, with weight 0 and so many connections.

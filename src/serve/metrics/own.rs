@@ -68,7 +68,7 @@ pub struct OwnMetrics {
     pub health_check_listen_failures: IntGauge,
     /// Connections to node ports on localhost that are open.
     pub localhost_connections: IntGauge,
-    /// Those that there were, by what came of them: see [`LOCALHOST_RESULTS`].
+    /// Those that there were, by what came of them: `passed`, `failed` or `refused`.
     pub localhost_connections_total: IntCounterVec,
     /// Ports on localhost that should be listened on, and cannot be.
     pub localhost_listen_failures: IntGauge,
@@ -302,6 +302,7 @@ fn operation(op: &Op) -> &'static str {
         Op::ChangeVirtualServer(..) => "change_virtual_server",
         Op::AddRealServer(..) => "add_real_server",
         Op::ChangeRealServer(..) => "change_real_server",
+        Op::MoveRealServer(..) => "move_real_server",
         Op::DrainRealServer(..) => "drain_real_server",
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
