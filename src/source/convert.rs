@@ -14,6 +14,7 @@ mod tests;
 pub use interner::Interner;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use plan::event::Event;
 use plan::model::{Node, ObjectName, Protocol};
 use plan::settings::SchedulerName;
 
-use super::object::{self, Metadata};
+use super::object::{self, Metadata, NodeStatus};
 use super::{Complaint, Subject};
 
 /// The namespace of an object that does not say one, as `kubectl apply` has it.
@@ -115,13 +116,9 @@ impl Converter {
         };
         let mut report = Report::new("Node", name);
         let mut addresses = Vec::new();
-        for wanted in ["InternalIP", "ExternalIP"] {
-            for (index, address) in object.status.addresses.iter().enumerate() {
-                if address.kind == wanted {
-                    let path = format_args!("status.addresses[{index}].address");
-                    addresses.extend(report.keep(path, address::parse(&address.address)));
-                }
-            }
+        for (index, text) in object.status.reachable() {
+            let path = format_args!("status.addresses[{index}].address");
+            addresses.extend(report.keep(path, address::parse(text)));
         }
         let mut pod_cidrs = Vec::new();
         for (index, cidr) in object.spec.pod_cidrs.iter().enumerate() {
@@ -131,6 +128,21 @@ impl Converter {
         let zone = object.metadata.labels.zone.as_deref().map(|zone| self.interner.intern(zone));
         let event = Event::NodeApplied(Box::new(Node { zone, addresses, pod_cidrs }));
         Ok(Converted { event, complaints: report.finish() })
+    }
+
+    /// The name and the addresses of another Node, in order. What is wrong with one is for the node
+    /// itself to complain about.
+    pub fn other_node(
+        &mut self,
+        metadata: &Metadata,
+        status: &NodeStatus,
+    ) -> Option<(Arc<str>, Vec<IpAddr>)> {
+        let name = metadata.name.as_deref().filter(|name| !name.is_empty())?;
+        let mut addresses: Vec<IpAddr> =
+            status.reachable().filter_map(|(_, text)| address::parse(text).ok()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Some((self.interner.intern(name), addresses))
     }
 
     /// The name of a Service or an EndpointSlice.

@@ -288,6 +288,18 @@ pub struct Node {
     pub status: NodeStatus,
 }
 
+/// core/v1 Node, of which only the addresses are of interest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OtherNode {
+    /// `metadata`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `status`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: NodeStatus,
+}
+
 /// `spec` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -330,6 +342,21 @@ pub struct NodeAddress {
 
 /// The taint that the cluster autoscaler puts on a node that it is about to remove.
 const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+// === impl NodeStatus ===
+
+impl NodeStatus {
+    /// The addresses that packets reach the node by, as they are written: every InternalIP, then
+    /// every ExternalIP. With each, its place in the list.
+    pub fn reachable(&self) -> impl Iterator<Item = (usize, &str)> {
+        ["InternalIP", "ExternalIP"].into_iter().flat_map(|wanted| {
+            let addresses = self.addresses.iter().enumerate();
+            addresses
+                .filter(move |(_, address)| address.kind == wanted)
+                .map(|(index, address)| (index, address.address.as_str()))
+        })
+    }
+}
 
 // === impl EndpointSlice ===
 

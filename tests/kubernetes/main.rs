@@ -2,6 +2,7 @@
 //!
 //! - `lists`: how everything that exists is fetched;
 //! - `watches`: how changes are followed, and what happens when that breaks;
+//! - `nodes`: the other Nodes, if they matter;
 //! - `objects`: what single objects lead to, bad ones among them;
 //! - `outages`: a server that is away, and credentials that change.
 
@@ -13,6 +14,7 @@
 )]
 
 mod lists;
+mod nodes;
 mod objects;
 mod outages;
 mod watches;

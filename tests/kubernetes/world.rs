@@ -1,6 +1,7 @@
 //! A server, the source that follows it, and what the source has said.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub(crate) const TOKEN: &str = "good";
 pub(crate) struct Said {
     /// What is in force, as "Service default/a", and how often it was applied.
     pub(crate) applied: BTreeMap<String, usize>,
+    /// The other nodes that are there, with their addresses.
+    pub(crate) others: BTreeMap<String, Vec<IpAddr>>,
+    /// The names of Services and other nodes that were applied, in order.
+    pub(crate) order: Vec<String>,
     /// What was removed, in order.
     pub(crate) removed: Vec<String>,
     pub(crate) complaints: Vec<String>,
@@ -144,6 +149,7 @@ impl Said {
     fn hear(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Change(Event::ServiceApplied(service)) => {
+                self.order.push(service.name.to_string());
                 self.ports = service.ports.iter().map(|port| port.port.get()).collect();
                 *self.applied.entry(format!("Service {}", service.name)).or_default() += 1;
             }
@@ -159,11 +165,14 @@ impl Said {
             SourceEvent::Change(Event::SliceRemoved(name)) => {
                 self.remove(format!("EndpointSlice {name}"));
             }
-            SourceEvent::Change(Event::OtherNodeApplied(name, _)) => {
+            SourceEvent::Change(Event::OtherNodeApplied(name, addresses)) => {
                 *self.applied.entry(format!("other node {name}")).or_default() += 1;
+                self.order.push(name.to_string());
+                self.others.insert(name.to_string(), addresses);
             }
             SourceEvent::Change(Event::OtherNodeRemoved(name)) => {
                 self.remove(format!("other node {name}"));
+                self.others.remove(&*name);
             }
             SourceEvent::Change(Event::LocalAddresses(_) | Event::SchedulerMissing(_)) => {
                 panic!("not a source's to say")

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::kind::Kind;
-use crate::source::object::{EndpointSlice, Metadata, Node, Service};
+use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service};
 
 /// The annotation of the bookmark that ends a list which was sent as a stream.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
@@ -22,6 +22,7 @@ pub(super) enum Item {
     Service(Box<Service>),
     EndpointSlice(Box<EndpointSlice>),
     Node(Box<Node>),
+    OtherNode(Box<OtherNode>),
     Undecodable(Box<Undecodable>),
 }
 
@@ -131,6 +132,7 @@ impl Item {
             Kind::Service => decode(text).map(Self::Service),
             Kind::EndpointSlice => decode(text).map(Self::EndpointSlice),
             Kind::Node => decode(text).map(Self::Node),
+            Kind::OtherNode => decode(text).map(Self::OtherNode),
         };
         decoded.unwrap_or_else(|problem| {
             let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
@@ -150,6 +152,7 @@ impl Item {
             Self::Service(service) => &service.metadata,
             Self::EndpointSlice(slice) => &slice.metadata,
             Self::Node(node) => &node.metadata,
+            Self::OtherNode(node) => &node.metadata,
             Self::Undecodable(undecodable) => &undecodable.metadata,
         };
         metadata.resource_version.as_deref().filter(|version| !version.is_empty())

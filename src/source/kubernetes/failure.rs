@@ -49,6 +49,11 @@ impl Failure {
             Self::NoStreams(cause) => format!("no list as a stream: {cause}"),
         }
     }
+
+    /// Whether the API server knows us, or does not, and says no because of it.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(Status { code: 401 | 403, .. }))
+    }
 }
 
 impl From<Fault> for Failure {

@@ -66,13 +66,21 @@ const STREAM_ATTEMPTS: u32 = 3;
 /// objects are listed again.
 const WATCH_ATTEMPTS: u32 = 3;
 
+/// How long it takes at most until what is forbidden, and can be done without, is tried again.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
+
 /// What a follower says.
 #[derive(Debug)]
 pub(super) enum Report {
     /// Something was seen.
     Step(Step),
     /// An attempt failed, and there will be another one.
-    Failed(String),
+    Failed {
+        /// Why, in words.
+        cause: String,
+        /// Whether the answer was that we may not.
+        refused: bool,
+    },
     /// The watch has sent something after its list, or has lasted.
     Works,
 }
@@ -158,7 +166,11 @@ impl Follower {
             if self.failed(&failure).await.is_err() {
                 return;
             }
-            let pause = self.pause.next();
+            let pause = match self.pause.next() {
+                // Everything else goes on without.
+                _ if self.kind == Kind::OtherNode && failure.is_forbidden() => forbidden_pause(),
+                pause => pause,
+            };
             debug!(kind, ?pause, "{}", failure.cause());
             sleep(pause).await;
         }
@@ -185,7 +197,10 @@ impl Follower {
         match failure {
             Failure::Expired => Ok(()),
             Failure::Unreachable(_) if was_fine => Ok(()),
-            failure => self.report(Report::Failed(failure.cause())).await,
+            failure => {
+                let (cause, refused) = (failure.cause(), failure.is_forbidden());
+                self.report(Report::Failed { cause, refused }).await
+            }
         }
     }
 
@@ -378,6 +393,10 @@ fn refused_stream(status: Status) -> Failure {
 fn version_of(version: Option<&str>) -> Result<String, Failure> {
     let missing = || Failure::Garbage("an event without metadata.resourceVersion".to_owned());
     version.map(str::to_owned).ok_or_else(missing)
+}
+
+fn forbidden_pause() -> Duration {
+    FORBIDDEN_PAUSE / 2 + (FORBIDDEN_PAUSE / 2).mul_f64(random())
 }
 
 fn seconds_up_to(most: u32) -> u32 {

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::complaints::Complaints;
 use super::decode::{Item, Undecodable};
 use super::kind::Kind;
+use super::others::OtherNodes;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
 use crate::source::{Complaint, Options, SourceEvent, Subject};
@@ -47,6 +48,7 @@ pub(super) struct Inventory {
     slices: Delivered,
     triggers: Triggers,
     complaints: Complaints,
+    others: OtherNodes,
     /// Whether this node's Node was ever there.
     node_seen: bool,
     /// The kinds of which there has not been a complete list yet.
@@ -87,6 +89,7 @@ impl Inventory {
             slices: Delivered::default(),
             triggers: Triggers { started, newest: started, newest_before_list: started },
             complaints: Complaints::default(),
+            others: OtherNodes::default(),
             node_seen: false,
             unlisted: Kind::ALL.to_vec(),
         }
@@ -121,6 +124,7 @@ impl Inventory {
                 self.slices.begin_list();
             }
             Kind::Node => {}
+            Kind::OtherNode => self.others.begin_list(),
         }
     }
 
@@ -129,6 +133,9 @@ impl Inventory {
             Kind::Service => removals(self.services.end_list(), Event::ServiceRemoved),
             Kind::EndpointSlice => removals(self.slices.end_list(), Event::SliceRemoved),
             Kind::Node => self.miss_node(),
+            Kind::OtherNode => {
+                self.others.end_list().into_iter().map(SourceEvent::Change).collect()
+            }
         };
         self.complaints.end_list(kind);
         if !self.unlisted.is_empty() {
@@ -162,6 +169,7 @@ impl Inventory {
             Item::Service(service) => self.apply_service(&service),
             Item::EndpointSlice(slice) => self.apply_slice(&slice, floor, now),
             Item::Node(node) => self.apply_node(&node),
+            Item::OtherNode(node) => self.apply_other_node(&node),
             Item::Undecodable(undecodable) => self.refuse(&undecodable),
         }
     }
@@ -231,11 +239,24 @@ impl Inventory {
         }
     }
 
+    fn apply_other_node(&mut self, node: &object::OtherNode) -> Vec<SourceEvent> {
+        let Some((name, addresses)) = self.converter.other_node(&node.metadata, &node.status)
+        else {
+            return Vec::new();
+        };
+        // A server that does not know the field sends this node's Node too.
+        if name == self.node_name {
+            return Vec::new();
+        }
+        self.others.apply(name, addresses).map(SourceEvent::Change).into_iter().collect()
+    }
+
     fn delete(&mut self, item: &Item) -> Vec<SourceEvent> {
         let (kind, metadata) = match item {
             Item::Service(service) => (Kind::Service, &service.metadata),
             Item::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.metadata),
             Item::Node(node) => (Kind::Node, &node.metadata),
+            Item::OtherNode(node) => (Kind::OtherNode, &node.metadata),
             Item::Undecodable(undecodable) => (undecodable.kind, &undecodable.metadata),
         };
         self.complaints.forget(kind, metadata);
@@ -245,6 +266,10 @@ impl Inventory {
                     info!(node = %self.node_name, "the Node was deleted; goes on with what it said");
                 }
                 return Vec::new();
+            }
+            (Kind::OtherNode, _) => {
+                let name = metadata.name.as_deref().unwrap_or_default();
+                return self.others.remove(name).map(SourceEvent::Change).into_iter().collect();
             }
             (_, Ok(name)) => name,
             (_, Err(nameless)) => {
@@ -264,6 +289,11 @@ impl Inventory {
     fn refuse(&mut self, undecodable: &Undecodable) -> Vec<SourceEvent> {
         let Undecodable { kind, metadata, problem } = undecodable;
         let (name, is_in_force) = match kind {
+            // The node itself complains.
+            Kind::OtherNode => {
+                self.others.keep(metadata.name.as_deref().unwrap_or_default());
+                return Vec::new();
+            }
             Kind::Node => {
                 self.node_seen = true;
                 (metadata.name.clone().unwrap_or_default(), None)

@@ -7,13 +7,16 @@ pub(super) enum Kind {
     Service,
     /// discovery.k8s.io/v1 EndpointSlice.
     EndpointSlice,
-    /// core/v1 Node.
+    /// core/v1 Node: this node's.
     Node,
+    /// core/v1 Node: all but this node's, and of them the addresses.
+    OtherNode,
 }
 
 // === impl Kind ===
 
 impl Kind {
+    /// Those without which nothing is complete.
     pub(super) const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
 
     /// Its name, as it is in an object's `kind`.
@@ -21,7 +24,7 @@ impl Kind {
         match self {
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
-            Self::Node => "Node",
+            Self::Node | Self::OtherNode => "Node",
         }
     }
 
@@ -30,7 +33,7 @@ impl Kind {
         match self {
             Self::Service => "/api/v1/services",
             Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
-            Self::Node => "/api/v1/nodes",
+            Self::Node | Self::OtherNode => "/api/v1/nodes",
         }
     }
 
@@ -40,7 +43,7 @@ impl Kind {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
             Self::EndpointSlice => Some("!service.kubernetes.io/headless"),
-            Self::Node => None,
+            Self::Node | Self::OtherNode => None,
         }
     }
 
@@ -50,6 +53,7 @@ impl Kind {
             Self::Service => Some("spec.clusterIP!=None".to_owned()),
             Self::EndpointSlice => None,
             Self::Node => Some(format!("metadata.name={node_name}")),
+            Self::OtherNode => Some(format!("metadata.name!={node_name}")),
         }
     }
 }

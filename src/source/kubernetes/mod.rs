@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   Services ──────┐ steps            events
-//!   EndpointSlices ┼───────▶ inventory ─────▶ SourceEvent channel ──▶ the reconciler
-//!   this Node ─────┘
+//!   EndpointSlices ┼───────▶ inventory ─────▶ gate ──▶ SourceEvent channel ──▶ the reconciler
+//!   this Node ─────┤                           ▲
+//!   other Nodes ───┘ (if they matter) ─────────┘
 //! ```
 //!
 //! - `client`: who the API server is, and who we are;
@@ -12,6 +13,7 @@
 //! - `decode`, `body`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
 //! - `complaints`: what has been said about objects that are not as they should be;
+//! - `others`: the other Nodes, and the Services that wait for them;
 //! - `outage`, `pause`, `failure`: when it is away.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
@@ -26,22 +28,28 @@ mod failure;
 mod follow;
 mod inventory;
 mod kind;
+mod others;
 mod outage;
 mod pause;
 mod transport;
 
 pub use client::{ClientError, ClientOptions, client};
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::{Instant, SystemTime};
 
 use kube::Client;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::sleep_until;
 use tracing::{info, warn};
 
-use super::{Options, SourceEvent};
+use super::{FollowNodes, Options, SourceEvent};
 use follow::{Follower, Report};
-use inventory::Inventory;
+use inventory::{Inventory, Step};
 use kind::Kind;
+use others::Gate;
 use outage::Outage;
 
 /// What waits between those who watch and the inventory. More than that, and they wait.
@@ -52,6 +60,20 @@ pub struct Kubernetes {
     client: Client,
     options: Options,
 }
+
+/// Turns what the followers say into events.
+struct Delivery<'a> {
+    inventory: Inventory,
+    gate: Gate,
+    /// Told when the other Nodes are to be followed.
+    others_wanted: &'a Notify,
+    outage: Outage,
+    sink: &'a Sender<SourceEvent>,
+}
+
+/// Nobody receives the events any more.
+#[derive(Debug)]
+struct Unwanted;
 
 // === impl Kubernetes ===
 
@@ -68,56 +90,133 @@ impl Kubernetes {
     ///
     /// After each list everything is delivered again, changed or not: objects are not kept to be
     /// compared. Whoever receives it sees what is equal to what it has.
+    ///
+    /// The other Nodes are followed if they are to be. Nothing depends on them but the first
+    /// Services that have an external or a load balancer's address: these, and what comes after
+    /// them, wait for the first list of the Nodes, five seconds at most.
     pub async fn run(self, sink: Sender<SourceEvent>) {
         let (reports, inbox) = channel(QUEUE);
         let follow = |kind| {
-            let client = self.client.clone();
-            Follower::new(client, kind, self.options.node_name.to_string(), reports.clone()).run()
+            let (client, node_name) = (self.client.clone(), self.options.node_name.to_string());
+            Follower::new(client, kind, node_name, reports.clone()).run()
+        };
+        let others_wanted = Notify::new();
+        let others = async {
+            match self.options.follow_nodes {
+                FollowNodes::Auto => others_wanted.notified().await,
+                FollowNodes::Always => {}
+                FollowNodes::Never => return,
+            }
+            follow(Kind::OtherNode).await;
         };
         let followers = async {
             let [services, slices, node] = Kind::ALL.map(follow);
-            tokio::join!(services, slices, node)
+            tokio::join!(services, slices, node, others)
         };
-        let inventory = Inventory::new(&self.options, SystemTime::now());
+        let delivery = Delivery {
+            inventory: Inventory::new(&self.options, SystemTime::now()),
+            gate: Gate::new(self.options.follow_nodes),
+            others_wanted: &others_wanted,
+            outage: Outage::default(),
+            sink: &sink,
+        };
         tokio::select! {
             _ = followers => {}
-            () = deliver(inbox, inventory, &sink) => {}
+            Err(Unwanted) = delivery.run(inbox) => {}
             () = sink.closed() => {}
         }
     }
 }
 
-/// Ends when the receiver of the events is dropped.
-async fn deliver(
-    mut inbox: Receiver<(Kind, Report)>,
-    mut inventory: Inventory,
-    sink: &Sender<SourceEvent>,
-) {
-    let mut outage = Outage::default();
-    while let Some((kind, report)) = inbox.recv().await {
-        let step = match report {
-            Report::Step(step) => step,
-            Report::Failed(cause) => {
-                if outage.failed(kind, &cause, Instant::now()) {
+// === impl Delivery ===
+
+impl Delivery<'_> {
+    /// Ends when the receiver of the events is dropped.
+    async fn run(mut self, mut inbox: Receiver<(Kind, Report)>) -> Result<Infallible, Unwanted> {
+        loop {
+            let patience = async {
+                match self.gate.until() {
+                    Some(until) => sleep_until(until.into()).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                report = inbox.recv() => {
+                    let (kind, report) = report.ok_or(Unwanted)?;
+                    self.take(kind, report).await?;
+                }
+                () = patience => {
+                    warn!(
+                        "the addresses of the cluster's other nodes are not there yet; Services \
+                         are served without knowing them, also where they name such an address"
+                    );
+                    self.open().await?;
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, kind: Kind, report: Report) -> Result<(), Unwanted> {
+        match report {
+            Report::Step(step) => self.step(kind, step).await,
+            Report::Failed { cause, refused } if kind == Kind::OtherNode => {
+                if self.gate.failed(&cause) {
+                    warn!(
+                        "cannot follow the cluster's other Nodes: {cause}; without them, a Service \
+                         with another node's address in spec.externalIPs takes that node away \
+                         from this one. It is tried again now and then; if it is not to be, say \
+                         followNodes: never"
+                    );
+                }
+                if refused { self.open().await } else { Ok(()) }
+            }
+            Report::Failed { cause, .. } => {
+                if self.outage.failed(kind, &cause, Instant::now()) {
                     warn!(
                         kind = kind.name(),
                         "cannot follow the API server: {cause}; \
                          traffic goes on as it is, and it is tried again"
                     );
                 }
-                continue;
+                Ok(())
+            }
+            Report::Works if kind == Kind::OtherNode => {
+                if self.gate.works() {
+                    info!("the cluster's other Nodes are followed");
+                }
+                Ok(())
             }
             Report::Works => {
-                if let Some(duration) = outage.works(kind, Instant::now()) {
+                if let Some(duration) = self.outage.works(kind, Instant::now()) {
                     info!("the API server is followed again, after {} s", duration.as_secs());
                 }
-                continue;
-            }
-        };
-        for event in inventory.take(kind, step, SystemTime::now()) {
-            if sink.send(event).await.is_err() {
-                return;
+                Ok(())
             }
         }
+    }
+
+    async fn step(&mut self, kind: Kind, step: Step) -> Result<(), Unwanted> {
+        let are_others_listed = kind == Kind::OtherNode && step == Step::ListEnds;
+        for event in self.inventory.take(kind, step, SystemTime::now()) {
+            let (event, has_closed) = self.gate.pass(event, Instant::now());
+            if has_closed {
+                self.others_wanted.notify_one();
+            }
+            if let Some(event) = event {
+                self.send(event).await?;
+            }
+        }
+        if are_others_listed { self.open().await } else { Ok(()) }
+    }
+
+    async fn open(&mut self) -> Result<(), Unwanted> {
+        for event in self.gate.open() {
+            self.send(event).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, event: SourceEvent) -> Result<(), Unwanted> {
+        self.sink.send(event).await.map_err(|_| Unwanted)
     }
 }

@@ -13,8 +13,8 @@ use tracing::debug;
 
 use super::parse::parse;
 use crate::source::convert::{Converted, Converter, Nameless};
-use crate::source::object::Object;
-use crate::source::{Complaint, Options, Subject};
+use crate::source::object::{self, Object};
+use crate::source::{Complaint, FollowNodes, Options, Subject};
 
 /// A file's name within the folder.
 pub type FileName = Arc<str>;
@@ -27,6 +27,7 @@ pub type FileName = Arc<str>;
 pub struct Folder {
     directory: PathBuf,
     node_name: Arc<str>,
+    follow_nodes: FollowNodes,
     converter: Converter,
     files: HashMap<FileName, Contents>,
     /// Which files hold an object.
@@ -61,6 +62,8 @@ type Contents = HashMap<Key, Option<Event>>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     Node,
+    /// Before Services: whose address it is has to be known before it is asked for.
+    OtherNode(Arc<str>),
     Service(ServiceName),
     Slice(SliceName),
 }
@@ -90,6 +93,7 @@ impl Folder {
         Self {
             directory: directory.into(),
             node_name: Arc::clone(&options.node_name),
+            follow_nodes: options.follow_nodes,
             converter: Converter::new(options.scheduler.clone()),
             files: HashMap::new(),
             holders: HashMap::new(),
@@ -221,13 +225,12 @@ impl Reading<'_> {
         let converted = match object {
             Object::Service(service) => converter.service(&service),
             Object::EndpointSlice(slice) => converter.slice(&slice),
-            Object::Node(node) => {
-                if node.metadata.name.as_deref().is_some_and(|name| name != &*self.folder.node_name)
-                {
-                    return;
-                }
-                converter.node(&node)
+            Object::Node(node)
+                if node.metadata.name.as_ref().is_some_and(|n| **n != *self.folder.node_name) =>
+            {
+                return self.take_other(&node);
             }
+            Object::Node(node) => converter.node(&node),
             Object::Other { kind } => {
                 *self.ignored.entry(kind).or_default() += 1;
                 return;
@@ -244,6 +247,19 @@ impl Reading<'_> {
         }
     }
 
+    fn take_other(&mut self, node: &object::Node) {
+        if self.folder.follow_nodes == FollowNodes::Never {
+            return;
+        }
+        let converter = &mut self.folder.converter;
+        if let Some((name, addresses)) = converter.other_node(&node.metadata, &node.status) {
+            // One without addresses holds its name, and is nothing else.
+            let is_there = !addresses.is_empty();
+            let event = is_there.then(|| Event::OtherNodeApplied(Arc::clone(&name), addresses));
+            self.insert(Key::OtherNode(name), event);
+        }
+    }
+
     fn hold(&mut self, converted: Converted) {
         let (key, event) = match converted.event {
             Event::ServiceApplied(service) => {
@@ -255,21 +271,30 @@ impl Reading<'_> {
             }
             Event::SliceRemoved(name) => (Key::Slice(name), None),
             Event::NodeApplied(node) => (Key::Node, Some(Event::NodeApplied(node))),
-            // Not an object of a file.
+            // Not what these objects become.
             Event::LocalAddresses(_)
             | Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
             | Event::SchedulerMissing(_) => return,
         };
-        if self.contents.contains_key(&key) {
-            return self.complain(&format!("holds {key} twice; the first one is in force"));
+        if !self.insert(key, event) {
+            return;
         }
-        self.contents.insert(key, event);
         let file = self.file;
         self.complaints.extend(converted.complaints.into_iter().map(|mut complaint| {
             complaint.text.push_str(&format!(" (in {file})"));
             complaint
         }));
+    }
+
+    /// Whether it was not there yet.
+    fn insert(&mut self, key: Key, event: Option<Event>) -> bool {
+        if self.contents.contains_key(&key) {
+            self.complain(&format!("holds {key} twice; the first one is in force"));
+            return false;
+        }
+        self.contents.insert(key, event);
+        true
     }
 
     fn complain(&mut self, text: &str) {
@@ -291,6 +316,7 @@ impl Key {
     fn removal(&self) -> Option<Event> {
         match self {
             Self::Node => None,
+            Self::OtherNode(name) => Some(Event::OtherNodeRemoved(Arc::clone(name))),
             Self::Service(name) => Some(Event::ServiceRemoved(name.clone())),
             Self::Slice(name) => Some(Event::SliceRemoved(name.clone())),
         }
@@ -301,6 +327,7 @@ impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Node => f.write_str("this node's Node"),
+            Self::OtherNode(name) => write!(f, "Node {name}"),
             Self::Service(name) => write!(f, "Service {name}"),
             Self::Slice(name) => write!(f, "EndpointSlice {name}"),
         }

@@ -345,3 +345,34 @@ proptest! {
         }
     }
 }
+
+fn other(name: &str, address: &str) -> Item {
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}"}},
+            "status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}]}}}}"#
+    );
+    Item::OtherNode(serde_json::from_str(&text).unwrap())
+}
+
+#[test]
+fn other_nodes_are_told_of_when_their_addresses_change() {
+    let mut inventory = inventory();
+    // A server that does not know the field sends this node's Node too.
+    let all = [other("this", "192.0.2.1"), other("b", "192.0.2.2"), other("c", "192.0.2.3")];
+    assert_eq!(inventory.list(Kind::OtherNode, all), ["+other b", "+other c"]);
+    let nothing = Vec::<String>::new();
+    let mut say = |step| inventory.said(Kind::OtherNode, step);
+    assert_eq!(say(Step::Applied(other("b", "192.0.2.2"))), nothing);
+    assert_eq!(say(Step::Applied(other("b", "192.0.2.22"))), ["+other b"]);
+    assert_eq!(say(Step::Applied(other("d", ""))), nothing, "no address");
+    assert_eq!(say(Step::Deleted(other("d", ""))), nothing);
+    assert_eq!(say(Step::Deleted(other("this", "192.0.2.1"))), nothing);
+    assert_eq!(say(Step::Applied(bad(Kind::OtherNode, Some("b")))), nothing);
+    // A list that fails half-way, and one that does not: only that one says who is gone.
+    assert_eq!(say(Step::ListBegins), nothing);
+    assert_eq!(say(Step::Listed(other("b", "192.0.2.22"))), nothing);
+    let list = [bad(Kind::OtherNode, Some("b")), other("e", "192.0.2.5")];
+    assert_eq!(inventory.list(Kind::OtherNode, list), ["+other e", "-other c"]);
+    assert_eq!(inventory.said(Kind::OtherNode, Step::Deleted(other("b", "x"))), ["-other b"]);
+    assert!(!inventory.unlisted.is_empty(), "nothing is complete because of other nodes");
+}

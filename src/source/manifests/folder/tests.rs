@@ -41,10 +41,9 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::SliceApplied(slice) => format!("{} of {}", slice.name, slice.service),
         Event::SliceRemoved(name) => format!("-slice {name}"),
         Event::NodeApplied(node) => format!("node in {:?}", node.zone),
-        Event::LocalAddresses(_)
-        | Event::OtherNodeApplied(..)
-        | Event::OtherNodeRemoved(_)
-        | Event::SchedulerMissing(_) => panic!("not a manifest's"),
+        Event::OtherNodeApplied(name, addresses) => format!("node {name} at {addresses:?}"),
+        Event::OtherNodeRemoved(name) => format!("-node {name}"),
+        Event::LocalAddresses(_) | Event::SchedulerMissing(_) => panic!("not a manifest's"),
     };
     events.iter().map(word).collect()
 }
@@ -273,4 +272,33 @@ proptest! {
         }).collect();
         prop_assert_eq!(in_force, fresh);
     }
+}
+
+fn mk_node(name: &str, address: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+         status: {{addresses: [{{type: InternalIP, address: {address}}}]}}\n---\n"
+    )
+}
+
+#[test]
+fn other_nodes_come_before_services_and_go() {
+    let mut folder = mk_folder();
+    let both = mk_service("a", "10.96.0.1") + &mk_node("b", "192.0.2.2");
+    let events = apply(&mut folder, [read("x.yaml", both), read("b.yaml", mk_node("c", "x"))]);
+    assert_eq!(events, ["node b at [192.0.2.2]", "default/a 10.96.0.1"]);
+    let moved = [read("x.yaml", ""), read("y.yaml", mk_node("b", "192.0.2.22"))];
+    assert_eq!(apply(&mut folder, moved), ["node b at [192.0.2.22]", "-default/a"]);
+    assert_eq!(apply(&mut folder, [gone("y.yaml")]), ["-node b"]);
+    let twice = mk_node("d", "192.0.2.4") + &mk_node("d", "192.0.2.5");
+    let (events, complaint) = apply_faulty(&mut folder, [read("z.yaml", twice)]);
+    assert_eq!(events, ["node d at [192.0.2.4]"]);
+    assert!(complaint.contains("holds Node d twice"), "{complaint}");
+}
+
+#[test]
+fn other_nodes_that_are_not_wanted_are_left_alone() {
+    let options = Options { follow_nodes: FollowNodes::Never, ..Options::new("node1") };
+    let mut folder = Folder::new("/manifests", &options);
+    assert!(apply(&mut folder, [read("x.yaml", mk_node("b", "192.0.2.2"))]).is_empty());
 }

@@ -1,0 +1,232 @@
+//! The cluster's other nodes: their addresses, and the wait for them.
+//!
+//! A Service that names another node's address as its own, by mistake or on purpose, would take
+//! that node away from this one: every packet to it would end here. If it is the API server's, then
+//! nobody could be told any more that it was a mistake. So the first Services that have addresses
+//! which could be another node's wait until these are known, though not for long.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plan::event::Event;
+
+use crate::source::{FollowNodes, SourceEvent};
+
+/// How long Services wait for the other nodes' addresses, once. A list takes a fraction of a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of the other nodes. Those without addresses are as if they were not there.
+#[derive(Debug, Default)]
+pub(super) struct OtherNodes {
+    nodes: HashMap<Arc<str>, OtherNode>,
+    list: u32,
+}
+
+#[derive(Debug)]
+struct OtherNode {
+    addresses: Vec<IpAddr>,
+    /// The last list that it was on.
+    list: u32,
+}
+
+/// Holds back what comes, from the first Service on that has an address which could be another
+/// node's, until these are known, or are not to be had.
+#[derive(Debug)]
+pub(super) struct Gate {
+    state: State,
+    /// The cause that was said last of why they are not to be had.
+    said: Option<String>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nobody has asked yet.
+    Idle,
+    /// Until then.
+    Closed { until: Instant, held: Vec<SourceEvent> },
+    /// For good.
+    Open,
+}
+
+// === impl OtherNodes ===
+
+impl OtherNodes {
+    pub(super) fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+    }
+
+    /// What was there and was not on the list.
+    pub(super) fn end_list(&mut self) -> Vec<Event> {
+        let list = self.list;
+        let gone = self.nodes.extract_if(|_, node| node.list != list);
+        let mut gone: Vec<_> = gone.map(|(name, _)| name).collect();
+        gone.sort();
+        gone.into_iter().map(Event::OtherNodeRemoved).collect()
+    }
+
+    /// A node is there, or is different now. A node's status changes every few minutes; its
+    /// addresses hardly ever.
+    pub(super) fn apply(&mut self, name: Arc<str>, addresses: Vec<IpAddr>) -> Option<Event> {
+        if addresses.is_empty() {
+            return self.remove(&name);
+        }
+        let new = OtherNode { addresses: addresses.clone(), list: self.list };
+        let former = self.nodes.insert(Arc::clone(&name), new);
+        let is_same = former.is_some_and(|former| former.addresses == addresses);
+        (!is_same).then_some(Event::OtherNodeApplied(name, addresses))
+    }
+
+    /// A node is on the list, and nothing else can be said of it.
+    pub(super) fn keep(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.list = self.list;
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Option<Event> {
+        self.nodes.remove_entry(name).map(|(name, _)| Event::OtherNodeRemoved(name))
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(super) fn new(follow: FollowNodes) -> Self {
+        let state = match follow {
+            FollowNodes::Auto | FollowNodes::Always => State::Idle,
+            FollowNodes::Never => State::Open,
+        };
+        Self { state, said: None }
+    }
+
+    /// What may go on, of what has come. Whether the gate is closed from now on.
+    pub(super) fn pass(&mut self, event: SourceEvent, now: Instant) -> (Option<SourceEvent>, bool) {
+        if let State::Idle = self.state
+            && could_be_another_nodes(&event)
+        {
+            self.state = State::Closed { until: now + PATIENCE, held: vec![event] };
+            return (None, true);
+        }
+        match &mut self.state {
+            State::Closed { held, .. } if !is_about_another_node(&event) => {
+                held.push(event);
+                (None, false)
+            }
+            _ => (Some(event), false),
+        }
+    }
+
+    /// How long what is held back goes on waiting; nothing if the gate is not closed.
+    pub(super) fn until(&self) -> Option<Instant> {
+        match self.state {
+            State::Closed { until, .. } => Some(until),
+            State::Idle | State::Open => None,
+        }
+    }
+
+    /// Opens the gate for good. What was held back, in order.
+    pub(super) fn open(&mut self) -> Vec<SourceEvent> {
+        match std::mem::replace(&mut self.state, State::Open) {
+            State::Closed { held, .. } => held,
+            State::Idle | State::Open => Vec::new(),
+        }
+    }
+
+    /// The other nodes cannot be followed. Whether that is worth saying.
+    pub(super) fn failed(&mut self, cause: &str) -> bool {
+        let is_new = self.said.as_deref() != Some(cause);
+        self.said = Some(cause.to_owned());
+        is_new
+    }
+
+    /// They can. Whether it was said that they cannot.
+    pub(super) fn works(&mut self) -> bool {
+        self.said.take().is_some()
+    }
+}
+
+fn could_be_another_nodes(event: &SourceEvent) -> bool {
+    match event {
+        SourceEvent::Change(Event::ServiceApplied(service)) => {
+            !service.external.is_empty() || !service.load_balancer.is_empty()
+        }
+        _ => false,
+    }
+}
+
+fn is_about_another_node(event: &SourceEvent) -> bool {
+    matches!(event, SourceEvent::Change(Event::OtherNodeApplied(..) | Event::OtherNodeRemoved(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::model::{Family, ObjectName};
+
+    use super::*;
+    use crate::source::convert::Converter;
+
+    fn service(name: &str, rest: &str) -> SourceEvent {
+        let text = format!(
+            "metadata: {{name: {name}, namespace: n}}\n\
+             spec: {{clusterIP: 10.96.0.1, {rest}}}"
+        );
+        let object = serde_saphyr::from_str(&text).unwrap();
+        SourceEvent::Change(Converter::default().service(&object).unwrap().event)
+    }
+
+    fn outer() -> SourceEvent {
+        service("outer", "externalIPs: [198.51.100.1]")
+    }
+
+    fn other() -> SourceEvent {
+        let address = "198.51.100.1".parse().unwrap();
+        SourceEvent::Change(Event::OtherNodeApplied("b".into(), vec![address]))
+    }
+
+    #[test]
+    fn the_first_service_that_matters_closes_the_gate_for_all_but_the_nodes() {
+        let now = Instant::now();
+        for follow in [FollowNodes::Auto, FollowNodes::Always] {
+            let mut gate = Gate::new(follow);
+            assert_eq!(gate.pass(service("a", ""), now), (Some(service("a", "")), false));
+            assert_eq!(gate.until(), None);
+            assert_eq!(gate.pass(outer(), now), (None, true));
+            assert_eq!(gate.until(), Some(now + PATIENCE));
+            let removed = SourceEvent::Change(Event::ServiceRemoved(ObjectName::new("n", "outer")));
+            let at = std::time::SystemTime::UNIX_EPOCH;
+            let held = [SourceEvent::Triggered(Family::V4, at), removed, SourceEvent::Complete];
+            for event in &held {
+                assert_eq!(gate.pass(event.clone(), now), (None, false));
+            }
+            assert_eq!(gate.pass(other(), now), (Some(other()), false));
+            let mut expected = vec![outer()];
+            expected.extend(held);
+            assert_eq!(gate.open(), expected);
+            assert_eq!((gate.pass(outer(), now), gate.until()), ((Some(outer()), false), None));
+            assert_eq!(gate.open(), []);
+        }
+    }
+
+    #[test]
+    fn what_is_known_already_is_not_waited_for() {
+        let mut gate = Gate::new(FollowNodes::Always);
+        assert_eq!(gate.open(), []);
+        assert_eq!(gate.pass(outer(), Instant::now()), (Some(outer()), false));
+        let mut never = Gate::new(FollowNodes::Never);
+        assert_eq!(never.pass(outer(), Instant::now()), (Some(outer()), false));
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let mut gate = Gate::new(FollowNodes::Auto);
+        assert!(!gate.works());
+        assert!(gate.failed("403"));
+        assert!(!gate.failed("403"));
+        assert!(gate.failed("503"));
+        assert!(gate.works());
+        assert!(!gate.works());
+        assert!(gate.failed("403"));
+    }
+}
