@@ -40,6 +40,10 @@ use addresses::Addresses;
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
 const MH_PORT: u32 = 0x10;
 
+/// `IP_VS_SVC_F_SCHED1`, which `sh` knows as `IP_VS_SVC_F_SCHED_SH_FALLBACK`: a client whose real
+/// server takes no new connections gets another one, instead of being refused while it drains.
+const SH_FALLBACK: u32 = 0x08;
+
 /// What compiling yields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Compiled {
@@ -377,7 +381,14 @@ impl Compiler<'_> {
         }
     }
 
+    /// `dh` goes on choosing a real server that drains, and refuses the client then.
+    fn drain_seconds(&self) -> Option<u32> {
+        let chosen = self.service.choice.as_ref().and_then(|choice| choice.drain_seconds);
+        if self.server.scheduler.as_str() == "dh" { Some(0) } else { chosen }
+    }
+
     fn finish(mut self) -> Compiled {
+        let drain_seconds = self.drain_seconds();
         let mut claims: Vec<Claim> = self.claims.into_values().map(|(_, claim)| claim).collect();
         for claim in &mut claims {
             claim.entries.sort_unstable();
@@ -396,7 +407,7 @@ impl Compiler<'_> {
         self.localhost.dedup();
         let fragment = Fragment {
             created: self.service.created,
-            drain_seconds: self.service.choice.as_ref().and_then(|choice| choice.drain_seconds),
+            drain_seconds,
             claims,
             addresses: self.addresses,
             entries: self.entries,
@@ -428,7 +439,11 @@ fn virtual_server(
         flags = None;
     }
     let scheduler = chosen.unwrap_or(&settings.scheduler).clone();
-    let usual = if scheduler.as_str() == "mh" { MH_PORT } else { 0 };
+    let usual = match scheduler.as_str() {
+        "mh" => MH_PORT,
+        "sh" => SH_FALLBACK,
+        _ => 0,
+    };
     VirtualServer {
         scheduler,
         // The kernel takes 0 for "not persistent".

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
-use crate::model::Node;
 use crate::model::TrafficPolicy;
+use crate::model::{Choice, Node};
 use crate::settings::{NodePortAddresses, SchedulerName};
 
 /// The tables are of text, as the programs print it that show the kernel's state.
@@ -441,11 +441,76 @@ fn affinity_and_scheduler_are_the_virtual_servers() {
     assert_eq!(text(&service, &settings), "rr");
     service.affinity = Some(10_800);
     assert_eq!(text(&service, &settings), "rr persistent 10800");
-    for (scheduler, expected) in [("sh", "sh"), ("mh", "mh flags 0x10"), ("wlc", "wlc")] {
+    for (scheduler, expected) in [("sh", "sh flags 0x8"), ("mh", "mh flags 0x10"), ("wlc", "wlc")] {
         settings.scheduler = SchedulerName::new(scheduler).unwrap();
         service.affinity = None;
         assert_eq!(text(&service, &settings), expected);
     }
+}
+
+#[test]
+fn a_service_may_choose_how_it_balances() {
+    let mut service = mk_service();
+    let compiled = |service: &Service, facts: &NodeFacts| {
+        let compiled = compile(service, &[], facts, &mk_settings());
+        let text = compiled.fragment.claims[0].server.to_string();
+        (text, compiled.fragment.drain_seconds, compiled.problems)
+    };
+    let mut facts = NodeFacts::default();
+    service.choice = Some(Box::new(Choice {
+        scheduler: SchedulerName::new("mh").ok(),
+        scheduler_flags: Some(0x08),
+        drain_seconds: Some(30),
+        weights: None,
+    }));
+    assert_eq!(compiled(&service, &facts), ("mh flags 0x8".into(), Some(30), vec![]));
+    // The flags were for the scheduler that is not there.
+    facts.note_missing_scheduler(SchedulerName::new("mh").unwrap());
+    let missing = Problem::SchedulerMissing { scheduler: "mh".into() };
+    assert_eq!(compiled(&service, &facts), ("rr".into(), Some(30), vec![missing]));
+    // It refuses those whom it sends to an endpoint that drains.
+    service.choice.as_mut().unwrap().scheduler = SchedulerName::new("dh").ok();
+    assert_eq!(compiled(&service, &facts), ("dh flags 0x8".into(), Some(0), vec![]));
+}
+
+#[test]
+fn another_nodes_address_is_left_to_it() {
+    let mut service = mk_service();
+    service.external = addresses(&["192.0.2.77", "203.0.113.5"]);
+    service.load_balancer = addresses(&["192.0.2.77"]);
+    let mut facts = NodeFacts::default();
+    facts.note_other_node(addresses(&["192.0.2.77"])[0], true);
+    let compiled = compile(&service, &[], &facts, &mk_settings());
+    assert_eq!(bound(&compiled), ["10.96.0.9", "203.0.113.5"]);
+    assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 203.0.113.5:80 -> "]);
+    assert_eq!(compiled.problems, []);
+}
+
+#[test]
+fn policies_without_local_endpoints_have_no_virtual_server_and_do_not_fall_back() {
+    let mut service = mk_service();
+    service.kind = ServiceKind::LoadBalancer;
+    service.internal_policy = TrafficPolicy::Local;
+    service.external_policy = TrafficPolicy::Local;
+    service.load_balancer = addresses(&["203.0.113.5"]);
+    let elsewhere = mk_slice(Family::V4, &[("10.244.1.2", "n2")]);
+    let compiled = compile_with(&service, &mk_settings(), &[&elsewhere]);
+    assert_eq!(
+        servers(&compiled),
+        ["TCP 10.96.0.9:80 -> ", "TCP 203.0.113.5:80 -> ", "TCP 251.0.113.5:80 -> 10.244.1.2:8080"]
+    );
+    let refused = |compiled: &Compiled| -> Vec<String> {
+        entries(compiled).into_iter().filter(|entry| entry.starts_with("KUBE-NO-")).collect()
+    };
+    assert_eq!(
+        refused(&compiled),
+        ["KUBE-NO-LOCAL-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80"]
+    );
+    // Without any endpoints there is nothing to wait for, and no twin.
+    assert_eq!(
+        refused(&compile_alone(&service)),
+        ["KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-ENDPOINTS 203.0.113.5,tcp:80"]
+    );
 }
 
 #[test]
