@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use plan::event::Event;
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, Family, Node, ObjectName, Protocol, Service, ServiceKind,
-    ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy,
+    Choice, Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Protocol,
+    Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy, Weights,
 };
-use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
+use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings, TwinNetworks};
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -23,13 +23,27 @@ pub(crate) const NODE_NAME: &str = "this-node";
 const LOCAL: [&str; 7] =
     ["127.0.0.1", "192.0.2.10", "192.0.2.11", "198.51.100.1", "::1", "fd00::10", "fe80::10"];
 
+/// What other nodes may have: this one's, external ones, and none of anybody's.
+const OTHERS: [&str; 7] = [
+    "192.0.2.10",
+    "192.0.2.20",
+    "198.51.100.1",
+    "198.51.100.2",
+    "fd00::10",
+    "fd00::20",
+    "fd00:e::1",
+];
+
 /// Excluded by some settings.
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
-const OUTER: [&str; 11] = [
+/// Two of them have the same twin, which is one of them as well.
+const OUTER: [&str; 13] = [
     "198.51.100.1",
     "198.51.100.2",
     "203.0.113.5",
+    "219.0.113.5",
+    "251.0.113.5",
     "192.0.2.10",
     "10.96.0.1",
     "127.0.0.1",
@@ -128,10 +142,11 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V6],
     ]);
     let choices = any::<[bool; 5]>();
-    (families, choices).prop_map(
-        |(families, [excludes, node_ports, maglev, node_cidr, localhost])| {
+    (families, twins(), choices).prop_map(
+        |(families, twins, [excludes, node_ports, maglev, node_cidr, localhost])| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
+            settings.twins = twins;
             if excludes {
                 settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
             }
@@ -151,6 +166,12 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
+/// Usually the networks that nobody uses; sometimes one that has external addresses, or none.
+fn twins() -> impl Strategy<Value = TwinNetworks> {
+    let taken = TwinNetworks { v4: "198.51.100.0/24".parse().ok(), ..TwinNetworks::default() };
+    select(vec![TwinNetworks::default(), TwinNetworks::default(), taken, TwinNetworks::NONE])
+}
+
 /// Groups of events: each group is planned together.
 pub(crate) fn groups() -> impl Strategy<Value = Vec<Vec<Event>>> {
     vec(vec(event(), 1..6), 1..10)
@@ -164,7 +185,24 @@ fn event() -> impl Strategy<Value = Event> {
         2 => slice_name().prop_map(Event::SliceRemoved),
         1 => node().prop_map(|node| Event::NodeApplied(Box::new(node))),
         2 => subsequence(every_local_address(), 0..=LOCAL.len()).prop_map(Event::LocalAddresses),
+        2 => (other_node(), subsequence(OTHERS.map(ip).to_vec(), 0..4))
+            .prop_map(|(name, addresses)| Event::OtherNodeApplied(name, addresses)),
+        1 => other_node().prop_map(Event::OtherNodeRemoved),
+        1 => scheduler().prop_map(Event::SchedulerMissing),
     ]
+}
+
+fn other_node() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["other", "another"]).prop_map(Arc::from)
+}
+
+/// One of them may be the operator's choice as well.
+fn scheduler() -> impl Strategy<Value = SchedulerName> {
+    select(vec!["wrr", "sh", "mh"]).prop_map(|name| SchedulerName::new(name).unwrap())
+}
+
+fn zone() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["zone-1", "zone-2"]).prop_map(Arc::from)
 }
 
 fn service_name() -> impl Strategy<Value = ServiceName> {
@@ -191,6 +229,21 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
     select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local])
 }
 
+fn choice() -> impl Strategy<Value = Choice> {
+    let flags = option::of(select(vec![0_u32, 0x08, 0x10]));
+    let weights = select(vec![(100, 10, 1), (1, 1, 1), (1, 2, 3)])
+        .prop_map(|(node, zone, elsewhere)| Weights { node, zone, elsewhere });
+    let drain_seconds = option::of(select(vec![0_u32, 60]));
+    (option::of(scheduler()), flags, drain_seconds, option::of(weights)).prop_map(
+        |(scheduler, scheduler_flags, drain_seconds, weights)| Choice {
+            scheduler,
+            scheduler_flags,
+            drain_seconds,
+            weights,
+        },
+    )
+}
+
 fn service_ports() -> impl Strategy<Value = Vec<ServicePort>> {
     let port =
         (port_name(), protocol(), port(vec![80, 443]), option::of(port(vec![30_080, 30_081, 80])));
@@ -212,8 +265,9 @@ fn service() -> impl Strategy<Value = Service> {
     let addresses = (cluster, outer(), outer(), subsequence(NETS.to_vec(), 0..3));
     let policies = (policy(), policy(), option::of(port(vec![31_000, 31_001])));
     let affinity = option::weighted(0.3, select(vec![60_u32, 10_800]));
-    (identity, addresses, policies, affinity, service_ports()).prop_map(
-        |((name, created, kind), addresses, policies, affinity, ports)| {
+    let choices = (affinity, option::weighted(0.3, choice()));
+    (identity, addresses, policies, choices, service_ports()).prop_map(
+        |((name, created, kind), addresses, policies, (affinity, choice), ports)| {
             let ((v4, v6), external, load_balancer, ranges) = addresses;
             Service {
                 name,
@@ -229,7 +283,7 @@ fn service() -> impl Strategy<Value = Service> {
                 internal_policy: policies.1,
                 health_check_node_port: policies.2,
                 ports,
-                choice: None,
+                choice: choice.map(Box::new),
             }
         },
     )
@@ -239,8 +293,8 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
     let slice_port = (port_name(), protocol(), port(vec![8080, 8443]))
         .prop_map(|(name, protocol, port)| SlicePort { name, protocol, port });
     let family = select(vec![Family::V4, Family::V4, Family::V6]);
-    let endpoint = (1_u8..6, any::<[bool; 3]>(), option::of(select(vec![NODE_NAME, "other"])));
-    let parts = (slice_name(), service_name(), family, vec(slice_port, 0..4), vec(endpoint, 0..6));
+    let parts =
+        (slice_name(), service_name(), family, vec(slice_port, 0..4), vec(endpoint(), 0..6));
     parts.prop_map(|(name, service, family, ports, endpoints)| EndpointSlice {
         name,
         service,
@@ -248,26 +302,43 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
         ports,
         endpoints: endpoints
             .into_iter()
-            .map(|(last, [ready, serving, terminating], node)| Endpoint {
+            .map(|(last, endpoint)| Endpoint {
                 address: match family {
                     Family::V4 => Ipv4Addr::new(10, 244, 0, last).into(),
                     Family::V6 => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, last.into()).into(),
                 },
-                conditions: Conditions { ready, serving, terminating },
-                node: node.map(Arc::from),
-                zone: None,
-                hints: None,
+                ..endpoint
             })
             .collect(),
+    })
+}
+
+/// An endpoint, and the last part of its address, which is of its slice's family.
+fn endpoint() -> impl Strategy<Value = (u8, Endpoint)> {
+    // Hints say nothing unless all have them.
+    let nodes = subsequence(vec![NODE_NAME, "other"], 0..=2);
+    let hints = (vec(zone(), 0..3), nodes).prop_map(|(zones, nodes)| {
+        let nodes = nodes.into_iter().map(Arc::from).collect();
+        Box::new(Hints { zones, nodes })
+    });
+    let conditions = any::<[bool; 3]>().prop_map(|[ready, serving, terminating]| Conditions {
+        ready,
+        serving,
+        terminating,
+    });
+    let node = option::of(select(vec![NODE_NAME, "other"]));
+    let parts = (1_u8..6, conditions, node, option::of(zone()), option::weighted(0.8, hints));
+    parts.prop_map(|(last, conditions, node, zone, hints)| {
+        let address = Ipv4Addr::UNSPECIFIED.into();
+        (last, Endpoint { address, conditions, node: node.map(Arc::from), zone, hints })
     })
 }
 
 fn node() -> impl Strategy<Value = Node> {
     let addresses = btree_set(select(vec!["192.0.2.10", "192.0.2.11", "fd00::10"]), 0..3);
     let pod_cidrs = subsequence(NETS.to_vec(), 0..3);
-    let zone = option::of(select(vec!["zone-1", "zone-2"]));
-    (addresses, pod_cidrs, zone).prop_map(|(addresses, pod_cidrs, zone)| Node {
-        zone: zone.map(Arc::from),
+    (addresses, pod_cidrs).prop_map(|(addresses, pod_cidrs)| Node {
+        zone: None,
         addresses: addresses.into_iter().map(ip).collect(),
         pod_cidrs: pod_cidrs.into_iter().map(net).collect(),
     })

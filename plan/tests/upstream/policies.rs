@@ -2,6 +2,7 @@
 //! list each frontend has.
 
 use plan::model::{Service, ServiceKind, TrafficPolicy};
+use plan::planner::Plan;
 use plan::problem::Problem;
 use plan::settings::{Settings, TwinNetworks};
 
@@ -117,10 +118,12 @@ fn external_traffic_policy_says_nothing_without_something_external() {
 fn a_policy_may_change() {
     let mut node = run(&with(CLUSTER, CLUSTER, true), &ONE_HERE);
     let before = node.kernel.clone();
+    let done = |plan: &Plan| said(&plan.ops).into_iter().collect();
     let plan = node.run([applied(&with(LOCAL, LOCAL, true))]);
-    assert_eq!(
-        said(&plan.ops),
-        [
+    check(
+        "Local",
+        &done(&plan),
+        &[
             "add 203.0.113.5,tcp:80 to set KUBE-LOAD-BALANCER-LOCAL",
             "add 251.0.113.5 to set KUBE-IPVS-IPS",
             "create virtual server TCP 251.0.113.5:80 rr",
@@ -130,12 +133,16 @@ fn a_policy_may_change() {
             "add 203.0.113.5,tcp:80 to set KUBE-SHORT-CIRCUIT",
             "remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80",
             "remove real server 10.244.1.2:8080 from TCP 203.0.113.5:80",
-        ]
+        ],
     );
+    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
+    let bound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
+    assert!(bound < led, "nobody is led to a twin that is not complete");
     let plan = node.run([applied(&with(CLUSTER, CLUSTER, true))]);
-    assert_eq!(
-        said(&plan.ops),
-        [
+    check(
+        "Cluster",
+        &done(&plan),
+        &[
             "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80",
             "add real server 10.244.1.2:8080 weight 1 to TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
@@ -143,8 +150,11 @@ fn a_policy_may_change() {
             "remove virtual server TCP 251.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-LOAD-BALANCER-LOCAL",
             "remove 251.0.113.5 from set KUBE-IPVS-IPS",
-        ]
+        ],
     );
+    let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
+    let unbound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
+    assert!(led < unbound, "nobody is led to a twin that is taken apart");
     assert_eq!(node.kernel, before);
 }
 

@@ -243,9 +243,9 @@ fn a_service_is_balanced_as_it_chose_if_the_kernel_can() {
             "TCP 10.96.0.9:80 mh: 10.244.1.2:8080",
         ),
         (
-            "sh",
+            "sh, which falls back while an endpoint drains",
             Choice { scheduler: Some(scheduler("sh")), ..Choice::default() },
-            "TCP 10.96.0.9:80 sh: 10.244.1.2:8080",
+            "TCP 10.96.0.9:80 sh flags 0x8: 10.244.1.2:8080",
         ),
     ] {
         node.run([applied(&choosing(choice))]);

@@ -1,5 +1,7 @@
 //! Health checks, connections, and whether the kernel's state is complete and nobody else's.
 
+use std::collections::BTreeSet;
+
 use plan::event::Event;
 use plan::model::{Choice, Family, Node as NodeObject, Service};
 use plan::op::Op;
@@ -60,6 +62,23 @@ fn bug_36_and_41_flows_without_a_target() {
         assert_eq!(stale_after(endpoints(two)), stale, "{protocol}: what was refused is served");
         assert_eq!(stale_after(removed(&dns)), stale, "{protocol}: the Service is gone");
     }
+}
+
+/// 121591: not every node of a cluster that starts sends its first clients to the same endpoint.
+#[test]
+fn bug_44_nodes_begin_with_other_endpoints() {
+    let endpoints = slice("web-1", "web", &["10.244.1.2", "10.244.1.3", "10.244.1.4"]);
+    let first = |node: u8| {
+        let mut node = Node::new(Settings::new(format!("worker-{node}")));
+        let plan = node.run([applied(&web()), sliced(&endpoints)]);
+        let mut added = plan.ops.into_iter().filter_map(|op| match op {
+            Op::AddRealServer(_, real) => Some(real.address),
+            _ => None,
+        });
+        added.next().unwrap()
+    };
+    let firsts: BTreeSet<_> = (1..=30).map(first).collect();
+    assert_eq!(firsts.len(), 3, "each endpoint is the first one of some of thirty nodes");
 }
 
 /// 70493, 108319: who can reach an address finds everything behind it.
