@@ -15,6 +15,7 @@ use crate::config::{Configuration, Conntrack, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::probe::{self, Attempts, Findings};
 use crate::kernel::rules::{Backend, Rules};
+use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::kernel::{modules, sysctl};
 
 /// TEST-NET-2 (RFC 5737), where nobody has a service. kube-proxy probes with the same.
@@ -69,13 +70,26 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     rules.retain(|family, _| findings.families.contains(family));
     let rules: HashMap<Family, Rules> =
         rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
-    Ok(Host {
-        families: findings.families,
-        random_fully: rules.values().all(Rules::random_fully),
-        twins: possible_twins(settings.twins, &rules),
-        backends: rules.iter().map(|(family, rules)| (*family, rules.backend())).collect(),
-        linux: Linux::open(rules)?,
-    })
+    let random_fully = rules.values().all(Rules::random_fully);
+    let twins = possible_twins(settings.twins, &rules);
+    let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
+    let mut linux = Linux::open(rules)?;
+    linux.bind_for(arp, |address| settings.excludes(address))?;
+    warn_of_local_networks(proc_sys, arp);
+    Ok(Host { families: findings.families, random_fully, twins, backends, linux })
+}
+
+/// With `route_localnet`, the kernel answers ARP requests for addresses of scope host as well
+/// (`confirm_addr_indev` in net/ipv4/devinet.c). kube-proxy's mode iptables sets it.
+fn warn_of_local_networks(proc_sys: &Path, arp: ServiceAddressesArp) {
+    if arp == ServiceAddressesArp::Quiet && sysctl::routes_local_networks(proc_sys) {
+        warn!(
+            "ARP requests for service addresses are answered in spite of serviceAddressesArp: \
+             quiet, because net.ipv4.conf.all.route_localnet is 1. kube-proxy's mode iptables sets \
+             it, and perhaps something else needs it; if nothing does: sysctl -w \
+             net.ipv4.conf.all.route_localnet=0"
+        );
+    }
 }
 
 /// Without them the rest works; with rules that the host cannot do, nothing would.

@@ -43,6 +43,17 @@ pub(crate) struct Links {
     socket: Socket,
 }
 
+/// How far an address is good for: `enum rt_scope_t` (include/uapi/linux/rtnetlink.h). The kernel
+/// decides by itself what an IPv6 address has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Scope {
+    /// `RT_SCOPE_UNIVERSE`, `global` to iproute2.
+    #[default]
+    Universe,
+    /// `RT_SCOPE_HOST`: for this host only, so that it is not told to others.
+    Host,
+}
+
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
@@ -58,6 +69,8 @@ pub(crate) struct LinkAddress {
     pub(crate) index: u32,
     pub(crate) address: IpAddr,
     pub(crate) prefix: u8,
+    /// As the kernel writes it: see [`Scope::number`].
+    pub(crate) scope: u8,
 }
 
 /// Addresses to be put on an interface or taken off it, in order, in one go.
@@ -139,6 +152,17 @@ impl Links {
     }
 }
 
+// === impl Scope ===
+
+impl Scope {
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Universe => 0,
+            Self::Host => 254,
+        }
+    }
+}
+
 // === impl LinkAddress ===
 
 impl LinkAddress {
@@ -155,21 +179,22 @@ impl AddressBatch {
         Self { batch: Batch::new(), index }
     }
 
-    pub(crate) fn add(&mut self, address: IpAddr) {
-        self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
+    pub(crate) fn add(&mut self, address: IpAddr, scope: Scope) {
+        self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address, scope);
     }
 
+    /// Whatever its scope is.
     pub(crate) fn remove(&mut self, address: IpAddr) {
-        self.push(RTM_DELADDR, 0, address);
+        self.push(RTM_DELADDR, 0, address, Scope::default());
     }
 
-    fn push(&mut self, message_type: u16, flags: u16, address: IpAddr) {
+    fn push(&mut self, message_type: u16, flags: u16, address: IpAddr, scope: Scope) {
         let (family, prefix, address_flags) = match address {
             IpAddr::V4(_) => (AF_INET, 32, 0),
             IpAddr::V6(_) => (AF_INET6, 128, IFA_F_NODAD),
         };
         self.batch.push(message_type, flags, |message| {
-            message.body().extend_from_slice(&[family, prefix, address_flags, 0]);
+            message.body().extend_from_slice(&[family, prefix, address_flags, scope.number()]);
             message.body().extend_from_slice(&self.index.to_ne_bytes());
             let mut attributes = message.attributes();
             attributes.address(IFA_LOCAL, address);
@@ -207,7 +232,7 @@ pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeE
     let header = body
         .first_chunk::<ADDRESS_HEADER>()
         .ok_or_else(|| DecodeError::new("address", "shorter than struct ifaddrmsg"))?;
-    let [family, prefix, _, _, i0, i1, i2, i3] = *header;
+    let [family, prefix, _, scope, i0, i1, i2, i3] = *header;
     let (mut address, mut local) = (None, None);
     for attribute in attributes(body.get(ADDRESS_HEADER..).unwrap_or_default()) {
         let attribute = attribute?;
@@ -223,7 +248,7 @@ pub(super) fn decode_address(body: &[u8]) -> Result<Option<LinkAddress>, DecodeE
         };
     }
     let index = u32::from_ne_bytes([i0, i1, i2, i3]);
-    Ok(local.or(address).map(|address| LinkAddress { index, address, prefix }))
+    Ok(local.or(address).map(|address| LinkAddress { index, address, prefix, scope }))
 }
 
 #[cfg(test)]
@@ -233,15 +258,19 @@ mod tests {
     #[test]
     fn an_address_request_is_what_the_header_file_says() {
         let mut batch = AddressBatch::new(7);
-        batch.add(IpAddr::from([10, 96, 0, 1]));
-        assert_eq!(
-            batch.batch.body(0).unwrap(),
-            [
-                2, 32, 0, 0, 7, 0, 0, 0, // family, prefix, flags, scope, index
-                8, 0, 2, 0, 10, 96, 0, 1, // IFA_LOCAL
-                8, 0, 1, 0, 10, 96, 0, 1, // IFA_ADDRESS
-            ]
-        );
+        for (index, (scope, number)) in
+            [(Scope::Universe, 0), (Scope::Host, 254)].iter().enumerate()
+        {
+            batch.add(IpAddr::from([10, 96, 0, 1]), *scope);
+            assert_eq!(
+                batch.batch.body(index).unwrap(),
+                [
+                    2, 32, 0, *number, 7, 0, 0, 0, // family, prefix, flags, scope, index
+                    8, 0, 2, 0, 10, 96, 0, 1, // IFA_LOCAL
+                    8, 0, 1, 0, 10, 96, 0, 1, // IFA_ADDRESS
+                ]
+            );
+        }
     }
 
     #[test]
@@ -250,7 +279,7 @@ mod tests {
             let mut batch = AddressBatch::new(7);
             batch.remove(address);
             let read = decode_address(batch.batch.body(0).unwrap()).unwrap().unwrap();
-            assert_eq!((read.index, read.address), (7, address));
+            assert_eq!((read.index, read.address, read.scope), (7, address, 0));
             assert_eq!(read.prefix, if address.is_ipv4() { 32 } else { 128 });
         }
     }

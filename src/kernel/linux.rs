@@ -1,5 +1,7 @@
 //! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
 
+mod arp;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -12,7 +14,7 @@ use plan::op::Op;
 use plan::sets::SetId;
 
 use super::conntrack::Conntrack;
-use super::link::{AddressBatch, LinkAddress, Links};
+use super::link::{AddressBatch, LinkAddress, Links, Scope};
 use super::rules::{Cause, Rules};
 use super::{Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
 
@@ -27,6 +29,8 @@ pub struct Linux {
     layers: HashMap<Family, Layer>,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
     index: Option<u32>,
+    /// What addresses are bound with.
+    scope: Scope,
 }
 
 /// Which of the handles an operation is for. Neighbours for the same one share a send.
@@ -60,6 +64,7 @@ impl Linux {
             rules,
             layers: HashMap::new(),
             index: None,
+            scope: Scope::default(),
         })
     }
 
@@ -233,7 +238,7 @@ impl Linux {
         let mut batch = AddressBatch::new(index);
         for op in ops {
             match op {
-                Op::BindAddress(address) => batch.add(*address),
+                Op::BindAddress(address) => batch.add(*address, self.scope),
                 Op::UnbindAddress(address) => batch.remove(*address),
                 _ => {}
             }

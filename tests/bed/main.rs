@@ -7,6 +7,7 @@
 
 mod affinity;
 mod api;
+mod arp;
 mod balance;
 mod cluster;
 mod drain;

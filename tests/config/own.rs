@@ -72,12 +72,10 @@ fn words_that_mean_nothing_are_refused() {
 }
 
 #[test]
-fn quiet_goes_neither_with_strict_arp_nor_with_node_ports_on_localhost() {
+fn quiet_does_not_go_with_strict_arp() {
     let quiet = "serviceAddressesArp: quiet\n";
     let said = problem("ipvs: {strictARP: true}\n", quiet);
     assert!(said.contains("leave strictARP out"), "{said}");
-    let said = problem("", &format!("{quiet}localhostNodePorts: true\n"));
-    assert!(said.contains("route_localnet"), "{said}");
     let strict = from("ipvs: {strictARP: true}\n", "serviceAddressesArp: compatible\n");
     assert_eq!(strict.service_addresses_arp, ServiceAddressesArp::Strict);
 }

@@ -62,18 +62,9 @@ impl Found {
     fn arp(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
         let (field, value) = ("serviceAddressesArp", own.service_addresses_arp.as_str());
         self.one_of(field, value, &["compatible", "quiet"]);
-        if value != "quiet" {
-            return;
-        }
-        if document.ipvs.strict_arp {
+        if value == "quiet" && document.ipvs.strict_arp {
             let problem = "cannot be together with ipvs.strictARP: true, which sets arp_ignore to \
                            1; quiet does what it does, and more: leave strictARP out";
-            self.invalid(field, value, problem);
-        }
-        if own.localhost_node_ports {
-            let problem = "cannot be together with localhostNodePorts: true, for which \
-                           route_localnet is set: the kernel then answers ARP requests for \
-                           addresses of scope host too";
             self.invalid(field, value, problem);
         }
     }

@@ -1,0 +1,63 @@
+//! Who is told of the addresses on `kube-ipvs0`.
+
+use std::net::IpAddr;
+
+use plan::kernel::LINK;
+use tracing::{info, warn};
+
+use super::super::link::{AddressBatch, LinkAddress, Scope};
+use super::super::sysctl::ServiceAddressesArp;
+use super::{Linux, ReadError};
+
+// === impl Linux ===
+
+impl Linux {
+    /// Binds addresses from now on so that the switches for `arp` have their effect, and does it
+    /// again for those that are bound otherwise, as after a change of the setting. An address is
+    /// missing for a few microseconds then. Those that are somebody else's (`excluded`) are left
+    /// alone.
+    ///
+    /// # Errors
+    /// When the addresses cannot be read, or the kernel cannot be asked to change them. One that it
+    /// refuses to bind again is only missing, which the first comparison finds.
+    pub fn bind_for(
+        &mut self,
+        arp: ServiceAddressesArp,
+        excluded: impl Fn(IpAddr) -> bool,
+    ) -> Result<(), ReadError> {
+        self.scope = match arp {
+            ServiceAddressesArp::Answered | ServiceAddressesArp::Strict => Scope::Universe,
+            // `arp_ignore` 3 leaves out addresses of scope host (net/ipv4/arp.c).
+            ServiceAddressesArp::Quiet => Scope::Host,
+        };
+        let (index, mut addresses) = self.all_addresses()?;
+        let Some(index) = index else { return Ok(()) };
+        addresses.retain(|found| found.index == index && self.is_bound_otherwise(found));
+        addresses.retain(|found| !excluded(found.address));
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let mut batch = AddressBatch::new(index);
+        for found in &addresses {
+            batch.remove(found.address);
+            batch.add(found.address, self.scope);
+        }
+        let results = self.links.send(&mut batch);
+        let results = results.map_err(|error| ReadError::new("addresses to bind again", error))?;
+        let refusals: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+        if let Some(first) = refusals.first() {
+            warn!(
+                refused = refusals.len(),
+                "not all addresses on {LINK} have got the scope that serviceAddressesArp asks for: \
+                 {first}"
+            );
+        }
+        info!(addresses = addresses.len(), "serviceAddressesArp was different: bound again");
+        Ok(())
+    }
+
+    /// There is no ARP for IPv6, and a prefix that is not ours to choose is somebody else's address.
+    fn is_bound_otherwise(&self, found: &LinkAddress) -> bool {
+        found.address.is_ipv4() && found.prefix == 32 && found.scope != self.scope.number()
+    }
+}
