@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use plan::kernel::{Entry, Frontend};
+use plan::model::Protocol::{Sctp, Tcp, Udp};
 use plan::model::{Protocol, Service, ServiceKind};
 use plan::sets::SetId;
 
@@ -27,18 +28,26 @@ fn node() -> Node {
     Node::after([applied(&web), sliced(&slice("web-1", "web", &["10.244.0.2@n1"]))])
 }
 
+/// What the set is found with, and what is done about it.
+type Row = (&'static str, &'static str, Vec<Entry>, &'static [&'static str]);
+
+fn check<const N: usize>(rows: [Row; N]) {
+    for (row, set, found, expected) in rows {
+        let mut node = node();
+        let wished = node.kernel.clone();
+        let found: HashSet<Entry> = found.into_iter().collect();
+        node.kernel.actual_mut().sets.insert(SetId::by_name(set).unwrap(), found);
+        assert_eq!(node.compare(), expected, "{row}");
+        assert_eq!(node.kernel, wished, "{row}");
+    }
+}
+
 #[test]
 fn only_what_differs_is_added_and_removed() {
-    use Protocol::{Sctp, Tcp, Udp};
     let cluster = |port| Entry::AddressPort(at("10.96.0.9", Tcp, port));
     let voice = Entry::AddressPort(at("10.96.0.9", Sctp, 5060));
-    let ranged =
-        |net: &str| Entry::AddressPortNet(at("203.0.113.5", Tcp, 80), net.parse().unwrap());
-    let voice_ranged =
-        |net: &str| Entry::AddressPortNet(at("203.0.113.5", Sctp, 5060), net.parse().unwrap());
-    let (ten, one) = ("10.0.0.0/8", "192.0.2.1/32");
-    for (row, set, found, expected) in [
-        ("as it should be", "KUBE-CLUSTER-IP", vec![cluster(80), voice], &[][..]),
+    check([
+        ("as it should be", "KUBE-CLUSTER-IP", vec![cluster(80), voice], &[]),
         (
             "empty",
             "KUBE-CLUSTER-IP",
@@ -85,6 +94,17 @@ fn only_what_differs_is_added_and_removed() {
                 "remove fd00:96::8,tcp:80 from set KUBE-6-CLUSTER-IP",
             ],
         ),
+    ]);
+}
+
+#[test]
+fn entries_of_every_type_are_compared() {
+    let ranged =
+        |net: &str| Entry::AddressPortNet(at("203.0.113.5", Tcp, 80), net.parse().unwrap());
+    let voice_ranged =
+        |net: &str| Entry::AddressPortNet(at("203.0.113.5", Sctp, 5060), net.parse().unwrap());
+    let (ten, one) = ("10.0.0.0/8", "192.0.2.1/32");
+    check([
         (
             "networks, of which one is a single address",
             "KUBE-LOAD-BALANCER-SOURCE-CIDR",
@@ -138,14 +158,7 @@ fn only_what_differs_is_added_and_removed() {
             vec![Entry::AddressPort(at("198.51.100.7", Tcp, 80))],
             &["remove 198.51.100.7,tcp:80 from set KUBE-EXTERNAL-IP"],
         ),
-    ] {
-        let mut node = node();
-        let wished = node.kernel.clone();
-        let found: HashSet<Entry> = found.into_iter().collect();
-        node.kernel.actual_mut().sets.insert(SetId::by_name(set).unwrap(), found);
-        assert_eq!(node.compare(), expected, "{row}");
-        assert_eq!(node.kernel, wished, "{row}");
-    }
+    ]);
 }
 
 #[test]
