@@ -15,7 +15,7 @@ const PROFILE: &str = "bed";
 pub(crate) enum Tests {
     /// A program of their own in `tests`.
     Program(&'static str),
-    /// Beside the code of a library, those in this module.
+    /// Beside the code of a library, those whose names contain this.
     Inside(&'static str),
 }
 

@@ -58,7 +58,7 @@ struct Suite {
 const SUITES: [Suite; 7] = [
     Suite { package: "ipvs-rs", tests: Tests::Program("kernel"), tier: Tier::Kernel },
     Suite { package: "ipset-netlink", tests: Tests::Program("kernel"), tier: Tier::Kernel },
-    Suite { package: "kube-ipvs", tests: Tests::Inside("kernel::rules"), tier: Tier::Kernel },
+    Suite { package: "kube-ipvs", tests: Tests::Inside("tests::kernel"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs", tests: Tests::Program("bare"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs", tests: Tests::Program("cleanup"), tier: Tier::Kernel },
     Suite { package: "kube-ipvs-bed", tests: Tests::Program("plain"), tier: Tier::Bed },
