@@ -12,6 +12,7 @@ mod balance;
 mod cluster;
 mod drain;
 mod fixture;
+mod flows_move;
 mod handover;
 mod host;
 mod masquerade;
