@@ -1,5 +1,8 @@
 //! Services.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
