@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use netlink::Namespace;
 use plan::layer::{ChainDifference, JUMPS, LayerSettings, LocalTraffic};
 use plan::sets::{SetId, SetType};
+use plan::settings::TwinNetworks;
 
 use super::super::*;
 
@@ -62,7 +63,7 @@ fn mk_sets(family: Family) {
 
 fn mk_layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings)
+    Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
 }
 
 fn mk_every_layer(family: Family) -> Vec<Layer> {
@@ -84,9 +85,10 @@ fn mk_every_layer(family: Family) -> Vec<Layer> {
     ]);
     let layer = |(masquerade_all, bit, local, random_fully)| {
         let settings = LayerSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        Layer::new(family, &settings)
+        let twins = TwinNetworks::default().of(family);
+        [settings.clone(), settings.with_twins(twins)].map(|it| Layer::new(family, &it))
     };
-    variants.into_iter().map(layer).collect()
+    variants.into_iter().flat_map(layer).collect()
 }
 
 /// The rules of a chain, as saved, word for word.
@@ -116,6 +118,9 @@ fn on_every_kind(test: impl Fn(&Rules) + Sync) {
 fn what_is_saved_is_word_for_word_what_was_written() {
     on_every_kind(|rules| {
         rules.probe().unwrap();
+        let twins = TwinNetworks::default().of(rules.family()).unwrap();
+        rules.try_twins(twins).unwrap();
+        assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
         for layer in mk_every_layer(rules.family()) {
             rules.write(&layer).unwrap();
             let saved = rules.read().unwrap();
@@ -128,6 +133,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
             (Table::Nat, "OUTPUT", &["KUBE-SERVICES"]),
             (Table::Nat, "POSTROUTING", &["KUBE-POSTROUTING"]),
+            (Table::Mangle, "OUTPUT", &["KUBE-PROXY-FIREWALL"]),
             (
                 Table::Filter,
                 "INPUT",
@@ -156,7 +162,7 @@ fn drift_is_seen_and_mended_and_what_others_made_stays() {
         restore(rules, foreign);
         rules.write(&layer).unwrap();
 
-        let jump = JUMPS[3];
+        let jump = JUMPS[4];
         restore(
             rules,
             &format!(
@@ -196,6 +202,7 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = LayerSettings::new(false, 14, local, true).unwrap();
+        let settings = settings.with_twins(TwinNetworks::default().of(rules.family()));
         let layer = Layer::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = layer
@@ -230,7 +237,7 @@ fn a_missing_set_is_named_with_the_rule_that_wants_it() {
                 let RulesError::Failed(failure) = &error else { panic!("{error}") };
                 let excerpt = failure.excerpt.as_deref().unwrap();
                 let named = excerpt.lines().find(|line| line.starts_with('>')).unwrap();
-                let set = SetId { kind: plan::sets::SetKind::LoadBalancer, family };
+                let set = SetId { kind: plan::sets::SetKind::ShortCircuit, family };
                 assert!(named.contains(set.name()), "{excerpt}");
             });
         }
