@@ -9,6 +9,7 @@ mod affinity;
 mod api;
 mod arp;
 mod balance;
+mod choices;
 mod cluster;
 mod drain;
 mod fixture;

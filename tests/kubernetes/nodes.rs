@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use crate::world::{NODE, World, node, service};
 
 fn other(name: &str, addresses: &[(&str, &str)]) -> Value {
-    let mut other = node(name);
     let addresses = addresses.iter().map(|(kind, text)| json!({"type": kind, "address": text}));
-    other["status"] = json!({"addresses": addresses.collect::<Vec<_>>()});
-    other
+    let addresses: Vec<Value> = addresses.collect();
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"addresses": addresses},
+    })
 }
 
 fn internal(name: &str, address: &str) -> Value {
@@ -20,9 +22,14 @@ fn internal(name: &str, address: &str) -> Value {
 
 /// A Service that has an address which could be another node's.
 fn outer(name: &str) -> Value {
-    let mut outer = service(name);
-    outer["spec"]["externalIPs"] = json!(["198.51.100.1"]);
-    outer
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "clusterIP": "10.96.0.10", "externalIPs": ["198.51.100.1"],
+            "ports": [{"port": 80, "protocol": "TCP"}],
+        },
+    })
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
