@@ -18,6 +18,8 @@ pub struct Store {
     records: HashMap<ServiceName, Record>,
     /// Under which Service a slice is kept.
     service_of: HashMap<SliceName, ServiceName>,
+    /// The slices that say for which zones an endpoint is.
+    for_zones: BTreeSet<SliceName>,
     index: Index,
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
@@ -40,14 +42,14 @@ impl Store {
     pub fn apply(&mut self, event: Event, settings: &Settings) {
         match event {
             Event::ServiceApplied(service) => self.apply_service(service, settings),
-            Event::ServiceRemoved(name) => self.remove_service(&name),
+            Event::ServiceRemoved(name) => self.remove_service(&name, settings),
             Event::SliceApplied(slice) => self.apply_slice(slice),
             Event::SliceRemoved(name) => self.remove_slice(&name),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
-            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(name, addresses),
-            Event::OtherNodeRemoved(name) => self.apply_other_node(name, Vec::new()),
-            Event::SchedulerMissing(scheduler) => self.apply_missing_scheduler(scheduler),
+            Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
+            Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
+            Event::SchedulerMissing(scheduler) => self.apply_missing_scheduler(&scheduler),
         }
     }
 
@@ -90,17 +92,17 @@ impl Store {
             return;
         }
         if let Some(former) = &record.service {
-            self.index.remove(former);
+            self.index.remove(former, &settings.twins);
         }
-        self.index.insert(&service);
+        self.index.insert(&service, &settings.twins);
         self.dirty.insert(service.name.clone());
         record.service = Some(service);
     }
 
-    fn remove_service(&mut self, name: &ServiceName) {
+    fn remove_service(&mut self, name: &ServiceName, settings: &Settings) {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
-        self.index.remove(&former);
+        self.index.remove(&former, &settings.twins);
         self.dirty.insert(name.clone());
         self.drop_if_empty(name);
     }
@@ -117,12 +119,18 @@ impl Store {
         if record.service.is_some() {
             self.dirty.insert(slice.service.clone());
         }
+        if is_for_zones(&slice) {
+            self.for_zones.insert(slice.name.clone());
+        } else {
+            self.for_zones.remove(&slice.name);
+        }
         self.service_of.insert(slice.name.clone(), slice.service.clone());
         record.slices.insert(slice.name.clone(), slice);
     }
 
     fn remove_slice(&mut self, name: &SliceName) {
         let Some(service) = self.service_of.remove(name) else { return };
+        self.for_zones.remove(name);
         if let Some(record) = self.records.get_mut(&service) {
             record.slices.remove(name);
             if record.service.is_some() {
@@ -144,6 +152,9 @@ impl Store {
         self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
+        }
+        if self.facts.node().zone != former.node().zone {
+            self.dirty_zones();
         }
         self.dirty_node_ports(&former, settings);
         if settings.local_detection == LocalDetection::NodeCidr {
@@ -170,11 +181,11 @@ impl Store {
         self.dirty_node_ports(&former, settings);
     }
 
-    fn apply_other_node(&mut self, name: Arc<str>, addresses: Vec<IpAddr>) {
+    fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
         let former = if addresses.is_empty() {
-            self.others.remove(&name)
+            self.others.remove(name)
         } else {
-            self.others.insert(name, addresses.clone())
+            self.others.insert(Arc::clone(name), addresses.to_vec())
         };
         let former = former.unwrap_or_default();
         let gone = former.iter().filter(|address| !addresses.contains(address));
@@ -189,10 +200,20 @@ impl Store {
         }
     }
 
-    fn apply_missing_scheduler(&mut self, scheduler: SchedulerName) {
+    fn apply_missing_scheduler(&mut self, scheduler: &SchedulerName) {
         if self.facts.note_missing_scheduler(scheduler.clone()) {
-            self.dirty.extend(self.index.with_scheduler(&scheduler).cloned());
+            self.dirty.extend(self.index.with_scheduler(scheduler).cloned());
         }
+    }
+
+    /// Endpoints are chosen by hints of zones, and their shares are by zones.
+    fn dirty_zones(&mut self) {
+        self.dirty.extend(self.index.with_weights().cloned());
+        let hinted = self.for_zones.iter().filter_map(|slice| self.service_of.get(slice));
+        let is_there = |name: &&ServiceName| {
+            self.records.get(*name).is_some_and(|record| record.service.is_some())
+        };
+        self.dirty.extend(hinted.filter(is_there).cloned());
     }
 
     /// The Services with node ports depend on the addresses that these are served on.
@@ -205,6 +226,11 @@ impl Store {
             }
         }
     }
+}
+
+fn is_for_zones(slice: &EndpointSlice) -> bool {
+    let mut hints = slice.endpoints.iter().filter_map(|endpoint| endpoint.hints.as_deref());
+    hints.any(|hints| !hints.zones.is_empty())
 }
 
 fn own_addresses(facts: &NodeFacts) -> (Option<IpAddr>, Option<IpAddr>) {

@@ -5,24 +5,26 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::model::{Family, Service, ServiceName};
-use crate::settings::SchedulerName;
+use crate::settings::{SchedulerName, TwinNetworks};
 
 /// Services by what they depend on.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// External and load-balancer addresses: those that are the node's own are not bound.
+    /// External and load-balancer addresses: those that are the node's own are not bound. Their
+    /// twins: those that are the node's own are no twins.
     by_address: HashMap<IpAddr, BTreeSet<ServiceName>>,
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
     source_ranges: BTreeSet<ServiceName>,
     by_scheduler: HashMap<SchedulerName, BTreeSet<ServiceName>>,
+    weights: BTreeSet<ServiceName>,
 }
 
 // === impl Index ===
 
 impl Index {
-    pub(super) fn insert(&mut self, service: &Service) {
-        for address in outer_addresses(service) {
+    pub(super) fn insert(&mut self, service: &Service, twins: &TwinNetworks) {
+        for address in outer_addresses(service, twins) {
             self.by_address.entry(address).or_default().insert(service.name.clone());
         }
         for family in node_port_families(service) {
@@ -31,14 +33,17 @@ impl Index {
         if !service.source_ranges.is_empty() {
             self.source_ranges.insert(service.name.clone());
         }
+        if service.choice.as_ref().is_some_and(|choice| choice.weights.is_some()) {
+            self.weights.insert(service.name.clone());
+        }
         if let Some(scheduler) = chosen_scheduler(service) {
             self.by_scheduler.entry(scheduler.clone()).or_default().insert(service.name.clone());
         }
     }
 
     /// Takes out what was put in for exactly this object.
-    pub(super) fn remove(&mut self, service: &Service) {
-        for address in outer_addresses(service) {
+    pub(super) fn remove(&mut self, service: &Service, twins: &TwinNetworks) {
+        for address in outer_addresses(service, twins) {
             if let Some(services) = self.by_address.get_mut(&address) {
                 services.remove(&service.name);
                 if services.is_empty() {
@@ -50,6 +55,7 @@ impl Index {
             self.node_ports(family).remove(&service.name);
         }
         self.source_ranges.remove(&service.name);
+        self.weights.remove(&service.name);
         if let Some(services) = chosen_scheduler(service).and_then(|s| self.by_scheduler.get_mut(s))
         {
             services.remove(&service.name);
@@ -71,6 +77,10 @@ impl Index {
         self.source_ranges.iter()
     }
 
+    pub(super) fn with_weights(&self) -> impl Iterator<Item = &ServiceName> {
+        self.weights.iter()
+    }
+
     pub(super) fn with_scheduler(
         &self,
         scheduler: &SchedulerName,
@@ -90,8 +100,9 @@ fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
     service.choice.as_ref()?.scheduler.as_ref()
 }
 
-fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
-    service.external.iter().chain(&service.load_balancer).copied()
+fn outer_addresses(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = IpAddr> {
+    let outer = service.external.iter().chain(&service.load_balancer).copied();
+    outer.flat_map(|address| [Some(address), twins.twin(address)]).flatten()
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

@@ -19,9 +19,18 @@ use proptest::sample::{select, subsequence};
 
 pub(crate) const NODE_NAME: &str = "this-node";
 
-/// What may be on the node's interfaces, and may be somebody's external address as well.
-const LOCAL: [&str; 7] =
-    ["127.0.0.1", "192.0.2.10", "192.0.2.11", "198.51.100.1", "::1", "fd00::10", "fe80::10"];
+/// What may be on the node's interfaces, and may be somebody's external address as well. One is
+/// the twin of an external address.
+const LOCAL: [&str; 8] = [
+    "127.0.0.1",
+    "192.0.2.10",
+    "192.0.2.11",
+    "198.51.100.1",
+    "246.51.100.2",
+    "::1",
+    "fd00::10",
+    "fe80::10",
+];
 
 /// What other nodes may have: this one's, external ones, and none of anybody's.
 const OTHERS: [&str; 7] = [
@@ -337,8 +346,8 @@ fn endpoint() -> impl Strategy<Value = (u8, Endpoint)> {
 fn node() -> impl Strategy<Value = Node> {
     let addresses = btree_set(select(vec!["192.0.2.10", "192.0.2.11", "fd00::10"]), 0..3);
     let pod_cidrs = subsequence(NETS.to_vec(), 0..3);
-    (addresses, pod_cidrs).prop_map(|(addresses, pod_cidrs)| Node {
-        zone: None,
+    (addresses, pod_cidrs, option::of(zone())).prop_map(|(addresses, pod_cidrs, zone)| Node {
+        zone,
         addresses: addresses.into_iter().map(ip).collect(),
         pod_cidrs: pod_cidrs.into_iter().map(net).collect(),
     })

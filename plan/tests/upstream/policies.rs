@@ -1,6 +1,7 @@
 //! TestTestInternalTrafficPolicyE2E, and the traffic policies of TestCategorizeEndpoints: which
 //! list each frontend has.
 
+use plan::event::Event;
 use plan::model::{Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
 use plan::problem::Problem;
@@ -223,6 +224,19 @@ fn a_twin_belongs_to_one_frontend() {
     assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["219.0.113.5,tcp:80".to_owned()].into());
     node.run([removed(&younger)]);
     assert_eq!(node.state(), [].into());
+}
+
+/// Nobody uses the networks of twins; if a node does all the same, its own address stays its own.
+#[test]
+fn an_address_of_the_node_is_no_twin() {
+    let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);
+    let before = node.kernel.clone();
+    node.run([Event::LocalAddresses(ips(&["192.0.2.10", "251.0.113.5"]))]);
+    assert_eq!(node.real_servers("TCP 251.0.113.5:80"), None);
+    check("bound", &node.addresses(), &["kube-ipvs0 10.96.0.9", "kube-ipvs0 203.0.113.5"]);
+    assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
+    node.run([Event::LocalAddresses(ips(&["192.0.2.10"]))]);
+    assert_eq!(node.kernel, before);
 }
 
 /// Of a frontend that is another Service's, nobody is led to a twin.

@@ -8,7 +8,7 @@ use plan::problem::Problem;
 use plan::settings::{SchedulerName, Settings};
 
 use crate::node::{Node, THIS, check, made, said};
-use crate::words::{LOCAL, applied, ip, ips, port, service, slice_with, sliced};
+use crate::words::{LOCAL, applied, ip, ips, port, service, slice, slice_with, sliced};
 
 const SERVICE: &str = "10.96.0.9";
 
@@ -287,4 +287,37 @@ fn endpoints_have_the_shares_that_the_service_chose() {
             "change real server of TCP 10.96.0.9:80 to 10.244.1.2:8080 weight 1",
         ]
     );
+}
+
+/// A node often gets its zone only after it has joined the cluster.
+#[test]
+fn endpoints_follow_the_zone_of_the_node() {
+    let weights = Some(plan::model::Weights { node: 100, zone: 10, elsewhere: 1 });
+    let weighted = Service {
+        choice: Some(Box::new(Choice { weights, ..Choice::default() })),
+        ..service("web", &[SERVICE])
+    };
+    let hinted = service("mail", &["10.96.0.8"]);
+    let node = |zone: Option<&str>| {
+        let zone = zone.map(Into::into);
+        Event::NodeApplied(Box::new(plan::model::Node { zone, ..plan::model::Node::default() }))
+    };
+    let in_zones = ["10.244.1.2@n2 in:a", "10.244.2.2@n3 in:b"];
+    let for_zones = ["10.244.1.2@n2 for:a", "10.244.2.2@n3 for:b"];
+    let mut run = Node::after([
+        applied(&weighted),
+        applied(&hinted),
+        sliced(&slice("web-1", "web", &in_zones)),
+        sliced(&slice("mail-1", "mail", &for_zones)),
+    ]);
+    for (zone, by_weight, by_hint) in [
+        (None, "10.244.1.2:8080, 10.244.2.2:8080", "10.244.1.2:8080, 10.244.2.2:8080"),
+        (Some("a"), "10.244.1.2:8080 weight 10, 10.244.2.2:8080", "10.244.1.2:8080"),
+        (Some("b"), "10.244.1.2:8080, 10.244.2.2:8080 weight 10", "10.244.2.2:8080"),
+        (Some("c"), "10.244.1.2:8080, 10.244.2.2:8080", "10.244.1.2:8080, 10.244.2.2:8080"),
+    ] {
+        run.run([node(zone)]);
+        assert_eq!(run.real_servers("TCP 10.96.0.9:80").unwrap(), by_weight, "{zone:?}");
+        assert_eq!(run.real_servers("TCP 10.96.0.8:80").unwrap(), by_hint, "{zone:?}");
+    }
 }
