@@ -327,7 +327,8 @@ pub const OWN_FIELDS: [Field; 11] = [
     does(
         "localhostNodePorts",
         "bool",
-        "serves node ports on 127.0.0.1 too, for what runs on the node itself",
+        "serves TCP node ports on 127.0.0.1 and ::1 too, for what runs on the node itself; \
+         docs/privileges.md says who gets there",
     ),
     does(
         "manifests",
