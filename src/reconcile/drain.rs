@@ -269,12 +269,13 @@ impl Drain {
         let mut draining = self.take(&frontend).unwrap_or_else(|| Draining {
             deadlines: BTreeMap::new(),
             retires: false,
-            look: now,
+            look: now + FIRST_LOOK,
             pause: FIRST_LOOK,
         });
         draining.deadlines.insert(socket, deadline);
         draining.pause = FIRST_LOOK;
-        draining.look = draining.next_look(now);
+        // However often one is added, the others are not put off.
+        draining.look = draining.look.min(draining.next_look(now));
         self.put(frontend, draining);
     }
 

@@ -154,6 +154,8 @@ fn another_one_that_begins_to_drain_is_looked_at_soon() {
     let now = start + 50 * SECOND;
     planned(&mut drain, vec![removal(2)], now);
     assert_eq!(drain.next_look(), Some(now + FIRST_LOOK));
+    planned(&mut drain, vec![removal(3)], now + FIRST_LOOK / 2);
+    assert_eq!(drain.next_look(), Some(now + FIRST_LOOK), "the others are not put off");
 }
 
 #[test]
