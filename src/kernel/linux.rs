@@ -1,6 +1,7 @@
 //! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
 
 mod arp;
+mod messages;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links, Scope};
 use super::rules::{Cause, Rules};
 use super::{Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
+use messages::{in_place, push_ipvs, push_set, unasked};
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -347,104 +349,6 @@ const fn part(op: &Op) -> Part {
         | Op::RemoveRealServer(..) => Part::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
     }
-}
-
-/// Puts operations into a batch. What cannot even be asked is returned by its place.
-fn unasked<E: std::fmt::Display>(
-    ops: &[Op],
-    mut push: impl FnMut(&Op) -> Result<(), E>,
-) -> HashMap<usize, Refusal> {
-    ops.iter()
-        .enumerate()
-        .filter_map(|(index, op)| {
-            let error = push(op).err()?;
-            Some((index, Refusal::new(RefusalClass::Other, error)))
-        })
-        .collect()
-}
-
-/// Gives each operation its result: what was not asked has no result in the batch's.
-fn in_place<E>(
-    ops: &[Op],
-    mut unasked: HashMap<usize, Refusal>,
-    results: Vec<Result<(), E>>,
-    judge: impl Fn(&Op, E) -> Result<(), Refusal>,
-) -> Vec<Result<(), Refusal>> {
-    let mut results = results.into_iter();
-    let each = ops.iter().enumerate();
-    each.map(|(index, op)| match unasked.remove(&index) {
-        Some(refusal) => Err(refusal),
-        None => results
-            .by_ref()
-            .take(messages(op))
-            .fold(Err(Refusal::new(RefusalClass::AnswerLost, "no result")), |_, result| {
-                result.or_else(|error| judge(op, error))
-            }),
-    })
-    .collect()
-}
-
-/// How many messages an operation is. The last one's result is its result.
-const fn messages(op: &Op) -> usize {
-    if let Op::MoveRealServer(..) = op { 2 } else { 1 }
-}
-
-fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
-    match op {
-        Op::CreateSet(set) => {
-            batch.create(translate::set_name(*set)?, translate::set_spec(*set));
-        }
-        Op::AddEntry(set, entry) => {
-            batch.add(translate::set_name(*set)?, translate::entry(entry));
-        }
-        Op::RemoveEntry(set, entry) => {
-            batch.delete(translate::set_name(*set)?, translate::entry(entry));
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> {
-    match op {
-        Op::CreateVirtualServer(frontend, server) => {
-            batch.new_service(&translate::virtual_server(frontend, server)?);
-        }
-        Op::ChangeVirtualServer(frontend, server) => {
-            batch.set_service(&translate::virtual_server(frontend, server)?);
-        }
-        Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
-            batch.delete_service(&translate::virtual_server_id(frontend));
-        }
-        Op::AddRealServer(frontend, server) => {
-            batch.new_destination(
-                &translate::virtual_server_id(frontend),
-                &translate::real_server(server),
-            );
-        }
-        Op::MoveRealServer(frontend, server) => {
-            let id = translate::virtual_server_id(frontend);
-            batch.delete_destination(&id, server.socket());
-            batch.new_destination(&id, &translate::real_server(server));
-        }
-        Op::ChangeRealServer(frontend, server) => {
-            batch.set_destination(
-                &translate::virtual_server_id(frontend),
-                &translate::real_server(server),
-            );
-        }
-        Op::DrainRealServer(frontend, server, deadline) => {
-            batch.set_destination(
-                &translate::virtual_server_id(frontend),
-                &translate::draining_real_server(*server, *deadline),
-            );
-        }
-        Op::RemoveRealServer(frontend, server) => {
-            batch.delete_destination(&translate::virtual_server_id(frontend), *server);
-        }
-        _ => {}
-    }
-    Ok(())
 }
 
 /// Removing, or draining, what is gone is success.
