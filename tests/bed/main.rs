@@ -16,6 +16,7 @@ mod fixture;
 mod flows_move;
 mod handover;
 mod host;
+mod localhost;
 mod masquerade;
 mod node;
 mod ownership;
