@@ -49,6 +49,10 @@ pub struct Endpoint {
     pub node: String,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// Whether it is about to end.
+    pub terminating: bool,
+    /// Whether it still answers while it is about to end.
+    pub serving: bool,
 }
 
 // === impl Service ===
@@ -83,18 +87,24 @@ impl Service {
         self
     }
 
-    /// With these pods as ready endpoints, on the nodes that their names say.
+    /// With these pods as ready endpoints, on the nodes that their names say. A node stands for a
+    /// pod in the network of its host.
     #[must_use]
     pub fn pods<'a>(mut self, pods: impl IntoIterator<Item = &'a Host>) -> Self {
-        for pod in pods {
-            let node = pod.name.strip_prefix("pod").and_then(|rest| rest.split('-').next());
-            let node = format!("node{}", node.unwrap_or_default());
-            self.endpoints.extend(pod.addresses().into_iter().map(|address| Endpoint {
-                address,
-                node: node.clone(),
-                ready: true,
-            }));
-        }
+        self.endpoints.extend(pods.into_iter().flat_map(endpoints));
+        self
+    }
+
+    /// With a pod that is about to end as an endpoint; if it is `serving`, it still answers.
+    #[must_use]
+    pub fn terminating_pod(mut self, pod: &Host, serving: bool) -> Self {
+        let endpoints = endpoints(pod);
+        self.endpoints.extend(endpoints.map(|endpoint| Endpoint {
+            ready: false,
+            terminating: true,
+            serving,
+            ..endpoint
+        }));
         self
     }
 
@@ -187,6 +197,10 @@ impl Service {
                 "- addresses: [\"{}\"]\n  nodeName: {}\n  conditions:\n    ready: {}",
                 endpoint.address, endpoint.node, endpoint.ready
             );
+            if endpoint.terminating {
+                let _infallible =
+                    writeln!(yaml, "    serving: {}\n    terminating: true", endpoint.serving);
+            }
         }
         yaml
     }
@@ -206,6 +220,21 @@ impl Port {
             Protocol::Sctp => "SCTP",
         }
     }
+}
+
+/// A host's addresses as ready endpoints.
+fn endpoints(host: &Host) -> impl Iterator<Item = Endpoint> {
+    let node = match host.name.strip_prefix("pod").and_then(|rest| rest.split('-').next()) {
+        Some(number) => format!("node{number}"),
+        None => host.name.clone(),
+    };
+    host.addresses().into_iter().map(move |address| Endpoint {
+        address,
+        node: node.clone(),
+        ready: true,
+        terminating: false,
+        serving: true,
+    })
 }
 
 fn family(ipv4: bool) -> &'static str {

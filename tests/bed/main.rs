@@ -13,6 +13,7 @@ mod choices;
 mod cluster;
 mod drain;
 mod fixture;
+mod flows;
 mod flows_move;
 mod handover;
 mod host;

@@ -1,0 +1,71 @@
+//! Every kind of flow meets the fate that the Service API promises.
+//!
+//! `row` has the words, `table` the expectations, `world` the cluster on which `trial` tries them;
+//! `marks` is about the marks on packets.
+
+mod marks;
+mod row;
+mod table;
+mod trial;
+mod world;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
+use world::World;
+
+#[test]
+fn every_flow_goes_where_the_table_says() {
+    let world = World::build(table::ROWS);
+    let started = Instant::now();
+    let flows = trial::try_all(&world, table::ROWS);
+    eprintln!("{flows} flows in {:?}", started.elapsed());
+    assert!(flows > 2000, "{flows}");
+}
+
+#[test]
+fn the_table_has_a_row_for_every_cell() {
+    let named: BTreeSet<_> = table::ROWS.iter().copied().flatten().flat_map(cells).collect();
+    let mut missing = Vec::new();
+    for client in table::ALL {
+        for frontend in
+            [Frontend::Cluster, Frontend::External, Frontend::Balancer, Frontend::NodePort]
+        {
+            for policy in [Policy::Anywhere, Policy::ExternalLocal, Policy::InternalLocal] {
+                let cells = EVERYWHERE.map(|endpoints| (*client, frontend, policy, endpoints));
+                missing.extend(cells.into_iter().filter(|cell| !named.contains(cell)));
+            }
+        }
+    }
+    // Of this one the table says why.
+    missing.retain(|(client, frontend, policy, _)| {
+        (*client, *frontend, *policy)
+            != (Client::PodElsewhere, Frontend::NodePort, Policy::ExternalLocal)
+    });
+    assert_eq!(missing, []);
+}
+
+const EVERYWHERE: [Endpoints; 10] = [
+    Endpoints::Here,
+    Endpoints::Away,
+    Endpoints::Both,
+    Endpoints::None,
+    Endpoints::EndingHere,
+    Endpoints::EndingAway,
+    Endpoints::EndingHereReadyAway,
+    Endpoints::Ended,
+    Endpoints::HostHere,
+    Endpoints::HostAway,
+];
+
+fn cells(row: &Row) -> Vec<(Client, Frontend, Policy, Endpoints)> {
+    let mut cells = Vec::new();
+    for client in row.clients {
+        for frontend in row.frontends {
+            let of_policy = |policy: &Policy| (*client, *frontend, *policy, row.endpoints);
+            cells.extend(row.policies.iter().map(of_policy));
+        }
+    }
+    if row.ranges == Ranges::Everybody { cells } else { Vec::new() }
+}

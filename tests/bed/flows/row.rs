@@ -1,0 +1,201 @@
+//! The words of which the table of flows is made.
+
+use std::fmt;
+
+/// Who asks. "Here" is the first node, through which whoever is outside comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Client {
+    /// A client outside, which is among the friends of a Service for friends.
+    Outside,
+    /// A client outside, which is not.
+    Stranger,
+    /// A pod here that is no endpoint.
+    PodHere,
+    /// A pod here that is the endpoint itself.
+    EndpointHere,
+    /// A pod on the other node, by way of that node's proxy.
+    PodElsewhere,
+    /// The node here.
+    ThisNode,
+    /// The other node, by way of its own proxy.
+    OtherNode,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Frontend {
+    /// The cluster address.
+    Cluster,
+    /// An external address.
+    External,
+    /// A load balancer's address.
+    Balancer,
+    /// The node port of the node here.
+    NodePort,
+    /// The node port of the other node.
+    PortElsewhere,
+    /// None: the pod `pod2-1` itself.
+    None,
+}
+
+/// The traffic policies of the Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Policy {
+    /// Both are Cluster.
+    Anywhere,
+    /// `externalTrafficPolicy: Local`
+    ExternalLocal,
+    /// `internalTrafficPolicy: Local`
+    InternalLocal,
+}
+
+/// Where the endpoints of the Service are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Endpoints {
+    /// `pod1-1`
+    Here,
+    /// `pod2-1`
+    Away,
+    /// `pod1-1` and `pod2-1`
+    Both,
+    /// There are none.
+    None,
+    /// `pod1-1`, about to end, and serving.
+    EndingHere,
+    /// `pod2-1`, about to end, and serving.
+    EndingAway,
+    /// `pod1-1`, about to end, and serving; `pod2-1` is ready.
+    EndingHereReadyAway,
+    /// `pod1-1`, about to end, and not serving any more.
+    Ended,
+    /// `node1`: a pod in the network of the node here.
+    HostHere,
+    /// `node2`: a pod in the network of the other node.
+    HostAway,
+}
+
+/// Who may use the load balancer's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ranges {
+    /// Everybody.
+    Everybody,
+    /// [`Client::Outside`] and [`Client::PodHere`].
+    Friends,
+    /// The node here.
+    Node,
+    /// Nodes and clients outside, which are one network.
+    Underlay,
+    /// As `Friends`; another port of the same address is for strangers.
+    FriendsSharing,
+    /// [`Client::Stranger`], at the other port of the address of `FriendsSharing`.
+    StrangersSharing,
+}
+
+/// What a Service is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Given {
+    pub(super) policy: Policy,
+    pub(super) endpoints: Endpoints,
+    pub(super) ranges: Ranges,
+}
+
+/// Whom an endpoint takes for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// The client itself.
+    Itself,
+    /// The node whose proxy led the way.
+    Node,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All these answer, and nobody else; and they see this source.
+    Answer(&'static [&'static str], Seen),
+    /// The client is told at once that nobody is there.
+    Refused,
+    /// The client hears nothing.
+    Dropped,
+}
+
+/// For each of the clients, frontends and policies: given these endpoints and ranges, this comes
+/// of it, with each protocol and family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) clients: &'static [Client],
+    pub(super) frontends: &'static [Frontend],
+    pub(super) policies: &'static [Policy],
+    pub(super) endpoints: Endpoints,
+    pub(super) ranges: Ranges,
+    pub(super) outcome: Outcome,
+}
+
+/// A row about a Service for everybody.
+pub(super) const fn flow(
+    clients: &'static [Client],
+    frontends: &'static [Frontend],
+    policies: &'static [Policy],
+    endpoints: Endpoints,
+    outcome: Outcome,
+) -> Row {
+    Row { clients, frontends, policies, endpoints, ranges: Ranges::Everybody, outcome }
+}
+
+/// A row about a load balancer's address with source ranges, of a Service with both endpoints.
+pub(super) const fn to_balancer(
+    ranges: Ranges,
+    clients: &'static [Client],
+    policies: &'static [Policy],
+    outcome: Outcome,
+) -> Row {
+    to_restricted(ranges, clients, &[Frontend::Balancer], policies, outcome)
+}
+
+/// A row about a Service whose load balancer's address has source ranges.
+pub(super) const fn to_restricted(
+    ranges: Ranges,
+    clients: &'static [Client],
+    frontends: &'static [Frontend],
+    policies: &'static [Policy],
+    outcome: Outcome,
+) -> Row {
+    Row { clients, frontends, policies, endpoints: Endpoints::Both, ranges, outcome }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// The Services that the row is about.
+    pub(super) fn givens(&self) -> impl Iterator<Item = Given> {
+        let Self { endpoints, ranges, .. } = *self;
+        self.policies.iter().map(move |policy| Given { policy: *policy, endpoints, ranges })
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { policy, endpoints, ranges } = self;
+        write!(formatter, "a Service with policy {policy:?}, endpoints {endpoints:?}")?;
+        match ranges {
+            Ranges::Everybody => Ok(()),
+            ranges => write!(formatter, ", ranges {ranges:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answer(servers, seen) => {
+                let seen = match seen {
+                    Seen::Itself => "the client itself",
+                    Seen::Node => "the node",
+                };
+                write!(formatter, "{}, taking it for {seen}", servers.join(" and "))
+            }
+            Self::Refused => formatter.write_str("refused at once"),
+            Self::Dropped => formatter.write_str("no answer"),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Tries the rows of the table with packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bed::{Answer, Namespace, Protocol, Question, Refusal, ask};
+
+use super::row::{Client, Frontend, Given, Outcome, Row, Seen};
+use super::world::{PROTOCOLS, World};
+
+/// Frontends that are tried at once. Most of them wait for answers that do not come.
+const AT_ONCE: usize = 24;
+/// How long an answer may take that should not come. A second request is sent after one second.
+pub(super) const SILENCE: Duration = Duration::from_millis(1500);
+/// A refusal that comes later may be one of a second request.
+const AT_ONCE_IS: Duration = Duration::from_millis(900);
+/// Failures that are shown with what the nodes hold.
+const SHOWN: usize = 12;
+
+/// One frontend as the kernel knows it. Whoever asks it does so in turn, so that the endpoints
+/// answer in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    given: Given,
+    frontend: Frontend,
+    protocol: Protocol,
+    ipv4: bool,
+}
+
+/// What is expected of each client at each place.
+type Trials = BTreeMap<Place, BTreeMap<Client, Outcome>>;
+
+/// One cell that is not as the table says.
+struct Failure {
+    place: Place,
+    client: Client,
+    expected: Outcome,
+    seen: String,
+}
+
+/// Tries all rows with each protocol and family. Returns how many flows that were.
+pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
+    let trials = trials(rows);
+    let places: Vec<_> = trials.iter().collect();
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((place, clients)) = places.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let found = clients.iter().filter_map(|(client, expected)| {
+                        attempt(world, **place, *client, *expected)
+                    });
+                    let found: Vec<Failure> = found.collect();
+                    failures.lock().unwrap().extend(found);
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    let flows = trials.values().map(BTreeMap::len).sum();
+    assert!(failures.is_empty(), "{}", report(world, &failures, flows));
+    flows
+}
+
+/// The rows, spread out.
+fn trials(rows: &[&[Row]]) -> Trials {
+    let mut trials = Trials::new();
+    for row in rows.iter().copied().flatten() {
+        for (given, frontend) in
+            row.givens().flat_map(|given| row.frontends.iter().map(move |f| (given, *f)))
+        {
+            for (protocol, ipv4) in PROTOCOLS.into_iter().flat_map(|p| [(p, true), (p, false)]) {
+                let at_place = trials.entry(Place { given, frontend, protocol, ipv4 }).or_default();
+                for client in row.clients {
+                    let said_before = at_place.insert(*client, row.outcome);
+                    assert_eq!(said_before, None, "{client:?}, {frontend:?}, {given}: two rows");
+                }
+            }
+        }
+    }
+    trials
+}
+
+fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Option<Failure> {
+    let target = world.target(place.given, place.frontend, place.ipv4);
+    let question = Question::new(place.protocol, target);
+    let from = &world.host(client).namespace;
+    let seen = match expected {
+        Outcome::Answer(servers, source) => {
+            let sources = match source {
+                Seen::Itself => world.own_addresses(client, place.ipv4),
+                Seen::Node => world.entry_addresses(client, place.frontend, place.ipv4),
+            };
+            answers(from, question, servers.len()).and_then(|answers| {
+                let names: BTreeSet<&str> =
+                    answers.iter().map(|answer| answer.server.as_str()).collect();
+                let right = names == servers.iter().copied().collect()
+                    && answers.iter().all(|answer| sources.contains(&answer.seen_source.ip()));
+                if right { Ok(()) } else { Err(told(&answers)) }
+            })
+        }
+        Outcome::Refused => refusal(from, question),
+        Outcome::Dropped => silence(from, question.within(SILENCE)),
+    };
+    seen.err().map(|seen| Failure { place, client, expected, seen })
+}
+
+/// As many answers as every endpoint needs to have answered twice.
+fn answers(from: &Namespace, question: Question, endpoints: usize) -> Result<Vec<Answer>, String> {
+    let mut answers = Vec::new();
+    for _ in 0..2 * endpoints {
+        match ask(from, question) {
+            Ok(answer) => answers.push(answer),
+            Err(refusal) if answers.is_empty() => return Err(refusal.to_string()),
+            Err(refusal) => return Err(format!("{}; {refusal}", told(&answers))),
+        }
+    }
+    Ok(answers)
+}
+
+fn refusal(from: &Namespace, question: Question) -> Result<(), String> {
+    for _ in 0..2 {
+        let asked = Instant::now();
+        match ask(from, question) {
+            Err(Refusal::Refused) if asked.elapsed() < AT_ONCE_IS => {}
+            Err(refusal) => return Err(format!("{refusal} after {:?}", asked.elapsed())),
+            Ok(answer) => return Err(told(&[answer])),
+        }
+    }
+    Ok(())
+}
+
+fn silence(from: &Namespace, question: Question) -> Result<(), String> {
+    match ask(from, question) {
+        Err(Refusal::Timeout) => Ok(()),
+        // A node is told of what its own rules drop before it has left.
+        Err(Refusal::Other(error)) if error.contains("not permitted") => Ok(()),
+        Err(refusal) => Err(refusal.to_string()),
+        Ok(answer) => Err(told(&[answer])),
+    }
+}
+
+fn told(answers: &[Answer]) -> String {
+    let told =
+        answers.iter().map(|answer| format!("{} saw {}", answer.server, answer.seen_source.ip()));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+/// Every failure in a line; the first ones with what both nodes hold of the address; the rules.
+fn report(world: &World, failures: &[Failure], flows: usize) -> String {
+    let mut text = format!("{} of {flows} flows are not as the table says:\n", failures.len());
+    let mut lines: Vec<String> = failures.iter().map(|failure| failure.line(world)).collect();
+    lines.sort();
+    for line in lines {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{line}");
+    }
+    let mut addresses = BTreeSet::new();
+    for failure in failures {
+        let (address, port) = failure.target(world);
+        if addresses.insert(address) && addresses.len() <= SHOWN {
+            let _ = writeln!(text, "\n{}", failure.line(world));
+            for node in world.bed.cluster.nodes() {
+                text.push_str(&held(&node.namespace, &address.to_string(), port));
+            }
+        }
+    }
+    for program in ["iptables-save", "ip6tables-save"] {
+        let _ = writeln!(text, "\n{}", world.bed.tool(program, &[]));
+    }
+    text
+}
+
+/// What a node holds that mentions an address: a virtual server with its real servers, entries of
+/// sets, connections.
+fn held(node: &Namespace, address: &str, port: u16) -> String {
+    let mut text = format!("--- {}\n", node.name());
+    let commands: [(&str, &[&str]); 4] = [
+        ("ipvsadm", &["-Sn"]),
+        ("ipset", &["save"]),
+        ("ipvsadm", &["-Lnc"]),
+        ("conntrack", &["-L"]),
+    ];
+    for (program, arguments) in commands {
+        let said = node
+            .command(program, arguments)
+            .unwrap_or_else(|error| format!("{address} {port}: {error:#}"));
+        let of_address = said.lines().filter(|line| {
+            let rest = line.split(address).nth(1);
+            rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_hexdigit()))
+        });
+        let of_port = of_address.filter(|line| line.contains(&port.to_string()));
+        for line in of_port.take(40) {
+            let _ = writeln!(text, "{program}: {line}");
+        }
+    }
+    text
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn target(&self, world: &World) -> (std::net::IpAddr, u16) {
+        world.target(self.place.given, self.place.frontend, self.place.ipv4)
+    }
+
+    fn line(&self, world: &World) -> String {
+        let Self { place, client, expected, seen } = self;
+        let (address, port) = self.target(world);
+        format!(
+            "{client:?} asks {:?} {address} port {port} of {} by {}: expected {expected}, seen: \
+             {seen}",
+            place.frontend, place.given, place.protocol
+        )
+    }
+}
