@@ -52,9 +52,16 @@ pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<
 }
 
 /// Runs cargo and hands what it writes to standard output over as it comes.
-pub(crate) fn cargo_into(arguments: &[&str], output: &mut dyn Write) -> Result<()> {
-    let mut child =
-        command(arguments).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+pub(crate) fn cargo_into(
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    output: &mut dyn Write,
+) -> Result<()> {
+    let mut child = command(arguments)
+        .envs(environment.iter().copied())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo")?;
     let mut stdout = child.stdout.take().context("cargo has no output")?;
     let mut buffer = [0; 4_096];
     loop {
@@ -105,7 +112,7 @@ fn program(arguments: &[&str], target: &str) -> Result<PathBuf> {
     let mut all = arguments.to_vec();
     all.extend(["--profile", PROFILE, "--message-format=json-render-diagnostics"]);
     let mut report = Vec::new();
-    cargo_into(&all, &mut report)?;
+    cargo_into(&all, &[], &mut report)?;
     executable(&String::from_utf8_lossy(&report), target)
         .with_context(|| format!("cargo built no executable `{target}`"))
 }

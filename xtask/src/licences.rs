@@ -31,7 +31,7 @@ pub(crate) fn check() -> Result<()> {
     let mut arguments = vec!["metadata", "--format-version=1", "--locked"];
     arguments.extend(TARGETS.iter().flat_map(|target| ["--filter-platform", target]));
     let mut metadata = Vec::new();
-    build::cargo_into(&arguments, &mut metadata)?;
+    build::cargo_into(&arguments, &[], &mut metadata)?;
     let metadata: serde_json::Value =
         serde_json::from_slice(&metadata).context("cargo's metadata cannot be read")?;
     let packages = metadata

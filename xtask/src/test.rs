@@ -95,6 +95,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     }
     if wanted(Tier::Host) {
         outcomes.push(host(filter));
+        outcomes.push(properties(filter));
     }
     let suites: Vec<Suite> = SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
     if !suites.is_empty() {
@@ -131,9 +132,30 @@ fn host(filter: Option<&str>) -> Outcome {
     let started = Instant::now();
     let mut arguments = vec!["test", "--workspace", "--quiet", "--no-fail-fast"];
     arguments.extend(filter);
+    tests("host", &arguments, &[], started)
+}
+
+/// The planner's properties again, optimised, and with so many inputs each that few are left that
+/// nobody thought of.
+fn properties(filter: Option<&str>) -> Outcome {
+    announce("properties of the planner");
+    let started = Instant::now();
+    let mut arguments = vec!["test", "--profile", "bed", "--quiet"];
+    arguments.extend(["--package", "kube-ipvs-plan", "--test", "properties"]);
+    arguments.extend(filter);
+    tests("properties", &arguments, &[("PROPTEST_CASES", "30000")], started)
+}
+
+fn tests(
+    name: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    started: Instant,
+) -> Outcome {
     let mut output = Tee::default();
-    let broken = build::cargo_into(&arguments, &mut output).err().map(|error| format!("{error:#}"));
-    Outcome { name: "host".into(), tally: output.tally(), broken, took: started.elapsed() }
+    let broken = build::cargo_into(arguments, environment, &mut output).err();
+    let broken = broken.map(|error| format!("{error:#}"));
+    Outcome { name: name.into(), tally: output.tally(), broken, took: started.elapsed() }
 }
 
 fn on_real_kernels(
