@@ -216,6 +216,14 @@ impl Connection {
         }
     }
 
+    /// Ends the connection with a reset, as a process that dies with unread data does.
+    ///
+    /// # Errors
+    /// When the kernel does not take the option.
+    pub fn abort(self) -> Result<()> {
+        self.socket.set_linger(Some(Duration::ZERO)).context("asking for a reset at the end")
+    }
+
     fn open_here(question: Question) -> Result<Self, Refusal> {
         let Question { protocol, target, source, timeout } = question;
         let socket = protocol.socket(target)?;
