@@ -182,7 +182,7 @@ impl World {
     fn ranges(&self, ranges: Ranges) -> Vec<String> {
         let hosts = |clients: &[Client]| {
             let of_client = |client: &Client| self.host(*client).addresses();
-            clients.iter().flat_map(of_client).map(|address| single(address)).collect()
+            clients.iter().flat_map(of_client).map(single).collect()
         };
         match ranges {
             Ranges::Everybody => Vec::new(),
