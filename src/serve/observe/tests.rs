@@ -235,7 +235,7 @@ fn what_should_be_there_is_counted() {
     assert!(servers > 0);
     assert_eq!(n_servers(&world), servers as f64);
     assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
-    assert_eq!(world.value("kube_ipvs_addresses"), 2.0);
+    assert_eq!(world.value("kube_ipvs_addresses"), 3.0, "cluster, load balancer, and its twin");
     let gaps = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
     let gap = |policy| format!("{gaps}{{ip_family=\"IPv4\",traffic_policy=\"{policy}\"}}");
     assert_eq!((world.value(&gap("external")), world.value(&gap("internal"))), (1.0, 0.0));
