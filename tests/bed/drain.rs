@@ -48,9 +48,7 @@ fn cut(bed: &Bed, pod: &Host, connection: &mut Connection, since: Instant) -> Du
         anyhow::bail!("it is still there")
     });
     outcome.unwrap_or_else(|error| panic!("{error:#}\n{}", bed.cluster.dump()));
-    let refusal = connection.say().unwrap_err();
-    assert!(matches!(refusal, Refusal::Reset | Refusal::Timeout), "{refusal}");
-    eprintln!("cut: {refusal}, {:?} after its last word", lived.elapsed());
+    assert_eq!(connection.say(), Err(Refusal::Reset), "its client is told at once");
     lived - since
 }
 
