@@ -22,6 +22,9 @@ fn a_host_port_is_not_reachable_through_a_service_address() {
             assert_shares(&tally, &[("sshd", 1)]);
             let through_service = bed::ask(from, Question::tcp((ip(service), 2222)));
             assert_eq!(through_service, Err(Refusal::Refused), "{service}");
+            // Nor does the node answer in a Service's place: not even to an echo request.
+            let echo = |address: &str| from.command("ping", &["-c", "1", "-W", "2", address]);
+            assert!(echo(node).is_ok() && echo(service).is_err(), "{service}");
         }
         assert_shares(
             &bed.ask(bed.client(), Protocol::Tcp, (ip(service), 80), 1),

@@ -20,4 +20,5 @@ mod host;
 mod localhost;
 mod masquerade;
 mod node;
+mod order;
 mod ownership;
