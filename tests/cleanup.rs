@@ -13,9 +13,15 @@ use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
 use plan::layer::{JUMPS, Layer, LayerSettings, LocalTraffic};
 use plan::model::Family;
 use plan::sets::{SetId, SetType};
+use plan::settings::TwinNetworks;
 
 /// What kube-proxy's IPVS mode leaves, of IPv4.
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
+/// The sets of IPv4 that kube-proxy does not have.
+const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
+create KUBE-NO-ENDPOINTS hash:ip,port family inet
+create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
+";
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
 /// What its iptables mode leaves, beside the kubelet's chains and others'.
@@ -24,6 +30,7 @@ const IPTABLES_MODE: &str = include_str!("../src/cleanup/rules/iptables_mode.rul
 /// when kube-proxy is gone.
 const OTHERS: &str = "\
 *mangle
+:OUTPUT ACCEPT [0:0]
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
 COMMIT
@@ -182,7 +189,7 @@ fn stem(family: Family) -> &'static str {
 
 fn layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings)
+    Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
 }
 
 fn v6_sets() -> String {
@@ -240,7 +247,7 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
         let outcome = node.clean(&[]);
         assert!(outcome.is_complete() && outcome.kept.is_empty(), "{outcome}");
         assert_same(&before, &node.dump());
-        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "34 sets"] {
+        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "37 sets"] {
             assert!(outcome.to_string().contains(part), "{part}: {outcome}");
         }
         assert_eq!(node.clean(&[]), Outcome::default(), "the second run has nothing to do");
@@ -359,7 +366,7 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
         [("nft", Variant::Nft, Backend::Nft), ("legacy", Variant::Legacy, Backend::Legacy)]
     {
         let node = Node::shared(kind);
-        node.tool("ipset", &["restore"], &format!("{SETS}{}", v6_sets()));
+        node.tool("ipset", &["restore"], &format!("{SETS}{V4_SETS_OF_OURS}{}", v6_sets()));
         let write = || {
             for family in Family::BOTH {
                 let rules = Rules::open(family, variant).unwrap();
@@ -370,7 +377,7 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
         node.0.enter(write).unwrap();
         let ours = node.dump();
         let fresh = Node::shared(kind);
-        fresh.tool("ipset", &["restore"], &format!("{SETS}{}", v6_sets()));
+        fresh.tool("ipset", &["restore"], &format!("{SETS}{V4_SETS_OF_OURS}{}", v6_sets()));
         fresh.be_iptables_mode(kind);
         fresh.be_nftables_mode();
         // Before our own rules are there, the proxy that is at work loses nothing that it uses.
