@@ -90,3 +90,45 @@ fn another_nodes_address_stays_that_nodes() {
     assert_reached();
     proxy.stop().unwrap();
 }
+
+/// While it lives, the kernel cannot load modules.
+struct NoModules(String);
+
+impl NoModules {
+    const SWITCH: &str = "/proc/sys/kernel/modprobe";
+
+    fn new() -> Self {
+        let before = std::fs::read_to_string(Self::SWITCH).unwrap();
+        std::fs::write(Self::SWITCH, "/bin/false").unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for NoModules {
+    fn drop(&mut self) {
+        std::fs::write(Self::SWITCH, self.0.trim()).unwrap();
+    }
+}
+
+#[test]
+fn a_scheduler_that_the_kernel_lacks_is_replaced_by_the_default_one() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let proxy = bed.start(&[]);
+    // Nothing uses it now, whatever was loaded for other tests.
+    let _ = bed.node().command("modprobe", &["-r", "ip_vs_ovf"]);
+    let _none = NoModules::new();
+    let chooses = Service::new("chooses", ip("10.96.0.20")).port(Protocol::Tcp, 80, TARGET);
+    let chooses = chooses.pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    bed.manifests
+        .write("chooses.yaml", &annotated(&chooses, "kube-ipvs.io/scheduler: ovf"))
+        .unwrap();
+    bed.wait_until("it is served", || {
+        bed.virtual_servers().lines().any(|line| line.trim() == "TCP  10.96.0.20:80 rr")
+    });
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.20"), 80), 4);
+    assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+    let log = proxy.stop().unwrap();
+    let said = "this node's kernel has no IPVS scheduler \"ovf\" (module ip_vs_ovf)";
+    assert!(log.contains(said), "{log}");
+}

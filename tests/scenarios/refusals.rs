@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
+use plan::actual::Actual;
 use plan::event::Event;
-use plan::model::Protocol;
+use plan::kernel::VirtualServer;
+use plan::model::{Choice, Protocol};
 use plan::op::{Op, Subject};
+use plan::settings::SchedulerName;
 use tokio::time::Instant;
 
 use crate::world::{World, frontend, real_server, tcp};
@@ -142,4 +145,37 @@ async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
     world.apply_slice(crate::world::slice(&service, &[2])).await;
     world.until("owed", |status, _| status.owed == 1).await;
     assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
+    let choosing = |number| {
+        let (mut service, slice) = tcp(number, &[1, 2]);
+        let scheduler = SchedulerName::new("mh").ok();
+        service.choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
+        (service, slice)
+    };
+    let mut world = World::in_sync(&[]).await;
+    let mh = |server: &VirtualServer| server.scheduler.as_str() == "mh";
+    world.fake.refuse(
+        usize::MAX,
+        RefusalClass::NoScheduler,
+        move |op| matches!(op, Op::CreateVirtualServer(_, server) if mh(server)),
+    );
+    world.feed(&[choosing(1), tcp(2, &[1])]).await;
+    let scheduler = |actual: &Actual, number| {
+        let found = actual.virtual_servers.get(&frontend(number, Protocol::Tcp))?;
+        Some(found.server.as_ref()?.scheduler.as_str().to_owned())
+    };
+    world
+        .until("served all the same", |status, actual| {
+            status.owed == 0 && scheduler(actual, 1).as_deref() == Some("rr")
+        })
+        .await;
+    assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 2).is_some());
+    // Who comes next is not tried with it any more.
+    let failures = world.now().failures;
+    world.feed(&[choosing(3)]).await;
+    world.until("the next", |_, actual| scheduler(actual, 3).as_deref() == Some("rr")).await;
+    assert_eq!(world.now().failures, failures);
 }

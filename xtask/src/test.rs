@@ -2,21 +2,20 @@
 //!
 //! A suite that was asked for and cannot run is a failure, never a skip. The last line counts.
 
+mod guests;
+
 use std::fmt;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::build::{self, Tests};
+use crate::build;
 use crate::licences;
 use crate::scripts;
-use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
-use crate::vm::verdict::Verdict;
 
 /// What is tested where.
 #[derive(Debug, Args)]
@@ -44,26 +43,6 @@ enum Tier {
     /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
     Bed,
 }
-
-/// Tests that need a real kernel.
-#[derive(Debug, Clone, Copy)]
-struct Suite {
-    package: &'static str,
-    tests: Tests,
-    tier: Tier,
-}
-
-/// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
-/// that `cargo test` on a machine without IPVS neither fails nor skips.
-const SUITES: [Suite; 7] = [
-    Suite { package: "ipvs-rs", tests: Tests::Program("kernel"), tier: Tier::Kernel },
-    Suite { package: "ipset-netlink", tests: Tests::Program("kernel"), tier: Tier::Kernel },
-    Suite { package: "kube-ipvs", tests: Tests::Inside("tests::kernel"), tier: Tier::Kernel },
-    Suite { package: "kube-ipvs", tests: Tests::Program("bare"), tier: Tier::Kernel },
-    Suite { package: "kube-ipvs", tests: Tests::Program("cleanup"), tier: Tier::Kernel },
-    Suite { package: "kube-ipvs-bed", tests: Tests::Program("plain"), tier: Tier::Bed },
-    Suite { package: "kube-ipvs", tests: Tests::Program("bed"), tier: Tier::Bed },
-];
 
 /// What a test program's closing lines say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,9 +76,10 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         outcomes.push(host(filter));
         outcomes.push(properties(filter));
     }
-    let suites: Vec<Suite> = SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
+    let suites: Vec<guests::Suite> =
+        guests::SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
     if !suites.is_empty() {
-        outcomes.extend(on_real_kernels(&suites, &arguments.kernel, filter)?);
+        outcomes.extend(guests::run(&suites, &arguments.kernel, filter)?);
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }
@@ -155,56 +135,7 @@ fn tests(
     let mut output = Tee::default();
     let broken = build::cargo_into(arguments, environment, &mut output).err();
     let broken = broken.map(|error| format!("{error:#}"));
-    Outcome { name: name.into(), tally: output.tally(), broken, took: started.elapsed() }
-}
-
-fn on_real_kernels(
-    suites: &[Suite],
-    kernels: &[Kernel],
-    filter: Option<&str>,
-) -> Result<Vec<Outcome>> {
-    announce("building what runs on real kernels");
-    let daemon = build::daemon()?;
-    let first = *kernels.first().context("--kernel names none")?;
-    let mut outcomes = Vec::new();
-    for suite in suites {
-        let program = build::test_program(suite.package, suite.tests)?;
-        let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
-        for kernel in kernels {
-            outcomes.push(on_kernel(*suite, *kernel, &program, &daemon, filter));
-        }
-    }
-    Ok(outcomes)
-}
-
-fn on_kernel(
-    suite: Suite,
-    kernel: Kernel,
-    program: &Path,
-    daemon: &Path,
-    filter: Option<&str>,
-) -> Outcome {
-    let name = format!("{} {} on {kernel}", suite.package, suite.tests);
-    announce(&name);
-    let started = Instant::now();
-    let mut guest = Guest {
-        kernel,
-        files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
-        limit: Duration::from_secs(900),
-        ..Guest::default()
-    };
-    guest.environment.push(("KUBE_IPVS".into(), "/job/kube-ipvs".into()));
-    guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
-    // One at a time: the guest has one processor, and a test's timing is then its own.
-    let mut arguments = vec!["--test-threads=1".to_owned()];
-    arguments.extend(filter.or(suite.tests.filter()).map(str::to_owned));
-    let mut output = Tee::default();
-    let broken = match guest.run(&program.to_string_lossy(), &arguments, &mut output) {
-        Ok(Verdict::Exited(0)) => None,
-        Ok(verdict) => Some(verdict.to_string()),
-        Err(error) => Some(format!("{error:#}")),
-    };
-    Outcome { name, tally: output.tally(), broken, took: started.elapsed() }
+    Outcome { name: name.into(), tally: output.finish(), broken, took: started.elapsed() }
 }
 
 // === what they are made of ===
@@ -251,21 +182,35 @@ fn summarise(outcomes: &[Outcome], filtered: bool, took: Duration) -> ExitCode {
 #[derive(Debug, Default)]
 struct Tee {
     kept: Vec<u8>,
+    /// All is passed on at the end, below this heading; none: at once.
+    heading: Option<String>,
 }
 
 // === impl Tee ===
 
 impl Tee {
-    fn tally(&self) -> Tally {
+    fn at_the_end(heading: &str) -> Self {
+        Self { heading: Some(heading.to_owned()), ..Self::default() }
+    }
+
+    fn finish(self) -> Tally {
+        if let Some(heading) = &self.heading {
+            let mut stdout = std::io::stdout().lock();
+            // Whoever closed it does not want to read it.
+            let _ = writeln!(stdout, "\n=== {heading}");
+            let _ = stdout.write_all(&self.kept);
+        }
         Tally::parse(&String::from_utf8_lossy(&self.kept))
     }
 }
 
 impl Write for Tee {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut stdout = std::io::stdout();
-        stdout.write_all(bytes)?;
-        stdout.flush()?;
+        if self.heading.is_none() {
+            let mut stdout = std::io::stdout();
+            stdout.write_all(bytes)?;
+            stdout.flush()?;
+        }
         self.kept.extend_from_slice(bytes);
         Ok(bytes.len())
     }

@@ -1,0 +1,175 @@
+//! Tests that need a real kernel: each program in a guest of its own, two guests side by side.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Outcome, Tee, Tier, announce};
+use crate::build::{self, Tests};
+use crate::vm::guest::{Guest, GuestFile};
+use crate::vm::kernel::Kernel;
+use crate::vm::verdict::Verdict;
+
+/// Guests at once. Each needs a processor; with more, what is timed in them gets in trouble on the
+/// small machines that this runs on.
+const AT_ONCE: usize = 2;
+
+/// Tests of one program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Suite {
+    package: &'static str,
+    tests: Tests,
+    pub(super) tier: Tier,
+    /// How many guests share them.
+    guests: usize,
+}
+
+/// What one guest does.
+#[derive(Debug)]
+struct Job {
+    name: String,
+    kernel: Kernel,
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+/// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
+/// that `cargo test` on a machine without IPVS neither fails nor skips.
+pub(super) const SUITES: [Suite; 7] = [
+    // The longest first, so that no guest works alone at the end.
+    Suite::new(Tier::Bed, "kube-ipvs", Tests::Program("bed")).shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside("tests::kernel")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
+    Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")),
+    Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
+];
+
+/// Builds them all, then runs them: those of the kernel tier on every kernel, those of the bed on
+/// the first.
+pub(super) fn run(
+    suites: &[Suite],
+    kernels: &[Kernel],
+    filter: Option<&str>,
+) -> Result<Vec<Outcome>> {
+    announce("building what runs on real kernels");
+    let daemon = build::daemon()?;
+    let first = *kernels.first().context("--kernel names none")?;
+    let mut jobs = Vec::new();
+    for suite in suites {
+        let program = build::test_program(suite.package, suite.tests)?;
+        let shares = suite.shares(&program, filter)?;
+        let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
+        for (kernel, (number, arguments)) in
+            kernels.iter().flat_map(|kernel| shares.iter().enumerate().map(move |it| (*kernel, it)))
+        {
+            let mut name = format!("{} {} on {kernel}", suite.package, suite.tests);
+            if shares.len() > 1 {
+                name += &format!(", {} of {}", number + 1, shares.len());
+            }
+            let (program, arguments) = (program.clone(), arguments.clone());
+            jobs.push(Job { name, kernel, program, arguments });
+        }
+    }
+    Ok(side_by_side(&jobs, &daemon))
+}
+
+fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let waiting = Mutex::new(jobs.iter().enumerate());
+    let done = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(processors) {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                    let Some((place, job)) = next else { return };
+                    let outcome = job.run(daemon, jobs.len() == 1);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((place, outcome));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+// === impl Suite ===
+
+impl Suite {
+    const fn new(tier: Tier, package: &'static str, tests: Tests) -> Self {
+        Self { package, tests, tier, guests: 1 }
+    }
+
+    const fn shared_by(self, guests: usize) -> Self {
+        Self { guests, ..self }
+    }
+
+    /// The test program's arguments in each guest.
+    fn shares(&self, program: &Path, filter: Option<&str>) -> Result<Vec<Vec<String>>> {
+        // One at a time: the guest has one processor, and a test's timing is then its own.
+        let mut arguments = vec!["--test-threads=1".to_owned()];
+        if self.guests == 1 || filter.is_some() {
+            arguments.extend(filter.or(self.tests.filter()).map(str::to_owned));
+            return Ok(vec![arguments]);
+        }
+        arguments.push("--exact".to_owned());
+        let mut shares = vec![arguments; self.guests];
+        // Neighbours in a file take as long as one another, so they are dealt out like cards.
+        let tests = tests_of(program)?;
+        for (share, test) in (0..self.guests).cycle().zip(tests) {
+            if let Some(share) = shares.get_mut(share) {
+                share.push(test);
+            }
+        }
+        Ok(shares)
+    }
+}
+
+/// What a test program says that it has.
+fn tests_of(program: &Path) -> Result<Vec<String>> {
+    let listed = Command::new(program).args(["--list", "--format", "terse"]).output();
+    let listed = listed.with_context(|| format!("cannot start {}", program.display()))?;
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let tests: Vec<String> =
+        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    if !listed.status.success() || tests.is_empty() {
+        bail!("{} lists no tests: {}", program.display(), listed.status);
+    }
+    Ok(tests)
+}
+
+// === impl Job ===
+
+impl Job {
+    /// What others do at the same time would be mixed up with what it says, so it has its say at
+    /// the end, unless it is alone.
+    fn run(&self, daemon: &Path, alone: bool) -> Outcome {
+        announce(&format!("{} begins", self.name));
+        let started = Instant::now();
+        let mut guest = Guest {
+            kernel: self.kernel,
+            files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
+            limit: Duration::from_secs(900),
+            ..Guest::default()
+        };
+        guest.environment.push(("KUBE_IPVS".into(), "/job/kube-ipvs".into()));
+        guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
+        let mut output = if alone { Tee::default() } else { Tee::at_the_end(&self.name) };
+        let program = self.program.to_string_lossy();
+        let broken = match guest.run(&program, &self.arguments, &mut output) {
+            Ok(Verdict::Exited(0)) => None,
+            Ok(verdict) => Some(verdict.to_string()),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        Outcome { name: self.name.clone(), tally: output.finish(), broken, took: started.elapsed() }
+    }
+}
