@@ -1,4 +1,5 @@
-//! What runs a guest's instructions: the processor itself, or software.
+//! What runs a guest's instructions: the processor itself, or software; or the guest's kernel is a
+//! program of this machine.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,6 +25,10 @@ pub(crate) enum AccelChoice {
     Tcg,
     /// The processor's virtualisation.
     Kvm,
+    /// None: the kernel is a program of this machine, Debian's user-mode-linux. Its code and that of
+    /// its programs run at native speed; system calls and new processes do not. Its iptables
+    /// are the legacy ones.
+    Uml,
 }
 
 /// What a guest really runs on.
@@ -31,6 +36,7 @@ pub(crate) enum AccelChoice {
 pub(crate) enum Accel {
     Tcg,
     Kvm,
+    Uml,
 }
 
 impl Accel {
@@ -38,6 +44,7 @@ impl Accel {
         match self {
             Self::Tcg => "tcg",
             Self::Kvm => "kvm",
+            Self::Uml => "uml",
         }
     }
 }
@@ -48,6 +55,7 @@ pub(crate) fn choose(choice: AccelChoice, image: &Image) -> Result<Accel> {
     match choice {
         AccelChoice::Tcg => return Ok(Accel::Tcg),
         AccelChoice::Kvm => return Ok(Accel::Kvm),
+        AccelChoice::Uml => return Ok(Accel::Uml),
         AccelChoice::Auto => {}
     }
     let may_use_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();

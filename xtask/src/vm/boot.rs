@@ -1,4 +1,4 @@
-//! One qemu process, from its start to its end.
+//! One guest, from its start to its end: a qemu process, or a kernel that is a process itself.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::accel::Accel;
-use super::host_tool::last_lines;
+use super::host_tool::{last_lines, shown};
+use super::user_mode;
 use super::verdict::{End, Report};
 
 /// What the kernel is told in every guest: the log on the serial line, an end instead of a
@@ -67,17 +68,25 @@ impl Machine {
     ) -> Result<Outcome> {
         let start = Instant::now();
         let (output, report_file) = (scratch.join("output"), scratch.join("report"));
-        let errors = scratch.join("qemu-errors");
-        let mut arguments = self.arguments();
-        arguments.extend(channel_arguments(&output, &report_file, &self.log));
-        arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
+        let errors = scratch.join("errors");
         let mut copied = Copied { file: File::create_new(&output)?, to: console };
         File::create_new(&report_file)?;
-        let mut qemu = Qemu::start(&arguments, Stdio::null(), File::create(&errors)?.into())?;
+        let mut command = match self.accel {
+            Accel::Tcg | Accel::Kvm => {
+                let mut arguments = self.arguments();
+                arguments.extend(channel_arguments(&output, &report_file, &self.log));
+                arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
+                qemu(&arguments)
+            }
+            Accel::Uml => user_mode::command(self, scratch)?,
+        };
+        command.stdin(Stdio::null()).stderr(File::create(&errors)?);
+        let mut process = Process::start(&mut command)?;
         let mut up_after = None;
         loop {
             // Asked before the last look at what it wrote, so that nothing is missed.
-            let exited = qemu.0.try_wait().context("qemu cannot be waited for")?;
+            let exited =
+                process.0.try_wait().context("the guest's process cannot be waited for")?;
             let report = Report::parse(&String::from_utf8_lossy(&std::fs::read(&report_file)?));
             copied.advance()?;
             let ended_after = start.elapsed();
@@ -91,7 +100,7 @@ impl Machine {
             if let Some(status) = exited {
                 if !status.success() && !report.up {
                     let errors = std::fs::read_to_string(&errors).unwrap_or_default();
-                    bail!("qemu failed ({status}): {}", last_lines(&errors, 8));
+                    bail!("the guest's process failed ({status}): {}", last_lines(&errors, 8));
                 }
                 return Ok(outcome(End::Itself));
             }
@@ -108,8 +117,8 @@ impl Machine {
         let mut arguments = self.arguments();
         let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
         arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
-        let mut qemu = Qemu::start(&arguments, Stdio::inherit(), Stdio::inherit())?;
-        let status = qemu.0.wait().context("qemu cannot be waited for")?;
+        let mut process = Process::start(&mut qemu(&arguments))?;
+        let status = process.0.wait().context("qemu cannot be waited for")?;
         if !status.success() {
             bail!("qemu failed ({status})");
         }
@@ -117,13 +126,14 @@ impl Machine {
     }
 
     fn arguments(&self) -> Vec<OsString> {
-        let (accel, cpu) = match self.accel {
-            Accel::Kvm => ("kvm", "host"),
+        let (accel, cpu) = if self.accel == Accel::Kvm {
+            ("kvm", "host")
+        } else {
             // Without cmpxchg16b: qemu before 8 leaves garbage in the flags after it, and when an
             // interrupt saves them just then, the guest goes on with random trap and direction
             // flags. The kernel has another way for processors that lack it.
             // An old model, because newer features make emulation slower.
-            Accel::Tcg => ("tcg,thread=multi", "Nehalem,+rdrand,-cx16"),
+            ("tcg,thread=multi", "Nehalem,+rdrand,-cx16")
         };
         let cpus = self.cpus.to_string();
         let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
@@ -163,23 +173,26 @@ fn with_path(option: &str, path: &Path) -> OsString {
     format!("{option}{}", path.to_string_lossy().replace(',', ",,")).into()
 }
 
-/// A qemu that ends when this does, also when this process is killed.
-struct Qemu(Child);
+fn qemu(arguments: &[OsString]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]).args(arguments);
+    command
+}
 
-impl Qemu {
-    fn start(arguments: &[OsString], input: Stdio, errors: Stdio) -> Result<Self> {
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
-            .args(arguments)
-            .stdin(input)
-            .stderr(errors)
+/// A guest's process, which ends when this does, also when this one is killed: it is started
+/// through setpriv.
+struct Process(Child);
+
+impl Process {
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command
             .spawn()
-            .context("qemu could not be started (setpriv qemu-system-x86_64)")?;
+            .with_context(|| format!("a guest could not be started ({})", shown(command)))?;
         Ok(Self(child))
     }
 }
 
-impl Drop for Qemu {
+impl Drop for Process {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
         let _ = self.0.kill();

@@ -13,7 +13,7 @@ use super::kernel::Kernel;
 use super::scratch::Scratch;
 use super::tree::Tree;
 use super::verdict::Verdict;
-use super::{cache_directory, host_tool, image, progress};
+use super::{cache_directory, host_tool, image, progress, user_mode};
 use anyhow::{Context, Result, bail};
 
 /// How long a guest may take until user space is up. A boot takes a few seconds; a machine that is
@@ -114,6 +114,9 @@ impl Guest {
 
     /// Boots a fresh guest with a shell on this terminal.
     pub(crate) fn shell(&self) -> Result<()> {
+        if self.accel == AccelChoice::Uml {
+            bail!("there is no shell in user-mode-linux; run a program, or choose another --accel");
+        }
         let job = self.job()?;
         let scratch = Scratch::make(&cache_directory())?;
         self.machine(job, &scratch.directory)?.boot_shell()
@@ -139,8 +142,11 @@ impl Guest {
     }
 
     fn machine(&self, mut job: Job, scratch: &Path) -> Result<Machine> {
-        let image = image::prepare(self.kernel, false)?;
+        let mut image = image::prepare(self.kernel, false)?;
         let accel = accel::choose(self.accel, &image)?;
+        if accel == Accel::Uml {
+            image = user_mode::prepare(self.kernel, &image)?;
+        }
         job.0.add_libraries()?;
         let initrd = scratch.join("initrd");
         std::fs::copy(&image.base, &initrd).context("the base image cannot be copied")?;

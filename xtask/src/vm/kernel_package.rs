@@ -11,9 +11,17 @@ use anyhow::{Context, Result, bail};
 use super::kernel::Kernel;
 use super::{apt_sources, host_tool, progress};
 
-/// Debian's kernel for cloud machines: the smallest that has all of IPVS, ipset and netfilter.
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The two ways in which Debian ships a kernel series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// For cloud machines: the smallest that has all of IPVS, ipset and netfilter.
+    Cloud,
+    /// As a program of this machine, with the C library that it was linked to: a newer Debian's
+    /// does not start with an older one's.
+    UserMode,
+}
 
 /// An unpacked kernel package.
 #[derive(Clone, Debug)]
@@ -48,8 +56,13 @@ impl KernelPackage {
     }
 }
 
-/// The unpacked package of a kernel below `cache`, fetched unless it is there already.
+/// The unpacked package of a kernel for machines below `cache`, fetched unless it is there already.
 pub(crate) fn ensure(kernel: Kernel, cache: &Path) -> Result<KernelPackage> {
+    ensure_build(kernel, Build::Cloud, cache)
+}
+
+/// The same of either build.
+pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result<KernelPackage> {
     let finished = cache.join("package");
     if finished.is_dir() {
         return KernelPackage::open(&finished);
@@ -67,7 +80,8 @@ pub(crate) fn ensure(kernel: Kernel, cache: &Path) -> Result<KernelPackage> {
     for suite in kernel.suites() {
         for mirror in &mirrors {
             let work = tempfile::tempdir_in(cache).context("no room for the kernel package")?;
-            match fetch(kernel, mirror, suite, work.path()) {
+            match fetch(kernel, build, &source_line(mirror, suite, Path::new(KEYRING)), work.path())
+            {
                 Ok(unpacked) => {
                     KernelPackage::open(&unpacked)?;
                     std::fs::rename(&unpacked, &finished)?;
@@ -80,28 +94,36 @@ pub(crate) fn ensure(kernel: Kernel, cache: &Path) -> Result<KernelPackage> {
     bail!("kernel {kernel} could not be fetched from any suite:\n  {}", failures.join("\n  "));
 }
 
-/// Downloads and unpacks the package from one suite of one mirror.
-fn fetch(kernel: Kernel, mirror: &str, suite: &str, work: &Path) -> Result<PathBuf> {
-    let apt = PrivateApt::set_up(work, &source_line(mirror, suite, Path::new(KEYRING)))?;
-    progress!("kernel {kernel}: reading the package list of {suite}");
+/// Downloads and unpacks the package from one source.
+fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<PathBuf> {
+    let apt = PrivateApt::set_up(work, source)?;
+    progress!("kernel {kernel}: reading the list of packages");
     host_tool::output(apt.command("apt-get").arg("update"))?;
-    let shown = host_tool::output(apt.command("apt-cache").args(["show", META_PACKAGE]))?;
-    let package = image_package(&String::from_utf8_lossy(&shown), kernel.series())
-        .with_context(|| format!("{suite} has no {META_PACKAGE} of the series {kernel}"))?;
-    progress!("kernel {kernel}: downloading {package}");
-    host_tool::output(apt.command("apt-get").args(["download", &package]).current_dir(work))?;
-    let archive = std::fs::read_dir(work)?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("apt-get downloaded {package} but left no package file"))?;
+    let shown = host_tool::output(apt.command("apt-cache").args(["show", build.package()]))?;
+    let packages = build
+        .packages(&String::from_utf8_lossy(&shown), kernel.series())
+        .with_context(|| format!("it has no {} of the series {kernel}", build.package()))?;
+    progress!("kernel {kernel}: downloading {}", packages.join(" and "));
+    host_tool::output(apt.command("apt-get").arg("download").args(&packages).current_dir(work))?;
     let unpacked = work.join("unpacked");
-    host_tool::output(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
-    // Some releases keep modules below /usr, where the tools for modules do not look.
-    if !unpacked.join("lib").exists() && unpacked.join("usr/lib/modules").is_dir() {
-        std::os::unix::fs::symlink("usr/lib", unpacked.join("lib"))?;
+    let archives = std::fs::read_dir(work)?.flatten().map(|entry| entry.path());
+    for archive in archives.filter(|path| path.extension().is_some_and(|it| it == "deb")) {
+        host_tool::output(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
     }
+    link_modules(&unpacked)?;
     Ok(unpacked)
+}
+
+/// Some releases keep modules below /usr, where the tools for modules do not look.
+fn link_modules(unpacked: &Path) -> Result<()> {
+    let expected = unpacked.join("lib/modules");
+    for place in ["usr/lib/modules", "usr/lib/uml/modules"] {
+        if !expected.exists() && unpacked.join(place).is_dir() {
+            std::fs::create_dir_all(unpacked.join("lib"))?;
+            std::os::unix::fs::symlink(Path::new("..").join(place), &expected)?;
+        }
+    }
+    Ok(())
 }
 
 /// One source in the one-line format, bound to Debian's keys where the machine has them as a file;
@@ -110,6 +132,31 @@ fn source_line(mirror: &str, suite: &str, keyring: &Path) -> String {
     let signed_by =
         if keyring.is_file() { format!(" signed-by={}", keyring.display()) } else { String::new() };
     format!("deb [arch=amd64{signed_by}] {mirror} {suite} main\n")
+}
+
+impl Build {
+    /// The package to ask for.
+    fn package(self) -> &'static str {
+        match self {
+            Self::Cloud => "linux-image-cloud-amd64",
+            Self::UserMode => "user-mode-linux",
+        }
+    }
+
+    /// What to download, from what apt shows of it; nothing, if it is of another series.
+    fn packages(self, shown: &str, series: &str) -> Option<Vec<String>> {
+        match self {
+            Self::Cloud => image_package(shown, series).map(|package| vec![package]),
+            Self::UserMode => {
+                let wanted = format!("{series}um");
+                shown
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("Version: "))
+                    .any(|version| version.starts_with(&wanted))
+                    .then(|| vec![self.package().to_owned(), "libc6".to_owned()])
+            }
+        }
+    }
 }
 
 /// The package that the meta package of the wanted series depends on.
@@ -176,6 +223,14 @@ mod tests {
         let found = image_package(SHOWN, "6.12");
         assert_eq!(found.as_deref(), Some("linux-image-6.12.95+deb12-cloud-amd64"));
         assert_eq!(image_package(SHOWN, "6.1"), None);
+    }
+
+    #[test]
+    fn the_kernel_that_is_a_program_is_known_by_its_version() {
+        let shown = "Package: user-mode-linux\nVersion: 6.12um1+b21\n";
+        let found = Build::UserMode.packages(shown, "6.12").unwrap();
+        assert_eq!(found, ["user-mode-linux", "libc6"]);
+        assert_eq!(Build::UserMode.packages(shown, "6.1"), None);
     }
 
     #[test]

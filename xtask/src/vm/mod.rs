@@ -5,9 +5,9 @@
 //! packages, the kernel, the base image) is made on the way and kept below `target/vm`.
 //!
 //! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
-//! `boot` (one qemu process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
+//! `boot` (one guest's process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
 //! (the base image) and what that is made from: `host_packages`, `kernel_package`, `vmlinux`,
-//! `modules`, `tree`, `cpio`.
+//! `modules`, `tree`, `cpio`; `user_mode` (a kernel that is a program, in qemu's place).
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,7 @@ mod kernel_package;
 mod modules;
 mod scratch;
 mod tree;
+mod user_mode;
 pub(crate) mod verdict;
 mod vmlinux;
 
