@@ -21,7 +21,8 @@ hostname guest
 ip link set lo up
 
 disk=
-for word in $(cat /proc/cmdline); do
+read -r words < /proc/cmdline
+for word in $words; do
 	case $word in
 	vm.host=*) mount -t hostfs -o "${word#vm.host=}" none /vm/host ;;
 	vm.disk=*) disk=${word#vm.disk=} ;;
