@@ -9,7 +9,7 @@ use plan::planner::{Plan, Planner};
 
 use crate::announce::Announcer;
 use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{Observer, Round};
+use crate::reconcile::observer::{Observer, Pass, Round};
 
 /// Tells each of them everything.
 #[derive(Debug)]
@@ -62,6 +62,18 @@ impl Observer for Observers {
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         self.each(|observer| observer.written(ops, results, took));
+    }
+
+    fn glanced(&mut self, took: Duration, as_expected: bool) {
+        self.each(|observer| observer.glanced(took, as_expected));
+    }
+
+    fn alert(&mut self, alert: bool) {
+        self.each(|observer| observer.alert(alert));
+    }
+
+    fn pass_ended(&mut self, pass: &Pass) {
+        self.each(|observer| observer.pass_ended(pass));
     }
 
     fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {

@@ -1,31 +1,52 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::flows::{Flow, FlowTargets};
-use plan::kernel::Frontend;
+use plan::kernel::{Entry, Frontend};
 use plan::layer::Layer;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
 use plan::op::Op;
+use plan::sets::SetId;
 
-use super::{Kernel, ReadError, Refusal, RefusalClass};
+use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass};
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
 /// worker has it.
 #[derive(Debug, Clone, Default)]
 pub struct Fake(Arc<Mutex<State>>);
 
+/// How often a fake kernel was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Looks {
+    /// At everything.
+    pub readings: usize,
+    /// At the signs that cost little.
+    pub glances: usize,
+    /// At which virtual servers there are.
+    pub frontends: usize,
+    /// At virtual servers: how many of them.
+    pub virtual_servers: usize,
+    /// At a set.
+    pub sets: usize,
+    /// At the addresses.
+    pub addresses: usize,
+    /// At the rules.
+    pub layers: usize,
+}
+
 #[derive(Default)]
 struct State {
     memory: MemoryKernel,
     log: Vec<Op>,
-    readings: usize,
+    looks: Looks,
     faults: Vec<Fault>,
     unreadable: usize,
+    /// Whether it does not tell how many virtual servers there are.
+    keeps_number: bool,
     /// What connection tracking remembers.
     flows: Vec<Flow>,
     /// How often flows still cannot be removed.
@@ -74,7 +95,18 @@ impl Fake {
     /// How often everything was read.
     #[must_use]
     pub fn readings(&self) -> usize {
-        self.state().readings
+        self.state().looks.readings
+    }
+
+    /// How often it was looked at, by what was looked at.
+    #[must_use]
+    pub fn looks(&self) -> Looks {
+        self.state().looks
+    }
+
+    /// From now on it does not tell how many virtual servers there are.
+    pub fn keep_number(&self) {
+        self.state().keeps_number = true;
     }
 
     /// Refuses the next `times` operations that `concerns` says yes to.
@@ -124,24 +156,61 @@ impl Fake {
 impl Kernel for Fake {
     fn read(&mut self) -> Result<Actual, ReadError> {
         let mut state = self.state();
-        state.readings += 1;
-        state.readable()?;
-        Ok(state.memory.actual().clone())
+        state.looks.readings += 1;
+        Ok(state.readable()?.clone())
     }
 
-    fn read_virtual_server(
+    fn glance(&mut self) -> Result<Glance, ReadError> {
+        let mut state = self.state();
+        state.looks.glances += 1;
+        let tells_number = !state.keeps_number;
+        let actual = state.readable()?;
+        let sets = actual.sets.iter();
+        Ok(Glance {
+            link: actual.link,
+            n_virtual_servers: tells_number.then(|| number(actual.virtual_servers.len())),
+            set_entries: sets.map(|(set, entries)| (*set, number(entries.len()))).collect(),
+            untouched: actual.layers.clone(),
+        })
+    }
+
+    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+        let mut state = self.state();
+        state.looks.frontends += 1;
+        Ok(state.readable()?.virtual_servers.keys().copied().collect())
+    }
+
+    fn read_virtual_servers(
         &mut self,
-        frontend: Frontend,
-    ) -> Result<Option<ActualVirtualServer>, ReadError> {
+        frontends: &[Frontend],
+    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
         let mut state = self.state();
-        state.readable()?;
-        Ok(state.memory.actual().virtual_servers.get(&frontend).cloned())
+        state.looks.virtual_servers += frontends.len();
+        let found = &state.readable()?.virtual_servers;
+        Ok(frontends.iter().map(|frontend| found.get(frontend).cloned()).collect())
     }
 
-    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError> {
+    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError> {
         let mut state = self.state();
-        state.readable()?;
-        Ok(state.memory.actual().local_addresses.iter().copied().collect())
+        state.looks.sets += 1;
+        Ok(state.readable()?.sets.get(&set).cloned())
+    }
+
+    fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
+        let mut state = self.state();
+        state.looks.addresses += 1;
+        let actual = state.readable()?;
+        Ok(Addresses {
+            link: actual.link,
+            bound: actual.addresses.clone(),
+            local: actual.local_addresses.clone(),
+        })
+    }
+
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+        let mut state = self.state();
+        state.looks.layers += 1;
+        Ok(state.readable()?.layers.clone())
     }
 
     fn prescribe(&mut self, _layer: Layer) {}
@@ -166,13 +235,13 @@ impl Kernel for Fake {
 }
 
 impl State {
-    fn readable(&mut self) -> Result<(), ReadError> {
+    fn readable(&mut self) -> Result<&Actual, ReadError> {
         match self.unreadable.checked_sub(1) {
             Some(left) => {
                 self.unreadable = left;
                 Err(ReadError::new("anything", "injected"))
             }
-            None => Ok(()),
+            None => Ok(self.memory.actual()),
         }
     }
 
@@ -216,4 +285,8 @@ impl std::fmt::Debug for State {
             .field("faults", &self.faults.len())
             .finish_non_exhaustive()
     }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -4,11 +4,10 @@ mod arp;
 mod messages;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::{Frontend, LINK};
+use plan::kernel::{Entry, Frontend, LINK};
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
@@ -17,7 +16,7 @@ use plan::sets::SetId;
 use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links, Scope};
 use super::rules::{Cause, Rules};
-use super::{Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
+use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
 use messages::{in_place, push_ipvs, push_set, unasked};
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
@@ -109,9 +108,7 @@ impl Linux {
         Ok((index, self.links.addresses().map_err(unread)?))
     }
 
-    fn read_virtual_servers(
-        &mut self,
-    ) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
+    fn all_virtual_servers(&mut self) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
         let snapshot =
             self.ipvs.snapshot().map_err(|error| ReadError::new("virtual servers", error))?;
         Ok(snapshot
@@ -125,48 +122,34 @@ impl Linux {
             .collect())
     }
 
-    fn read_sets(&mut self) -> Result<HashMap<SetId, HashSet<plan::kernel::Entry>>, ReadError> {
-        let mut sets = HashMap::new();
-        let families: Vec<Family> = self.rules.keys().copied().collect();
-        for set in families.into_iter().flat_map(SetId::all) {
-            let unread =
-                |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
-            let name = translate::set_name(set).map_err(|error| unread(&error))?;
-            let found = match self.ipset.list(name) {
-                Ok(found) => found,
-                Err(error) if error.is_no_such_set() => continue,
-                Err(error) => return Err(unread(&error)),
-            };
-            if !translate::is_same_kind(set, &found.header.identity) {
-                return Err(unread(&format_args!(
-                    "it is of type {} ({}), and {} is needed; somebody else made it. Remove the \
-                     rules that use it, then the set (ipset destroy {set})",
-                    found.header.identity.set_type,
-                    found.header.identity.family,
-                    set.set_type().name(),
-                )));
-            }
-            let entries =
-                found.entries.iter().filter_map(|listed| translate::actual_entry(&listed.entry));
-            sets.insert(set, entries.collect());
+    fn virtual_server(
+        &mut self,
+        frontend: &Frontend,
+    ) -> Result<Option<ActualVirtualServer>, ReadError> {
+        let unread =
+            |error: ipvs::Error| ReadError::new(format!("virtual server {frontend}"), error);
+        let id = translate::virtual_server_id(frontend);
+        let found = match self.ipvs.service(&id) {
+            Ok(found) => found,
+            Err(error) if error.is_no_such_service() => return Ok(None),
+            Err(error) => return Err(unread(error)),
+        };
+        match self.ipvs.list_destinations(&id) {
+            Ok(servers) => Ok(Some(translate::actual_virtual_server(&found.server, &servers))),
+            Err(error) if error.is_no_such_service() => Ok(None),
+            Err(error) => Err(unread(error)),
         }
-        Ok(sets)
     }
 
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
-        let mut complete = HashSet::new();
-        for (family, layer) in &self.layers {
-            let Some(rules) = self.rules.get(family) else { continue };
-            let comparison = rules
-                .check(layer)
-                .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
-            if comparison.matches() {
-                complete.insert(*family);
-            } else {
-                tracing::debug!(%family, "rules differ: {comparison}");
+    fn all_sets(&mut self) -> Result<HashMap<SetId, HashSet<Entry>>, ReadError> {
+        let families: Vec<Family> = self.rules.keys().copied().collect();
+        let mut sets = HashMap::new();
+        for set in families.into_iter().flat_map(SetId::all) {
+            if let Some(entries) = self.read_set(set)? {
+                sets.insert(set, entries);
             }
         }
-        Ok(complete)
+        Ok(sets)
     }
 
     fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -273,49 +256,93 @@ impl Linux {
 
 impl Kernel for Linux {
     fn read(&mut self) -> Result<Actual, ReadError> {
-        let (index, addresses) = self.all_addresses()?;
-        let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) =
-            addresses.into_iter().partition(|address| Some(address.index) == index);
+        let addresses = self.read_addresses()?;
         Ok(Actual {
-            link: index.is_some(),
-            addresses: ours
-                .iter()
-                .filter(|address| !address.is_link_local_v6())
-                .map(|address| address.address)
-                .collect(),
-            local_addresses: others.iter().map(|address| address.address).collect(),
-            virtual_servers: self.read_virtual_servers()?,
-            sets: self.read_sets()?,
+            link: addresses.link,
+            addresses: addresses.bound,
+            local_addresses: addresses.local,
+            virtual_servers: self.all_virtual_servers()?,
+            sets: self.all_sets()?,
             layers: self.read_layers()?,
         })
     }
 
-    fn read_virtual_server(
-        &mut self,
-        frontend: Frontend,
-    ) -> Result<Option<ActualVirtualServer>, ReadError> {
-        let unread =
-            |error: ipvs::Error| ReadError::new(format!("virtual server {frontend}"), error);
-        let id = translate::virtual_server_id(&frontend);
-        let found = match self.ipvs.service(&id) {
-            Ok(found) => found,
-            Err(error) if error.is_no_such_service() => return Ok(None),
-            Err(error) => return Err(unread(error)),
-        };
-        match self.ipvs.list_destinations(&id) {
-            Ok(servers) => Ok(Some(translate::actual_virtual_server(&found.server, &servers))),
-            Err(error) if error.is_no_such_service() => Ok(None),
-            Err(error) => Err(unread(error)),
-        }
+    fn glance(&mut self) -> Result<Glance, ReadError> {
+        let unread = |error: ipvs::Error| ReadError::new("virtual servers", error);
+        let n_virtual_servers = self.ipvs.list_services().map_err(unread)?.len();
+        let sets = self.all_sets()?.into_iter();
+        self.index = None;
+        let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
+        Ok(Glance {
+            link: link.is_some(),
+            n_virtual_servers: u32::try_from(n_virtual_servers).ok(),
+            set_entries: sets
+                .map(|(set, entries)| (set, u32::try_from(entries.len()).unwrap_or(u32::MAX)))
+                .collect(),
+            untouched: self.read_layers()?,
+        })
     }
 
-    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError> {
+    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+        let found = self.ipvs.list_services();
+        let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
+        Ok(found.iter().filter_map(|listed| translate::frontend(&listed.server.id)).collect())
+    }
+
+    fn read_virtual_servers(
+        &mut self,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+        frontends.iter().map(|frontend| self.virtual_server(frontend)).collect()
+    }
+
+    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError> {
+        let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
+        let name = translate::set_name(set).map_err(|error| unread(&error))?;
+        let found = match self.ipset.list(name) {
+            Ok(found) => found,
+            Err(error) if error.is_no_such_set() => return Ok(None),
+            Err(error) => return Err(unread(&error)),
+        };
+        if !translate::is_same_kind(set, &found.header.identity) {
+            return Err(unread(&format_args!(
+                "it is of type {} ({}), and {} is needed; somebody else made it. Remove the \
+                 rules that use it, then the set (ipset destroy {set})",
+                found.header.identity.set_type,
+                found.header.identity.family,
+                set.set_type().name(),
+            )));
+        }
+        let entries = found.entries.iter();
+        Ok(Some(entries.filter_map(|listed| translate::actual_entry(&listed.entry)).collect()))
+    }
+
+    fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let (index, addresses) = self.all_addresses()?;
-        Ok(addresses
-            .iter()
-            .filter(|address| Some(address.index) != index)
-            .map(|address| address.address)
-            .collect())
+        let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) =
+            addresses.into_iter().partition(|address| Some(address.index) == index);
+        let ours = ours.iter().filter(|address| !address.is_link_local_v6());
+        Ok(Addresses {
+            link: index.is_some(),
+            bound: ours.map(|address| address.address).collect(),
+            local: others.iter().map(|address| address.address).collect(),
+        })
+    }
+
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+        let mut complete = HashSet::new();
+        for (family, layer) in &self.layers {
+            let Some(rules) = self.rules.get(family) else { continue };
+            let comparison = rules
+                .check(layer)
+                .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+            if comparison.matches() {
+                complete.insert(*family);
+            } else {
+                tracing::debug!(%family, "rules differ: {comparison}");
+            }
+        }
+        Ok(complete)
     }
 
     fn prescribe(&mut self, layer: Layer) {

@@ -5,15 +5,17 @@
 //! netlink blocks and because the kernel works in order anyway. [`fake`] is the one of the
 //! scenario tests.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
+use plan::kernel::{Entry, Frontend};
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
+use plan::sets::SetId;
 
 pub mod address_monitor;
 mod conntrack;
@@ -39,20 +41,47 @@ pub trait Kernel: Send {
     /// When any part of it could not be read: half a picture is worse than none.
     fn read(&mut self) -> Result<Actual, ReadError>;
 
-    /// Reads one virtual server with its real servers.
+    /// Looks for the signs that something was flushed, deleted or added. Costs the same, however
+    /// much there is in the kernel.
     ///
     /// # Errors
-    /// When it could not be read.
-    fn read_virtual_server(
-        &mut self,
-        frontend: Frontend,
-    ) -> Result<Option<ActualVirtualServer>, ReadError>;
+    /// When a sign could not be read.
+    fn glance(&mut self) -> Result<Glance, ReadError>;
 
-    /// Reads the addresses of all interfaces but the dummy one.
+    /// Reads which virtual servers there are, whoever made them, in no order. Those by firewall
+    /// mark are left out.
     ///
     /// # Errors
     /// When they could not be read.
-    fn read_local_addresses(&mut self) -> Result<Vec<IpAddr>, ReadError>;
+    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError>;
+
+    /// Reads virtual servers with their real servers: one for each that was asked for, in the same
+    /// order; none where there is no such virtual server.
+    ///
+    /// # Errors
+    /// When one could not be read.
+    fn read_virtual_servers(
+        &mut self,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError>;
+
+    /// Reads the entries of a set; none if there is no such set.
+    ///
+    /// # Errors
+    /// When it could not be read, or is of another type than ours.
+    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError>;
+
+    /// Reads the addresses of all interfaces.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn read_addresses(&mut self) -> Result<Addresses, ReadError>;
+
+    /// Reads which families' constant rules are all there, as they were prescribed.
+    ///
+    /// # Errors
+    /// When those of one family could not be read.
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError>;
 
     /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read`].
     fn prescribe(&mut self, layer: Layer);
@@ -66,6 +95,32 @@ pub trait Kernel: Send {
     /// # Errors
     /// When they could not be listed, or not all be removed.
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
+}
+
+/// What a look at constant cost shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Glance {
+    /// Whether the dummy interface is there.
+    pub link: bool,
+    /// How many virtual servers there are, whoever made them, also those by firewall mark; none if
+    /// the kernel does not tell.
+    pub n_virtual_servers: Option<u32>,
+    /// How many entries each of our sets has, without the sets that are missing.
+    pub set_entries: HashMap<SetId, u32>,
+    /// The families whose constant rules have not changed since they were last written, or read
+    /// and found complete.
+    pub untouched: HashSet<Family>,
+}
+
+/// The addresses of all interfaces.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Addresses {
+    /// Whether the dummy interface is there.
+    pub link: bool,
+    /// The addresses on it, without link-local ones, which the kernel makes by itself.
+    pub bound: HashSet<IpAddr>,
+    /// The addresses of all other interfaces, loopback and link-local included.
+    pub local: HashSet<IpAddr>,
 }
 
 /// Something could not be read from the kernel.

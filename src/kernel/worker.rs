@@ -8,19 +8,20 @@
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries.
 
-use std::net::IpAddr;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
+use plan::kernel::{Entry, Frontend};
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
+use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Kernel, ReadError, Refusal};
+use super::{Addresses, Glance, Kernel, ReadError, Refusal};
 
 /// The event loop's end: sends requests to the worker and waits for the answers.
 #[derive(Debug, Clone)]
@@ -35,14 +36,21 @@ pub struct WorkerGone;
 
 type Reply<T> = oneshot::Sender<T>;
 
+/// What the kernel holds, or why it could not be read.
+type Reading<T> = Result<T, ReadError>;
+
 /// The operations that were tried, and a result for each.
 type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 
 #[derive(Debug)]
 enum Request {
-    Read(Reply<Result<Actual, ReadError>>),
-    ReadVirtualServer(Frontend, Reply<Result<Option<ActualVirtualServer>, ReadError>>),
-    ReadLocalAddresses(Reply<Result<Vec<IpAddr>, ReadError>>),
+    Read(Reply<Reading<Actual>>),
+    Glance(Reply<Reading<Glance>>),
+    ReadFrontends(Reply<Reading<Vec<Frontend>>>),
+    ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<Option<ActualVirtualServer>>>>),
+    ReadSet(SetId, Reply<Reading<Option<HashSet<Entry>>>>),
+    ReadAddresses(Reply<Reading<Addresses>>),
+    ReadLayers(Reply<Reading<HashSet<Family>>>),
     Prescribe(Box<Layer>),
     Apply(Vec<Op>, Reply<Applied>),
     RemoveFlows(Family, Arc<FlowTargets>, Reply<Result<u64, Refusal>>),
@@ -69,27 +77,62 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read(&self) -> Result<Result<Actual, ReadError>, WorkerGone> {
+    pub async fn read(&self) -> Result<Reading<Actual>, WorkerGone> {
         self.ask(Request::Read).await
     }
 
-    /// See [`Kernel::read_virtual_server`].
+    /// See [`Kernel::glance`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_virtual_server(
-        &self,
-        frontend: Frontend,
-    ) -> Result<Result<Option<ActualVirtualServer>, ReadError>, WorkerGone> {
-        self.ask(|reply| Request::ReadVirtualServer(frontend, reply)).await
+    pub async fn glance(&self) -> Result<Reading<Glance>, WorkerGone> {
+        self.ask(Request::Glance).await
     }
 
-    /// See [`Kernel::read_local_addresses`].
+    /// See [`Kernel::read_frontends`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_local_addresses(&self) -> Result<Result<Vec<IpAddr>, ReadError>, WorkerGone> {
-        self.ask(Request::ReadLocalAddresses).await
+    pub async fn read_frontends(&self) -> Result<Reading<Vec<Frontend>>, WorkerGone> {
+        self.ask(Request::ReadFrontends).await
+    }
+
+    /// See [`Kernel::read_virtual_servers`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_virtual_servers(
+        &self,
+        frontends: Arc<[Frontend]>,
+    ) -> Result<Reading<Vec<Option<ActualVirtualServer>>>, WorkerGone> {
+        self.ask(|reply| Request::ReadVirtualServers(frontends, reply)).await
+    }
+
+    /// See [`Kernel::read_set`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_set(
+        &self,
+        set: SetId,
+    ) -> Result<Reading<Option<HashSet<Entry>>>, WorkerGone> {
+        self.ask(|reply| Request::ReadSet(set, reply)).await
+    }
+
+    /// See [`Kernel::read_addresses`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_addresses(&self) -> Result<Reading<Addresses>, WorkerGone> {
+        self.ask(Request::ReadAddresses).await
+    }
+
+    /// See [`Kernel::read_layers`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn read_layers(&self) -> Result<Reading<HashSet<Family>>, WorkerGone> {
+        self.ask(Request::ReadLayers).await
     }
 
     /// See [`Kernel::prescribe`].
@@ -134,10 +177,14 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
     // A reply that nobody waits for any more is no loss: the asker is gone.
     match request {
         Request::Read(reply) => drop(reply.send(kernel.read())),
-        Request::ReadVirtualServer(frontend, reply) => {
-            drop(reply.send(kernel.read_virtual_server(frontend)));
+        Request::Glance(reply) => drop(reply.send(kernel.glance())),
+        Request::ReadFrontends(reply) => drop(reply.send(kernel.read_frontends())),
+        Request::ReadVirtualServers(frontends, reply) => {
+            drop(reply.send(kernel.read_virtual_servers(&frontends)));
         }
-        Request::ReadLocalAddresses(reply) => drop(reply.send(kernel.read_local_addresses())),
+        Request::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
+        Request::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
+        Request::ReadLayers(reply) => drop(reply.send(kernel.read_layers())),
         Request::Prescribe(layer) => kernel.prescribe(*layer),
         Request::Apply(ops, reply) => {
             let results = kernel.apply(&ops);

@@ -402,6 +402,8 @@ fn round_ended(observing: &mut Observing, kind: RoundKind) {
         kind,
         took: Duration::ZERO,
         triggers: &[],
+        backlog: 0,
+        oldest: Duration::ZERO,
         owed: &Ledger::default(),
     });
 }

@@ -93,6 +93,8 @@ pub struct Reconciler {
     observer: Box<dyn Observer>,
     /// What the endpoint changes that are not written yet go back to.
     triggers: Vec<(Family, SystemTime)>,
+    /// Since when the oldest change waits that is not planned yet.
+    waiting_since: Option<Instant>,
 }
 
 /// What operations were computed from.
@@ -148,6 +150,7 @@ impl Reconciler {
             status: watch::Sender::new(Status::default()),
             observer: Box::new(Unobserved),
             triggers: Vec::new(),
+            waiting_since: None,
         })
     }
 
@@ -224,6 +227,9 @@ impl Reconciler {
     fn take(&mut self, event: Event) {
         self.observer.arrived(&event);
         self.planner.apply(event);
+        if self.planner.is_dirty() {
+            self.waiting_since.get_or_insert_with(Instant::now);
+        }
     }
 
     fn next_wake(&self) -> Instant {
@@ -274,15 +280,19 @@ impl Reconciler {
 
     /// Tells that what was waiting is written, and what that goes back to.
     fn round_ended(&mut self, kind: RoundKind, started: Instant) {
-        let triggers = match kind {
-            RoundKind::SecondLook => Vec::new(),
-            RoundKind::Changes | RoundKind::Comparison => std::mem::take(&mut self.triggers),
+        let (triggers, since) = match kind {
+            RoundKind::SecondLook => (Vec::new(), None),
+            RoundKind::Changes | RoundKind::Comparison => {
+                (std::mem::take(&mut self.triggers), self.waiting_since.take())
+            }
         };
         self.observer.round_ended(&Round {
             families: &self.planner.settings().families,
             kind,
             took: started.elapsed(),
             triggers: &triggers,
+            backlog: 0,
+            oldest: since.map_or(Duration::ZERO, |since| since.elapsed()),
             owed: &self.ledger,
         });
     }
@@ -413,9 +423,9 @@ impl Reconciler {
 
     /// Returns whether they could be read.
     async fn reread_addresses(&mut self) -> Result<bool, WorkerGone> {
-        match self.kernel.read_local_addresses().await? {
+        match self.kernel.read_addresses().await? {
             Ok(addresses) => {
-                self.take(Event::LocalAddresses(addresses));
+                self.take(Event::LocalAddresses(addresses.local.into_iter().collect()));
                 Ok(true)
             }
             Err(error) => {

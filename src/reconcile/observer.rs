@@ -49,6 +49,23 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (ops, results, took);
     }
 
+    /// The signs that something was flushed, deleted or added were looked for, in this time, and
+    /// were as expected or not.
+    fn glanced(&mut self, took: Duration, as_expected: bool) {
+        let _ = (took, as_expected);
+    }
+
+    /// The patrol goes on without pauses from now on, because the kernel was not as it had been
+    /// left; or has come to an end of that.
+    fn alert(&mut self, alert: bool) {
+        let _ = alert;
+    }
+
+    /// The patrol has been everywhere once.
+    fn pass_ended(&mut self, pass: &Pass) {
+        let _ = pass;
+    }
+
     /// The UDP and SCTP flows of a family that lead nowhere were looked for, in this time, and so
     /// many removed.
     fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
@@ -74,8 +91,26 @@ pub struct Round<'a> {
     /// What endpoint changes of this round go back to: when somebody changed a pod or a Service
     /// (annotation `endpoints.kubernetes.io/last-change-trigger-time`).
     pub triggers: &'a [(Family, SystemTime)],
+    /// How many Services still wait after it.
+    pub backlog: usize,
+    /// From the arrival of the oldest change that was written to the last answer; nothing if there
+    /// was none.
+    pub oldest: Duration,
     /// What the kernel refused, and is tried again.
     pub owed: &'a Ledger,
+}
+
+/// A pass of the patrol, which compares everything with what it should be, part by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass {
+    /// From its beginning to its end, pauses included.
+    pub took: Duration,
+    /// Reading and comparing, without the pauses.
+    pub cost: Duration,
+    /// How many operations put back what others had changed.
+    pub repaired: usize,
+    /// Whether it went on without pauses.
+    pub alert: bool,
 }
 
 /// Why the kernel was written.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use plan::actual::ActualVirtualServer;
 use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -10,8 +11,8 @@ use tokio::time::Instant;
 use super::drain::Known;
 use super::observer::RoundKind;
 use super::{Basis, Pace, READ_RETRY, Reconciler};
-use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{ReadError, RefusalClass};
 
 impl Reconciler {
     /// Looks again at what was refused, where the time has come.
@@ -29,7 +30,7 @@ impl Reconciler {
                 .is_some_and(|owed| owed.refusal.class == RefusalClass::Surprise);
             match subject {
                 Subject::VirtualServer(frontend) => {
-                    match self.kernel.read_virtual_server(frontend).await? {
+                    match self.read_virtual_server(frontend).await? {
                         Ok(actual) => {
                             let mending = self.planner.repair(&frontend, actual.as_ref());
                             let known = Known::One(frontend, actual.as_ref());
@@ -59,6 +60,14 @@ impl Reconciler {
         Ok(())
     }
 
+    async fn read_virtual_server(
+        &mut self,
+        frontend: Frontend,
+    ) -> Result<Result<Option<ActualVirtualServer>, ReadError>, WorkerGone> {
+        let found = self.kernel.read_virtual_servers([frontend].into()).await?;
+        Ok(found.map(|found| found.into_iter().next().flatten()))
+    }
+
     /// What makes an entry or an address as it is wished for.
     fn as_wished(&self, subject: Subject) -> Option<Op> {
         let desired = self.planner.desired();
@@ -86,7 +95,7 @@ impl Reconciler {
     pub(super) async fn check_draining(&mut self) -> Result<(), WorkerGone> {
         let mut ops = Vec::new();
         for frontend in self.drain.due(Instant::now()) {
-            match self.kernel.read_virtual_server(frontend).await? {
+            match self.read_virtual_server(frontend).await? {
                 Ok(actual) => {
                     let time = drain_time(&self.planner, &self.pace, &frontend);
                     let now = Instant::now();

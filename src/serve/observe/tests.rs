@@ -64,6 +64,8 @@ impl World {
             kind,
             took: Duration::from_millis(250),
             triggers,
+            backlog: 0,
+            oldest: Duration::ZERO,
             owed: &self.ledger,
         });
     }
