@@ -13,6 +13,7 @@
 mod kernel {
     mod batches;
     mod commands;
+    mod headers;
     mod sandbox;
     mod types;
 }

@@ -71,6 +71,12 @@ impl Error {
         Self(Box::new(Kind::Failed { what, advice: None, source }))
     }
 
+    /// Of counting virtual servers.
+    pub(crate) fn count(source: netlink::Error) -> Self {
+        let what = "count virtual servers (IP_VS_SO_GET_INFO)".to_owned();
+        Self(Box::new(Kind::Failed { what, advice: None, source }))
+    }
+
     /// The kernel has no IPVS: the module `ip_vs` is missing.
     #[must_use]
     pub fn is_not_loaded(&self) -> bool {

@@ -1,7 +1,8 @@
 //! IPVS, the Linux kernel's load balancer for transport connections, over generic netlink.
 //!
 //! [`Client`] has a method for each of the family's commands, and [`Batch`] carries thousands of
-//! them in a few sends. [`codec`] is the same without a socket.
+//! them in a few sends. [`codec`] is the same without a socket. [`Counter`] tells how many virtual
+//! servers there are at the cost of two system calls.
 //!
 //! ```no_run
 //! use ipvs::{Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
@@ -37,6 +38,7 @@
 mod batch;
 mod client;
 pub mod codec;
+mod count;
 mod error;
 mod flags;
 mod id;
@@ -49,6 +51,7 @@ mod virtual_server;
 
 pub use batch::Batch;
 pub use client::{Client, Listing};
+pub use count::{Count, Counter};
 pub use error::Error;
 pub use flags::{Flags, TunnelFlags};
 pub use id::{AddressFamily, Protocol, VirtualServerId};

@@ -6,6 +6,11 @@ pub(crate) const FAMILY_NAME: &str = "IPVS";
 /// The family's version (`IPVS_GENL_VERSION`).
 pub(crate) const FAMILY_VERSION: u8 = 1;
 
+/// `IP_VS_SO_GET_INFO`: an option of sockets, from before the family.
+pub(crate) const SO_GET_INFO: i32 = 64 + 1024 + 64 + 1;
+/// `struct ip_vs_getinfo` in octets.
+pub(crate) const GETINFO_LENGTH: usize = 12;
+
 /// `AF_INET` (include/linux/socket.h).
 pub(crate) const AF_INET: u16 = 2;
 /// `AF_INET6` (include/linux/socket.h).

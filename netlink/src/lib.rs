@@ -15,7 +15,8 @@
 //!   again, and after [`DUMP_ATTEMPTS`] tries it is an error ([`Error::is_interrupted`]).
 //!
 //! The crate knows no subsystem but the generic netlink controller ([`generic`]), which gives other
-//! families their numbers. `ipvs-rs` and `ipset-netlink` are written on it.
+//! families their numbers. `ipvs-rs` and `ipset-netlink` are written on it. [`OptionSocket`] is for the
+//! little that netfilter tells over no netlink socket at all.
 //!
 //! ```no_run
 //! use netlink::{Batch, Protocol, Socket};
@@ -44,6 +45,7 @@ mod batch;
 mod error;
 pub mod generic;
 mod namespace;
+mod option;
 mod reply;
 mod socket;
 
@@ -51,4 +53,5 @@ pub use attribute::{Attribute, AttributeWriter, DecodeError, attributes};
 pub use batch::{Batch, MessageWriter};
 pub use error::{Error, Refusal};
 pub use namespace::Namespace;
+pub use option::OptionSocket;
 pub use socket::{DUMP_ATTEMPTS, Notification, Protocol, Socket, Traffic};

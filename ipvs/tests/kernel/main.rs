@@ -12,6 +12,7 @@
 )]
 
 mod batches;
+mod counts;
 mod network;
 mod real_servers;
 mod refusals;

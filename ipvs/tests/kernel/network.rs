@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ipvs::{Client, Namespace};
+use ipvs::{Client, Counter, Namespace};
 
 /// A fresh network namespace; it is deleted at the end.
 pub(crate) struct Network {
@@ -29,6 +29,10 @@ impl Network {
 
     pub(crate) fn client(&self) -> Client {
         Client::open_in(&self.handle()).expect("IPVS in a fresh network namespace")
+    }
+
+    pub(crate) fn counter(&self) -> Counter {
+        Counter::open_in(&self.handle()).expect("a socket in a fresh network namespace")
     }
 
     /// Runs `work` inside.

@@ -1,0 +1,79 @@
+//! Sets looked at without their entries.
+
+use std::time::Instant;
+
+use ipset::{Batch, Entry, Family, Name, Protocol, SetOptions, SetSpec, SetType};
+
+use super::sandbox::{Sandbox, name};
+
+const N_SETS: u32 = 32;
+
+/// Sets `S0`, `S1`, … for at least a thousand entries, the last of which has `entries`.
+fn filled(sandbox: &Sandbox, entries: u32) -> Vec<Name> {
+    let names: Vec<Name> = (0..N_SETS).map(|index| name(&format!("S{index}"))).collect();
+    let max_elements = Some(entries.max(1_024));
+    let options = SetOptions { max_elements, ..SetOptions::default() };
+    let spec = SetSpec { options, ..SetSpec::new(SetType::HashIpPort, Family::Ipv4) };
+    let mut batch = Batch::new();
+    for set in &names {
+        batch.create(*set, spec.clone());
+    }
+    for number in 0..entries {
+        let address = std::net::Ipv4Addr::from(0x0a60_0000 + number).into();
+        let entry = Entry::IpPort { address, protocol: Protocol::TCP, port: 80 };
+        batch.add(names[names.len() - 1], entry);
+    }
+    let results = sandbox.client().send(&batch).unwrap();
+    assert!(results.iter().all(Result::is_ok));
+    names
+}
+
+#[test]
+fn headers_tell_entries_capacity_buckets_and_references() {
+    let sandbox = Sandbox::new();
+    let names = filled(&sandbox, 5_000);
+    sandbox.ipset("add S0 10.0.0.1,tcp:80");
+    sandbox.ipset("create L list:set");
+    sandbox.ipset("add L S1");
+    let mut client = sandbox.client();
+    let headers = client.headers().unwrap();
+    let of = |set: Name| headers.iter().find(|header| header.identity.name == set).unwrap();
+    assert_eq!(of(names[0]).elements, Some(1));
+    assert_eq!((of(names[1]).elements, of(names[1]).references), (Some(0), 1));
+    let last = of(names[names.len() - 1]);
+    assert_eq!(last.elements, Some(5_000));
+    assert_eq!(last.options.max_elements, Some(5_000));
+    assert!(last.options.hash_size > Some(1_024), "it has grown: {:?}", last.options.hash_size);
+
+    sandbox.ipset("flush S31");
+    assert_eq!(client.header(names[names.len() - 1]).unwrap().elements, Some(0));
+}
+
+#[test]
+fn one_listing_of_all_headers_is_a_datagram_a_set() {
+    let sandbox = Sandbox::new();
+    for entries in [0, 60_000] {
+        let names = filled(&sandbox, entries);
+        let mut client = sandbox.client();
+        let before = client.traffic();
+        let begin = Instant::now();
+        let headers = client.headers().unwrap();
+        let together = begin.elapsed();
+        let traffic = client.traffic();
+        assert_eq!(headers.len(), names.len());
+        assert_eq!(traffic.requests - before.requests, 1);
+        assert!(traffic.receives - before.receives <= u64::from(N_SETS) + 2, "{traffic:?}");
+
+        let begin = Instant::now();
+        for set in names {
+            client.header(set).unwrap();
+        }
+        println!(
+            "{entries} entries: headers of {N_SETS} sets {together:?} in {} datagrams, \
+             one by one {:?}",
+            traffic.receives - before.receives,
+            begin.elapsed()
+        );
+        sandbox.ipset("destroy");
+    }
+}
