@@ -8,6 +8,7 @@
 //! ```
 
 mod actions;
+mod estimators;
 mod input;
 mod localhost;
 pub mod logging;
@@ -36,6 +37,7 @@ use crate::cleanup;
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
 use crate::kernel::address_monitor;
+use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::reconcile::{Reconciler, Status};
@@ -47,6 +49,7 @@ use crate::serve::{self, Servers};
 use crate::source::kubernetes::{self, ClientOptions, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
+use estimators::Guarding;
 use input::{Inlet, Unchecked};
 use logging::Verbosity;
 use observe::Observers;
@@ -118,6 +121,9 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
         Box::new(servers.observer()),
         Box::new(observe::Announcing::new(announcer.clone())),
     ]);
+    if configuration.estimators.run == Run::Auto {
+        observers.add(Guarding::new());
+    }
     if settings.localhost_node_ports {
         observers.add(localhost::start(&servers.metrics().own, announcer.clone())?);
     }

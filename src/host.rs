@@ -12,6 +12,7 @@ use plan::settings::{SchedulerName, TwinNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
+use crate::kernel::estimators::{self, Estimators};
 use crate::kernel::linux::Linux;
 use crate::kernel::probe::{self, Attempts, Findings};
 use crate::kernel::rules::{Backend, Rules};
@@ -62,6 +63,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
     let mut failed = set_switches(proc_sys, &wanted);
+    set_estimators(proc_sys, &configuration.estimators);
     failed.extend(track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
@@ -180,6 +182,17 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
         }
     }
     required
+}
+
+/// Their switches are there once the probe has had IPVS loaded.
+fn set_estimators(proc_sys: &Path, chosen: &Estimators) {
+    let processors = estimators::possible_processors(Path::new(estimators::SYS));
+    let (wanted, notes) = chosen.switches(estimators::Kind::of(proc_sys), processors);
+    for note in &notes {
+        warn!("{note}");
+    }
+    // None of them is required.
+    let _none = set_switches(proc_sys, &wanted);
 }
 
 /// Returns what failed.

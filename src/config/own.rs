@@ -6,7 +6,7 @@
 
 use ipnet::IpNet;
 use plan::settings::TwinNetworks;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::address;
 use super::duration::GoDuration;
@@ -25,6 +25,7 @@ pub struct KubeIpvsConfiguration {
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
     pub drain_deadline: Option<GoDuration>,
+    pub estimators: Estimators,
     pub follow_nodes: String,
     pub iptables_variant: String,
     pub kind: String,
@@ -32,6 +33,18 @@ pub struct KubeIpvsConfiguration {
     pub manifests: String,
     pub service_addresses_arp: String,
     pub short_circuit: ShortCircuit,
+}
+
+/// `estimators`: the kernel threads, or the timer, that estimate how much goes through IPVS.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "every field is described in docs/config.md")]
+pub struct Estimators {
+    #[serde(deserialize_with = "text_of_scalar")]
+    pub cpus: String,
+    pub nice: Option<i32>,
+    #[serde(deserialize_with = "text_of_scalar")]
+    pub run: String,
 }
 
 /// `shortCircuit`. Absent is the default, empty is off.
@@ -54,6 +67,7 @@ impl KubeIpvsConfiguration {
         self.cleanup_other_modes.get_or_insert(true);
         self.drain_deadline.get_or_insert(GoDuration::from_secs(15 * 60));
         for (field, default) in [
+            (&mut self.estimators.run, "auto"),
             (&mut self.follow_nodes, "auto"),
             (&mut self.iptables_variant, "auto"),
             (&mut self.service_addresses_arp, "compatible"),
@@ -69,6 +83,24 @@ impl KubeIpvsConfiguration {
         short_circuit.ipv6.get_or_insert_with(|| text(twins.v6.map(|net| net.to_string())));
         self
     }
+}
+
+/// What YAML takes for something else unless it is quoted: `off` is false to everything that speaks
+/// YAML 1.1, such as what templates are filled in with, and `3` is a number.
+fn text_of_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "neither a word nor a number")]
+    enum Scalar {
+        Text(String),
+        Truth(bool),
+        Number(u32),
+    }
+    Ok(match Scalar::deserialize(deserializer)? {
+        Scalar::Text(text) => text,
+        Scalar::Truth(true) => "on".to_owned(),
+        Scalar::Truth(false) => "off".to_owned(),
+        Scalar::Number(number) => number.to_string(),
+    })
 }
 
 // === impl ShortCircuit ===

@@ -296,7 +296,7 @@ pub const FIELDS: [Field; 63] = [
 ];
 
 /// The fields of our own document.
-pub const OWN_FIELDS: [Field; 11] = [
+pub const OWN_FIELDS: [Field; 14] = [
     does("apiVersion", "string", "must be kube-ipvs.io/v1alpha1"),
     does(
         "cleanupOtherModes",
@@ -309,6 +309,25 @@ pub const OWN_FIELDS: [Field; 11] = [
         "drainDeadline",
         "duration",
         "how long the connections of a removed endpoint may take to end, before they are cut",
+    ),
+    does(
+        "estimators.cpus",
+        "list of processors, such as 0-3,8",
+        "the processors on which the kernel's threads estimate (est_cpulist, Linux 6.2 and later); \
+         empty: as the kernel has it",
+    ),
+    does(
+        "estimators.nice",
+        "number, -20 to 19",
+        "the niceness of these threads (est_nice, Linux 6.2 and later); absent: as the kernel has \
+         it",
+    ),
+    does(
+        "estimators.run",
+        "string",
+        "whether the kernel keeps up IPVS's statistics (run_estimation, Linux 5.16 and later): on, \
+         off, or auto (as the kernel has it, but off where that would hold up packets); \
+         docs/estimators.md says what it costs",
     ),
     does(
         "followNodes",

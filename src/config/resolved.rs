@@ -11,10 +11,11 @@ use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings}
 use super::document::{self, KubeProxyConfiguration};
 use super::duration::GoDuration;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
-use super::own::KubeIpvsConfiguration;
+use super::own::{self, KubeIpvsConfiguration};
 use super::reference::{FLAGS, Flag};
 use super::{Action, ConfigurationFile, address};
 use crate::cli::Arguments;
+use crate::kernel::estimators::{Estimators, Run};
 use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
@@ -33,6 +34,8 @@ pub struct Configuration {
     pub variant: Variant,
     /// Which ARP requests this node answers.
     pub service_addresses_arp: ServiceAddressesArp,
+    /// Whether and how the kernel estimates rates.
+    pub estimators: Estimators,
     /// Whether node ports are served on loopback addresses too.
     pub localhost_node_ports: bool,
     /// How long IPVS remembers connections.
@@ -184,6 +187,7 @@ impl Merged {
                 _ if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
                 _ => ServiceAddressesArp::Answered,
             },
+            estimators: estimators(&own.estimators),
             localhost_node_ports: own.localhost_node_ports,
             ipvs_timeouts: IpvsTimeouts {
                 tcp: document.ipvs.tcp_timeout.to_std(),
@@ -227,6 +231,18 @@ impl Merged {
             own,
             notes,
         })
+    }
+}
+
+fn estimators(own: &own::Estimators) -> Estimators {
+    Estimators {
+        run: match own.run.as_str() {
+            "on" => Run::On,
+            "off" => Run::Off,
+            _ => Run::Auto,
+        },
+        processors: own.cpus.parse().ok(),
+        nice: own.nice,
     }
 }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Conntrack;
+use crate::kernel::processors::Processors;
 use crate::kernel::sysctl::{self, Sysctl, SysctlError};
 
 const MAX: &str = "net/netfilter/nf_conntrack_max";
@@ -65,7 +66,7 @@ fn entries(max_per_core: Option<u32>, min: u32, processors: u32) -> Option<u32> 
 
 /// The switches but for the table's size.
 fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
-    let sysctl = |path, value, why| Sysctl { path, value, required: true, why };
+    let sysctl = |path, value: u32, why| Sysctl::new(path, value, true, why);
     let mut switches = Vec::new();
     for (path, duration, why) in [
         (
@@ -105,7 +106,7 @@ fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
 
 fn set_entries(root: &Root, entries: u32, outcome: &mut Outcome) {
     let why = "as many connections are tracked as conntrack.maxPerCore and conntrack.min say";
-    let sysctl = Sysctl { path: MAX, value: entries, required: true, why };
+    let sysctl = Sysctl::new(MAX, entries, true, why);
     let applied = sysctl::apply(&root.proc_sys, &[sysctl]);
     outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
     if let Some(error) = applied.failed.first() {
@@ -134,9 +135,10 @@ fn set_entries(root: &Root, entries: u32, outcome: &mut Outcome) {
 
 /// Why it is well although the table's size could not be set; none if it is not.
 fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
-    let wanted = error.sysctl.value;
+    let wanted = &error.sysctl.value;
     let found = error.found.as_ref()?;
-    if found.parse::<u32>().is_ok_and(|found| found >= wanted) {
+    let number = |text: &str| text.parse::<u32>().ok();
+    if number(found).zip(number(wanted)).is_some_and(|(found, wanted)| found >= wanted) {
         return Some(format!(
             "{} stays {found}, which is more than the {wanted} asked for; it cannot be set from \
              here: {}",
@@ -172,18 +174,10 @@ fn enlarge(path: &Path, least: u32) -> io::Result<Option<u32>> {
 /// The host's processors.
 fn processors(root: &Root) -> u32 {
     let listed = fs::read_to_string(root.sys.join(PROCESSORS)).ok();
-    listed.as_deref().and_then(count_listed).unwrap_or_else(|| {
+    let listed = listed.and_then(|list| list.parse::<Processors>().ok());
+    listed.as_ref().map(Processors::count).unwrap_or_else(|| {
         std::thread::available_parallelism()
             .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
-    })
-}
-
-/// How many numbers a list such as `0-3,6` has; none if it is none.
-fn count_listed(list: &str) -> Option<u32> {
-    list.trim().split(',').try_fold(0_u32, |sum, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
     })
 }
 

@@ -19,12 +19,14 @@ use plan::sets::SetId;
 
 pub mod address_monitor;
 mod conntrack;
+pub mod estimators;
 pub mod fake;
 mod link;
 pub mod linux;
 pub mod modules;
 pub mod nftables;
 pub mod probe;
+pub mod processors;
 pub mod remains;
 pub mod rules;
 pub mod sysctl;

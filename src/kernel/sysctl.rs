@@ -35,12 +35,12 @@ pub enum ServiceAddressesArp {
 }
 
 /// A switch and the value that it should have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sysctl {
     /// Its path below [`ROOT`].
     pub path: &'static str,
-    /// Its value.
-    pub value: u32,
+    /// Its value, as the kernel prints it.
+    pub value: String,
     /// Whether Services do not work without it.
     pub required: bool,
     /// What for.
@@ -83,7 +83,7 @@ pub struct SysctlError {
 /// The switches to set.
 #[must_use]
 pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
-    let sysctl = |path, value, required, why| Sysctl { path, value, required, why };
+    let sysctl = |path, value: u32, required, why| Sysctl::new(path, value, required, why);
     let mut wanted = vec![
         sysctl(
             "net/ipv4/vs/conntrack",
@@ -140,11 +140,11 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> Outcome {
     for sysctl in wanted {
         let path = root.join(sysctl.path);
         let found = read(&path);
-        if found.as_deref() == Ok(sysctl.text().as_str()) {
+        if found.as_ref() == Ok(&sysctl.value) {
             continue;
         }
-        let (sysctl, found) = (*sysctl, found.ok());
-        match fs::write(&path, sysctl.text()) {
+        let (sysctl, found) = (sysctl.clone(), found.ok());
+        match fs::write(&path, &sysctl.value) {
             Ok(()) => {
                 let before = found.unwrap_or_default();
                 outcome.changed.push(Change { sysctl, before });
@@ -158,8 +158,8 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> Outcome {
 /// Those that are not as they should be.
 #[must_use]
 pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
-    let differs = |sysctl: &&Sysctl| read(&root.join(sysctl.path)) != Ok(sysctl.text());
-    wanted.iter().filter(differs).copied().collect()
+    let differs = |sysctl: &&Sysctl| read(&root.join(sysctl.path)).as_ref() != Ok(&sysctl.value);
+    wanted.iter().filter(differs).cloned().collect()
 }
 
 /// Whether packets may have loopback addresses on every interface.
@@ -211,8 +211,14 @@ impl Drop for Orphans {
 // === impl Sysctl ===
 
 impl Sysctl {
-    fn text(&self) -> String {
-        self.value.to_string()
+    /// A switch to set.
+    pub fn new(
+        path: &'static str,
+        value: impl fmt::Display,
+        required: bool,
+        why: &'static str,
+    ) -> Self {
+        Self { path, value: value.to_string(), required, why }
     }
 }
 
@@ -289,7 +295,7 @@ mod tests {
     use super::*;
 
     fn paths(wanted: &[Sysctl]) -> Vec<(&'static str, u32)> {
-        wanted.iter().map(|sysctl| (sysctl.path, sysctl.value)).collect()
+        wanted.iter().map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap())).collect()
     }
 
     /// A folder with every switch at a value, as `/proc/sys` would have it.
@@ -406,7 +412,7 @@ mod tests {
     #[test]
     fn a_read_only_proc_is_explained() {
         let error = SysctlError {
-            sysctl: wanted(Answered, None)[0],
+            sysctl: wanted(Answered, None)[0].clone(),
             found: Some("0".to_owned()),
             source: rustix::io::Errno::ROFS.into(),
         };

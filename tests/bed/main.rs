@@ -12,6 +12,7 @@ mod balance;
 mod choices;
 mod cluster;
 mod drain;
+mod estimators;
 mod fixture;
 mod flows;
 mod flows_move;

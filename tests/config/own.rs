@@ -1,6 +1,7 @@
 //! Our own document: what kube-proxy has no word for.
 
 use kube_ipvs::config::Configuration;
+use kube_ipvs::kernel::estimators::{Estimators, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::source::FollowNodes;
 use plan::settings::TwinNetworks;
@@ -30,6 +31,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
     for configuration in [from_flags(&[]), from("", ""), from("", "shortCircuit: {}\n")] {
         assert_eq!(configuration.follow_nodes, FollowNodes::Auto);
         assert!(!configuration.localhost_node_ports);
+        assert_eq!(configuration.estimators, Estimators::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.twins, TwinNetworks::default());
     }
@@ -63,12 +65,38 @@ fn every_setting_is_read() {
 fn words_that_mean_nothing_are_refused() {
     for (own, expected) in [
         ("followNodes: sometimes", "[followNodes]"),
+        ("estimators: {run: sometimes}", "must be one of auto, on, off [estimators.run]"),
+        ("estimators: {cpus: all}", "such as 0-3,8 [estimators.cpus]"),
+        ("estimators: {nice: 20}", "within the range [-20, 19] [estimators.nice]"),
         ("serviceAddressesArp: loud", "must be one of compatible, quiet [serviceAddressesArp]"),
         ("iptablesVariant: new", "must be one of auto, nft, legacy [iptablesVariant]"),
     ] {
         let problem = problem("", own);
         assert!(problem.ends_with(expected), "{problem}");
     }
+}
+
+#[test]
+fn estimators_are_read_however_yaml_takes_them() {
+    for (written, run, processors, nice) in [
+        ("{run: on}", Run::On, None, None),
+        ("{run: off, cpus: 3, nice: -20}", Run::Off, Some("3"), Some(-20)),
+        // What is left of them where YAML 1.1 was spoken on the way.
+        ("{run: true}", Run::On, None, None),
+        ("{run: false}", Run::Off, None, None),
+        ("{cpus: '8,0-3', nice: 19}", Run::Auto, Some("0-3,8"), Some(19)),
+    ] {
+        let processors = processors.map(|list: &str| list.parse().unwrap());
+        let configuration = from("", &format!("estimators: {written}\n"));
+        let expected = Estimators { run, processors, nice };
+        assert_eq!(configuration.estimators, expected, "{written}");
+        let text = configuration.to_yaml().unwrap();
+        let (_, own) = text.split_once("---\n").unwrap();
+        let again = load_file(&format!("---\n{own}"), &[]).unwrap();
+        assert_eq!(again.own, configuration.own, "what is written says the same: {text}");
+    }
+    let list = load_file(&format!("{OWN}estimators: {{run: [on]}}\n"), &[]);
+    assert!(list.is_err_and(|error| error.to_string().contains("neither a word nor a number")));
 }
 
 #[test]

@@ -7,8 +7,10 @@ use ipnet::IpNet;
 use plan::model::Family;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, Violation, address};
-use crate::config::own::KubeIpvsConfiguration;
+use crate::config::own::{Estimators, KubeIpvsConfiguration};
 use crate::config::resolved::{cluster_networks, networks};
+use crate::kernel::estimators::NICE;
+use crate::kernel::processors::Processors;
 
 /// Addresses that mean something of their own, whatever a cluster does.
 const SPECIAL: [(IpAddr, u8, &str); 6] = [
@@ -34,6 +36,7 @@ pub fn validate_own(
     if deadline < GoDuration::ZERO {
         found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
     }
+    found.estimators(&own.estimators);
     found.arp(own, document);
     let networks = &own.short_circuit;
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
@@ -56,6 +59,18 @@ impl Found {
     fn one_of(&mut self, field: &'static str, value: &str, values: &[&str]) {
         if !values.contains(&value) {
             self.invalid(field, value, &format!("must be one of {}", values.join(", ")));
+        }
+    }
+
+    fn estimators(&mut self, estimators: &Estimators) {
+        self.one_of("estimators.run", &estimators.run, &["auto", "on", "off"]);
+        if let Err(problem) = estimators.cpus.parse::<Processors>()
+            && !estimators.cpus.is_empty()
+        {
+            self.invalid("estimators.cpus", &estimators.cpus, problem);
+        }
+        if let Some(nice) = estimators.nice.filter(|nice| !NICE.contains(nice)) {
+            self.invalid("estimators.nice", nice, "must be within the range [-20, 19]");
         }
     }
 

@@ -61,7 +61,10 @@ fn the_tables_size_is_kube_proxys() {
 #[test]
 fn each_switch_is_set_when_it_is_chosen_and_only_then() {
     let paths = |chosen: Conntrack| -> Vec<(&str, u32)> {
-        switches(&chosen).iter().map(|sysctl| (sysctl.path, sysctl.value)).collect()
+        switches(&chosen)
+            .iter()
+            .map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap()))
+            .collect()
     };
     let second = Duration::from_secs(1);
     assert_eq!(paths(NONE), []);
@@ -145,7 +148,7 @@ fn what_cannot_be_set_is_told_with_what_to_do() {
 #[test]
 fn a_table_that_is_large_enough_need_not_be_writable() {
     let refused = |found: &str| SysctlError {
-        sysctl: Sysctl { path: MAX, value: 131_072, required: true, why: "" },
+        sysctl: Sysctl::new(MAX, 131_072, true, ""),
         found: Some(found.to_owned()),
         source: rustix::io::Errno::ROFS.into(),
     };
@@ -161,18 +164,7 @@ fn a_table_that_is_large_enough_need_not_be_writable() {
 }
 
 #[test]
-fn processors_are_counted_from_a_list() {
-    for (list, expected) in [
-        ("0\n", Some(1)),
-        ("0-3", Some(4)),
-        ("0-3,6,8-9", Some(7)),
-        ("", None),
-        ("3-1", None),
-        ("0-", None),
-        ("0-4294967295", None),
-    ] {
-        assert_eq!(count_listed(list), expected, "{list:?}");
-    }
+fn there_is_always_a_processor() {
     assert!(processors(&Root::default()) >= 1);
     assert!(processors(&Root { sys: PathBuf::from("/nowhere"), ..Root::default() }) >= 1);
 }

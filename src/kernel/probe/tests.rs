@@ -25,7 +25,7 @@ fn mk_facts() -> Facts {
 fn mk_switch(required: bool) -> Sysctl {
     let mut wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
     wanted.retain(|switch| switch.required == required);
-    wanted[0]
+    wanted.remove(0)
 }
 
 fn refused<T>() -> Result<T, String> {

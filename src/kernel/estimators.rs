@@ -1,0 +1,338 @@
+//! IPVS's estimators: what keeps up the statistics of virtual servers and real servers.
+//!
+//! Every two seconds the kernel adds up the counters of each one over all processors, and estimates
+//! the rates from that (net/netfilter/ipvs/ip_vs_est.c). Before Linux 6.2 one timer does that for
+//! all of them in one go, and the processor that it runs on handles no packet meanwhile. Since then
+//! threads do it, which give way after a tenth of a millisecond.
+//!
+//! `docs/estimators.md` is about it.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use super::processors::Processors;
+use super::sysctl::{self, Sysctl};
+
+/// `MIN_NICE` and `MAX_NICE` of include/linux/sched/prio.h.
+pub const NICE: RangeInclusive<i32> = -20..=19;
+
+/// Which processors there could be, below [`SYS`]. The timer walks all of them, present or not.
+const POSSIBLE: &str = "devices/system/cpu/possible";
+
+/// Where the kernel shows its hardware.
+pub const SYS: &str = "/sys";
+
+const RUN: &str = "net/ipv4/vs/run_estimation";
+const PROCESSORS: &str = "net/ipv4/vs/est_cpulist";
+const NICENESS: &str = "net/ipv4/vs/est_nice";
+
+/// What the timer takes for a virtual or real server and a processor. More than 200 ms were seen on
+/// a machine with 104 processors and 50,000 of them: the message of Linux' commit "ipvs: add
+/// sysctl_run_estimation to support disable estimation".
+const NANOSECONDS_EACH: u64 = 40;
+
+/// A packet that comes while the timer runs waits this long at worst before the timer is stopped.
+const LONGEST_WALK: u64 = 10_000_000;
+
+/// What the operator chose.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Estimators {
+    /// Whether statistics are kept up.
+    pub run: Run,
+    /// Where the threads run; nothing: where the kernel has them.
+    pub processors: Option<Processors>,
+    /// Their niceness; nothing: as the kernel has it.
+    pub nice: Option<i32>,
+}
+
+/// Whether statistics are kept up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Run {
+    /// As the kernel has it, but not by a timer that would take too long.
+    #[default]
+    Auto,
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// How a kernel estimates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By a timer that cannot be stopped: before Linux 5.16.
+    Timer,
+    /// By a timer that can be stopped.
+    StoppableTimer,
+    /// In threads: Linux 6.2 and later.
+    Threads,
+}
+
+/// Stops the timer when there is too much for it.
+#[derive(Debug)]
+pub struct Guard {
+    proc_sys: PathBuf,
+    kind: Kind,
+    /// So many processors are walked for each.
+    processors: u64,
+    /// Whether everything has been said and done.
+    is_settled: bool,
+}
+
+// === impl Estimators ===
+
+impl Estimators {
+    /// What is to be set at the start on a kernel of this kind, and what of the choice has no
+    /// effect there, in words.
+    #[must_use]
+    pub fn switches(&self, kind: Kind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
+        let (mut wanted, mut notes) = (Vec::new(), Vec::new());
+        let value = match self.run {
+            Run::Auto => None,
+            Run::On => Some(1),
+            Run::Off => Some(0),
+        };
+        match (kind, value) {
+            (Kind::Timer, Some(0)) => notes.push(format!(
+                "estimators.run: off has no effect. {}",
+                cannot_be_stopped(processors)
+            )),
+            (Kind::Timer, _) | (_, None) => {}
+            (Kind::StoppableTimer | Kind::Threads, Some(value)) => {
+                let why = "IPVS's statistics are kept up, or not, as estimators.run says";
+                wanted.push(Sysctl::new(RUN, value, false, why));
+            }
+        }
+        for (field, path, value, why) in [
+            (
+                "estimators.cpus",
+                PROCESSORS,
+                self.processors.as_ref().map(ToString::to_string),
+                "IPVS's statistics are added up on the processors that estimators.cpus names",
+            ),
+            (
+                "estimators.nice",
+                NICENESS,
+                self.nice.map(|nice| nice.to_string()),
+                "whoever adds up IPVS's statistics is as nice as estimators.nice says",
+            ),
+        ] {
+            match value {
+                Some(value) if kind == Kind::Threads => {
+                    wanted.push(Sysctl::new(path, value, false, why));
+                }
+                Some(_) => notes.push(format!(
+                    "{field} has no effect: this kernel adds up IPVS's statistics in a timer, and \
+                     not in threads as Linux 6.2 and later do"
+                )),
+                None => {}
+            }
+        }
+        (wanted, notes)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// How the running kernel does it, by the switches that it has once IPVS is loaded. Distributions
+    /// have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but for tests.
+    #[must_use]
+    pub fn of(proc_sys: &Path) -> Self {
+        if proc_sys.join(PROCESSORS).exists() {
+            Self::Threads
+        } else if proc_sys.join(RUN).exists() {
+            Self::StoppableTimer
+        } else {
+            Self::Timer
+        }
+    }
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// For the running kernel. The arguments are [`sysctl::ROOT`] and [`SYS`], but for tests.
+    #[must_use]
+    pub fn new(proc_sys: &Path, sys: &Path) -> Self {
+        let kind = Kind::of(proc_sys);
+        Self {
+            proc_sys: proc_sys.to_owned(),
+            kind,
+            processors: possible_processors(sys),
+            // Threads hold nobody up.
+            is_settled: kind == Kind::Threads,
+        }
+    }
+
+    /// There are, or are about to be, so many virtual and real servers. Returns what an operator
+    /// should know, once.
+    pub fn note(&mut self, servers: u64) -> Option<String> {
+        if self.is_settled || servers < most_for_a_timer(self.processors) {
+            return None;
+        }
+        self.is_settled = true;
+        let walk = format!(
+            "the kernel's timer for IPVS's statistics walks {servers} virtual and real servers \
+             every two seconds, each on {} processors, and holds up packets meanwhile",
+            self.processors
+        );
+        if self.kind == Kind::Timer {
+            return Some(format!("{walk}. {}", cannot_be_stopped(self.processors)));
+        }
+        let stop = Sysctl::new(RUN, 0, false, "IPVS's statistics do not hold up packets");
+        let outcome = sysctl::apply(&self.proc_sys, &[stop]);
+        if let Some(failed) = outcome.failed.first() {
+            return Some(format!("{walk}. It should be stopped: {failed}"));
+        }
+        let changed = outcome.changed.first()?;
+        Some(format!(
+            "{walk}, so it is stopped: {changed}. Until it runs again, `ipvsadm --stats`, \
+             `ipvsadm --rate` and /proc/net/ip_vs_stats stand still; estimators.run: on keeps it \
+             running, and Linux 6.2 and later do without it"
+        ))
+    }
+}
+
+/// The processors that there could be, or at least those that this process may use.
+#[must_use]
+pub fn possible_processors(sys: &Path) -> u64 {
+    let list = fs::read_to_string(sys.join(POSSIBLE)).ok();
+    list.and_then(|list| list.parse::<Processors>().ok()).map_or_else(
+        || std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
+        |processors| u64::from(processors.count()),
+    )
+}
+
+/// How many virtual and real servers a timer may have to walk.
+fn most_for_a_timer(processors: u64) -> u64 {
+    LONGEST_WALK / NANOSECONDS_EACH / processors.max(1)
+}
+
+fn cannot_be_stopped(processors: u64) -> String {
+    format!(
+        "This kernel has no switch for it (net.ipv4.vs.run_estimation, Linux 5.16 and later). With \
+         {processors} processors its timer holds up packets for 10 ms or more from about {} \
+         virtual and real servers on: where there are more, use Linux 6.2 or later",
+        most_for_a_timer(processors)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with these switches, all at 1, and another one for 64 processors.
+    fn mk_roots(switches: &[&str]) -> (tempfile::TempDir, tempfile::TempDir) {
+        let (proc_sys, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let write = |path: PathBuf, text: &str| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for switch in switches {
+            write(proc_sys.path().join(switch), "1\n");
+        }
+        write(sys.path().join(POSSIBLE), "0-63\n");
+        (proc_sys, sys)
+    }
+
+    fn chosen(run: Run) -> Estimators {
+        Estimators { run, processors: "3,0-1".parse().ok(), nice: Some(-5) }
+    }
+
+    fn written(wanted: &[Sysctl]) -> Vec<String> {
+        wanted.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_kind_is_known_by_the_switches() {
+        for (switches, expected) in [
+            (&[][..], Kind::Timer),
+            (&[RUN], Kind::StoppableTimer),
+            (&[RUN, PROCESSORS, NICENESS], Kind::Threads),
+        ] {
+            let (proc_sys, _) = mk_roots(switches);
+            assert_eq!(Kind::of(proc_sys.path()), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_chosen_is_set_where_there_is_a_switch() {
+        let threads = ["net.ipv4.vs.est_cpulist=0-1,3", "net.ipv4.vs.est_nice=-5"];
+        for (run, switch) in [
+            (Run::Auto, None),
+            (Run::On, Some("net.ipv4.vs.run_estimation=1")),
+            (Run::Off, Some("net.ipv4.vs.run_estimation=0")),
+        ] {
+            let (wanted, notes) = chosen(run).switches(Kind::Threads, 4);
+            let expected: Vec<&str> = switch.into_iter().chain(threads).collect();
+            assert_eq!(
+                (written(&wanted), notes),
+                (expected.iter().map(|s| (*s).to_owned()).collect(), Vec::new())
+            );
+            assert!(wanted.iter().all(|sysctl| !sysctl.required));
+            let (wanted, notes) = chosen(run).switches(Kind::StoppableTimer, 4);
+            let expected: Vec<&str> = switch.into_iter().collect();
+            assert_eq!(written(&wanted), expected);
+            assert_eq!(notes.len(), 2, "processors and niceness are of threads: {notes:?}");
+            let (wanted, notes) =
+                Estimators { run, ..Estimators::default() }.switches(Kind::Timer, 4);
+            assert_eq!(wanted, []);
+            assert_eq!(notes.len(), usize::from(run == Run::Off), "{notes:?}");
+        }
+        let off = Estimators { run: Run::Off, ..Estimators::default() };
+        let (_, notes) = off.switches(Kind::Timer, 64);
+        assert!(
+            notes[0].contains("no effect") && notes[0].contains("from about 3906 "),
+            "{notes:?}"
+        );
+        assert!(notes[0].contains("Linux 6.2 or later"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_timer_is_stopped_when_there_is_too_much_for_it_and_only_then() {
+        let (proc_sys, sys) = mk_roots(&[RUN]);
+        let now = || fs::read_to_string(proc_sys.path().join(RUN)).unwrap();
+        let mut guard = Guard::new(proc_sys.path(), sys.path());
+        assert_eq!(guard.note(3_905), None);
+        assert_eq!(now(), "1\n");
+        let said = guard.note(3_906).unwrap();
+        assert_eq!(now(), "0");
+        assert!(said.contains("net.ipv4.vs.run_estimation=0 (it was 1)"), "{said}");
+        assert!(said.contains("ipvsadm --rate"), "{said}");
+        // Whoever sets it back has their reasons.
+        fs::write(proc_sys.path().join(RUN), "1").unwrap();
+        assert_eq!(guard.note(100_000), None);
+        assert_eq!(now(), "1");
+    }
+
+    #[test]
+    fn what_is_off_already_needs_no_word() {
+        let (proc_sys, sys) = mk_roots(&[RUN]);
+        fs::write(proc_sys.path().join(RUN), "0\n").unwrap();
+        assert_eq!(Guard::new(proc_sys.path(), sys.path()).note(100_000), None);
+    }
+
+    #[test]
+    fn a_timer_that_cannot_be_stopped_is_complained_about_once() {
+        let (proc_sys, sys) = mk_roots(&[]);
+        let mut guard = Guard::new(proc_sys.path(), sys.path());
+        assert_eq!(guard.note(10), None);
+        let said = guard.note(10_000).unwrap();
+        assert!(said.contains("walks 10000") && said.contains("use Linux 6.2"), "{said}");
+        assert_eq!(guard.note(20_000), None);
+        // A switch that cannot be written.
+        fs::create_dir_all(proc_sys.path().join(RUN)).unwrap();
+        let said = Guard::new(proc_sys.path(), sys.path()).note(10_000).unwrap();
+        assert!(said.contains("sysctl -w net.ipv4.vs.run_estimation=0"), "{said}");
+    }
+
+    #[test]
+    fn threads_hold_nobody_up() {
+        let (proc_sys, sys) = mk_roots(&[RUN, PROCESSORS, NICENESS]);
+        let mut guard = Guard::new(proc_sys.path(), sys.path());
+        assert_eq!(guard.note(1_000_000), None);
+        assert_eq!(fs::read_to_string(proc_sys.path().join(RUN)).unwrap(), "1\n");
+    }
+}

@@ -1,0 +1,73 @@
+//! IPVS's statistics, kept up or not, with `estimators`.
+
+use bed::{Protocol, eventually};
+
+use crate::fixture::{Bed, PATIENCE, ip, web};
+
+/// A file with this value of `estimators`.
+fn mk_configuration(bed: &Bed, name: &str, value: &str) -> String {
+    let path = format!("{}-{name}.conf", bed.manifests.path().display());
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+         clusterCIDR: {},{}\nmode: ipvs\n---\n\
+         apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\nestimators: {value}\n",
+        bed::addresses::POD_RANGE_IPV4,
+        bed::addresses::POD_RANGE_IPV6,
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// A switch of the first node; nothing if the kernel does not have it.
+fn switch(bed: &Bed, name: &str) -> Option<String> {
+    let path = format!("/proc/sys/net/ipv4/vs/{name}");
+    bed.node().command("cat", &[&path]).ok().map(|value| value.trim().to_owned())
+}
+
+/// How many connections the statistics of the first node have counted.
+fn counted(bed: &Bed) -> u64 {
+    let text = bed.tool("ipvsadm", &["-Ln", "--stats", "--exact"]);
+    let line = text.lines().find(|line| line.starts_with("TCP  10.96.0.10:80 "));
+    let words: Vec<&str> = line.unwrap_or_else(|| panic!("{text}")).split_whitespace().collect();
+    words[2].parse().unwrap()
+}
+
+#[test]
+fn statistics_stand_still_where_estimators_are_off_and_go_on_where_they_are_on() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let target = (ip("10.96.0.10"), 80);
+
+    let off = mk_configuration(&bed, "off", "{run: off, cpus: '0', nice: 5}");
+    let proxy = bed.start(&["--config", &off]);
+    bed.ask(bed.client(), Protocol::Tcp, target, 3);
+    // Whatever adds up would have done so twice.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let found = counted(&bed);
+    let log = proxy.stop().unwrap();
+    match switch(&bed, "run_estimation") {
+        Some(value) => {
+            assert_eq!((value.as_str(), found), ("0", 0), "{log}");
+            assert!(log.contains("net.ipv4.vs.run_estimation=0 (it was 1)"), "{log}");
+        }
+        None => assert!(log.contains("estimators.run: off has no effect"), "{log}"),
+    }
+    match switch(&bed, "est_nice") {
+        Some(nice) => {
+            assert_eq!((nice.as_str(), switch(&bed, "est_cpulist").as_deref()), ("5", Some("0")));
+        }
+        None => assert!(log.contains("estimators.nice has no effect"), "{log}"),
+    }
+
+    let on = mk_configuration(&bed, "on", "{run: on}");
+    let proxy = bed.start(&["--config", &on]);
+    bed.ask(bed.client(), Protocol::Tcp, target, 3);
+    let done = eventually(PATIENCE, "connections are counted", || {
+        let found = counted(&bed);
+        anyhow::ensure!(found >= 3, "{found}");
+        Ok(())
+    });
+    done.unwrap_or_else(|error| panic!("{error:#}\n{}", bed.cluster.dump()));
+    proxy.stop().unwrap();
+    assert!(matches!(switch(&bed, "run_estimation").as_deref(), Some("1") | None));
+}
