@@ -3,7 +3,8 @@
 mod ownership;
 
 use std::cmp::Ordering;
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::actual::{Actual, ActualVirtualServer};
 use crate::desired::Desired;
@@ -13,7 +14,7 @@ use crate::op::Op;
 use crate::order;
 use crate::sets::SetId;
 use crate::settings::Settings;
-use ownership::Ownership;
+pub(crate) use ownership::Ownership;
 
 /// What is wished for at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,22 +45,81 @@ enum Order {
 /// entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
+    let mut ops = foundation(actual, settings);
+    for family in &settings.families {
+        for set in SetId::all(*family) {
+            let entries = self::set(desired, actual.sets.get(&set), settings, set);
+            ops.extend(entries.into_iter().filter(|op| !op.is_foundation()));
+        }
+    }
+    diff_virtual_servers(desired, actual, settings, &mut ops);
+    ops.extend(addresses(desired, &actual.addresses, settings));
+    ops.sort_by_key(Op::phase);
+    ops
+}
+
+/// What everything else rests on and was not found: the interface, sets, rules.
+#[must_use]
+pub fn foundation(actual: &Actual, settings: &Settings) -> Vec<Op> {
     let mut ops = Vec::new();
     if !actual.link {
         ops.push(Op::CreateLink);
     }
     for family in &settings.families {
+        let missing = SetId::all(*family).filter(|set| !actual.sets.contains_key(set));
+        ops.extend(missing.map(Op::CreateSet));
         if !actual.layers.contains(family) {
             ops.push(Op::WriteLayer(*family));
         }
-        for set in SetId::all(*family) {
-            diff_set(desired, actual, settings, set, &mut ops);
-        }
     }
-    diff_virtual_servers(desired, actual, settings, &mut ops);
-    diff_addresses(desired, actual, settings, &mut ops);
     ops.sort_by_key(Op::phase);
     ops
+}
+
+/// What turns a set, which may be missing, into what is desired, by phases.
+#[must_use]
+pub fn set(
+    desired: &Desired,
+    found: Option<&HashSet<Entry>>,
+    settings: &Settings,
+    set: SetId,
+) -> Vec<Op> {
+    let mut ops = Vec::new();
+    if found.is_none() {
+        ops.push(Op::CreateSet(set));
+    }
+    let is_found = |entry: &Entry| found.is_some_and(|entries| entries.contains(entry));
+    let mut missing: Vec<Entry> =
+        desired.entries(set).filter(|entry| !is_found(entry)).copied().collect();
+    missing.sort_unstable();
+    ops.extend(missing.into_iter().map(|entry| Op::AddEntry(set, entry)));
+    let is_ours = |entry: &Entry| !entry.address().is_some_and(|a| settings.excludes(a));
+    let mut extra: Vec<Entry> = found
+        .into_iter()
+        .flatten()
+        .filter(|entry| !desired.has_entry(set, entry) && is_ours(entry))
+        .copied()
+        .collect();
+    extra.sort_unstable();
+    ops.extend(extra.into_iter().map(|entry| Op::RemoveEntry(set, entry)));
+    ops
+}
+
+/// What turns the addresses of `kube-ipvs0` into what is desired, by phases.
+#[must_use]
+pub fn addresses(desired: &Desired, found: &HashSet<IpAddr>, settings: &Settings) -> Vec<Op> {
+    let missing = desired.addresses().filter(|address| !found.contains(address));
+    let mut missing: Vec<_> = missing.collect();
+    missing.sort_unstable();
+    let extra = found.iter().copied().filter(|address| {
+        !desired.has_address(*address)
+            && settings.families.contains(&Family::of(*address))
+            && !settings.excludes(*address)
+    });
+    let mut extra: Vec<_> = extra.collect();
+    extra.sort_unstable();
+    let missing = missing.into_iter().map(Op::BindAddress);
+    missing.chain(extra.into_iter().map(Op::UnbindAddress)).collect()
 }
 
 /// What turns one virtual server into what is desired.
@@ -215,33 +275,6 @@ fn has(real_servers: &[RealServer], at: &SocketAddr) -> bool {
     real_servers.binary_search_by_key(&(at.ip(), at.port()), |r| (r.address, r.port)).is_ok()
 }
 
-fn diff_set(
-    desired: &Desired,
-    actual: &Actual,
-    settings: &Settings,
-    set: SetId,
-    ops: &mut Vec<Op>,
-) {
-    let found = actual.sets.get(&set);
-    if found.is_none() {
-        ops.push(Op::CreateSet(set));
-    }
-    let is_found = |entry: &Entry| found.is_some_and(|entries| entries.contains(entry));
-    let mut missing: Vec<Entry> =
-        desired.entries(set).filter(|entry| !is_found(entry)).copied().collect();
-    missing.sort_unstable();
-    ops.extend(missing.into_iter().map(|entry| Op::AddEntry(set, entry)));
-    let is_ours = |entry: &Entry| !entry.address().is_some_and(|a| settings.excludes(a));
-    let mut extra: Vec<Entry> = found
-        .into_iter()
-        .flatten()
-        .filter(|entry| !desired.has_entry(set, entry) && is_ours(entry))
-        .copied()
-        .collect();
-    extra.sort_unstable();
-    ops.extend(extra.into_iter().map(|entry| Op::RemoveEntry(set, entry)));
-}
-
 fn diff_virtual_servers(
     desired: &Desired,
     actual: &Actual,
@@ -249,7 +282,7 @@ fn diff_virtual_servers(
     ops: &mut Vec<Op>,
 ) {
     let mut frontends: Vec<Frontend> = desired.frontends().copied().collect();
-    let ownership = Ownership { actual, settings };
+    let ownership = Ownership { desired, actual, settings };
     let ours = actual
         .virtual_servers
         .keys()
@@ -260,19 +293,4 @@ fn diff_virtual_servers(
         let found = actual.virtual_servers.get(&frontend);
         mend(frontend, desired.wish(&frontend), found, desired.seed(), ops);
     }
-}
-
-fn diff_addresses(desired: &Desired, actual: &Actual, settings: &Settings, ops: &mut Vec<Op>) {
-    let missing = desired.addresses().filter(|address| !actual.addresses.contains(address));
-    let mut missing: Vec<_> = missing.collect();
-    missing.sort_unstable();
-    ops.extend(missing.into_iter().map(Op::BindAddress));
-    let extra = actual.addresses.iter().copied().filter(|address| {
-        !desired.has_address(*address)
-            && settings.families.contains(&Family::of(*address))
-            && !settings.excludes(*address)
-    });
-    let mut extra: Vec<_> = extra.collect();
-    extra.sort_unstable();
-    ops.extend(extra.into_iter().map(Op::UnbindAddress));
 }

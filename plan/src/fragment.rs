@@ -58,6 +58,14 @@ impl Fragment {
         self.claims.iter().find(|claim| claim.twin_of.as_ref() == Some(frontend))
     }
 
+    /// How many operations it takes to make all of it, about.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let claims = self.claims.iter();
+        let of_claims = claims.map(|claim| 1 + claim.entries.len() + claim.real_servers.len());
+        self.addresses.len() + self.entries.len() + of_claims.sum::<usize>()
+    }
+
     /// Whether an operation is about something that is asked for here.
     #[must_use]
     pub fn concerns(&self, op: &Op) -> bool {

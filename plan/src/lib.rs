@@ -18,7 +18,7 @@
 //! - [`desired`]: all fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
-//!   [`diff`]: desired, actual to operations;
+//!   [`diff`]: desired, actual to operations; [`found`]: how what is there already is adopted;
 //! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
 //! - [`memory`]: a kernel in memory, for tests.
@@ -31,6 +31,7 @@ pub mod endpoints;
 pub mod event;
 pub mod facts;
 pub mod flows;
+pub mod found;
 pub mod fragment;
 pub mod kernel;
 pub mod layer;

@@ -259,6 +259,12 @@ impl ObjectName {
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
+
+    /// Whether this is the name of the API server's own Service.
+    #[must_use]
+    pub fn is_api_server(&self) -> bool {
+        &*self.name == "kubernetes" && &*self.namespace == "default"
+    }
 }
 
 impl fmt::Display for ObjectName {

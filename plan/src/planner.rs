@@ -3,15 +3,17 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualVirtualServer};
 use crate::compile::compile;
 use crate::desired::Desired;
-use crate::diff;
+use crate::diff::{self, Ownership};
 use crate::event::Event;
+use crate::found::Found;
 use crate::fragment::Fragment;
-use crate::kernel::Frontend;
+use crate::kernel::{Entry, Frontend};
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
@@ -19,6 +21,7 @@ use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::order;
 use crate::problem::Problem;
+use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::Store;
 
@@ -45,6 +48,15 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
 }
 
+/// How much is planned in one go. A single Service is always planned whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// So many Services at most.
+    pub services: usize,
+    /// No further Service once those taken may need so many operations.
+    pub operations: usize,
+}
+
 /// What changes, and what was found to be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
@@ -61,6 +73,15 @@ pub struct Plan {
     pub localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
+    /// The moment of the oldest change that is planned here: see [`Planner::apply_at`].
+    pub oldest: Option<u64>,
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// Everything in one go.
+    pub const NONE: Self = Self { services: usize::MAX, operations: usize::MAX };
 }
 
 // === impl Planner ===
@@ -92,7 +113,13 @@ impl Planner {
 
     /// Takes an event. What it changes is planned by the next [`plan`](Self::plan).
     pub fn apply(&mut self, event: Event) {
-        self.store.apply(event, &self.settings);
+        self.apply_at(event, 0);
+    }
+
+    /// The same, with a number for the moment of this, which never gets smaller: whoever gives it
+    /// learns from [`Plan::oldest`] and [`oldest`](Self::oldest) for how long changes wait.
+    pub fn apply_at(&mut self, event: Event, moment: u64) {
+        self.store.apply(event, moment, &self.settings);
     }
 
     /// Whether there is anything to plan.
@@ -101,27 +128,97 @@ impl Planner {
         self.store.is_dirty()
     }
 
+    /// How many Services wait to be planned.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.store.n_dirty()
+    }
+
+    /// The moment of the oldest change that waits to be planned.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        self.store.oldest_dirty()
+    }
+
     /// Plans what has changed since the last plan. Costs what depends on it.
     pub fn plan(&mut self) -> Plan {
-        let dirty = self.store.take_dirty();
-        let fragments: Vec<(ServiceName, Option<Fragment>)> =
-            dirty.iter().map(|service| (service.clone(), self.compile(service))).collect();
-        let health_checks = std::mem::take(&mut self.new_health_checks);
-        let localhost = std::mem::take(&mut self.new_localhost);
+        self.plan_round(Limit::NONE)
+    }
+
+    /// Plans what has changed, and no more in one go than this: `default/kubernetes` and the rules,
+    /// then the Services that have waited longest, as they are now. The rest waits for the next
+    /// call, and whatever changes meanwhile waits behind it.
+    ///
+    /// What one Service gives up and another takes on stays as it is if both are in the same round.
+    /// If the one that takes it on comes first, it waits for the other, and then takes over without
+    /// a gap. If the one that gives it up comes first, it is gone until the next round has been
+    /// written.
+    pub fn plan_round(&mut self, limit: Limit) -> Plan {
+        let rules = self.store.take_dirty_rules();
+        let mut oldest = rules.values().copied().min();
+        let mut fragments: BTreeMap<ServiceName, Option<Fragment>> = BTreeMap::new();
+        let mut size = 0;
+        while fragments.len() < limit.services && size < limit.operations {
+            let Some((service, since)) = self.store.next_dirty() else { break };
+            oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
+            let fragment = self.compile(&service);
+            let sizes = self.desired.fragment(&service).into_iter().chain(&fragment);
+            size += sizes.map(Fragment::size).max().unwrap_or(0);
+            fragments.insert(service, fragment);
+        }
+        let mut affected: BTreeSet<ServiceName> = fragments.keys().cloned().collect();
+        let mut health_checks = std::mem::take(&mut self.new_health_checks);
+        health_checks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let mut localhost = std::mem::take(&mut self.new_localhost);
+        localhost.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let change = self.desired.replace(fragments);
         let mut ops = change.ops;
-        ops.extend(self.store.take_dirty_rules().into_iter().map(Op::WriteLayer));
+        ops.extend(rules.into_keys().map(Op::WriteLayer));
         ops.sort_by_key(Op::phase);
-        let mut affected = change.contenders;
-        affected.extend(dirty);
+        affected.extend(change.contenders);
         let problems = self.news(affected);
-        Plan { ops, problems, health_checks, localhost, flows: change.flows }
+        Plan { ops, problems, health_checks, localhost, flows: change.flows, oldest }
     }
 
     /// What turns the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
         diff::diff(&self.desired, actual, &self.settings)
+    }
+
+    /// What everything else rests on and was not found: the interface, sets, rules.
+    #[must_use]
+    pub fn foundation(&self, actual: &Actual) -> Vec<Op> {
+        diff::foundation(actual, &self.settings)
+    }
+
+    /// What turns a set, which may be missing, into what is desired.
+    #[must_use]
+    pub fn compare_set(&self, set: SetId, found: Option<&HashSet<Entry>>) -> Vec<Op> {
+        diff::set(&self.desired, found, &self.settings, set)
+    }
+
+    /// What turns the addresses of `kube-ipvs0` into what is desired.
+    #[must_use]
+    pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
+        diff::addresses(&self.desired, found, &self.settings)
+    }
+
+    /// What was found at the start, before the first plan, to be taken over in rounds.
+    ///
+    /// The Services that wait are put in the order of their age: of several that claim a frontend,
+    /// the one that has it comes first, and finds it as it left it.
+    pub fn take_over(&mut self, actual: Actual) -> Found {
+        self.store.sort_dirty();
+        Found::new(actual, &self.settings)
+    }
+
+    /// Whether a virtual server that nobody asks for is ours, by what is desired and by what was
+    /// found beside it.
+    #[must_use]
+    pub fn is_ours(&self, frontend: &Frontend, found: &Actual) -> bool {
+        let (desired, settings) = (&self.desired, &self.settings);
+        Ownership { desired, actual: found, settings }.is_ours(frontend)
     }
 
     /// What turns one virtual server into what is desired. To be asked only about what an
@@ -154,6 +251,12 @@ impl Planner {
     #[must_use]
     pub fn belongs_to(&self, service: &ServiceName, op: &Op) -> bool {
         self.desired.fragment(service).is_some_and(|fragment| fragment.concerns(op))
+    }
+
+    /// The addresses of this node's interfaces, as they were last told.
+    #[must_use]
+    pub fn local_addresses(&self) -> &HashSet<IpAddr> {
+        self.store.facts().local_addresses()
     }
 
     /// A family's constant rules.

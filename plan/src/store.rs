@@ -1,6 +1,7 @@
 //! The input as it is now, and which Services have to be looked at again.
 
 mod index;
+mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
 use crate::settings::{LocalDetection, SchedulerName, Settings};
 use index::Index;
+use queue::Queue;
 
 /// All objects, and what has changed since it was last asked.
 #[derive(Debug, Default)]
@@ -24,8 +26,9 @@ pub struct Store {
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
     others: HashMap<Arc<str>, Vec<IpAddr>>,
-    dirty: BTreeSet<ServiceName>,
-    dirty_rules: BTreeSet<Family>,
+    dirty: Queue,
+    /// The families whose rules have become different, and since when.
+    dirty_rules: BTreeMap<Family, u64>,
 }
 
 /// What there is under a Service's name. Slices may come before their Service.
@@ -38,8 +41,9 @@ struct Record {
 // === impl Store ===
 
 impl Store {
-    /// Takes an event. One that changes nothing makes nothing dirty.
-    pub fn apply(&mut self, event: Event, settings: &Settings) {
+    /// Takes an event of this moment. One that changes nothing makes nothing dirty.
+    pub fn apply(&mut self, event: Event, moment: u64, settings: &Settings) {
+        self.dirty.set_moment(moment);
         match event {
             Event::ServiceApplied(service) => self.apply_service(service, settings),
             Event::ServiceRemoved(name) => self.remove_service(&name, settings),
@@ -70,16 +74,38 @@ impl Store {
     /// Whether anything waits to be taken.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_rules.is_empty()
+        self.dirty.len() > 0 || !self.dirty_rules.is_empty()
     }
 
-    /// The Services that have to be compiled again since this was last called.
-    pub fn take_dirty(&mut self) -> BTreeSet<ServiceName> {
-        std::mem::take(&mut self.dirty)
+    /// How many Services have to be compiled again.
+    #[must_use]
+    pub fn n_dirty(&self) -> usize {
+        self.dirty.len()
     }
 
-    /// The families whose constant rules have become different since this was last called.
-    pub fn take_dirty_rules(&mut self) -> BTreeSet<Family> {
+    /// Since when something waits.
+    #[must_use]
+    pub fn oldest_dirty(&self) -> Option<u64> {
+        self.dirty_rules.values().copied().chain(self.dirty.oldest()).min()
+    }
+
+    /// Puts the Services that have to be compiled again in the order of their claims, the oldest
+    /// first.
+    pub fn sort_dirty(&mut self) {
+        let records = &self.records;
+        let created =
+            |name: &ServiceName| records.get(name)?.service.as_ref().map(|service| service.created);
+        self.dirty.sort_by_key(|name| (created(name), name.clone()));
+    }
+
+    /// Takes the Service that has to be compiled next, and since when it has waited.
+    pub fn next_dirty(&mut self) -> Option<(ServiceName, u64)> {
+        self.dirty.pop()
+    }
+
+    /// The families whose constant rules have become different since this was last called, and
+    /// since when.
+    pub fn take_dirty_rules(&mut self) -> BTreeMap<Family, u64> {
         std::mem::take(&mut self.dirty_rules)
     }
 
@@ -95,7 +121,7 @@ impl Store {
             self.index.remove(former, &settings.twins);
         }
         self.index.insert(&service, &settings.twins);
-        self.dirty.insert(service.name.clone());
+        self.dirty.push(service.name.clone());
         record.service = Some(service);
     }
 
@@ -103,7 +129,7 @@ impl Store {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
         self.index.remove(&former, &settings.twins);
-        self.dirty.insert(name.clone());
+        self.dirty.push(name.clone());
         self.drop_if_empty(name);
     }
 
@@ -117,7 +143,7 @@ impl Store {
             return;
         }
         if record.service.is_some() {
-            self.dirty.insert(slice.service.clone());
+            self.dirty.push(slice.service.clone());
         }
         if is_for_zones(&slice) {
             self.for_zones.insert(slice.name.clone());
@@ -134,7 +160,7 @@ impl Store {
         if let Some(record) = self.records.get_mut(&service) {
             record.slices.remove(name);
             if record.service.is_some() {
-                self.dirty.insert(service.clone());
+                self.dirty.push(service.clone());
             }
         }
         self.drop_if_empty(&service);
@@ -160,10 +186,12 @@ impl Store {
         if settings.local_detection == LocalDetection::NodeCidr {
             let families = settings.families.iter().copied();
             let now = pod_cidrs(&self.facts);
-            self.dirty_rules.extend(families.filter(|family| match family {
+            for family in families.filter(|family| match family {
                 Family::V4 => now.0 != pod_cidr.0,
                 Family::V6 => now.1 != pod_cidr.1,
-            }));
+            }) {
+                self.dirty_rules.entry(family).or_insert(self.dirty.moment());
+            }
         }
     }
 
@@ -175,7 +203,8 @@ impl Store {
         let former = self.facts.clone();
         self.facts = std::mem::take(&mut self.facts).with_local_addresses(addresses, settings);
         let changed = former.local_addresses().symmetric_difference(self.facts.local_addresses());
-        for address in changed {
+        // In the same order every time, and so the rounds in which they are planned.
+        for address in changed.collect::<BTreeSet<_>>() {
             self.dirty.extend(self.index.with_address(*address).cloned());
         }
         self.dirty_node_ports(&former, settings);

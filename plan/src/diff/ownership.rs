@@ -5,6 +5,7 @@
 //! their entry in one of our sets; twins are told by their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use crate::actual::Actual;
+use crate::desired::Desired;
 use crate::kernel::{Entry, Frontend};
 use crate::model::Protocol;
 use crate::sets::{SetId, SetKind};
@@ -21,19 +22,23 @@ const RECORDS: [SetKind; 5] = [
 
 /// What tells whose a virtual server is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ownership<'a> {
-    pub(super) actual: &'a Actual,
-    pub(super) settings: &'a Settings,
+pub(crate) struct Ownership<'a> {
+    /// What is wished for beside it, and is there or will be.
+    pub(crate) desired: &'a Desired,
+    /// What was found beside it.
+    pub(crate) actual: &'a Actual,
+    pub(crate) settings: &'a Settings,
 }
 
 // === impl Ownership ===
 
 impl Ownership<'_> {
-    pub(super) fn is_ours(&self, frontend: &Frontend) -> bool {
+    pub(crate) fn is_ours(&self, frontend: &Frontend) -> bool {
         self.settings.families.contains(&frontend.family())
             && !self.settings.excludes(frontend.address)
             && (self.is_twin(frontend)
                 || self.actual.addresses.contains(&frontend.address)
+                || self.desired.has_address(frontend.address)
                 || self.is_recorded(frontend)
                 || self.is_recorded_node_port(frontend))
     }
@@ -62,5 +67,6 @@ impl Ownership<'_> {
     fn has(&self, kind: SetKind, frontend: &Frontend, entry: &Entry) -> bool {
         let set = SetId { kind, family: frontend.family() };
         self.actual.sets.get(&set).is_some_and(|entries| entries.contains(entry))
+            || self.desired.has_entry(set, entry)
     }
 }

@@ -16,12 +16,12 @@ use plan::localhost::LocalhostPort;
 use plan::memory::{MemoryKernel, Refusal};
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
-use plan::planner::{Plan, Planner};
+use plan::planner::{Limit, Plan, Planner};
 use plan::problem::Problem;
 use plan::sets::{SetId, SetKind};
 use plan::settings::Settings;
 use proptest::prelude::*;
-use proptest::sample::Index;
+use proptest::sample::{Index, select};
 
 use damage::{Damage, add_foreign, damage, untouchable};
 use world::{World, every_local_address, groups, settings};
@@ -57,10 +57,18 @@ impl Pair {
     }
 
     fn take(&mut self, events: &[Event]) -> Plan {
+        self.apply(events);
+        self.round(Limit::NONE)
+    }
+
+    fn apply(&mut self, events: &[Event]) {
         for event in events {
             self.planner.apply(event.clone());
         }
-        let plan = self.planner.plan();
+    }
+
+    fn round(&mut self, limit: Limit) -> Plan {
+        let plan = self.planner.plan_round(limit);
         for (service, problems) in &plan.problems {
             let known = self.problems.remove(service).unwrap_or_default();
             assert_ne!(&known, problems, "reported, and nothing new");
@@ -82,6 +90,66 @@ impl Pair {
         let plan = self.take(events);
         carry_out(&mut self.kernel, &plan.ops);
     }
+
+    /// The same in rounds, after each of which the kernel is as it should be by then.
+    fn run_in_rounds(&mut self, events: &[Event], limit: Limit) {
+        self.apply(events);
+        while self.planner.is_dirty() {
+            let before = self.planner.backlog();
+            let plan = self.round(limit);
+            assert!(before - self.planner.backlog() <= limit.services);
+            carry_out(&mut self.kernel, &plan.ops);
+            assert_eq!(self.planner.diff(self.kernel.actual()), []);
+        }
+    }
+}
+
+/// So many Services a round, or as many as a few operations need.
+fn limit() -> impl Strategy<Value = Limit> {
+    let limit = |services, operations| Limit { services, operations };
+    select(vec![limit(1, usize::MAX), limit(3, usize::MAX), limit(usize::MAX, 9), Limit::NONE])
+}
+
+/// Takes over what a kernel has, in rounds, as the event loop does at its start. Returns what had
+/// to be written.
+fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> Vec<Op> {
+    let mut log = Vec::new();
+    let mut write = |kernel: &mut MemoryKernel, mut ops: Vec<Op>| {
+        ops.sort_by_key(Op::phase);
+        carry_out(kernel, &ops);
+        log.extend(ops);
+    };
+    let settings = planner.settings().clone();
+    let foundation = planner.foundation(kernel.actual());
+    let mut found = planner.take_over(kernel.actual().clone());
+    write(kernel, foundation);
+    while planner.is_dirty() {
+        let adopted = found.adopt(planner.plan_round(limit).ops);
+        let mut ops = adopted.lacking;
+        for (frontend, server) in &adopted.virtual_servers {
+            ops.extend(planner.repair(frontend, Some(server)));
+        }
+        write(kernel, ops);
+    }
+    let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
+    let (leading, others): (Vec<SetId>, Vec<SetId>) =
+        sets().partition(|set| set.kind == SetKind::ShortCircuit);
+    for set in leading {
+        write(kernel, found.excess_entries(set, &settings));
+    }
+    write(kernel, found.excess_addresses(&settings));
+    loop {
+        let part = found.next_virtual_servers(2, planner.desired(), &settings);
+        if part.is_empty() {
+            break;
+        }
+        let mending = part.iter().flat_map(|(at, server)| planner.repair(at, Some(server)));
+        write(kernel, mending.collect());
+    }
+    for set in others {
+        write(kernel, found.excess_entries(set, &settings));
+    }
+    log
 }
 
 fn carry_out(kernel: &mut MemoryKernel, ops: &[Op]) {
@@ -126,10 +194,14 @@ proptest! {
     /// What is computed change by change is never refused, equals what is computed at once, and
     /// leaves nothing to mend.
     #[test]
-    fn incremental_equals_from_scratch(settings in settings(), groups in groups()) {
+    fn incremental_equals_from_scratch(
+        settings in settings(),
+        groups in groups(),
+        limit in limit(),
+    ) {
         let mut pair = Pair::new(&settings);
         for group in &groups {
-            pair.run(group);
+            pair.run_in_rounds(group, limit);
             prop_assert_eq!(pair.planner.diff(pair.kernel.actual()), vec![]);
             prop_assert!(!pair.planner.is_dirty());
         }
@@ -146,6 +218,7 @@ proptest! {
         groups in groups(),
         order in proptest::collection::vec(any::<Index>(), 64),
         cuts in proptest::collection::vec(any::<bool>(), 64),
+        limit in limit(),
     ) {
         let world = World::after(groups.iter().flatten());
         let mut events = world.events();
@@ -157,12 +230,15 @@ proptest! {
                 waiting.push(events.swap_remove(at));
             }
             if cut {
-                pair.run(&waiting);
+                // What does not fit waits, and what comes then with it.
+                pair.apply(&waiting);
+                let plan = pair.round(limit);
+                carry_out(&mut pair.kernel, &plan.ops);
                 waiting.clear();
             }
         }
         waiting.append(&mut events);
-        pair.run(&waiting);
+        pair.run_in_rounds(&waiting, limit);
         let scratch = from_scratch(&settings, &world);
         prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
         prop_assert_eq!(pair.problems, scratch.problems);
@@ -252,6 +328,7 @@ proptest! {
         (settings, mut former) in (settings(), settings()),
         (groups, former_groups) in (groups(), groups()),
         damages in proptest::collection::vec(damage(), 0..12),
+        limit in limit(),
     ) {
         // Of a twin in other networks, only its address on the interface tells.
         let takes_addresses =
@@ -267,13 +344,25 @@ proptest! {
         let mut kernel = found.kernel;
         let untouched = untouchable(kernel.actual(), &settings);
 
-        let wished = from_scratch(&settings, &World::after(groups.iter().flatten()));
+        let world = World::after(groups.iter().flatten());
+        let wished = from_scratch(&settings, &world);
+        let mut taken_over = kernel.clone();
         let mending = wished.planner.diff(kernel.actual());
         prop_assert!(mending.is_sorted_by_key(Op::phase));
         carry_out(&mut kernel, &mending);
 
         prop_assert_eq!(wished.planner.diff(kernel.actual()), vec![]);
         prop_assert_eq!(normal(kernel.actual()), normal(&sum(wished.kernel.actual(), &untouched)));
+
+        // Rounds lead to the same, and what is complete is adopted as it is.
+        for is_complete in [false, true] {
+            let mut planner = Planner::new(settings.clone());
+            world.events().into_iter().for_each(|event| planner.apply(event));
+            planner.plan_round(Limit { services: 0, operations: 0 });
+            let log = take_over(&mut planner, &mut taken_over, limit);
+            prop_assert!(!is_complete || log.is_empty(), "{:?}", log);
+            prop_assert_eq!(normal(taken_over.actual()), normal(kernel.actual()));
+        }
     }
 }
 

@@ -1,0 +1,130 @@
+//! What was found in the kernel at the start, and how it is adopted.
+//!
+//! Services are planned in rounds. What a round asks for and was found is taken out of here, so
+//! that only what is lacking is written; in the end, what is left was asked for by nobody.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use crate::actual::{Actual, ActualVirtualServer};
+use crate::desired::Desired;
+use crate::diff::Ownership;
+use crate::kernel::{Entry, Frontend};
+use crate::model::Family;
+use crate::op::{Op, Subject};
+use crate::sets::SetId;
+use crate::settings::Settings;
+
+/// What was found and nobody has asked for yet.
+#[derive(Debug)]
+pub struct Found {
+    left: Actual,
+    /// The virtual servers that nothing found beside them tells to be ours.
+    strangers: HashSet<Frontend>,
+}
+
+/// What is to be done about what a plan asks for.
+#[derive(Debug, Default)]
+pub struct Adopted {
+    /// What was not found, as it was planned.
+    pub lacking: Vec<Op>,
+    /// The virtual servers that were found. They may be as they should be, or not.
+    pub virtual_servers: Vec<(Frontend, ActualVirtualServer)>,
+}
+
+// === impl Found ===
+
+impl Found {
+    /// All of it, before the first plan.
+    #[must_use]
+    pub fn new(actual: Actual, settings: &Settings) -> Self {
+        let desired = Desired::default();
+        let ownership = Ownership { desired: &desired, actual: &actual, settings };
+        let frontends = actual.virtual_servers.keys();
+        let strangers = frontends.filter(|frontend| !ownership.is_ours(frontend)).copied();
+        let strangers = strangers.collect();
+        Self { left: actual, strangers }
+    }
+
+    /// Takes out what these planned operations are about. What is not in here, because it was not
+    /// found or was taken out before, is left to the operations.
+    pub fn adopt(&mut self, ops: Vec<Op>) -> Adopted {
+        let mut adopted = Adopted::default();
+        let mut taken = HashSet::new();
+        for op in ops {
+            let is_there = match (&op, op.subject()) {
+                (Op::BindAddress(address), _) => self.left.addresses.remove(address),
+                (Op::AddEntry(set, entry), _) => {
+                    self.left.sets.get_mut(set).is_some_and(|entries| entries.remove(entry))
+                }
+                (_, Subject::VirtualServer(frontend)) => {
+                    if let Some(found) = self.left.virtual_servers.remove(&frontend) {
+                        adopted.virtual_servers.push((frontend, found));
+                        taken.insert(frontend);
+                    }
+                    taken.contains(&frontend)
+                }
+                _ => false,
+            };
+            if !is_there {
+                adopted.lacking.push(op);
+            }
+        }
+        adopted
+    }
+
+    /// Takes out the virtual servers that are left and have to go, or have to change so that they
+    /// can: a part of them at a time, until there are none. Strangers stay.
+    pub fn next_virtual_servers(
+        &mut self,
+        at_most: usize,
+        desired: &Desired,
+        settings: &Settings,
+    ) -> Vec<(Frontend, ActualVirtualServer)> {
+        let nothing = Actual::default();
+        let ownership = Ownership { desired, actual: &nothing, settings };
+        let concerns_us = |frontend: &&Frontend| {
+            desired.owner(frontend).is_some()
+                || !self.strangers.contains(frontend)
+                || ownership.is_ours(frontend)
+        };
+        let ours = self.left.virtual_servers.keys().filter(concerns_us);
+        let mut ours: Vec<Frontend> = ours.take(at_most).copied().collect();
+        ours.sort_unstable();
+        let taken = ours.into_iter();
+        taken
+            .filter_map(|frontend| Some((frontend, self.left.virtual_servers.remove(&frontend)?)))
+            .collect()
+    }
+
+    /// What takes the entries of a set away that are left, but for those that are nobody's to touch.
+    pub fn excess_entries(&mut self, set: SetId, settings: &Settings) -> Vec<Op> {
+        let Some(left) = self.left.sets.get_mut(&set) else { return Vec::new() };
+        let is_foreign = |entry: &Entry| entry.address().is_some_and(|a| settings.excludes(a));
+        let mut ours: Vec<Entry> = left.extract_if(|entry| !is_foreign(entry)).collect();
+        ours.sort_unstable();
+        ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
+    }
+
+    /// What takes the addresses away that are left, but for those that are nobody's to touch.
+    pub fn excess_addresses(&mut self, settings: &Settings) -> Vec<Op> {
+        let is_ours = |address: &IpAddr| {
+            settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
+        };
+        let mut ours: Vec<IpAddr> = self.left.addresses.extract_if(is_ours).collect();
+        ours.sort_unstable();
+        ours.into_iter().map(Op::UnbindAddress).collect()
+    }
+
+    /// How many virtual servers are left.
+    #[must_use]
+    pub fn n_virtual_servers(&self) -> usize {
+        self.left.virtual_servers.len()
+    }
+
+    /// How many entries of a set are left.
+    #[must_use]
+    pub fn n_entries(&self, set: SetId) -> usize {
+        self.left.sets.get(&set).map_or(0, HashSet::len)
+    }
+}

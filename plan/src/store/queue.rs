@@ -1,0 +1,99 @@
+//! Which Services have to be looked at again: first come, first served.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::model::ServiceName;
+
+/// The Services that wait, in the order in which they began to.
+///
+/// One that changes again while it waits keeps its place. The API server's own Service does not
+/// wait behind the others: without it, nothing on this node can follow the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    order: VecDeque<ServiceName>,
+    /// Since when each waits.
+    since: HashMap<ServiceName, u64>,
+    /// The API server's Service, if it waits.
+    first: Option<(ServiceName, u64)>,
+    now: u64,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Says what moment it is for whoever begins to wait from now on.
+    pub(super) fn set_moment(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// What moment it is.
+    pub(super) fn moment(&self) -> u64 {
+        self.now
+    }
+
+    pub(super) fn push(&mut self, service: ServiceName) {
+        if service.is_api_server() {
+            self.first.get_or_insert((service, self.now));
+        } else if !self.since.contains_key(&service) {
+            self.since.insert(service.clone(), self.now);
+            self.order.push_back(service);
+        }
+    }
+
+    pub(super) fn extend(&mut self, services: impl IntoIterator<Item = ServiceName>) {
+        services.into_iter().for_each(|service| self.push(service));
+    }
+
+    /// Takes the next one, and since when it has waited.
+    pub(super) fn pop(&mut self) -> Option<(ServiceName, u64)> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        let service = self.order.pop_front()?;
+        let since = self.since.remove(&service).unwrap_or(self.now);
+        if self.order.is_empty() {
+            // At the start every Service was in here: its room is not needed again.
+            (self.order, self.since) = (VecDeque::new(), HashMap::new());
+        }
+        Some((service, since))
+    }
+
+    /// Puts those that wait into another order.
+    pub(super) fn sort_by_key<K: Ord>(&mut self, key: impl FnMut(&ServiceName) -> K) {
+        self.order.make_contiguous().sort_by_cached_key(key);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len() + usize::from(self.first.is_some())
+    }
+
+    /// Since when the one has waited that has waited longest.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        let first = self.first.as_ref().map(|(_, since)| *since);
+        let next = self.order.front().and_then(|service| self.since.get(service)).copied();
+        first.into_iter().chain(next).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(queue: &mut Queue) -> Vec<(String, u64)> {
+        std::iter::from_fn(|| queue.pop()).map(|(name, at)| (name.to_string(), at)).collect()
+    }
+
+    #[test]
+    fn one_that_changes_again_keeps_its_place_and_the_api_server_comes_first() {
+        let mut queue = Queue::default();
+        for (moment, name) in ["b", "a", "kubernetes", "b", "c", "kubernetes"].iter().enumerate() {
+            queue.set_moment(moment as u64);
+            let namespace = if *name == "kubernetes" { "default" } else { "ns" };
+            queue.push(ServiceName::new(namespace, *name));
+        }
+        assert_eq!((queue.len(), queue.oldest()), (4, Some(0)));
+        let expected = [("default/kubernetes", 2), ("ns/b", 0), ("ns/a", 1), ("ns/c", 4)];
+        assert_eq!(names(&mut queue), expected.map(|(name, at)| (name.to_owned(), at)));
+        assert_eq!((queue.len(), queue.oldest()), (0, None));
+    }
+}
