@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::kernel::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
+use crate::room::Capacity;
 use crate::sets::SetId;
 
 /// The kernel's state, as far as it could be ours.
@@ -19,9 +20,20 @@ pub struct Actual {
     /// Virtual servers by address, whoever made them. Those by firewall mark are never ours.
     pub virtual_servers: HashMap<Frontend, ActualVirtualServer>,
     /// The sets with our names.
-    pub sets: HashMap<SetId, HashSet<Entry>>,
+    pub sets: HashMap<SetId, ActualSet>,
     /// The families whose constant rules are all there, as they should be.
     pub layers: HashSet<Family>,
+}
+
+/// A set as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActualSet {
+    /// Its entries.
+    pub entries: HashSet<Entry>,
+    /// How many more it has, which are of a kind that we never write. They take room all the same.
+    pub n_unknown: usize,
+    /// How many entries it may hold.
+    pub capacity: Capacity,
 }
 
 /// A virtual server as the kernel has it.
@@ -47,4 +59,28 @@ pub struct ActualRealServer {
     pub deadline: Option<Deadline>,
     /// Connections that it still has, active and inactive ones.
     pub connections: u64,
+}
+
+// === impl ActualSet ===
+
+impl ActualSet {
+    /// How many entries it has.
+    #[must_use]
+    pub fn n_entries(&self) -> usize {
+        self.entries.len() + self.n_unknown
+    }
+}
+
+impl FromIterator<Entry> for ActualSet {
+    /// One of these entries, otherwise as it is when it is made.
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        Self { entries: entries.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Default for ActualSet {
+    /// An empty one of the capacity that a set has at first.
+    fn default() -> Self {
+        Self { entries: HashSet::new(), n_unknown: 0, capacity: Capacity::FIRST }
+    }
 }

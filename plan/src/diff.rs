@@ -6,12 +6,13 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::actual::{Actual, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::desired::Desired;
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::op::Op;
 use crate::order;
+use crate::room::Room;
 use crate::sets::SetId;
 use crate::settings::Settings;
 pub(crate) use ownership::Ownership;
@@ -45,7 +46,7 @@ enum Order {
 /// entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
-    let mut ops = foundation(actual, settings);
+    let mut ops = foundation(actual, settings, |set| desired.n_entries(set));
     for family in &settings.families {
         for set in SetId::all(*family) {
             let entries = self::set(desired, actual.sets.get(&set), settings, set);
@@ -58,16 +59,21 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     ops
 }
 
-/// What everything else rests on and was not found: the interface, sets, rules.
+/// What everything else rests on and was not found: the interface, sets, rules. `expected`: how
+/// many entries a set is about to have, as far as that is known.
 #[must_use]
-pub fn foundation(actual: &Actual, settings: &Settings) -> Vec<Op> {
+pub fn foundation(
+    actual: &Actual,
+    settings: &Settings,
+    expected: impl Fn(SetId) -> usize,
+) -> Vec<Op> {
     let mut ops = Vec::new();
     if !actual.link {
         ops.push(Op::CreateLink);
     }
     for family in &settings.families {
         let missing = SetId::all(*family).filter(|set| !actual.sets.contains_key(set));
-        ops.extend(missing.map(Op::CreateSet));
+        ops.extend(missing.map(|set| Op::CreateSet(set, Room::of_new(set, expected(set)))));
         if !actual.layers.contains(family) {
             ops.push(Op::WriteLayer(*family));
         }
@@ -80,15 +86,15 @@ pub fn foundation(actual: &Actual, settings: &Settings) -> Vec<Op> {
 #[must_use]
 pub fn set(
     desired: &Desired,
-    found: Option<&HashSet<Entry>>,
+    found: Option<&ActualSet>,
     settings: &Settings,
     set: SetId,
 ) -> Vec<Op> {
     let mut ops = Vec::new();
     if found.is_none() {
-        ops.push(Op::CreateSet(set));
+        ops.push(Op::CreateSet(set, Room::of_new(set, desired.n_entries(set))));
     }
-    let is_found = |entry: &Entry| found.is_some_and(|entries| entries.contains(entry));
+    let is_found = |entry: &Entry| found.is_some_and(|there| there.entries.contains(entry));
     let mut missing: Vec<Entry> =
         desired.entries(set).filter(|entry| !is_found(entry)).copied().collect();
     missing.sort_unstable();
@@ -96,7 +102,7 @@ pub fn set(
     let is_ours = |entry: &Entry| !entry.address().is_some_and(|a| settings.excludes(a));
     let mut extra: Vec<Entry> = found
         .into_iter()
-        .flatten()
+        .flat_map(|there| &there.entries)
         .filter(|entry| !desired.has_entry(set, entry) && is_ours(entry))
         .copied()
         .collect();

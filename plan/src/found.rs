@@ -55,7 +55,7 @@ impl Found {
             let is_there = match (&op, op.subject()) {
                 (Op::BindAddress(address), _) => self.left.addresses.remove(address),
                 (Op::AddEntry(set, entry), _) => {
-                    self.left.sets.get_mut(set).is_some_and(|entries| entries.remove(entry))
+                    self.left.sets.get_mut(set).is_some_and(|there| there.entries.remove(entry))
                 }
                 (_, Subject::VirtualServer(frontend)) => {
                     if let Some(found) = self.left.virtual_servers.remove(&frontend) {
@@ -101,7 +101,7 @@ impl Found {
     pub fn excess_entries(&mut self, set: SetId, settings: &Settings) -> Vec<Op> {
         let Some(left) = self.left.sets.get_mut(&set) else { return Vec::new() };
         let is_foreign = |entry: &Entry| entry.address().is_some_and(|a| settings.excludes(a));
-        let mut ours: Vec<Entry> = left.extract_if(|entry| !is_foreign(entry)).collect();
+        let mut ours: Vec<Entry> = left.entries.extract_if(|entry| !is_foreign(entry)).collect();
         ours.sort_unstable();
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }
@@ -125,6 +125,6 @@ impl Found {
     /// How many entries of a set are left.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
-        self.left.sets.get(&set).map_or(0, HashSet::len)
+        self.left.sets.get(&set).map_or(0, |there| there.entries.len())
     }
 }

@@ -18,6 +18,7 @@
 //! - [`desired`]: all fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
+//!   [`room`]: how many entries sets hold, and when they have to grow;
 //!   [`diff`]: desired, actual to operations; [`found`]: how what is there already is adopted;
 //! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
@@ -43,6 +44,7 @@ pub mod op;
 pub mod order;
 pub mod planner;
 pub mod problem;
+pub mod room;
 pub mod sets;
 pub mod settings;
 pub mod store;

@@ -6,9 +6,10 @@ mod tests;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Op;
+use crate::room::{Capacity, Room};
 use crate::sets::SetId;
 
 /// A kernel in memory. A new one has nothing.
@@ -32,6 +33,12 @@ pub enum Refusal {
     /// There is no such set.
     #[error("no such set")]
     NoSet,
+    /// The set is as large already.
+    #[error("the set is as large already")]
+    SetNotLarger,
+    /// The set has as many entries as it may hold.
+    #[error("the set is full")]
+    SetFull,
     /// The entry is there already.
     #[error("the entry is in the set")]
     EntryExists,
@@ -87,7 +94,8 @@ impl MemoryKernel {
             Op::CreateLink => {
                 refuse_if(self.state.link, Refusal::LinkExists).map(|()| self.state.link = true)
             }
-            Op::CreateSet(set) => self.create_set(*set),
+            Op::CreateSet(set, room) => self.create_set(*set, *room),
+            Op::GrowSet(set, room) => self.grow_set(*set, room.capacity),
             Op::WriteLayer(family) => {
                 self.state.layers.insert(*family);
                 Ok(())
@@ -118,20 +126,31 @@ impl MemoryKernel {
         }
     }
 
-    fn create_set(&mut self, set: SetId) -> Result<(), Refusal> {
+    fn create_set(&mut self, set: SetId, room: Room) -> Result<(), Refusal> {
         refuse_if(self.state.sets.contains_key(&set), Refusal::SetExists)?;
-        self.state.sets.entry(set).or_default();
+        let made = ActualSet { capacity: room.capacity, ..ActualSet::default() };
+        self.state.sets.insert(set, made);
+        Ok(())
+    }
+
+    fn grow_set(&mut self, set: SetId, capacity: Capacity) -> Result<(), Refusal> {
+        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
+        refuse_if(there.capacity >= capacity, Refusal::SetNotLarger)?;
+        there.capacity = capacity;
         Ok(())
     }
 
     fn add_entry(&mut self, set: SetId, entry: Entry) -> Result<(), Refusal> {
-        let entries = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
-        refuse_if(!entries.insert(entry), Refusal::EntryExists)
+        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
+        refuse_if(there.entries.contains(&entry), Refusal::EntryExists)?;
+        refuse_if(there.n_entries() >= there.capacity.entries() as usize, Refusal::SetFull)?;
+        there.entries.insert(entry);
+        Ok(())
     }
 
     fn remove_entry(&mut self, set: SetId, entry: &Entry) -> Result<(), Refusal> {
-        let entries = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
-        refuse_if(!entries.remove(entry), Refusal::NoEntry)
+        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
+        refuse_if(!there.entries.remove(entry), Refusal::NoEntry)
     }
 
     fn create(&mut self, frontend: Frontend, server: &VirtualServer) -> Result<(), Refusal> {
@@ -215,9 +234,11 @@ impl Refusal {
         const ENODEV: i32 = 19;
         const EADDRNOTAVAIL: i32 = 99;
         const IPSET_ERR_EXIST: i32 = 4103;
+        const IPSET_ERR_HASH_FULL: i32 = 4352;
         match self {
             Self::LinkExists
             | Self::SetExists
+            | Self::SetNotLarger
             | Self::VirtualServerExists
             | Self::RealServerExists
             | Self::AddressExists => EEXIST,
@@ -225,6 +246,7 @@ impl Refusal {
             Self::NoLink => ENODEV,
             Self::NoVirtualServer => ESRCH,
             Self::EntryExists | Self::NoEntry => IPSET_ERR_EXIST,
+            Self::SetFull => IPSET_ERR_HASH_FULL,
             Self::NoAddress => EADDRNOTAVAIL,
         }
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
+use crate::room::Room;
 use crate::sets::{SetId, SetKind};
 
 /// A change to the kernel.
@@ -16,7 +17,9 @@ pub enum Op {
     /// Make the dummy interface.
     CreateLink,
     /// Make a set.
-    CreateSet(SetId),
+    CreateSet(SetId, Room),
+    /// Make a set larger, with everything in it. One that is large enough stays as it is.
+    GrowSet(SetId, Room),
     /// Write a family's constant rules, all of them.
     WriteLayer(Family),
     /// Put an entry into a set.
@@ -78,7 +81,7 @@ impl Op {
     pub fn subject(&self) -> Subject {
         match self {
             Self::CreateLink => Subject::Link,
-            Self::CreateSet(set) => Subject::Set(*set),
+            Self::CreateSet(set, _) | Self::GrowSet(set, _) => Subject::Set(*set),
             Self::WriteLayer(family) => Subject::Layer(*family),
             Self::AddEntry(set, entry) | Self::RemoveEntry(set, entry) => {
                 Subject::Entry(*set, *entry)
@@ -99,7 +102,7 @@ impl Op {
     /// Whether it makes what everything else rests on: the interface, a set, the rules.
     #[must_use]
     pub const fn is_foundation(&self) -> bool {
-        matches!(self, Self::CreateLink | Self::CreateSet(_) | Self::WriteLayer(_))
+        matches!(self, Self::CreateLink | Self::CreateSet(..) | Self::WriteLayer(_))
     }
 
     /// When its turn comes. What carries traffic is complete before an address attracts it, and
@@ -108,19 +111,20 @@ impl Op {
     pub fn phase(&self) -> Phase {
         Phase(match self {
             Self::CreateLink => 0,
-            Self::CreateSet(_) => 1,
+            Self::CreateSet(..) => 1,
             Self::WriteLayer(_) => 2,
+            Self::GrowSet(..) => 3,
             // It leads elsewhere: only when what it leads to is complete.
-            Self::AddEntry(set, _) if set.kind == SetKind::ShortCircuit => 7,
-            Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 8,
-            Self::AddEntry(..) => 3,
-            Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 4,
-            Self::AddRealServer(..) | Self::ChangeRealServer(..) | Self::MoveRealServer(..) => 5,
-            Self::BindAddress(_) => 6,
-            Self::UnbindAddress(_) => 9,
-            Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 10,
-            Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 11,
-            Self::RemoveEntry(..) => 12,
+            Self::AddEntry(set, _) if set.kind == SetKind::ShortCircuit => 8,
+            Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 9,
+            Self::AddEntry(..) => 4,
+            Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
+            Self::AddRealServer(..) | Self::ChangeRealServer(..) | Self::MoveRealServer(..) => 6,
+            Self::BindAddress(_) => 7,
+            Self::UnbindAddress(_) => 10,
+            Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
+            Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 12,
+            Self::RemoveEntry(..) => 13,
         })
     }
 }
@@ -129,7 +133,10 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CreateLink => write!(f, "create interface {}", crate::kernel::LINK),
-            Self::CreateSet(set) => write!(f, "create set {set} type {}", set.set_type().name()),
+            Self::CreateSet(set, room) => {
+                write!(f, "create set {set} type {} for {room}", set.set_type().name())
+            }
+            Self::GrowSet(set, room) => write!(f, "grow set {set} to {room}"),
             Self::WriteLayer(family) => write!(f, "write {family} rules"),
             Self::AddEntry(set, entry) => write!(f, "add {entry} to set {set}"),
             Self::RemoveEntry(set, entry) => write!(f, "remove {entry} from set {set}"),

@@ -6,14 +6,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use crate::actual::{Actual, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::compile::compile;
 use crate::desired::Desired;
 use crate::diff::{self, Ownership};
 use crate::event::Event;
 use crate::found::Found;
 use crate::fragment::Fragment;
-use crate::kernel::{Entry, Frontend};
+use crate::kernel::Frontend;
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
@@ -21,6 +21,7 @@ use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::order;
 use crate::problem::Problem;
+use crate::room::{Capacity, Rooms};
 use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -34,6 +35,7 @@ pub struct Planner {
     settings: Settings,
     store: Store,
     desired: Desired,
+    rooms: Rooms,
     /// What is wrong with the Services by themselves; no empty lists.
     problems: HashMap<ServiceName, Vec<Problem>>,
     /// What was last said of each; no empty lists.
@@ -95,6 +97,7 @@ impl Planner {
             settings,
             store: Store::default(),
             desired,
+            rooms: Rooms::default(),
             problems: HashMap::new(),
             reported: HashMap::new(),
             health_checks: HashMap::new(),
@@ -183,19 +186,25 @@ impl Planner {
     /// What turns the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
-        diff::diff(&self.desired, actual, &self.settings)
+        let mut ops = diff::diff(&self.desired, actual, &self.settings);
+        Rooms::of(&actual.sets).make(&mut ops);
+        ops
     }
 
     /// What everything else rests on and was not found: the interface, sets, rules.
     #[must_use]
     pub fn foundation(&self, actual: &Actual) -> Vec<Op> {
-        diff::foundation(actual, &self.settings)
+        diff::foundation(actual, &self.settings, |set| self.desired.n_entries(set))
     }
 
     /// What turns a set, which may be missing, into what is desired.
     #[must_use]
-    pub fn compare_set(&self, set: SetId, found: Option<&HashSet<Entry>>) -> Vec<Op> {
-        diff::set(&self.desired, found, &self.settings, set)
+    pub fn compare_set(&self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+        let mut ops = diff::set(&self.desired, found, &self.settings, set);
+        let mut rooms = Rooms::default();
+        rooms.found(set, found);
+        rooms.make(&mut ops);
+        ops
     }
 
     /// What turns the addresses of `kube-ipvs0` into what is desired.
@@ -226,6 +235,41 @@ impl Planner {
     #[must_use]
     pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
         diff::repair(&self.desired, frontend, actual)
+    }
+
+    /// Takes note of how the sets were found. Those that are not among them are not there.
+    pub fn found_sets(&mut self, sets: &HashMap<SetId, ActualSet>) {
+        self.rooms = Rooms::of(sets);
+    }
+
+    /// Takes note of how a set was found; none: it is not there.
+    pub fn found_set(&mut self, set: SetId, found: Option<&ActualSet>) {
+        self.rooms.found(set, found);
+    }
+
+    /// Adds what it takes that the sets have room for the entries that these operations add:
+    /// [`Op::GrowSet`]. To be called with all that is about to be written, by phases. Costs what
+    /// the operations are.
+    pub fn make_room(&self, ops: &mut Vec<Op>) {
+        self.rooms.make(ops);
+    }
+
+    /// Takes note of an operation that was carried out.
+    pub fn carried_out(&mut self, op: &Op) {
+        self.rooms.carried_out(op);
+    }
+
+    /// How many entries a set may hold, as far as we know.
+    #[must_use]
+    pub fn capacity(&self, set: SetId) -> Capacity {
+        self.rooms.capacity(set)
+    }
+
+    /// How many entries the kernel has in a set, those of others included: as it was read, and
+    /// with what was written since then.
+    #[must_use]
+    pub fn n_entries_there(&self, set: SetId) -> usize {
+        self.rooms.n_entries(set)
     }
 
     /// What the kernel should have, as of the last plan.

@@ -240,6 +240,7 @@ impl Outcome {
             ));
         }
         self.failures.extend(other.into_iter().map(|not| not.reason));
+        self.failures.extend(remains.destroy_leftovers());
     }
 
     fn note(&mut self, count: usize, what: &str) {

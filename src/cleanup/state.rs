@@ -46,8 +46,8 @@ pub(super) fn removal(found: &Found, exclude: &[IpNet]) -> Removal {
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
     let mut removal = Removal::default();
-    for (set, entries) in &found.actual.sets {
-        if entries.iter().any(is_foreign) {
+    for (set, there) in &found.actual.sets {
+        if there.entries.iter().any(is_foreign) {
             removal
                 .kept
                 .push(format!("the set {set}, which has entries inside the excluded networks"));
@@ -95,7 +95,7 @@ pub(super) fn removal(found: &Found, exclude: &[IpNet]) -> Removal {
 mod tests {
     use std::collections::HashMap;
 
-    use plan::actual::ActualVirtualServer;
+    use plan::actual::{ActualSet, ActualVirtualServer};
     use plan::model::{Family, Protocol};
     use plan::sets::SetKind;
 
@@ -137,9 +137,9 @@ mod tests {
             (SetKind::LoadBalancer, Family::V4, balancer),
             (SetKind::NodePortTcp, Family::V4, Entry::Port(30_080)),
         ] {
-            actual.sets.insert(mk_set(kind, family), [entry].into());
+            actual.sets.insert(mk_set(kind, family), [entry].into_iter().collect());
         }
-        actual.sets.insert(mk_set(SetKind::ClusterIp, Family::V6), [].into());
+        actual.sets.insert(mk_set(SetKind::ClusterIp, Family::V6), ActualSet::default());
         found
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let own = mk_frontend("10.97.0.1", 80);
         let cluster = mk_set(SetKind::ClusterIp, Family::V4);
         found.actual.addresses.insert(own.address);
-        found.actual.sets.get_mut(&cluster).unwrap().insert(Entry::AddressPort(own));
+        found.actual.sets.get_mut(&cluster).unwrap().entries.insert(Entry::AddressPort(own));
         let removal = removal(&found, &["10.96.0.0/16".parse().unwrap()]);
         assert!(!removal.virtual_servers.contains(&mk_frontend("10.96.0.1", 443)));
         assert_eq!(removal.virtual_servers.len(), 3);

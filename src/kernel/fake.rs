@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plan::actual::{Actual, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::flows::{Flow, FlowTargets};
-use plan::kernel::{Entry, Frontend};
+use plan::kernel::Frontend;
 use plan::layer::Layer;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
@@ -169,7 +169,7 @@ impl Kernel for Fake {
         Ok(Glance {
             link: actual.link,
             n_virtual_servers: tells_number.then(|| number(actual.virtual_servers.len())),
-            set_entries: sets.map(|(set, entries)| (*set, number(entries.len()))).collect(),
+            set_entries: sets.map(|(set, there)| (*set, number(there.n_entries()))).collect(),
             untouched: actual.layers.clone(),
         })
     }
@@ -190,7 +190,7 @@ impl Kernel for Fake {
         Ok(frontends.iter().map(|frontend| found.get(frontend).cloned()).collect())
     }
 
-    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError> {
+    fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let mut state = self.state();
         state.looks.sets += 1;
         Ok(state.readable()?.sets.get(&set).cloned())
@@ -262,7 +262,8 @@ impl State {
             match (op, refusal) {
                 // What is so already is success, as the port says.
                 (Op::CreateLink, Memory::LinkExists)
-                | (Op::CreateSet(_), Memory::SetExists)
+                | (Op::CreateSet(..), Memory::SetExists)
+                | (Op::GrowSet(..), Memory::SetNotLarger)
                 | (Op::AddEntry(..), Memory::EntryExists)
                 | (Op::RemoveEntry(..), Memory::NoEntry)
                 | (Op::BindAddress(_), Memory::AddressExists)
@@ -272,6 +273,7 @@ impl State {
                     Op::DrainRealServer(..) | Op::RemoveRealServer(..),
                     Memory::NoRealServer | Memory::NoVirtualServer,
                 ) => Ok(()),
+                (_, Memory::SetFull) => Err(Refusal::new(RefusalClass::SetFull, refusal)),
                 (_, refusal) => Err(Refusal::new(RefusalClass::Surprise, refusal)),
             }
         })

@@ -1,13 +1,14 @@
 //! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
 
 mod arp;
+pub(super) mod grow;
 mod messages;
 
 use std::collections::{HashMap, HashSet};
 
-use plan::actual::{Actual, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::{Entry, Frontend, LINK};
+use plan::kernel::{Frontend, LINK};
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
@@ -40,6 +41,7 @@ enum Part {
     Link,
     Rules,
     Sets,
+    Growth,
     Ipvs,
     Addresses,
 }
@@ -57,9 +59,14 @@ impl Linux {
             let what = what.to_owned();
             move |error: &dyn std::error::Error| ReadError::new(what, error)
         };
+        let mut ipset = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
+        let left = grow::remove_leftovers(&mut ipset).map_err(|error| cannot("sets")(&error))?;
+        for error in left {
+            tracing::warn!("left over from making a set larger: {error}");
+        }
         Ok(Self {
             ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
-            ipset: ipset::Client::open().map_err(|error| cannot("ipset")(&error))?,
+            ipset,
             links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
             conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
             rules,
@@ -141,12 +148,12 @@ impl Linux {
         }
     }
 
-    fn all_sets(&mut self) -> Result<HashMap<SetId, HashSet<Entry>>, ReadError> {
+    fn all_sets(&mut self) -> Result<HashMap<SetId, ActualSet>, ReadError> {
         let families: Vec<Family> = self.rules.keys().copied().collect();
         let mut sets = HashMap::new();
         for set in families.into_iter().flat_map(SetId::all) {
-            if let Some(entries) = self.read_set(set)? {
-                sets.insert(set, entries);
+            if let Some(there) = self.read_set(set)? {
+                sets.insert(set, there);
             }
         }
         Ok(sets)
@@ -157,6 +164,7 @@ impl Linux {
             Part::Link => ops.iter().map(|_| self.create_link()).collect(),
             Part::Rules => ops.iter().map(|op| self.write_layer(op)).collect(),
             Part::Sets => self.apply_sets(ops),
+            Part::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
             Part::Ipvs => self.apply_ipvs(ops),
             Part::Addresses => self.apply_addresses(ops),
         }
@@ -180,6 +188,11 @@ impl Linux {
             ));
         };
         rules.write(layer).map_err(|error| Refusal::new(rules_class(error.cause()), error))
+    }
+
+    fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
+        let Op::GrowSet(set, room) = op else { return Ok(()) };
+        grow::grow(&mut self.ipset, *set, *room)
     }
 
     fn apply_sets(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -277,7 +290,7 @@ impl Kernel for Linux {
             link: link.is_some(),
             n_virtual_servers: u32::try_from(n_virtual_servers).ok(),
             set_entries: sets
-                .map(|(set, entries)| (set, u32::try_from(entries.len()).unwrap_or(u32::MAX)))
+                .map(|(set, there)| (set, u32::try_from(there.n_entries()).unwrap_or(u32::MAX)))
                 .collect(),
             untouched: self.read_layers()?,
         })
@@ -296,7 +309,7 @@ impl Kernel for Linux {
         frontends.iter().map(|frontend| self.virtual_server(frontend)).collect()
     }
 
-    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError> {
+    fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
         let found = match self.ipset.list(name) {
@@ -305,16 +318,9 @@ impl Kernel for Linux {
             Err(error) => return Err(unread(&error)),
         };
         if !translate::is_same_kind(set, &found.header.identity) {
-            return Err(unread(&format_args!(
-                "it is of type {} ({}), and {} is needed; somebody else made it. Remove the \
-                 rules that use it, then the set (ipset destroy {set})",
-                found.header.identity.set_type,
-                found.header.identity.family,
-                set.set_type().name(),
-            )));
+            return Err(unread(&of_other_kind(set, &found.header.identity)));
         }
-        let entries = found.entries.iter();
-        Ok(Some(entries.filter_map(|listed| translate::actual_entry(&listed.entry)).collect()))
+        Ok(Some(translate::actual_set(&found)))
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
@@ -360,11 +366,22 @@ impl Kernel for Linux {
     }
 }
 
+fn of_other_kind(set: SetId, found: &ipset::Identity) -> String {
+    format!(
+        "it is of type {} ({}), and {} is needed; somebody else made it. Remove the rules that use \
+         it, then the set (ipset destroy {set})",
+        found.set_type,
+        found.family,
+        set.set_type().name(),
+    )
+}
+
 const fn part(op: &Op) -> Part {
     match op {
         Op::CreateLink => Part::Link,
         Op::WriteLayer(_) => Part::Rules,
-        Op::CreateSet(_) | Op::AddEntry(..) | Op::RemoveEntry(..) => Part::Sets,
+        Op::GrowSet(..) => Part::Growth,
+        Op::CreateSet(..) | Op::AddEntry(..) | Op::RemoveEntry(..) => Part::Sets,
         Op::CreateVirtualServer(..)
         | Op::ChangeVirtualServer(..)
         | Op::RemoveVirtualServer(_)

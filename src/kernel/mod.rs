@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use plan::actual::{Actual, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel::Frontend;
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
@@ -67,11 +67,11 @@ pub trait Kernel: Send {
         frontends: &[Frontend],
     ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError>;
 
-    /// Reads the entries of a set; none if there is no such set.
+    /// Reads a set with its entries; none if there is no such set.
     ///
     /// # Errors
     /// When it could not be read, or is of another type than ours.
-    fn read_set(&mut self, set: SetId) -> Result<Option<HashSet<Entry>>, ReadError>;
+    fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError>;
 
     /// Reads the addresses of all interfaces.
     ///

@@ -5,11 +5,12 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use plan::actual::{Actual, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
 use plan::sets::SetId;
 
 use super::link::{AddressBatch, Link, LinkAddress, Links};
+use super::linux::grow;
 use super::{ReadError, translate};
 
 /// The handles by which it is removed, in the network namespace they were opened in.
@@ -108,8 +109,7 @@ impl Remains {
         Ok(frontends.map(|frontend| (frontend, there())).collect())
     }
 
-    #[expect(clippy::type_complexity, reason = "two parts of one reading, taken apart at once")]
-    fn read_sets(&mut self) -> Result<(HashMap<SetId, HashSet<Entry>>, Vec<SetId>), ReadError> {
+    fn read_sets(&mut self) -> Result<(HashMap<SetId, ActualSet>, Vec<SetId>), ReadError> {
         let (mut sets, mut foreign) = (HashMap::new(), Vec::new());
         let Some(ipset) = &mut self.ipset else { return Ok((sets, foreign)) };
         let names = ipset.names().map_err(|error| ReadError::new("names of sets", error))?;
@@ -121,9 +121,7 @@ impl Remains {
                 Err(error) => return Err(ReadError::new(format!("set {set}"), error)),
             };
             if translate::is_same_kind(set, &found.header.identity) {
-                let entries = found.entries.iter();
-                let entries = entries.filter_map(|listed| translate::actual_entry(&listed.entry));
-                sets.insert(set, entries.collect());
+                sets.insert(set, translate::actual_set(&found));
             } else {
                 foreign.push(set);
             }
@@ -197,6 +195,15 @@ impl Remains {
             Ok(results) => {
                 results.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect()
             }
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    /// Destroys what is left over from making sets larger, and returns what went wrong, in words.
+    pub fn destroy_leftovers(&mut self) -> Vec<String> {
+        let Some(ipset) = &mut self.ipset else { return Vec::new() };
+        match grow::remove_leftovers(ipset) {
+            Ok(left) => left.iter().map(ToString::to_string).collect(),
             Err(error) => vec![error.to_string()],
         }
     }

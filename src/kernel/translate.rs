@@ -1,11 +1,13 @@
 //! The planner's words and those of the `ipvs` and `ipset` crates, both ways.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use plan::actual::{ActualRealServer, ActualVirtualServer};
+use plan::actual::{ActualRealServer, ActualSet, ActualVirtualServer};
 use plan::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use plan::model::{Family, Protocol};
+use plan::room::{Capacity, Room};
 use plan::sets::{SetId, SetType};
 use plan::settings::SchedulerName;
 
@@ -127,7 +129,34 @@ pub(super) fn set_name(set: SetId) -> Result<ipset::Name, ipset::ParseError> {
     ipset::Name::new(set.name())
 }
 
-pub(super) fn set_spec(set: SetId) -> ipset::SetSpec {
+pub(super) fn set_spec(set: SetId, room: Room) -> ipset::SetSpec {
+    let options = match set.set_type() {
+        SetType::BitmapPort => {
+            ipset::SetOptions { ports: Some(0..=u16::MAX), ..ipset::SetOptions::default() }
+        }
+        _ => ipset::SetOptions {
+            hash_size: Some(hash_size(room)),
+            max_elements: Some(room.capacity.entries()),
+            ..ipset::SetOptions::default()
+        },
+    };
+    let (set_type, family) = set_kind(set);
+    ipset::SetSpec { set_type, family, options }
+}
+
+/// One bucket for each entry that is expected, and no fewer than kube-proxy and the kernel have by
+/// default. The kernel doubles them, copies all entries and waits for every processor when a
+/// bucket that has twelve is to have one more (`mtype_add` and `mtype_resize` in
+/// net/netfilter/ipset/ip_set_hash_gen.h). With at most two entries a bucket on average that does
+/// not happen while a set of a million is filled. A bucket without entries costs a pointer.
+pub(super) fn hash_size(room: Room) -> u32 {
+    const LEAST: u32 = 1_024;
+    let buckets = room.expected.checked_next_power_of_two().map(u32::try_from);
+    let most = room.capacity.entries().max(LEAST);
+    buckets.and_then(Result::ok).unwrap_or(most).clamp(LEAST, most)
+}
+
+fn set_kind(set: SetId) -> (ipset::SetType, ipset::Family) {
     let set_type = match set.set_type() {
         SetType::HashAddress => ipset::SetType::HashIp,
         SetType::HashAddressPort => ipset::SetType::HashIpPort,
@@ -135,30 +164,30 @@ pub(super) fn set_spec(set: SetId) -> ipset::SetSpec {
         SetType::HashAddressPortNet => ipset::SetType::HashIpPortNet,
         SetType::BitmapPort => ipset::SetType::BitmapPort,
     };
-    // kube-proxy's sizes: with others, its own `create -exist` would fail if it came back.
-    let options = match set.set_type() {
-        SetType::BitmapPort => {
-            ipset::SetOptions { ports: Some(0..=u16::MAX), ..ipset::SetOptions::default() }
-        }
-        _ => ipset::SetOptions {
-            hash_size: Some(1_024),
-            max_elements: Some(65_536),
-            ..ipset::SetOptions::default()
-        },
-    };
     let family = match (set.set_type(), set.family) {
         (SetType::BitmapPort, _) => ipset::Family::Unspecified,
         (_, Family::V4) => ipset::Family::Ipv4,
         (_, Family::V6) => ipset::Family::Ipv6,
     };
-    ipset::SetSpec { set_type, family, options }
+    (set_type, family)
 }
 
 /// Whether a set that is there can hold what ours is to hold.
 pub(super) fn is_same_kind(set: SetId, found: &ipset::Identity) -> bool {
-    let wanted = set_spec(set);
-    found.set_type == wanted.set_type
-        && (wanted.family == ipset::Family::Unspecified || found.family == wanted.family)
+    let (set_type, family) = set_kind(set);
+    found.set_type == set_type && (family == ipset::Family::Unspecified || found.family == family)
+}
+
+pub(super) fn actual_set(found: &ipset::Set) -> ActualSet {
+    let (mut entries, mut n_unknown) = (HashSet::new(), found.undecoded);
+    for listed in &found.entries {
+        match actual_entry(&listed.entry) {
+            Some(entry) => drop(entries.insert(entry)),
+            None => n_unknown += 1,
+        }
+    }
+    let capacity = found.header.options.max_elements.map_or(Capacity::FIRST, Capacity::new);
+    ActualSet { entries, n_unknown, capacity }
 }
 
 pub(super) fn entry(entry: &Entry) -> ipset::Entry {
@@ -316,7 +345,7 @@ mod tests {
     #[test]
     fn every_set_is_of_its_own_kind() {
         for set in Family::BOTH.into_iter().flat_map(SetId::all) {
-            let spec = set_spec(set);
+            let spec = set_spec(set, Room::of_new(set, 0));
             assert_eq!(spec.set_type.as_bytes(), set.set_type().name().as_bytes());
         }
     }

@@ -12,9 +12,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
-use plan::actual::{Actual, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel::Frontend;
 use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
@@ -48,7 +48,7 @@ enum Request {
     Glance(Reply<Reading<Glance>>),
     ReadFrontends(Reply<Reading<Vec<Frontend>>>),
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<Option<ActualVirtualServer>>>>),
-    ReadSet(SetId, Reply<Reading<Option<HashSet<Entry>>>>),
+    ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
     ReadLayers(Reply<Reading<HashSet<Family>>>),
     Prescribe(Box<Layer>),
@@ -112,10 +112,7 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_set(
-        &self,
-        set: SetId,
-    ) -> Result<Reading<Option<HashSet<Entry>>>, WorkerGone> {
+    pub async fn read_set(&self, set: SetId) -> Result<Reading<Option<ActualSet>>, WorkerGone> {
         self.ask(|reply| Request::ReadSet(set, reply)).await
     }
 

@@ -41,6 +41,7 @@ impl Reconciler {
                 return Ok(());
             }
         };
+        self.planner.found_sets(&actual.sets);
         let local = actual.local_addresses.iter().copied().collect();
         self.take(Event::LocalAddresses(local));
         // Changes that waited are part of what is wished for, so the comparison covers them; but

@@ -347,8 +347,9 @@ impl Reconciler {
         let (first, rest): (Vec<Op>, Vec<Op>) = ops
             .into_iter()
             .partition(|op| op.is_foundation() || self.planner.belongs_to(&api_server, op));
-        for ops in [first, rest] {
+        for mut ops in [first, rest] {
             if !ops.is_empty() {
+                self.planner.make_room(&mut ops);
                 let started = Instant::now();
                 let (ops, results) = self.kernel.apply(ops).await?;
                 self.note(ops, results, basis, started);
@@ -385,6 +386,7 @@ impl Reconciler {
         }
         for (op, _) in done {
             debug!("{op}");
+            self.planner.carried_out(&op);
             // A subject is in order only if all of what it needed was done.
             if basis != Basis::Plan && !noted.contains(&op.subject()) {
                 self.settle(&op.subject());

@@ -34,7 +34,7 @@ async fn a_removed_virtual_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flushed_set() {
-    mended(|actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().clear(), 2).await;
+    mended(|actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().entries.clear(), 2).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,7 +66,7 @@ impl Ownership<'_> {
 
     fn has(&self, kind: SetKind, frontend: &Frontend, entry: &Entry) -> bool {
         let set = SetId { kind, family: frontend.family() };
-        self.actual.sets.get(&set).is_some_and(|entries| entries.contains(entry))
+        self.actual.sets.get(&set).is_some_and(|there| there.entries.contains(entry))
             || self.desired.has_entry(set, entry)
     }
 }

@@ -9,6 +9,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     let set = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
     let entry = Entry::Address(address);
     let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
+    let room = |most| Room { capacity: Capacity::new(most), expected: 0 };
     let server = VirtualServer {
         scheduler: SchedulerName::default(),
         persistence: None,
@@ -18,7 +19,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     // Each operation with what it answers before and after it was carried out.
     let steps = [
         (Op::CreateLink, None, Some(Refusal::LinkExists)),
-        (Op::CreateSet(set), None, Some(Refusal::SetExists)),
+        (Op::CreateSet(set, room(1)), None, Some(Refusal::SetExists)),
+        (Op::GrowSet(set, room(2)), None, Some(Refusal::SetNotLarger)),
         (Op::WriteLayer(Family::V4), None, None),
         (Op::AddEntry(set, entry), None, Some(Refusal::EntryExists)),
         (
@@ -51,6 +53,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
 
     let mut nothing = MemoryKernel::default();
     for (op, errno) in [
+        (Op::GrowSet(set, room(1)), 2),
         (Op::AddEntry(set, entry), 2),
         (Op::RemoveEntry(set, entry), 2),
         (Op::ChangeVirtualServer(frontend, server), 3),
@@ -62,4 +65,26 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         assert_eq!(nothing.apply(&op).map_err(Refusal::errno), Err(errno), "{op}");
     }
     assert_eq!(nothing, MemoryKernel::default());
+}
+
+#[test]
+fn a_set_takes_as_many_entries_as_it_has_room_for() {
+    let set = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
+    let entry = |last| Entry::Address(IpAddr::from([10, 96, 0, last]));
+    let room = |most| Room { capacity: Capacity::new(most), expected: 0 };
+    let mut kernel = MemoryKernel::default();
+    kernel.apply(&Op::CreateSet(set, room(2))).unwrap();
+    kernel.apply(&Op::AddEntry(set, entry(1))).unwrap();
+    kernel.apply(&Op::AddEntry(set, entry(2))).unwrap();
+    let full = kernel.clone();
+    let refusal = kernel.apply(&Op::AddEntry(set, entry(3))).unwrap_err();
+    assert_eq!((refusal, refusal.errno()), (Refusal::SetFull, 4_352));
+    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(2))), Err(Refusal::EntryExists));
+    assert_eq!(kernel, full);
+    kernel.apply(&Op::GrowSet(set, room(3))).unwrap();
+    kernel.apply(&Op::AddEntry(set, entry(3))).unwrap();
+    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(Refusal::SetFull));
+    kernel.actual_mut().sets.get_mut(&set).unwrap().entries.clear();
+    kernel.actual_mut().sets.get_mut(&set).unwrap().n_unknown = 3;
+    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(Refusal::SetFull), "others count");
 }

@@ -453,8 +453,8 @@ fn only_what_tells_that_it_is_ours_lets_us_remove_it() {
     assert_eq!(removed(&kernel), [cluster, node_port]);
     kernel.actual_mut().addresses.clear();
     assert_eq!(removed(&kernel), [cluster, node_port], "the sets tell");
-    for entries in kernel.actual_mut().sets.values_mut() {
-        entries.clear();
+    for there in kernel.actual_mut().sets.values_mut() {
+        there.entries.clear();
     }
     assert_eq!(removed(&kernel), [""; 0]);
     kernel.actual_mut().addresses.extend(addresses(&["10.96.0.9"]));

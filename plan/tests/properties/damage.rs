@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend, VirtualServer};
 use plan::model::{Family, Protocol};
 use plan::sets::{SetId, SetKind};
@@ -46,7 +46,7 @@ impl Damage {
                 actual.sets.remove(set);
             }
             Self::EntryGone(set, which) => {
-                if let Some(entries) = actual.sets.get_mut(set) {
+                if let Some(ActualSet { entries, .. }) = actual.sets.get_mut(set) {
                     let mut sorted: Vec<Entry> = entries.iter().copied().collect();
                     sorted.sort_unstable();
                     if !sorted.is_empty() {
@@ -55,8 +55,8 @@ impl Damage {
                 }
             }
             Self::EntryAdded(set) => {
-                if let Some(entries) = actual.sets.get_mut(set) {
-                    entries.insert(entry_of(*set));
+                if let Some(there) = actual.sets.get_mut(set) {
+                    there.entries.insert(entry_of(*set));
                 }
             }
             Self::AddressGone(which) => {
@@ -162,8 +162,8 @@ pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
             actual.addresses.insert(excluded.address);
         }
         let set = SetId { kind: SetKind::ExternalIp, family: Family::V4 };
-        if let Some(entries) = actual.sets.get_mut(&set) {
-            entries.insert(Entry::AddressPort(excluded));
+        if let Some(there) = actual.sets.get_mut(&set) {
+            there.entries.insert(Entry::AddressPort(excluded));
         }
     }
     for frontend in foreign {
@@ -197,9 +197,10 @@ pub(crate) fn untouchable(actual: &Actual, settings: &Settings) -> Actual {
             || (is_nobodys && it.server.as_ref() == Some(&foreign))
     });
     left.virtual_servers = others.map(|(frontend, it)| (*frontend, it.clone())).collect();
-    for (set, entries) in &actual.sets {
+    for (set, there) in &actual.sets {
         let excluded = |entry: &&Entry| entry.address().is_some_and(|a| settings.excludes(a));
-        let kept = entries.iter().filter(|entry| !ours(&set.family) || excluded(entry)).copied();
+        let kept =
+            there.entries.iter().filter(|entry| !ours(&set.family) || excluded(entry)).copied();
         left.sets.insert(*set, kept.collect());
     }
     left.layers = actual.layers.iter().copied().filter(|family| !ours(family)).collect();

@@ -185,8 +185,8 @@ fn is_complete(planner: &Planner, kernel: &MemoryKernel, address: std::net::IpAd
 fn is_refused(kernel: &MemoryKernel, frontend: &Frontend) -> bool {
     let refusing = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
     refusing.map(|kind| SetId { kind, family: frontend.family() }).iter().any(|set| {
-        let entries = kernel.actual().sets.get(set);
-        entries.is_some_and(|entries| entries.contains(&Entry::AddressPort(*frontend)))
+        let there = kernel.actual().sets.get(set);
+        there.is_some_and(|there| there.entries.contains(&Entry::AddressPort(*frontend)))
     })
 }
 
@@ -373,8 +373,8 @@ fn sum(desired: &Actual, untouched: &Actual) -> Actual {
     for (frontend, server) in &untouched.virtual_servers {
         sum.virtual_servers.insert(*frontend, server.clone());
     }
-    for (set, entries) in &untouched.sets {
-        sum.sets.entry(*set).or_default().extend(entries);
+    for (set, there) in &untouched.sets {
+        sum.sets.entry(*set).or_default().entries.extend(&there.entries);
     }
     sum.layers.extend(&untouched.layers);
     sum

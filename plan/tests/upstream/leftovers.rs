@@ -23,7 +23,7 @@ fn leave(node: &mut Node, addresses: &[&str]) {
         actual.virtual_servers.insert(frontend, left_server(frontend.family()));
         let kind = plan::sets::SetKind::IpvsAddresses;
         let set = SetId { kind, family: frontend.family() };
-        actual.sets.entry(set).or_default().insert(Entry::Address(frontend.address));
+        actual.sets.entry(set).or_default().entries.insert(Entry::Address(frontend.address));
     }
 }
 
@@ -177,7 +177,7 @@ fn ours_is_what_has_a_trace() {
         let actual = node.kernel.actual_mut();
         actual.virtual_servers.insert(at, left_server(Family::V4));
         if let Some((set, entry)) = trace {
-            actual.sets.entry(set).or_default().insert(entry);
+            actual.sets.entry(set).or_default().entries.insert(entry);
         }
         node.compare();
         let is_gone = !node.kernel.actual().virtual_servers.contains_key(&at);

@@ -55,7 +55,9 @@ impl Node {
             self.planner.apply(event);
         }
         let plan = self.planner.plan();
-        self.carry_out(&plan.ops);
+        let mut ops = plan.ops.clone();
+        self.planner.make_room(&mut ops);
+        self.carry_out(&ops);
         let left = self.planner.diff(self.kernel.actual());
         assert_eq!(said(&left), [""; 0], "left over by {:#?}", said(&plan.ops));
         plan
@@ -63,6 +65,7 @@ impl Node {
 
     /// Compares the kernel with what is desired, as at the start, and mends it.
     pub(crate) fn compare(&mut self) -> Vec<String> {
+        self.planner.found_sets(&self.kernel.actual().sets);
         let ops = self.planner.diff(self.kernel.actual());
         self.carry_out(&ops);
         said(&ops)
@@ -72,7 +75,8 @@ impl Node {
         for op in ops {
             match (op, self.kernel.apply(op)) {
                 // One without endpoints had none, unless its connections are still ending.
-                (_, Ok(())) | (Op::RemoveVirtualServer(_), Err(Refusal::NoVirtualServer)) => {}
+                (_, Ok(())) => self.planner.carried_out(op),
+                (Op::RemoveVirtualServer(_), Err(Refusal::NoVirtualServer)) => {}
                 (_, Err(refusal)) => panic!("{op}: {refusal}; all of it: {:#?}", said(ops)),
             }
         }
@@ -102,15 +106,17 @@ impl Node {
     pub(crate) fn entries(&self, prefix: &str) -> BTreeSet<String> {
         let sets = self.kernel.actual().sets.iter();
         let sets = sets.filter(|(set, _)| set.name().starts_with(prefix));
-        sets.flat_map(|(set, entries)| entries.iter().map(move |entry| format!("{set} {entry}")))
-            .collect()
+        sets.flat_map(|(set, there)| {
+            there.entries.iter().map(move |entry| format!("{set} {entry}"))
+        })
+        .collect()
     }
 
     /// The entries of exactly this set.
     pub(crate) fn set(&self, name: &str) -> BTreeSet<String> {
         let set = SetId::by_name(name).unwrap();
         let entries = self.kernel.actual().sets.get(&set);
-        entries.into_iter().flatten().map(ToString::to_string).collect()
+        entries.into_iter().flat_map(|set| &set.entries).map(ToString::to_string).collect()
     }
 
     /// The real servers of a frontend such as `TCP 10.96.0.1:80`, none without a virtual server.

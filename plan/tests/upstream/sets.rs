@@ -1,7 +1,5 @@
 //! TestSyncIPSetEntries: a set that is found with other entries than it should have.
 
-use std::collections::HashSet;
-
 use plan::kernel::{Entry, Frontend};
 use plan::model::Protocol::{Sctp, Tcp, Udp};
 use plan::model::{Protocol, Service, ServiceKind};
@@ -35,7 +33,7 @@ fn check<const N: usize>(rows: [Row; N]) {
     for (row, set, found, expected) in rows {
         let mut node = node();
         let wished = node.kernel.clone();
-        let found: HashSet<Entry> = found.into_iter().collect();
+        let found = found.into_iter().collect();
         node.kernel.actual_mut().sets.insert(SetId::by_name(set).unwrap(), found);
         assert_eq!(node.compare(), expected, "{row}");
         assert_eq!(node.kernel, wished, "{row}");
@@ -170,7 +168,7 @@ fn a_set_that_is_gone_is_made_again_with_everything() {
     assert_eq!(
         node.compare(),
         [
-            "create set KUBE-CLUSTER-IP type hash:ip,port",
+            "create set KUBE-CLUSTER-IP type hash:ip,port for 65536 entries",
             "add 10.96.0.9,tcp:80 to set KUBE-CLUSTER-IP",
             "add 10.96.0.9,sctp:5060 to set KUBE-CLUSTER-IP",
         ]

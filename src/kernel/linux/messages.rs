@@ -47,8 +47,8 @@ const fn messages(op: &Op) -> usize {
 
 pub(super) fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
     match op {
-        Op::CreateSet(set) => {
-            batch.create(translate::set_name(*set)?, translate::set_spec(*set));
+        Op::CreateSet(set, room) => {
+            batch.create(translate::set_name(*set)?, translate::set_spec(*set, *room));
         }
         Op::AddEntry(set, entry) => {
             batch.add(translate::set_name(*set)?, translate::entry(entry));

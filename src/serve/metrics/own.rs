@@ -295,7 +295,8 @@ fn class_label(class: RefusalClass) -> &'static str {
 fn operation(op: &Op) -> &'static str {
     match op {
         Op::CreateLink => "create_link",
-        Op::CreateSet(_) => "create_set",
+        Op::CreateSet(..) => "create_set",
+        Op::GrowSet(..) => "grow_set",
         Op::WriteLayer(_) => "write_rules",
         Op::AddEntry(..) => "add_entry",
         Op::CreateVirtualServer(..) => "create_virtual_server",

@@ -128,8 +128,8 @@ fn bug_50_drift_is_mended() {
     node.kernel.actual_mut().addresses.clear();
     node.compare();
     assert_eq!(node.kernel, wished, "the addresses were lost");
-    for entries in node.kernel.actual_mut().sets.values_mut() {
-        entries.clear();
+    for there in node.kernel.actual_mut().sets.values_mut() {
+        there.entries.clear();
     }
     node.compare();
     assert_eq!(node.kernel, wished, "the entries were lost");
@@ -223,7 +223,7 @@ fn bug_62_hairpin_entries() {
     ]);
     assert_eq!(node.set("KUBE-LOOP-BACK"), entries);
     let set = plan::sets::SetId::by_name("KUBE-LOOP-BACK").unwrap();
-    node.kernel.actual_mut().sets.get_mut(&set).unwrap().clear();
+    node.kernel.actual_mut().sets.get_mut(&set).unwrap().entries.clear();
     assert_eq!(node.compare().len(), 4);
     assert_eq!(node.set("KUBE-LOOP-BACK"), entries);
 }

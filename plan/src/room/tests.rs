@@ -1,0 +1,139 @@
+use super::*;
+use crate::kernel::Entry;
+use crate::model::Family;
+use crate::sets::SetKind;
+
+const SET: SetId = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
+const OTHER: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
+const PORTS: SetId = SetId { kind: SetKind::NodePortTcp, family: Family::V4 };
+
+fn entry(number: u32) -> Entry {
+    Entry::Address(std::net::Ipv4Addr::from_bits(0x0a60_0000 + number).into())
+}
+
+fn added(count: u32) -> Vec<Op> {
+    (0..count).map(|number| Op::AddEntry(SET, entry(number))).collect()
+}
+
+/// A set that holds so many of so many.
+fn found(entries: u32, capacity: u32) -> ActualSet {
+    let entries = (1 << 16..).take(entries as usize).map(entry);
+    ActualSet { capacity: Capacity::new(capacity), ..entries.collect() }
+}
+
+/// What these operations need besides.
+fn growth(rooms: &Rooms, ops: &[Op]) -> Vec<String> {
+    let mut with_room = ops.to_vec();
+    rooms.make(&mut with_room);
+    assert!(with_room.is_sorted_by_key(Op::phase));
+    let is_growth = |op: &&Op| matches!(op, Op::GrowSet(..));
+    let again = {
+        let mut again = with_room.clone();
+        rooms.make(&mut again);
+        again
+    };
+    assert_eq!(again, with_room, "what has room needs no more");
+    with_room.iter().filter(is_growth).map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_set_grows_past_seven_eighths_to_a_power_of_two_that_is_twice_what_it_holds() {
+    for (capacity, entries, expected) in [
+        (65_536, 0, None),
+        (65_536, 57_344, None),
+        (65_536, 57_345, Some(131_072)),
+        (65_536, 65_536, Some(131_072)),
+        (65_536, 65_537, Some(262_144)),
+        (65_536, 70_000, Some(262_144)),
+        (131_072, 114_688, None),
+        (131_072, 114_689, Some(262_144)),
+        (8, 7, None),
+        (8, 8, Some(16)),
+        (10, 9, Some(32)),
+        (1, 1, Some(2)),
+        (0, 0, None),
+        (0, 1, Some(2)),
+        (1 << 31, 1 << 31, None),
+        (1 << 30, 1 << 31, Some(1 << 31)),
+        (1 << 30, usize::MAX / 8, Some(1 << 31)),
+        (u32::MAX, usize::MAX / 8, None),
+    ] {
+        let grown = Capacity::new(capacity).grown_for(entries).map(Capacity::entries);
+        assert_eq!(grown, expected, "{capacity} with {entries}");
+    }
+}
+
+#[test]
+fn a_new_set_is_made_for_what_is_known() {
+    for (entries, expected) in [(0, 65_536), (57_344, 65_536), (57_345, 131_072), (70_000, 262_144)]
+    {
+        let room = Room::of_new(SET, entries);
+        assert_eq!((room.capacity.entries(), room.expected), (expected, entries));
+        assert_eq!(Room::of_new(PORTS, entries).capacity, Capacity::FIRST);
+    }
+}
+
+#[test]
+fn there_is_room_before_entries_are_added() {
+    for (row, set, ops, expected) in [
+        ("enough", found(5, 8), added(2), ""),
+        ("the last of seven eighths", found(0, 8), added(7), ""),
+        ("past it", found(0, 8), added(8), "grow set KUBE-IPVS-IPS to 16 entries"),
+        ("what is there counts", found(7, 8), added(1), "grow set KUBE-IPVS-IPS to 16 entries"),
+        ("far past it", found(7, 8), added(93), "grow set KUBE-IPVS-IPS to 256 entries"),
+        ("nothing is added", found(8, 8), Vec::new(), ""),
+        (
+            "others count",
+            ActualSet { n_unknown: 7, ..found(0, 8) },
+            added(1),
+            "grow set KUBE-IPVS-IPS to 16 entries",
+        ),
+        ("found larger", found(70_000, 1 << 20), added(100), ""),
+        (
+            "what goes is there until then",
+            found(7, 8),
+            [added(1), vec![Op::RemoveEntry(SET, entry(1 << 16))]].concat(),
+            "grow set KUBE-IPVS-IPS to 16 entries",
+        ),
+    ] {
+        let mut rooms = Rooms::default();
+        rooms.found(SET, Some(&set));
+        let expected: Vec<&str> = [expected].into_iter().filter(|text| !text.is_empty()).collect();
+        assert_eq!(growth(&rooms, &ops), expected, "{row}");
+        assert_eq!(growth(&Rooms::of(&[(SET, set)].into()), &ops), expected, "{row}");
+    }
+}
+
+#[test]
+fn a_set_that_is_made_has_what_it_is_made_with() {
+    let mut rooms = Rooms::default();
+    rooms.found(SET, Some(&found(60_000, 65_536)));
+    let make = |capacity| Room { capacity: Capacity::new(capacity), expected: 0 };
+    let ops = |room| [vec![Op::CreateSet(SET, room)], added(60)].concat();
+    assert_eq!(growth(&rooms, &ops(make(128))), [""; 0]);
+    assert_eq!(growth(&rooms, &ops(make(64))), ["grow set KUBE-IPVS-IPS to 128 entries"]);
+    let ports: Vec<Op> =
+        (0..=u16::MAX).map(|port| Op::AddEntry(PORTS, Entry::Port(port))).collect();
+    assert_eq!(growth(&rooms, &ports), [""; 0], "it has a place for every port");
+}
+
+#[test]
+fn what_was_carried_out_counts() {
+    let mut rooms = Rooms::default();
+    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::FIRST, 0));
+    rooms.found(SET, Some(&found(3, 8)));
+    rooms.found(OTHER, Some(&found(3, 8)));
+    for op in added(3) {
+        rooms.carried_out(&op);
+    }
+    rooms.carried_out(&Op::RemoveEntry(SET, entry(0)));
+    assert_eq!((rooms.n_entries(SET), rooms.n_entries(OTHER)), (5, 3));
+    assert_eq!(growth(&rooms, &added(2)), [""; 0]);
+    let grown = Room { capacity: Capacity::new(32), expected: 9 };
+    rooms.carried_out(&Op::GrowSet(SET, grown));
+    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::new(32), 5));
+    rooms.carried_out(&Op::CreateSet(SET, Room { capacity: Capacity::new(64), expected: 0 }));
+    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::new(64), 0));
+    rooms.found(SET, None);
+    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::FIRST, 0));
+}

@@ -1,0 +1,138 @@
+//! Making a set larger: a larger one beside it, filled with what it holds, takes its place.
+//!
+//! What refers to the set, rules above all, refers to the larger one from one packet to the next
+//! (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c), so no packet misses an entry. Whatever
+//! fails on the way leaves the set as it was.
+
+#[cfg(test)]
+mod tests;
+
+use ipset::{Batch, Client, Error, Name, Set, SetOptions, SetSpec};
+use plan::model::Family;
+use plan::room::Room;
+use plan::sets::SetId;
+
+use super::super::translate::{hash_size, is_same_kind, set_name};
+use super::super::{Refusal, RefusalClass};
+use super::{of_other_kind, set_refusal};
+
+/// Our sets' names begin so, and those of what is to take their places begin otherwise. Names are
+/// no longer for it: some have all the octets that there can be.
+const OURS: &str = "KUBE-";
+const BESIDE: &str = "KTMP-";
+
+/// Makes a set larger, with all its entries, also those that are not ours, and what is attached to
+/// them. Entries that others add or delete meanwhile may get lost; a comparison finds that.
+///
+/// # Errors
+/// When it could not be done. The set is as it was then, and there is nothing beside it, unless
+/// somebody keeps the kernel from removing that.
+pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Refusal> {
+    let unasked = |error| Refusal::new(RefusalClass::Other, error);
+    let (name, beside) = (set_name(set).map_err(unasked)?, beside(set).map_err(unasked)?);
+    let there = ipset.list(name).map_err(|error| set_refusal(&error))?;
+    let capacity = there.header.options.max_elements;
+    if capacity.is_some_and(|capacity| capacity >= room.capacity.entries()) {
+        return Ok(());
+    }
+    if let Some(reason) = hindrance(set, &there) {
+        return Err(Refusal::new(RefusalClass::Other, reason));
+    }
+    let made = make(ipset, beside, &there, room).and_then(|()| exchange(ipset, name, beside));
+    made.map_err(|error| {
+        let Refusal { class, reason } = set_refusal(&error);
+        let capacity = capacity.unwrap_or_default();
+        // What is only being listed has another number.
+        let hint = if error.is_busy() && class == RefusalClass::Other {
+            format!(". Remove what refers to it (iptables-save | grep {beside})")
+        } else {
+            String::new()
+        };
+        Refusal::new(
+            class,
+            format_args!("{reason}{hint}. {name} stays, with room for {capacity} entries"),
+        )
+    })
+}
+
+/// Removes what was to take a set's place and never did, because its maker ended. Returns what
+/// could not be removed.
+///
+/// # Errors
+/// When the sets could not even be named.
+pub(in super::super) fn remove_leftovers(ipset: &mut Client) -> Result<Vec<Error>, Error> {
+    let ours = Family::BOTH.into_iter().flat_map(SetId::all).filter_map(|set| beside(set).ok());
+    let ours: Vec<Name> = ours.collect();
+    let found: Vec<Name> = ipset.names()?.into_iter().filter(|name| ours.contains(name)).collect();
+    let mut batch = Batch::new();
+    for name in found {
+        batch.destroy(name);
+    }
+    Ok(ipset.send(&batch)?.into_iter().filter_map(Result::err).collect())
+}
+
+/// What keeps a set from being copied, in words.
+fn hindrance(set: SetId, there: &Set) -> Option<String> {
+    if !is_same_kind(set, &there.header.identity) {
+        return Some(of_other_kind(set, &there.header.identity));
+    }
+    (there.undecoded > 0).then(|| {
+        format!(
+            "{} of its entries are of a kind that is never ours (such as nomatch) and would get \
+             lost. Delete them: ipset list {set}",
+            there.undecoded
+        )
+    })
+}
+
+/// Makes the larger set and fills it.
+fn make(ipset: &mut Client, beside: Name, there: &Set, room: Room) -> Result<(), Error> {
+    let expected = room.expected.max(there.entries.len());
+    let spec = SetSpec {
+        options: SetOptions {
+            hash_size: Some(hash_size(Room { expected, ..room })),
+            max_elements: Some(room.capacity.entries()),
+            ..there.header.options.clone()
+        },
+        ..SetSpec::new(there.header.identity.set_type, there.header.identity.family)
+    };
+    match ipset.destroy(beside) {
+        Err(error) if !error.is_no_such_set() => return Err(error),
+        _ => ipset.create(beside, spec)?,
+    }
+    let mut batch = Batch::new();
+    for listed in &there.entries {
+        match &listed.options {
+            Some(options) => batch.add_with(beside, listed.entry, options.as_ref().clone()),
+            None => batch.add(beside, listed.entry),
+        };
+    }
+    let filled = ipset.send(&batch).and_then(|results| results.into_iter().collect());
+    if filled.is_err() {
+        remove(ipset, beside);
+    }
+    filled
+}
+
+/// Gives the larger set the other's name, and removes the other, which has the larger one's then.
+fn exchange(ipset: &mut Client, name: Name, beside: Name) -> Result<(), Error> {
+    let swapped = ipset.swap(name, beside);
+    remove(ipset, beside);
+    swapped
+}
+
+/// A set that stays now is removed before the next one is made, and at the next start.
+fn remove(ipset: &mut Client, beside: Name) {
+    match ipset.destroy(beside) {
+        Err(error) if !error.is_no_such_set() => {
+            tracing::warn!("left over from making a set larger: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// The name of what is to take a set's place. It is its own for every set, so that whoever does
+/// the same at the same time can never give one set the entries of another.
+fn beside(set: SetId) -> Result<Name, ipset::ParseError> {
+    Name::new(set.name().replacen(OURS, BESIDE, 1))
+}
