@@ -1,16 +1,20 @@
-//! Tells when the node's own addresses change.
+//! Tells when the node's own addresses change, and when somebody takes ours away.
 //!
-//! A thread waits for rtnetlink's notifications and only says "something changed": what the
-//! addresses are now is then read. Changes on `kube-ipvs0`, which are our own and come by the
-//! thousand, are passed over by their interface index.
+//! A thread waits for rtnetlink's notifications. Of other interfaces it only says that something
+//! changed: what the addresses are now is then read. Of `kube-ipvs0` it passes on the addresses
+//! that were taken off it and not put back since. Our own changes there come by the thousand, so
+//! those put on it are only looked at for that, and past [`MOST_TAKEN`] none are kept.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use netlink::{Notification, Protocol, Socket};
 use plan::kernel::LINK;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
-use super::link::{Link, decode_address, decode_link};
+use super::link::{Link, LinkAddress, Links, decode_address, decode_link};
 
 /// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const GROUPS: [u32; 3] = [1, 5, 9];
@@ -18,9 +22,40 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
+/// So many addresses that were taken are named; of more, it is only said that there are more.
+const MOST_TAKEN: usize = 1_024;
 
-/// What the receiver sees: a count that grows with each change.
-pub type Changes = watch::Receiver<u64>;
+/// What has happened since it was last asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// The addresses of other interfaces have changed.
+    pub others: bool,
+    /// These were taken off `kube-ipvs0`, by whomever.
+    pub taken: HashSet<IpAddr>,
+    /// The interface went, or more was taken off it than can be named, or notifications were lost.
+    pub anything: bool,
+}
+
+/// What the receiver has.
+#[derive(Debug)]
+pub struct Changes(Arc<Shared>);
+
+/// Where changes are reported.
+#[derive(Debug)]
+pub struct Reporter(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    happened: Happened,
+    /// One of the two sides is gone.
+    ended: bool,
+}
 
 /// Starts watching, in the calling thread's network namespace, until the receiver is dropped.
 ///
@@ -31,18 +66,23 @@ pub fn start() -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
     for group in GROUPS {
         socket.join(group)?;
     }
-    let (sender, receiver) = watch::channel(0);
-    let mut ours = super::link::Links::open()?.find()?.map(|link| link.index);
+    let mut links = Links::open()?;
+    let mut ours = links.find()?.map(|link| link.index);
+    let (reporter, changes) = channel();
     thread::Builder::new().name("addresses".into()).spawn(move || {
-        while !sender.is_closed() {
-            let mut changed = false;
+        while !reporter.is_abandoned() {
             let received = socket.notifications(|notification| {
-                changed |= concerns_others(&notification, &mut ours);
+                reporter.report(|happened| happened.note(&notification, &mut ours));
             });
             match received {
                 Ok(()) => {}
                 // What was lost may have been a change.
-                Err(error) if error.is_overrun() => changed = true,
+                Err(error) if error.is_overrun() => {
+                    reporter.report(|happened| {
+                        (happened.others, happened.anything) = (true, true);
+                    });
+                    ours = links.find().ok().flatten().map(|link| link.index);
+                }
                 Err(error) => {
                     tracing::error!(
                         "watching the node's addresses: {error}; \
@@ -51,30 +91,217 @@ pub fn start() -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
                     return;
                 }
             }
-            if changed {
-                sender.send_modify(|count| *count += 1);
-            }
         }
     })?;
-    Ok(receiver)
+    Ok(changes)
 }
 
-/// Whether an address of another interface than ours came or went. Learns our interface's index.
-fn concerns_others(notification: &Notification<'_>, ours: &mut Option<u32>) -> bool {
-    match notification.message_type {
-        RTM_NEWADDR | RTM_DELADDR => decode_address(notification.body)
-            .ok()
-            .flatten()
-            .is_some_and(|address| Some(address.index) != *ours),
-        RTM_NEWLINK | RTM_DELLINK => {
-            if let Ok(Some(Link { index, name, .. })) = decode_link(notification.body)
-                && name == LINK
+/// The two ends, without anybody who watches.
+#[must_use]
+pub fn channel() -> (Reporter, Changes) {
+    let shared = Arc::<Shared>::default();
+    (Reporter(Arc::clone(&shared)), Changes(shared))
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// Waits until something has happened, and returns all that has; none when nobody watches any
+    /// more. Nothing is lost if the wait is given up.
+    pub async fn next(&mut self) -> Option<Happened> {
+        loop {
             {
-                *ours = (notification.message_type == RTM_NEWLINK).then_some(index);
+                let mut state = self.0.lock();
+                if state.happened.is_something() {
+                    return Some(std::mem::take(&mut state.happened));
+                }
+                if state.ended {
+                    return None;
+                }
             }
-            // An interface that goes takes its addresses along, and says so for each.
-            false
+            self.0.news.notified().await;
         }
-        _ => false,
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+    }
+}
+
+// === impl Reporter ===
+
+impl Reporter {
+    /// Adds to what has happened.
+    pub fn report(&self, add: impl FnOnce(&mut Happened)) {
+        let mut state = self.0.lock();
+        add(&mut state.happened);
+        if state.happened.is_something() {
+            self.0.news.notify_one();
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.0.lock().ended
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.news.notify_one();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Happened ===
+
+impl Happened {
+    fn is_something(&self) -> bool {
+        self.others || self.anything || !self.taken.is_empty()
+    }
+
+    /// Takes a notification in. Learns our interface's index.
+    fn note(&mut self, notification: &Notification<'_>, ours: &mut Option<u32>) {
+        match notification.message_type {
+            RTM_NEWADDR | RTM_DELADDR => {
+                let Ok(Some(found)) = decode_address(notification.body) else { return };
+                if Some(found.index) != *ours {
+                    self.others = true;
+                } else if notification.message_type == RTM_NEWADDR {
+                    self.taken.remove(&found.address);
+                } else {
+                    self.take(&found);
+                }
+            }
+            RTM_NEWLINK | RTM_DELLINK => {
+                let Ok(Some(Link { index, name, .. })) = decode_link(notification.body) else {
+                    return;
+                };
+                let is_there = notification.message_type == RTM_NEWLINK && name == LINK;
+                if is_there {
+                    *ours = Some(index);
+                } else if *ours == Some(index) {
+                    // Deleted, or given another name.
+                    *ours = None;
+                    self.anything = true;
+                }
+                // An interface that goes takes its addresses along, and says so for each.
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, found: &LinkAddress) {
+        if found.is_link_local_v6() {
+            return;
+        }
+        if self.taken.len() < MOST_TAKEN {
+            self.taken.insert(found.address);
+        } else {
+            self.taken.clear();
+            self.anything = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::{AddressBatch, Scope};
+    use super::*;
+
+    const OURS: u32 = 7;
+
+    fn mk_address(index: u32, address: IpAddr) -> Vec<u8> {
+        let mut batch = AddressBatch::new(index);
+        batch.add(address, Scope::default());
+        batch.body(0).unwrap().to_vec()
+    }
+
+    fn mk_link(index: u32, name: &str) -> Vec<u8> {
+        let mut batch = netlink::Batch::new();
+        batch.push(RTM_NEWLINK, 0, |message| {
+            let body = message.body();
+            body.extend([0; 4]);
+            body.extend(index.to_ne_bytes());
+            body.extend([0; 8]);
+            message.attributes().string(3, name);
+        });
+        batch.body(0).unwrap().to_vec()
+    }
+
+    fn note(happened: &mut Happened, ours: &mut Option<u32>, message_type: u16, body: &[u8]) {
+        happened.note(&Notification { message_type, body }, ours);
+    }
+
+    fn address(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from(0x0a60_0000 + number).into()
+    }
+
+    #[test]
+    fn addresses_of_ours_that_are_taken_are_named_and_others_are_not() {
+        let (mut happened, mut ours) = (Happened::default(), Some(OURS));
+        for number in 0..3 {
+            note(&mut happened, &mut ours, RTM_NEWADDR, &mk_address(OURS, address(number)));
+        }
+        assert_eq!(happened, Happened::default(), "those that are put on are no news");
+        note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, address(1)));
+        note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, address(2)));
+        note(&mut happened, &mut ours, RTM_NEWADDR, &mk_address(OURS, address(1)));
+        let link_local = "fe80::1".parse().unwrap();
+        note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, link_local));
+        let taken = HashSet::from([address(2)]);
+        assert_eq!(happened, Happened { taken, ..Happened::default() });
+        note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS + 1, address(1)));
+        assert!(happened.others && happened.taken.len() == 1);
+    }
+
+    #[test]
+    fn more_than_can_be_named_is_anything() {
+        let (mut happened, mut ours) = (Happened::default(), Some(OURS));
+        for number in 0..=u32::try_from(MOST_TAKEN).unwrap() {
+            note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS, address(number)));
+        }
+        assert!(happened.anything && happened.taken.is_empty());
+    }
+
+    #[test]
+    fn the_interface_that_goes_or_is_renamed_is_anything() {
+        for (message_type, name) in [(RTM_DELLINK, LINK), (RTM_NEWLINK, "other0")] {
+            let (mut happened, mut ours) = (Happened::default(), None);
+            note(&mut happened, &mut ours, RTM_NEWLINK, &mk_link(OURS, LINK));
+            assert_eq!((ours, happened.is_something()), (Some(OURS), false));
+            note(&mut happened, &mut ours, RTM_NEWLINK, &mk_link(OURS + 1, "eth0"));
+            note(&mut happened, &mut ours, RTM_DELLINK, &mk_link(OURS + 1, "eth0"));
+            assert!(!happened.is_something());
+            note(&mut happened, &mut ours, message_type, &mk_link(OURS, name));
+            assert!(ours.is_none() && happened.anything, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_happens_is_told_once_and_all_at_once() {
+        let (reporter, mut changes) = channel();
+        reporter.report(|_| {});
+        reporter.report(|happened| happened.others = true);
+        reporter.report(|happened| happened.anything = true);
+        let told = changes.next().await.unwrap();
+        assert!(told.others && told.anything);
+        let later = async {
+            tokio::task::yield_now().await;
+            reporter.report(|happened| happened.others = true);
+            drop(reporter);
+        };
+        let (told, ()) = tokio::join!(changes.next(), later);
+        assert_eq!(told, Some(Happened { others: true, ..Happened::default() }));
+        assert_eq!(changes.next().await, None, "nobody watches any more");
     }
 }

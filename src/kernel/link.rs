@@ -188,6 +188,12 @@ impl AddressBatch {
         self.push(RTM_DELADDR, 0, address, Scope::default());
     }
 
+    /// A message of it, without its header.
+    #[cfg(test)]
+    pub(super) fn body(&self, index: usize) -> Option<&[u8]> {
+        self.batch.body(index)
+    }
+
     fn push(&mut self, message_type: u16, flags: u16, address: IpAddr, scope: Scope) {
         let (family, prefix, address_flags) = match address {
             IpAddr::V4(_) => (AF_INET, 32, 0),

@@ -1,6 +1,8 @@
 //! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
 
 mod arp;
+mod count;
+mod glance;
 pub(super) mod grow;
 mod messages;
 
@@ -16,8 +18,10 @@ use plan::sets::SetId;
 
 use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links, Scope};
+use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
 use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
+use count::Count;
 use messages::{in_place, push_ipvs, push_set, unasked};
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
@@ -29,6 +33,10 @@ pub struct Linux {
     conntrack: Conntrack,
     rules: HashMap<Family, Rules>,
     layers: HashMap<Family, Layer>,
+    watches: HashMap<Family, Watch>,
+    count: Count,
+    /// There are many sets that are not ours.
+    is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
     index: Option<u32>,
     /// What addresses are bound with.
@@ -64,6 +72,8 @@ impl Linux {
         for error in left {
             tracing::warn!("left over from making a set larger: {error}");
         }
+        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, Watch::open(rules)?));
+        let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
             ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
             ipset,
@@ -71,6 +81,9 @@ impl Linux {
             conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
             rules,
             layers: HashMap::new(),
+            watches: watches.map_err(|error| cannot("rules")(&error))?,
+            count: Count::open(),
+            is_crowded: false,
             index: None,
             scope: Scope::default(),
         })
@@ -181,13 +194,17 @@ impl Linux {
 
     fn write_layer(&mut self, op: &Op) -> Result<(), Refusal> {
         let Op::WriteLayer(family) = op else { return Ok(()) };
-        let (Some(rules), Some(layer)) = (self.rules.get(family), self.layers.get(family)) else {
+        let (Some(rules), Some(layer), Some(watch)) =
+            (self.rules.get(family), self.layers.get(family), self.watches.get_mut(family))
+        else {
             return Err(Refusal::new(
                 RefusalClass::NotSupported,
                 format_args!("this host has no working iptables for {family}"),
             ));
         };
-        rules.write(layer).map_err(|error| Refusal::new(rules_class(error.cause()), error))
+        rules
+            .write_checked_by(layer, || watch.check(rules, layer))
+            .map_err(|error| Refusal::new(rules_class(error.cause()), error))
     }
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
@@ -209,7 +226,7 @@ impl Linux {
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
         let moves = ops.iter().any(|op| matches!(op, Op::MoveRealServer(..)));
         let _kept = moves.then(sysctl::Orphans::keep);
-        match self.ipvs.send(&mut batch) {
+        let results = match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
                     return Ok(());
@@ -221,7 +238,15 @@ impl Linux {
                 Err(refusal)
             }),
             Err(error) => all_failed(ops, &ipvs_refusal(&error)),
+        };
+        for (op, result) in ops.iter().zip(&results) {
+            match result {
+                Ok(()) => self.count.done(op),
+                Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
+                Err(_) => {}
+            }
         }
+        results
     }
 
     fn apply_addresses(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -281,25 +306,11 @@ impl Kernel for Linux {
     }
 
     fn glance(&mut self) -> Result<Glance, ReadError> {
-        let unread = |error: ipvs::Error| ReadError::new("virtual servers", error);
-        let n_virtual_servers = self.ipvs.list_services().map_err(unread)?.len();
-        let sets = self.all_sets()?.into_iter();
-        self.index = None;
-        let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
-        Ok(Glance {
-            link: link.is_some(),
-            n_virtual_servers: u32::try_from(n_virtual_servers).ok(),
-            set_entries: sets
-                .map(|(set, there)| (set, u32::try_from(there.n_entries()).unwrap_or(u32::MAX)))
-                .collect(),
-            untouched: self.read_layers()?,
-        })
+        self.look()
     }
 
     fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
-        let found = self.ipvs.list_services();
-        let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
-        Ok(found.iter().filter_map(|listed| translate::frontend(&listed.server.id)).collect())
+        self.frontends()
     }
 
     fn read_virtual_servers(
@@ -338,9 +349,12 @@ impl Kernel for Linux {
     fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
         let mut complete = HashSet::new();
         for (family, layer) in &self.layers {
-            let Some(rules) = self.rules.get(family) else { continue };
-            let comparison = rules
-                .check(layer)
+            let (Some(rules), Some(watch)) = (self.rules.get(family), self.watches.get_mut(family))
+            else {
+                continue;
+            };
+            let comparison = watch
+                .check(rules, layer)
                 .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
             if comparison.matches() {
                 complete.insert(*family);
@@ -352,6 +366,11 @@ impl Kernel for Linux {
     }
 
     fn prescribe(&mut self, layer: Layer) {
+        if let Some(watch) = self.watches.get_mut(&layer.family())
+            && self.layers.get(&layer.family()) != Some(&layer)
+        {
+            watch.forget();
+        }
         self.layers.insert(layer.family(), layer);
     }
 

@@ -8,7 +8,7 @@ use plan::model::Family;
 use rustix::io::Errno;
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper octet of a message type.
-const SUBSYSTEM: u16 = 10;
+pub(super) const SUBSYSTEM: u16 = 10;
 /// `NFNL_MSG_BATCH_BEGIN`
 const BATCH_BEGIN: u16 = 0x10;
 /// `NFNL_MSG_BATCH_END`
@@ -20,7 +20,7 @@ const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 /// `NFTA_TABLE_NAME`
 const TABLE_NAME: u16 = 1;
 /// `struct nfgenmsg`: family, version, subsystem (big-endian u16).
-const HEADER: usize = 4;
+pub(super) const HEADER: usize = 4;
 /// include/uapi/linux/netlink.h
 const NLM_F_ACK: u16 = 4;
 
@@ -51,7 +51,7 @@ impl Nftables {
     /// # Errors
     /// When the tables could not be listed. A kernel without nf_tables has none.
     pub fn families_with(&mut self, table: &str) -> Result<Vec<Family>, Error> {
-        let listed = self.socket.dump(GET_TABLE, |message| header(message, 0, 0), decode);
+        let listed = self.socket.dump(GET_TABLE, |message| write_header(message, 0, 0), decode);
         let tables = match listed {
             Ok(tables) => tables,
             // nfnetlink's answers about a subsystem that it does not have
@@ -84,22 +84,22 @@ impl Nftables {
 
 fn removal(family: Family, table: &str) -> Batch {
     let mut batch = Batch::new();
-    batch.push(BATCH_BEGIN, 0, |message| header(message, 0, SUBSYSTEM));
+    batch.push(BATCH_BEGIN, 0, |message| write_header(message, 0, SUBSYSTEM));
     batch.push(DELETE_TABLE, NLM_F_ACK, |message| {
-        header(message, family_number(family), 0);
+        write_header(message, family_number(family), 0);
         message.attributes().string(TABLE_NAME, table);
     });
-    batch.push(BATCH_END, 0, |message| header(message, 0, SUBSYSTEM));
+    batch.push(BATCH_END, 0, |message| write_header(message, 0, SUBSYSTEM));
     batch
 }
 
-fn header(message: &mut MessageWriter<'_>, family: u8, subsystem: u16) {
+pub(super) fn write_header(message: &mut MessageWriter<'_>, family: u8, subsystem: u16) {
     let [high, low] = subsystem.to_be_bytes();
     message.body().extend_from_slice(&[family, 0, high, low]);
 }
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6` (include/uapi/linux/netfilter.h).
-const fn family_number(family: Family) -> u8 {
+pub(super) const fn family_number(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,

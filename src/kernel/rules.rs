@@ -6,12 +6,15 @@
 //! once.
 
 mod error;
+pub(super) mod fingerprint;
 mod installed;
 pub(super) mod program;
 #[cfg(test)]
 mod tests {
     #[cfg(feature = "kernel-tests")]
     mod kernel;
+    #[cfg(feature = "kernel-tests")]
+    mod watch;
 }
 
 use std::time::Duration;
@@ -133,12 +136,21 @@ impl Rules {
     /// # Errors
     /// When it cannot be read or written, or is not as written.
     pub fn write(&self, layer: &Layer) -> Result<(), RulesError> {
-        let before = self.check(layer)?;
+        self.write_checked_by(layer, || self.check(layer))
+    }
+
+    /// The same, with an own way to [`check`](Self::check).
+    pub(super) fn write_checked_by(
+        &self,
+        layer: &Layer,
+        mut check: impl FnMut() -> Result<Comparison, RulesError>,
+    ) -> Result<(), RulesError> {
+        let before = check()?;
         if before.matches() {
             return Ok(());
         }
         self.restore(&layer.restore_input(&before.missing_jumps))?;
-        let comparison = self.check(layer)?;
+        let comparison = check()?;
         if comparison.matches() {
             Ok(())
         } else {

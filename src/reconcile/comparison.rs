@@ -21,7 +21,7 @@ impl Reconciler {
             // Node ports have no place before the node's addresses are known, and the kernel side
             // must know the rules before it is asked whether they are there. The operations
             // themselves are part of the comparison.
-            if !self.reread_addresses().await? {
+            if self.read_addresses().await?.is_none() {
                 return Ok(());
             }
             drop(self.plan().await?);
@@ -92,7 +92,7 @@ impl Reconciler {
     }
 
     /// Counts what others changed: neither what we could not write ourselves, nor what is new.
-    fn count_drift(&mut self, ops: &[Op], planned: &[Op]) {
+    pub(super) fn count_drift(&mut self, ops: &[Op], planned: &[Op]) {
         let new: HashSet<Subject> = planned.iter().map(Op::subject).collect();
         let is_drift = |subject| !self.ledger.owes(&subject) && !new.contains(&subject);
         let drift: Vec<&Op> = ops.iter().filter(|op| is_drift(op.subject())).collect();

@@ -15,6 +15,7 @@
 //! - Every sync period the kernel is read and compared as at the start: what others changed is
 //!   put back.
 
+mod addresses;
 mod comparison;
 pub mod drain;
 mod flows;
@@ -36,7 +37,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use crate::kernel::address_monitor::Changes;
+use crate::kernel::address_monitor::{Changes, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 use drain::{Drain, Known};
@@ -192,7 +193,7 @@ impl Reconciler {
                         source_ended = true;
                     }
                 },
-                true = changed(&mut addresses) => drop(self.reread_addresses().await?),
+                happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: whoever comes next reads what became of it.
@@ -423,20 +424,6 @@ impl Reconciler {
         }
     }
 
-    /// Returns whether they could be read.
-    async fn reread_addresses(&mut self) -> Result<bool, WorkerGone> {
-        match self.kernel.read_addresses().await? {
-            Ok(addresses) => {
-                self.take(Event::LocalAddresses(addresses.local.into_iter().collect()));
-                Ok(true)
-            }
-            Err(error) => {
-                self.reading_failed(&error);
-                Ok(false)
-            }
-        }
-    }
-
     fn reading_failed(&mut self, error: &ReadError) {
         warn!("{error}; the next try is in {} s", READ_RETRY.as_secs());
         self.observer.reading_failed(error);
@@ -456,14 +443,13 @@ fn note_owed(status: &mut Status, ledger: &Ledger) {
     status.owes_foundation = ledger.iter().any(|(_, owed)| owed.op.is_foundation());
 }
 
-/// Ready when the node's addresses have changed; never, if nobody watches them.
-async fn changed(addresses: &mut Option<Changes>) -> bool {
-    let watched = match addresses {
-        Some(changes) => changes.changed().await.is_ok(),
-        None => std::future::pending().await,
-    };
-    if !watched {
+/// Ready when addresses have changed; never, if nobody watches them.
+async fn changed(addresses: &mut Option<Changes>) -> Happened {
+    if let Some(changes) = addresses {
+        if let Some(happened) = changes.next().await {
+            return happened;
+        }
         *addresses = None;
     }
-    watched
+    std::future::pending().await
 }

@@ -81,7 +81,7 @@ async fn node_ports_follow_the_addresses_of_the_node() {
         actual.local_addresses.remove(&old);
         actual.local_addresses.insert(new);
     });
-    world.addresses.send_modify(|count| *count += 1);
+    world.addresses.report(|happened| happened.others = true);
     world
         .until("moved", |_, actual| {
             real_server(actual, &at(new), 1).is_some()

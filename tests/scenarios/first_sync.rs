@@ -15,7 +15,7 @@ async fn nothing_is_written_or_read_before_the_source_is_complete() {
     world.feed(&[tcp(1, &[1])]).await;
     world.taken().await;
     // A kernel that changes its addresses meanwhile is no reason either.
-    world.addresses.send_modify(|count| *count += 1);
+    world.addresses.report(|happened| happened.others = true);
     world.feed(&[tcp(2, &[1])]).await;
     world.taken().await;
     assert_eq!(world.fake.readings(), 0);

@@ -7,6 +7,7 @@
 // Clippy takes it for a test only if it says so.
 #![cfg(test)]
 
+mod addresses;
 mod changes;
 mod drain;
 mod drift;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
+use kube_ipvs::kernel::address_monitor::{self, Reporter};
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
@@ -33,7 +34,7 @@ pub(crate) struct World {
     pub(crate) fake: Fake,
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) told: Told,
-    pub(crate) addresses: watch::Sender<u64>,
+    pub(crate) addresses: Reporter,
     inputs: Option<mpsc::Sender<Input>>,
     running: AbortHandle,
     /// The same input, for a planner that never saw a kernel.
@@ -57,7 +58,7 @@ impl World {
             .unwrap()
             .observed_by(Box::new(told.clone()));
         let (inputs, inbox) = mpsc::channel(16);
-        let (addresses, changes) = watch::channel(0);
+        let (addresses, changes) = address_monitor::channel();
         let status = reconciler.status();
         let run = reconciler.run(inbox, Some(changes), std::future::pending());
         let running = tokio::spawn(run).abort_handle();

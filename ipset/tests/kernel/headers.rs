@@ -21,7 +21,7 @@ fn filled(sandbox: &Sandbox, entries: u32) -> Vec<Name> {
     for number in 0..entries {
         let address = std::net::Ipv4Addr::from(0x0a60_0000 + number).into();
         let entry = Entry::IpPort { address, protocol: Protocol::TCP, port: 80 };
-        batch.add(names[names.len() - 1], entry);
+        batch.add(*names.last().unwrap(), entry);
     }
     let results = sandbox.client().send(&batch).unwrap();
     assert!(results.iter().all(Result::is_ok));
@@ -40,13 +40,13 @@ fn headers_tell_entries_capacity_buckets_and_references() {
     let of = |set: Name| headers.iter().find(|header| header.identity.name == set).unwrap();
     assert_eq!(of(names[0]).elements, Some(1));
     assert_eq!((of(names[1]).elements, of(names[1]).references), (Some(0), 1));
-    let last = of(names[names.len() - 1]);
+    let last = of(*names.last().unwrap());
     assert_eq!(last.elements, Some(5_000));
     assert_eq!(last.options.max_elements, Some(5_000));
     assert!(last.options.hash_size > Some(1_024), "it has grown: {:?}", last.options.hash_size);
 
     sandbox.ipset("flush S31");
-    assert_eq!(client.header(names[names.len() - 1]).unwrap().elements, Some(0));
+    assert_eq!(client.header(*names.last().unwrap()).unwrap().elements, Some(0));
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Drop for Host {
     }
 }
 
-fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
+pub(super) fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
     let finished = program::run(program, arguments, input, TIMEOUT).unwrap();
     assert!(finished.status.success(), "{program} {arguments:?}: {}", finished.stderr);
     finished.stdout
@@ -61,7 +61,7 @@ fn mk_sets(family: Family) {
     succeed("ipset", &["restore"], &input);
 }
 
-fn mk_layer(family: Family) -> Layer {
+pub(super) fn mk_layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
 }
@@ -103,7 +103,7 @@ fn restore(rules: &Rules, input: &str) {
     succeed(&rules.programs.restore, &["-w", "5", "--noflush"], input);
 }
 
-fn on_every_kind(test: impl Fn(&Rules) + Sync) {
+pub(super) fn on_every_kind(test: impl Fn(&Rules) + Sync) {
     for family in Family::BOTH {
         for variant in VARIANTS {
             Host::run(|| {

@@ -1,0 +1,174 @@
+//! How many virtual servers there are, without listing them.
+//!
+//! The kernel has a count of those of IPv4, in which those by firewall mark are included. Those of
+//! IPv6 are in the reference count of its module, together with much else. So the numbers are
+//! compared with what they were when the virtual servers were last listed.
+
+use ipvs::Counter;
+use plan::kernel::Frontend;
+use plan::model::Family;
+use plan::op::Op;
+
+/// Counts virtual servers as a listing of frontends would show them.
+#[derive(Debug)]
+pub(super) struct Count {
+    /// None where the kernel does not count.
+    counter: Option<Counter>,
+    listed: Option<Listed>,
+}
+
+/// What the counts were at the last listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Listed {
+    /// Of IPv4, those by firewall mark, which have no frontend.
+    hidden: u32,
+    /// Of IPv6, and what we have added and removed since.
+    v6: u32,
+    /// Users of the module that are neither.
+    other_users: Option<u32>,
+}
+
+/// What can be said of the number without a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Number {
+    /// So many.
+    Known(u32),
+    /// A listing has to tell.
+    Unknown,
+    /// The kernel does not count.
+    Uncounted,
+}
+
+// === impl Count ===
+
+impl Count {
+    /// In the calling thread's network namespace.
+    pub(super) fn open() -> Self {
+        let counter = Counter::open().and_then(|counter| counter.count().map(|_| counter));
+        let counter = counter
+            .map_err(|error| {
+                tracing::info!("{error}; virtual servers that others delete are found later");
+            })
+            .ok();
+        Self { counter, listed: None }
+    }
+
+    pub(super) fn number(&self) -> Number {
+        let Some(now) = self.now() else { return Number::Uncounted };
+        match self.listed {
+            Some(listed) => listed.number(now),
+            None => Number::Unknown,
+        }
+    }
+
+    /// Lists frontends by `list`, and learns from it.
+    pub(super) fn learn<E>(
+        &mut self,
+        list: impl FnOnce() -> Result<Vec<Frontend>, E>,
+    ) -> Result<Vec<Frontend>, E> {
+        let before = self.now();
+        let frontends = list()?;
+        // What was counted is what was listed only if nobody wrote meanwhile.
+        self.listed = before
+            .filter(|before| self.now() == Some(*before))
+            .map(|count| Listed::new(count, &frontends));
+        Ok(frontends)
+    }
+
+    /// We have done this ourselves.
+    pub(super) fn done(&mut self, op: &Op) {
+        let Some(listed) = &mut self.listed else { return };
+        match op {
+            Op::CreateVirtualServer(frontend, _) if is_v6(frontend) => {
+                listed.v6 = listed.v6.saturating_add(1);
+            }
+            Op::RemoveVirtualServer(frontend) if is_v6(frontend) => {
+                listed.v6 = listed.v6.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+
+    /// It is not known what has been done.
+    pub(super) fn forget(&mut self) {
+        self.listed = None;
+    }
+
+    fn now(&self) -> Option<ipvs::Count> {
+        self.counter.as_ref()?.count().ok()
+    }
+}
+
+// === impl Listed ===
+
+impl Listed {
+    fn new(count: ipvs::Count, frontends: &[Frontend]) -> Self {
+        let v6 = frontends.iter().filter(|frontend| is_v6(frontend)).count();
+        let v4 = u32::try_from(frontends.len() - v6).unwrap_or(u32::MAX);
+        let v6 = u32::try_from(v6).unwrap_or(u32::MAX);
+        let servers = count.ipv4.saturating_add(v6);
+        Self {
+            hidden: count.ipv4.saturating_sub(v4),
+            v6,
+            other_users: count.users.map(|users| users.wrapping_sub(servers)),
+        }
+    }
+
+    fn number(self, now: ipvs::Count) -> Number {
+        let servers = now.ipv4.saturating_add(self.v6);
+        // Another namespace's virtual servers and a scheduler that was loaded are users, too, so a
+        // difference only says that it is time to look.
+        if now.users.map(|users| users.wrapping_sub(servers)) == self.other_users {
+            Number::Known(servers.saturating_sub(self.hidden))
+        } else {
+            Number::Unknown
+        }
+    }
+}
+
+fn is_v6(frontend: &Frontend) -> bool {
+    Family::of(frontend.address) == Family::V6
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::model::Protocol;
+
+    use super::*;
+
+    fn mk_frontends(v4: usize, v6: usize) -> Vec<Frontend> {
+        let of = |address: &str| Frontend {
+            address: address.parse().unwrap(),
+            port: 80,
+            protocol: Protocol::Tcp,
+        };
+        [vec![of("10.0.0.1"); v4], vec![of("fd00::1"); v6]].concat()
+    }
+
+    fn mk_count(ipv4: u32, users: u32) -> ipvs::Count {
+        ipvs::Count { ipv4, users: Some(users) }
+    }
+
+    #[test]
+    fn it_is_what_a_listing_would_show() {
+        // Of ten of IPv4, two are by firewall mark. The module has four more users.
+        let listed = Listed::new(mk_count(10, 10 + 3 + 4), &mk_frontends(8, 3));
+        for (now, number) in [
+            (mk_count(10, 17), Number::Known(11)),
+            (mk_count(9, 16), Number::Known(10)),
+            (mk_count(0, 7), Number::Known(1)),
+            (mk_count(10, 16), Number::Unknown),
+            (mk_count(10, 18), Number::Unknown),
+        ] {
+            assert_eq!(listed.number(now), number, "{now:?}");
+        }
+        let v6 = Listed { v6: 4, ..listed };
+        assert_eq!(v6.number(mk_count(10, 18)), Number::Known(12));
+    }
+
+    #[test]
+    fn without_a_module_those_of_ipv6_are_as_listed() {
+        let listed = Listed::new(ipvs::Count { ipv4: 5, users: None }, &mk_frontends(5, 3));
+        assert_eq!(listed.number(ipvs::Count { ipv4: 4, users: None }), Number::Known(7));
+    }
+}

@@ -1,0 +1,98 @@
+//! Signs that something was flushed, deleted or added, at a cost that what there is does not raise.
+
+use std::collections::{HashMap, HashSet};
+
+use plan::kernel::Frontend;
+use plan::model::Family;
+use plan::sets::SetId;
+
+use super::count::Number;
+use super::{Glance, Linux, ReadError, translate};
+
+/// With so many times more sets than ours, ours are asked for one by one instead of all at once.
+const CROWD: usize = 4;
+
+impl Linux {
+    pub(super) fn look(&mut self) -> Result<Glance, ReadError> {
+        self.index = None;
+        let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
+        Ok(Glance {
+            link: link.is_some(),
+            n_virtual_servers: self.number_of_virtual_servers()?,
+            set_entries: self.set_entries()?,
+            untouched: self.untouched()?,
+        })
+    }
+
+    pub(super) fn frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+        let ipvs = &mut self.ipvs;
+        self.count.learn(|| {
+            let found = ipvs.list_services();
+            let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
+            Ok(found.iter().filter_map(|listed| translate::frontend(&listed.server.id)).collect())
+        })
+    }
+
+    fn number_of_virtual_servers(&mut self) -> Result<Option<u32>, ReadError> {
+        match self.count.number() {
+            Number::Known(number) => Ok(Some(number)),
+            Number::Uncounted => Ok(None),
+            Number::Unknown => {
+                let frontends = self.frontends()?;
+                Ok(Some(u32::try_from(frontends.len()).unwrap_or(u32::MAX)))
+            }
+        }
+    }
+
+    /// The kernel walks a set's buckets to count: some 25 ns an entry.
+    fn set_entries(&mut self) -> Result<HashMap<SetId, u32>, ReadError> {
+        let families = self.rules.keys().copied();
+        let sets: Vec<SetId> = families.flat_map(SetId::all).collect();
+        let headers = if self.is_crowded {
+            let mut headers = Vec::with_capacity(sets.len());
+            for set in &sets {
+                headers.extend(self.header(*set)?);
+            }
+            headers
+        } else {
+            self.ipset.headers().map_err(|error| ReadError::new("the headers of sets", error))?
+        };
+        self.is_crowded |= headers.len() > CROWD * sets.len();
+        let found: HashMap<ipset::Name, &ipset::Header> =
+            headers.iter().map(|header| (header.identity.name, header)).collect();
+        let mut entries = HashMap::with_capacity(sets.len());
+        for set in sets {
+            let name =
+                translate::set_name(set).map_err(|error| ReadError::new(set.name(), error))?;
+            let Some(header) = found.get(&name) else { continue };
+            // One that is not of our kind is no set of ours; reading it says so in words.
+            if let Some(n) = header.elements
+                && translate::is_same_kind(set, &header.identity)
+            {
+                entries.insert(set, n);
+            }
+        }
+        Ok(entries)
+    }
+
+    fn header(&mut self, set: SetId) -> Result<Option<ipset::Header>, ReadError> {
+        let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
+        let name = translate::set_name(set).map_err(|error| unread(&error))?;
+        match self.ipset.header(name) {
+            Ok(header) => Ok(Some(header)),
+            Err(error) if error.is_no_such_set() => Ok(None),
+            Err(error) => Err(unread(&error)),
+        }
+    }
+
+    fn untouched(&mut self) -> Result<HashSet<Family>, ReadError> {
+        let mut untouched = HashSet::new();
+        for (family, watch) in &mut self.watches {
+            let unread = |error| ReadError::new(format!("{family} rules"), error);
+            if watch.untouched().map_err(unread)? {
+                untouched.insert(*family);
+            }
+        }
+        Ok(untouched)
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether rules are still those that were found complete, without a process.
+//!
+//! `iptables-save` prints rules so that they can be compared with what they should be, but it is a
+//! program, and slow where others keep many rules. That nothing has changed since can be asked of
+//! the kernel, of nf_tables ([`nft`]) and of x_tables ([`legacy`]). Only our own chains and the jumps into them count: rules that others come and go
+//! with, in the same built-in chains, change no fingerprint.
+
+mod legacy;
+mod nft;
+
+use plan::layer::{Comparison, JUMPS, Layer, Table};
+use plan::model::Family;
+
+use super::{Backend, Rules, RulesError};
+
+/// What the rules of one family were when they were last found complete.
+#[derive(Debug)]
+pub(in crate::kernel) struct Watch {
+    tables: Tables,
+    seen: Option<Fingerprint>,
+}
+
+#[derive(Debug)]
+enum Tables {
+    Nft(nft::Tables),
+    Legacy(legacy::Tables),
+}
+
+/// Equal if, and only if, our chains and the jumps into them are the same.
+type Fingerprint = u64;
+
+// === impl Watch ===
+
+impl Watch {
+    /// Opens what it takes in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When a socket cannot be had.
+    pub(in crate::kernel) fn open(rules: &Rules) -> Result<Self, netlink::Error> {
+        let tables = match rules.backend() {
+            Backend::Nft => Tables::Nft(nft::Tables::open(rules.family())?),
+            Backend::Legacy => Tables::Legacy(legacy::Tables::open(rules.family())?),
+        };
+        Ok(Self { tables, seen: None })
+    }
+
+    /// Whether the rules are those that [`Watch::check`] has last found complete.
+    ///
+    /// # Errors
+    /// When the kernel did not tell.
+    pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
+        let Some(seen) = self.seen else { return Ok(false) };
+        let untouched = match &mut self.tables {
+            Tables::Nft(tables) => tables.unchanged() || tables.fingerprint()? == Some(seen),
+            Tables::Legacy(tables) => {
+                tables.seems_unchanged() || tables.fingerprint()? == Some(seen)
+            }
+        };
+        if !untouched {
+            self.seen = None;
+        }
+        Ok(untouched)
+    }
+
+    /// Other rules are wanted from now on.
+    pub(in crate::kernel) fn forget(&mut self) {
+        self.seen = None;
+    }
+
+    /// Compares what is there with what should be, and remembers it if it is complete.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(in crate::kernel) fn check(
+        &mut self,
+        rules: &Rules,
+        layer: &Layer,
+    ) -> Result<Comparison, RulesError> {
+        self.seen = None;
+        let before = self.fingerprint(rules.family());
+        let comparison = rules.check(layer)?;
+        // What was compared is what the fingerprint is of only if nobody wrote meanwhile.
+        if comparison.matches() && before.is_some() && before == self.fingerprint(rules.family()) {
+            self.seen = before;
+        }
+        Ok(comparison)
+    }
+
+    fn fingerprint(&mut self, family: Family) -> Option<Fingerprint> {
+        let taken = match &mut self.tables {
+            Tables::Nft(tables) => tables.fingerprint(),
+            Tables::Legacy(tables) => tables.fingerprint(),
+        };
+        taken.unwrap_or_else(|error| {
+            tracing::debug!(%family, "rules cannot be watched: {error}");
+            None
+        })
+    }
+}
+
+/// Our chains in a table.
+fn chains(table: Table) -> impl Iterator<Item = &'static str> {
+    Layer::chain_names().filter(move |(of, _)| *of == table).map(|(_, name)| name)
+}
+
+/// The built-in chains of a table that lead into ours, each once.
+fn origins(table: Table) -> impl Iterator<Item = &'static str> {
+    let mut names: Vec<&str> =
+        JUMPS.iter().filter(|jump| jump.table == table).map(|jump| jump.from).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
+/// Whether these are all the jumps out of a built-in chain into ours, or more.
+fn has_all_jumps(table: Table, from: &str, found: &[String]) -> bool {
+    JUMPS
+        .iter()
+        .filter(|jump| (jump.table, jump.from) == (table, from))
+        .all(|jump| found.iter().any(|to| to == jump.to))
+}

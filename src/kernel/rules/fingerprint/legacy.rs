@@ -1,0 +1,135 @@
+//! The rules that `iptables-legacy` keeps in x_tables.
+//!
+//! The kernel has a table as one block of entries, which it hands out whole, and counts no changes
+//! to it. So the block is read and our part of it hashed, without counters, and with names instead
+//! of the places that jumps lead to, which change with everything that stands before them.
+//!
+//! Source: include/uapi/linux/netfilter/x_tables.h, netfilter_ipv4/ip_tables.h and
+//! netfilter_ipv6/ip6_tables.h.
+
+mod block;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use netlink::{Error, OptionSocket};
+use plan::layer::Table;
+use plan::model::Family;
+use rustix::io::Errno;
+
+use super::{Fingerprint, chains, has_all_jumps, origins};
+use block::{Block, Info, Shape};
+
+/// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`
+const GET_INFO: i32 = 64;
+/// `IPT_SO_GET_ENTRIES`, `IP6T_SO_GET_ENTRIES`
+const GET_ENTRIES: i32 = 65;
+/// `XT_TABLE_MAXNAMELEN`
+const NAME_LENGTH: usize = 32;
+/// `struct ipt_get_entries` without its entries: name, size (u32), padding.
+const ENTRIES_HEADER: usize = 40;
+/// Up to this size, in octets, entries are read at each look; larger tables, less often in
+/// proportion. The kernel sums the counters of all processors for each entry.
+const READ_AT_EACH_LOOK: u32 = 256 << 10;
+/// How often a table is read that others change at the same time.
+const ATTEMPTS: usize = 8;
+
+/// One family's tables.
+#[derive(Debug)]
+pub(super) struct Tables {
+    socket: OptionSocket,
+    shape: Shape,
+    /// Of what the last fingerprint is of: a table each.
+    infos: Vec<Info>,
+    /// Looks since then.
+    looks: u32,
+}
+
+// === impl Tables ===
+
+impl Tables {
+    pub(super) fn open(family: Family) -> Result<Self, Error> {
+        let (socket, shape) = match family {
+            Family::V4 => (OptionSocket::ipv4()?, Shape::V4),
+            Family::V6 => (OptionSocket::ipv6()?, Shape::V6),
+        };
+        Ok(Self { socket, shape, infos: Vec::new(), looks: 0 })
+    }
+
+    /// Whether tables too large to be read at each look seem to be as they were; it is not yet time
+    /// to read them again.
+    pub(super) fn seems_unchanged(&mut self) -> bool {
+        self.looks = self.looks.saturating_add(1);
+        let size: u32 = self.infos.iter().map(|info| info.size).fold(0, u32::saturating_add);
+        self.looks <= size / READ_AT_EACH_LOOK
+            && Table::ALL.iter().zip(&self.infos).all(|(table, known)| {
+                self.info(*table).is_ok_and(|info| info.as_ref() == Some(known))
+            })
+    }
+
+    /// Of our chains and the jumps into them; none while jumps are missing.
+    pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
+        self.infos.clear();
+        self.looks = 0;
+        let mut hasher = DefaultHasher::new();
+        for table in Table::ALL {
+            let Some(block) = self.read(table)? else { return Ok(None) };
+            let ours: Vec<&str> = chains(table).collect();
+            for chain in &ours {
+                block.hash_chain(chain, &mut hasher)?;
+            }
+            for chain in origins(table) {
+                chain.hash(&mut hasher);
+                let found = block.hash_jumps(chain, &ours, &mut hasher)?;
+                if !has_all_jumps(table, chain, &found) {
+                    return Ok(None);
+                }
+            }
+            self.infos.push(block.info);
+        }
+        Ok(Some(hasher.finish()))
+    }
+
+    /// None if the kernel has no such table yet.
+    fn info(&self, table: Table) -> Result<Option<Info>, Error> {
+        let mut buffer = [0; NAME_LENGTH + Info::LENGTH];
+        write_name(&mut buffer, table);
+        let lacking = [Errno::NOENT, Errno::NOPROTOOPT].map(|errno| Some(errno.raw_os_error()));
+        match self.socket.get(GET_INFO, &mut buffer) {
+            Ok(_) => Ok(Some(Info::decode(buffer.get(NAME_LENGTH..).unwrap_or_default())?)),
+            Err(error) if lacking.contains(&error.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(&self, table: Table) -> Result<Option<Block>, Error> {
+        let mut attempt = 1;
+        loop {
+            let Some(info) = self.info(table)? else { return Ok(None) };
+            let mut buffer = vec![0; ENTRIES_HEADER + info.size as usize];
+            write_name(&mut buffer, table);
+            for (place, octet) in buffer.iter_mut().skip(NAME_LENGTH).zip(info.size.to_ne_bytes()) {
+                *place = octet;
+            }
+            match self.socket.get(GET_ENTRIES, &mut buffer) {
+                Ok(_) => {
+                    buffer.drain(..ENTRIES_HEADER);
+                    return Ok(Some(Block::new(self.shape, info, buffer)?));
+                }
+                // It has another size by now (`get_entries` in net/ipv4/netfilter/ip_tables.c).
+                Err(error)
+                    if attempt < ATTEMPTS
+                        && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn write_name(buffer: &mut [u8], table: Table) {
+    for (place, octet) in buffer.iter_mut().zip(table.name().bytes()) {
+        *place = octet;
+    }
+}

@@ -1,0 +1,268 @@
+//! The rules that `iptables-nft` keeps in nf_tables.
+//!
+//! Every transaction of a network namespace raises its generation, whatever it changed. When it was
+//! raised, our chains are read, each by itself, and hashed without counters. (Handles would not do:
+//! a rule that replaces another has the same one.)
+//!
+//! Source: include/uapi/linux/netfilter/nf_tables.h.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use plan::layer::Table;
+use plan::model::Family;
+
+use super::{Fingerprint, chains, has_all_jumps, origins};
+use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
+
+/// `NFT_MSG_GETRULE`
+const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
+/// `NFT_MSG_GETGEN`
+const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
+/// `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`, `NFTA_RULE_COMPAT`
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const RULE_COMPATIBILITY: u16 = 5;
+/// `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+/// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CHAIN`
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CHAIN: u16 = 2;
+/// `NFTA_GEN_ID`
+const GENERATION_ID: u16 = 1;
+
+/// One family's tables.
+#[derive(Debug)]
+pub(super) struct Tables {
+    socket: Socket,
+    family: u8,
+    /// The generation that the last fingerprint is of, or an older one.
+    generation: Option<u32>,
+}
+
+/// As much of a rule as it takes to know it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    /// A hash of what it says.
+    text: u64,
+    /// The chain that it leads to.
+    to: Option<String>,
+}
+
+// === impl Tables ===
+
+impl Tables {
+    pub(super) fn open(family: Family) -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        Ok(Self { socket, family: family_number(family), generation: None })
+    }
+
+    /// Whether nobody wrote anything since the last fingerprint was taken.
+    pub(super) fn unchanged(&mut self) -> bool {
+        self.generation.is_some() && self.current_generation().ok() == self.generation
+    }
+
+    /// Of our chains and the jumps into them; none while jumps are missing.
+    pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
+        // Asked for first: if something changes from now on, the generation tells.
+        self.generation = None;
+        let generation = self.current_generation()?;
+        let mut hasher = DefaultHasher::new();
+        for table in Table::ALL {
+            let ours: Vec<&str> = chains(table).collect();
+            for chain in &ours {
+                chain.hash(&mut hasher);
+                for rule in self.rules(table, chain)? {
+                    rule.text.hash(&mut hasher);
+                }
+            }
+            for chain in origins(table) {
+                chain.hash(&mut hasher);
+                let is_ours = |to: &str| ours.contains(&to);
+                let mut jumps = self.rules(table, chain)?;
+                jumps.retain(|rule| rule.to.as_deref().is_some_and(is_ours));
+                for jump in &jumps {
+                    jump.text.hash(&mut hasher);
+                }
+                let found: Vec<String> = jumps.into_iter().filter_map(|jump| jump.to).collect();
+                if !has_all_jumps(table, chain, &found) {
+                    return Ok(None);
+                }
+            }
+        }
+        self.generation = Some(generation);
+        Ok(Some(hasher.finish()))
+    }
+
+    fn current_generation(&mut self) -> Result<u32, Error> {
+        let mut batch = Batch::new();
+        batch.push(GET_GENERATION, 0, |message| write_header(message, 0, 0));
+        let answers = self.socket.request(&mut batch, generation)?;
+        let none = || DecodeError::new("generation", "the kernel said yes and nothing else");
+        answers.into_iter().next().ok_or_else(|| none().into())
+    }
+
+    /// A chain that is not there has none. None of ours can go while a jump leads to it.
+    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<Rule>, Error> {
+        let family = self.family;
+        self.socket.dump(
+            GET_RULE,
+            |message| {
+                write_header(message, family, 0);
+                let mut attributes = message.attributes();
+                attributes.string(RULE_TABLE, table.name());
+                attributes.string(RULE_CHAIN, chain);
+            },
+            rule,
+        )
+    }
+}
+
+fn after_header(body: &[u8]) -> &[u8] {
+    body.get(HEADER..).unwrap_or_default()
+}
+
+fn generation(body: &[u8]) -> Result<Option<u32>, DecodeError> {
+    for attribute in attributes(after_header(body)) {
+        let attribute = attribute?;
+        if attribute.kind == GENERATION_ID {
+            return attribute.u32_be().map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn rule(body: &[u8]) -> Result<Option<Rule>, DecodeError> {
+    let (mut hasher, mut to) = (DefaultHasher::new(), None);
+    for attribute in attributes(after_header(body)) {
+        let attribute = attribute?;
+        match attribute.kind {
+            // For which protocol a match of x_tables is.
+            RULE_COMPATIBILITY => attribute.value.hash(&mut hasher),
+            RULE_EXPRESSIONS => {
+                for expression in attribute.nested() {
+                    let expression = expression?.value;
+                    if !is_called(expression, "counter")? {
+                        expression.hash(&mut hasher);
+                        to = destination(expression)?.or(to);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(Rule { text: hasher.finish(), to }))
+}
+
+fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
+    let found = find(expression, EXPRESSION_NAME)?.unwrap_or_default();
+    Ok(found.split(|octet| *octet == 0).next() == Some(name.as_bytes()))
+}
+
+/// The chain that an expression leads to: one that is called `immediate` and has a verdict.
+fn destination(expression: &[u8]) -> Result<Option<String>, DecodeError> {
+    if !is_called(expression, "immediate")? {
+        return Ok(None);
+    }
+    let mut value = expression;
+    for kind in [EXPRESSION_DATA, IMMEDIATE_DATA, DATA_VERDICT, VERDICT_CHAIN] {
+        let Some(inner) = find(value, kind)? else { return Ok(None) };
+        value = inner;
+    }
+    let name = value.split(|octet| *octet == 0).next().unwrap_or_default();
+    Ok(Some(String::from_utf8_lossy(name).into_owned()))
+}
+
+fn find(bytes: &[u8], kind: u16) -> Result<Option<&[u8]>, DecodeError> {
+    for attribute in attributes(bytes) {
+        let attribute = attribute?;
+        if attribute.kind == kind {
+            return Ok(Some(attribute.value));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `NFTA_LIST_ELEM`
+    const LIST_ELEMENT: u16 = 1;
+    /// `NFTA_IMMEDIATE_DREG`, `NFTA_VERDICT_CODE`
+    const IMMEDIATE_REGISTER: u16 = 1;
+    const VERDICT_CODE: u16 = 1;
+
+    fn mk_rule(packets: u32, mark: u32, to: &str) -> Batch {
+        let mut batch = Batch::new();
+        batch.push(GET_RULE, 0, |message| {
+            write_header(message, 2, 0);
+            let mut attributes = message.attributes();
+            attributes.string(RULE_TABLE, "nat");
+            attributes.nested(RULE_EXPRESSIONS, |list| {
+                for (name, value) in [("counter", packets), ("meta", mark)] {
+                    list.nested(LIST_ELEMENT, |it| {
+                        it.string(EXPRESSION_NAME, name);
+                        it.nested(EXPRESSION_DATA, |data| data.u32_be(1, value));
+                    });
+                }
+                list.nested(LIST_ELEMENT, |it| {
+                    it.string(EXPRESSION_NAME, "immediate");
+                    it.nested(EXPRESSION_DATA, |data| {
+                        data.u32_be(IMMEDIATE_REGISTER, 0);
+                        data.nested(IMMEDIATE_DATA, |data| {
+                            data.nested(DATA_VERDICT, |verdict| {
+                                verdict.u32_be(VERDICT_CODE, 0xffff_fffd);
+                                verdict.string(VERDICT_CHAIN, to);
+                            });
+                        });
+                    });
+                });
+            });
+        });
+        batch
+    }
+
+    fn read(packets: u32, mark: u32, to: &str) -> Rule {
+        rule(mk_rule(packets, mark, to).body(0).unwrap()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_rule_is_known_by_what_it_says_but_for_counters() {
+        let first = read(1, 2, "KUBE-SERVICES");
+        assert_eq!(first.to.as_deref(), Some("KUBE-SERVICES"));
+        assert_eq!(read(9, 2, "KUBE-SERVICES"), first);
+        assert_ne!(read(1, 3, "KUBE-SERVICES").text, first.text);
+        assert_ne!(read(1, 2, "KUBE-SERVICE").text, first.text);
+    }
+
+    #[test]
+    fn generations_are_numbered() {
+        assert_eq!(generation(&[0, 0, 0, 9, 8, 0, 1, 0, 0, 0, 1, 2]).unwrap(), Some(258));
+        assert_eq!(generation(&[0, 0, 0, 9]).unwrap(), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_octets_are_read_without_a_panic(
+            body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..96),
+        ) {
+            let _any = (rule(&body), generation(&body), destination(&body));
+        }
+
+        #[test]
+        fn any_wrong_octet_in_a_rule_is_read_without_a_panic(
+            place in proptest::prelude::any::<proptest::sample::Index>(),
+            octet in proptest::prelude::any::<u8>(),
+        ) {
+            let batch = mk_rule(7, 7, "KUBE-SERVICES");
+            let mut body = batch.body(0).unwrap().to_vec();
+            let place = place.index(body.len());
+            body[place] = octet;
+            let _any = rule(&body);
+        }
+    }
+}

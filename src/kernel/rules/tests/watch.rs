@@ -1,0 +1,121 @@
+//! What a [`Watch`] notices, on a real kernel.
+
+use std::time::Instant;
+
+use super::super::fingerprint::Watch;
+use super::super::*;
+use super::kernel::{mk_layer, on_every_kind, succeed};
+
+/// The rules written, and found complete.
+fn mk_complete(rules: &Rules) -> (Watch, Layer) {
+    let layer = mk_layer(rules.family());
+    let mut watch = Watch::open(rules).unwrap();
+    assert!(!watch.untouched().unwrap(), "nothing was ever complete");
+    write(&mut watch, rules, &layer);
+    (watch, layer)
+}
+
+fn write(watch: &mut Watch, rules: &Rules, layer: &Layer) {
+    rules.write_checked_by(layer, || watch.check(rules, layer)).unwrap();
+    assert!(watch.untouched().unwrap());
+}
+
+fn iptables(rules: &Rules, arguments: &str) {
+    let arguments: Vec<&str> = ["-w", "5"].into_iter().chain(arguments.split(' ')).collect();
+    succeed(&rules.programs.plain, &arguments, "");
+}
+
+#[test]
+fn what_others_do_beside_our_rules_is_no_damage() {
+    on_every_kind(|rules| {
+        let (mut watch, layer) = mk_complete(rules);
+        for beside in [
+            "-t nat -N OTHERS",
+            "-t nat -I OUTPUT 1 -j OTHERS",
+            "-t nat -A OTHERS -p tcp --dport 80 -j RETURN",
+            "-t filter -I INPUT 2 -m comment --comment others -j ACCEPT",
+            "-t filter -P FORWARD DROP",
+            "-t mangle -A OUTPUT -j MARK --set-xmark 0x1",
+            "-t nat -D OUTPUT -j OTHERS",
+            "-t raw -A OUTPUT -j ACCEPT",
+        ] {
+            iptables(rules, beside);
+            assert!(watch.untouched().unwrap(), "{beside}");
+        }
+        assert!(rules.check(&layer).unwrap().matches());
+    });
+}
+
+#[test]
+fn damage_is_noticed_once_and_mended_rules_are_watched_again() {
+    on_every_kind(|rules| {
+        let (mut watch, layer) = mk_complete(rules);
+        for damage in [
+            "-t nat -F KUBE-SERVICES",
+            "-t nat -D KUBE-MARK-MASQ 1",
+            "-t filter -A KUBE-IPVS-OUT-FILTER -j DROP",
+            "-t filter -R KUBE-SOURCE-RANGES-FIREWALL 3 -j ACCEPT",
+            "-t filter -D INPUT 2",
+            "-t mangle -F OUTPUT",
+            "-t nat -F",
+        ] {
+            iptables(rules, damage);
+            assert!(!watch.untouched().unwrap(), "{damage}");
+            assert!(!watch.untouched().unwrap(), "{damage}: until it is mended");
+            write(&mut watch, rules, &layer);
+        }
+    });
+}
+
+#[test]
+fn rules_written_anew_by_somebody_else_are_ours_again() {
+    on_every_kind(|rules| {
+        let (mut watch, layer) = mk_complete(rules);
+        iptables(rules, "-t nat -D KUBE-MARK-MASQ 1");
+        iptables(rules, "-t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000");
+        assert!(watch.untouched().unwrap(), "it is the same rule");
+        iptables(rules, "-t nat -I KUBE-MARK-MASQ 1 -j MARK --or-mark 0x4000");
+        assert!(!watch.untouched().unwrap());
+        iptables(rules, "-t nat -D KUBE-MARK-MASQ 1");
+        assert!(watch.check(rules, &layer).unwrap().matches());
+        assert!(watch.untouched().unwrap());
+    });
+}
+
+#[test]
+fn other_rules_are_wanted_from_now_on() {
+    on_every_kind(|rules| {
+        let (mut watch, _) = mk_complete(rules);
+        watch.forget();
+        assert!(!watch.untouched().unwrap());
+    });
+}
+
+/// Printed, and not asserted: what a look costs, beside 2,000 chains of others.
+#[test]
+fn a_look_takes_no_process() {
+    on_every_kind(|rules| {
+        let (mut watch, layer) = mk_complete(rules);
+        let mut input = "*nat\n".to_owned();
+        for number in 0..2_000 {
+            input += &format!(":OTHERS-{number} - [0:0]\n-A OTHERS-{number} -j RETURN\n");
+        }
+        rules.restore(&(input + "COMMIT\n")).unwrap();
+        let begin = Instant::now();
+        assert!(watch.untouched().unwrap());
+        let changed = begin.elapsed();
+        let begin = Instant::now();
+        for _ in 0..100 {
+            assert!(watch.untouched().unwrap());
+        }
+        let unchanged = begin.elapsed() / 100;
+        let begin = Instant::now();
+        rules.check(&layer).unwrap();
+        println!(
+            "{} {}: a look {unchanged:?}, after a change by others {changed:?}, by the program {:?}",
+            rules.backend(),
+            rules.family(),
+            begin.elapsed()
+        );
+    });
+}
