@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use ipnet::IpNet;
 use plan::model::Family;
-use plan::settings::{SchedulerName, TwinNetworks};
+use plan::settings::{SchedulerName, Settings, TwinNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
@@ -77,6 +78,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let mut linux = Linux::open(rules)?;
     linux.bind_for(arp, |address| settings.excludes(address))?;
+    spare_neighbours(settings, &linux.neighbourhoods()?)?;
     warn_of_local_networks(proc_sys, arp);
     Ok(Host { families: findings.families, random_fully, twins, backends, linux })
 }
@@ -92,6 +94,19 @@ fn warn_of_local_networks(proc_sys: &Path, arp: ServiceAddressesArp) {
              net.ipv4.conf.all.route_localnet=0"
         );
     }
+}
+
+/// A local route goes before every other route: with one around the node's own network, nothing
+/// beyond the node could be reached any more.
+fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Result<()> {
+    for own in neighbourhoods.iter().filter(|own| settings.is_routed(own.addr())) {
+        bail!(
+            "serviceRoutes has a network around {own}, which is an address of this node and its \
+             network: its neighbours would be cut off. Name only what Services use \
+             (kube-apiserver's --service-cluster-ip-range)"
+        );
+    }
+    Ok(())
 }
 
 /// Without them the rest works; with rules that the host cannot do, nothing would.

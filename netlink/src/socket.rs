@@ -133,6 +133,17 @@ impl Socket {
         namespace.run(|| Self::open(protocol))?
     }
 
+    /// Has rtnetlink take what a listing is asked with at its word (`NETLINK_GET_STRICT_CHK`): the
+    /// kernel then lists only what fits, and refuses what it cannot choose by.
+    ///
+    /// # Errors
+    /// When the kernel is older than 4.20, which lists everything.
+    pub fn list_strictly(&self) -> Result<(), Error> {
+        self.socket
+            .set_netlink_get_strict_chk(true)
+            .map_err(|error| Error::system("have netlink listings checked strictly", error))
+    }
+
     /// Sends every request of the batch and returns a result for each, in their order. The batch
     /// is left as it was, and may be sent again.
     ///

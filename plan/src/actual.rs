@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::kernel::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::room::Capacity;
@@ -15,6 +17,8 @@ pub struct Actual {
     pub link: bool,
     /// The addresses on it, without link-local ones, which the kernel makes by itself.
     pub addresses: HashSet<IpAddr>,
+    /// The local routes that are ours, by the protocol they say.
+    pub routes: HashSet<IpNet>,
     /// The addresses of all other interfaces, loopback and link-local included.
     pub local_addresses: HashSet<IpAddr>,
     /// Virtual servers by address, whoever made them. Those by firewall mark are never ours.

@@ -174,7 +174,11 @@ impl Compiler<'_> {
         }
     }
 
+    /// What a route makes local, the rules guard by the route's network.
     fn bind_one(&mut self, address: IpAddr) {
+        if self.settings.is_routed(address) {
+            return;
+        }
         self.addresses.push(address);
         let set = set(SetKind::IpvsAddresses, Family::of(address));
         self.entries.push((set, Entry::Address(address)));

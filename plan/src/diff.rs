@@ -6,6 +6,8 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::desired::Desired;
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
@@ -42,8 +44,8 @@ enum Order {
 
 /// What turns the actual state into the desired one, by phases.
 ///
-/// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, an
-/// entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
+/// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
+/// of ours, an entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
     let mut ops = foundation(actual, settings, |set| desired.n_entries(set));
@@ -55,12 +57,14 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     }
     diff_virtual_servers(desired, actual, settings, &mut ops);
     ops.extend(addresses(desired, &actual.addresses, settings));
+    let routes = routes(&actual.routes, settings);
+    ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
     ops.sort_by_key(Op::phase);
     ops
 }
 
-/// What everything else rests on and was not found: the interface, sets, rules. `expected`: how
-/// many entries a set is about to have, as far as that is known.
+/// What everything else rests on and was not found: the interface, sets, rules, routes. `expected`:
+/// how many entries a set is about to have, as far as that is known.
 #[must_use]
 pub fn foundation(
     actual: &Actual,
@@ -78,6 +82,7 @@ pub fn foundation(
             ops.push(Op::WriteLayer(*family));
         }
     }
+    ops.extend(routes(&actual.routes, settings).into_iter().filter(Op::is_foundation));
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -108,6 +113,23 @@ pub fn set(
         .collect();
     extra.sort_unstable();
     ops.extend(extra.into_iter().map(|entry| Op::RemoveEntry(set, entry)));
+    ops
+}
+
+/// What turns the local routes that are ours into what is desired, by phases.
+#[must_use]
+pub fn routes(found: &HashSet<IpNet>, settings: &Settings) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for family in &settings.families {
+        let wished = settings.routes(*family);
+        let missing = wished.iter().filter(|route| !found.contains(route));
+        ops.extend(missing.copied().map(Op::AddRoute));
+        let of_family = found.iter().filter(|route| Family::of_net(route) == *family);
+        let mut extra: Vec<_> = of_family.filter(|r| !wished.contains(r)).copied().collect();
+        extra.sort_unstable();
+        ops.extend(extra.into_iter().map(Op::RemoveRoute));
+    }
+    ops.sort_by_key(Op::phase);
     ops
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualVirtualServer};
 use crate::desired::Desired;
-use crate::diff::Ownership;
+use crate::diff::{self, Ownership};
 use crate::kernel::{Entry, Frontend};
 use crate::model::Family;
 use crate::op::{Op, Subject};
@@ -106,14 +106,18 @@ impl Found {
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }
 
-    /// What takes the addresses away that are left, but for those that are nobody's to touch.
+    /// What takes the addresses away that are left, but for those that are nobody's to touch, and
+    /// the local routes that stood for others.
     pub fn excess_addresses(&mut self, settings: &Settings) -> Vec<Op> {
         let is_ours = |address: &IpAddr| {
             settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
         };
         let mut ours: Vec<IpAddr> = self.left.addresses.extract_if(is_ours).collect();
         ours.sort_unstable();
-        ours.into_iter().map(Op::UnbindAddress).collect()
+        let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
+        let routes = diff::routes(&self.left.routes, settings);
+        ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
+        ops
     }
 
     /// How many virtual servers are left.

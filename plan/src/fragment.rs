@@ -79,7 +79,7 @@ impl Fragment {
                             || claim.short_circuit() == Some((set, entry))
                     })
             }
-            Subject::Link | Subject::Set(_) | Subject::Layer(_) => false,
+            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::Route(_) => false,
         }
     }
 }

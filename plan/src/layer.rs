@@ -8,7 +8,8 @@
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes
 //! as little as possible, and what people know from runbooks stays true. Four things are ours: the
-//! way to twins, refusing where there are no endpoints, and source ranges for the node's own traffic.
+//! way to twins, refusing where there are no endpoints, source ranges for the node's own traffic, and
+//! refusing inside local routes.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
@@ -18,12 +19,15 @@ mod saved;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::facts::NodeFacts;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
@@ -48,6 +52,10 @@ pub struct LayerSettings {
     random_fully: bool,
     /// Where twins live; none: there are none.
     twins: Option<IpNet>,
+    /// The networks that are local by a route, in order.
+    routes: Vec<IpNet>,
+    /// The node's own addresses inside these, in order.
+    own: Vec<IpAddr>,
 }
 
 /// What traffic from this node's own pods looks like, for one family.
@@ -153,6 +161,8 @@ impl Layer {
             local,
             random_fully: false,
             twins: None,
+            routes: Vec::new(),
+            own: Vec::new(),
         };
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
@@ -237,7 +247,15 @@ impl LayerSettings {
         let mark = 1_u32
             .checked_shl(masquerade_bit.into())
             .ok_or(InvalidLayerSettings::MasqueradeBit(masquerade_bit))?;
-        Ok(Self { masquerade_all, mark, local: local.checked()?, random_fully, twins: None })
+        Ok(Self {
+            masquerade_all,
+            mark,
+            local: local.checked()?,
+            random_fully,
+            twins: None,
+            routes: Vec::new(),
+            own: Vec::new(),
+        })
     }
 
     /// The same, with twins in this network, which is of the rules' family.
@@ -246,14 +264,24 @@ impl LayerSettings {
         Self { twins: twins.map(|net| net.trunc()), ..self }
     }
 
-    /// What the operator's settings mean for a family. `pod_cidrs` are the Node's, both families.
+    /// The same, with these local routes, all of the rules' family. `local` are the addresses of
+    /// all interfaces but `kube-ipvs0`.
+    #[must_use]
+    pub fn with_routes(self, routes: Vec<IpNet>, local: &HashSet<IpAddr>) -> Self {
+        let is_inside = |address: &&IpAddr| routes.iter().any(|route| route.contains(*address));
+        let mut own: Vec<IpAddr> = local.iter().filter(is_inside).copied().collect();
+        own.sort_unstable();
+        Self { routes, own, ..self }
+    }
+
+    /// What the operator's settings mean for a family on this node.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn resolve(
         settings: &Settings,
         family: Family,
-        pod_cidrs: &[IpNet],
+        facts: &NodeFacts,
     ) -> Result<Self, InvalidLayerSettings> {
         let first_of_family = |nets: &[IpNet]| {
             nets.iter()
@@ -263,13 +291,14 @@ impl LayerSettings {
         let local = match &settings.local_detection {
             LocalDetection::None => LocalTraffic::Unknown,
             LocalDetection::ClusterCidr(nets) => first_of_family(nets),
-            LocalDetection::NodeCidr => first_of_family(pod_cidrs),
+            LocalDetection::NodeCidr => first_of_family(&facts.node().pod_cidrs),
             LocalDetection::BridgeInterface(name) => LocalTraffic::Bridge(Arc::clone(name)),
             LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
         };
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let layer = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
-        Ok(layer.with_twins(settings.twins.of(family)))
+        let layer = layer.with_twins(settings.twins.of(family));
+        Ok(layer.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }
 

@@ -45,6 +45,7 @@ pub mod order;
 pub mod planner;
 pub mod problem;
 pub mod room;
+pub mod routes;
 pub mod sets;
 pub mod settings;
 pub mod store;

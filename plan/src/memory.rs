@@ -6,6 +6,8 @@ mod tests;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Op;
@@ -63,6 +65,9 @@ pub enum Refusal {
     /// There is no such address.
     #[error("no such address")]
     NoAddress,
+    /// There is no such route.
+    #[error("no such route")]
+    NoRoute,
 }
 
 // === impl MemoryKernel ===
@@ -123,6 +128,10 @@ impl MemoryKernel {
             Op::RemoveRealServer(frontend, socket) => self.remove_real_server(frontend, socket),
             Op::BindAddress(address) => self.bind(*address),
             Op::UnbindAddress(address) => self.unbind(*address),
+            Op::AddRoute(network) => self.add_route(*network),
+            Op::RemoveRoute(network) => {
+                refuse_if(!self.state.routes.remove(network), Refusal::NoRoute)
+            }
         }
     }
 
@@ -212,6 +221,14 @@ impl MemoryKernel {
         refuse_if(!self.state.addresses.insert(address), Refusal::AddressExists)
     }
 
+    /// Making one that is there is no error, since it is written with `NLM_F_REPLACE`. Those of
+    /// IPv6 are on the loopback interface.
+    fn add_route(&mut self, network: IpNet) -> Result<(), Refusal> {
+        refuse_if(!self.state.link && network.addr().is_ipv4(), Refusal::NoLink)?;
+        self.state.routes.insert(network);
+        Ok(())
+    }
+
     fn unbind(&mut self, address: IpAddr) -> Result<(), Refusal> {
         refuse_if(!self.state.link, Refusal::NoLink)?;
         refuse_if(!self.state.addresses.remove(&address), Refusal::NoAddress)
@@ -244,7 +261,7 @@ impl Refusal {
             | Self::AddressExists => EEXIST,
             Self::NoSet | Self::NoRealServer => ENOENT,
             Self::NoLink => ENODEV,
-            Self::NoVirtualServer => ESRCH,
+            Self::NoVirtualServer | Self::NoRoute => ESRCH,
             Self::EntryExists | Self::NoEntry => IPSET_ERR_EXIST,
             Self::SetFull => IPSET_ERR_HASH_FULL,
             Self::NoAddress => EADDRNOTAVAIL,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::room::Room;
@@ -22,6 +24,8 @@ pub enum Op {
     GrowSet(SetId, Room),
     /// Write a family's constant rules, all of them.
     WriteLayer(Family),
+    /// Make all addresses of a network local, whether they are bound or not.
+    AddRoute(IpNet),
     /// Put an entry into a set.
     AddEntry(SetId, Entry),
     /// Make a virtual server.
@@ -39,6 +43,8 @@ pub enum Op {
     BindAddress(IpAddr),
     /// Take an address off the dummy interface.
     UnbindAddress(IpAddr),
+    /// Take away the local route of a network.
+    RemoveRoute(IpNet),
     /// Give a real server no new connections, and note until when those that it has may go on.
     DrainRealServer(Frontend, SocketAddr, Deadline),
     /// Remove a virtual server as soon as its real servers are gone: it is still somebody's, and
@@ -67,6 +73,8 @@ pub enum Subject {
     VirtualServer(Frontend),
     /// An address on the dummy interface.
     Address(IpAddr),
+    /// The local route of a network.
+    Route(IpNet),
 }
 
 /// When an operation's turn comes: the smaller first.
@@ -96,24 +104,30 @@ impl Op {
             | Self::DrainRealServer(frontend, ..)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
+            Self::AddRoute(network) | Self::RemoveRoute(network) => Subject::Route(*network),
         }
     }
 
-    /// Whether it makes what everything else rests on: the interface, a set, the rules.
+    /// Whether it makes what everything else rests on: the interface, a set, the rules, the routes.
     #[must_use]
     pub const fn is_foundation(&self) -> bool {
-        matches!(self, Self::CreateLink | Self::CreateSet(..) | Self::WriteLayer(_))
+        matches!(
+            self,
+            Self::CreateLink | Self::CreateSet(..) | Self::WriteLayer(_) | Self::AddRoute(_)
+        )
     }
 
     /// When its turn comes. What carries traffic is complete before an address attracts it, and
-    /// loses the address before it is taken apart.
+    /// loses the address before it is taken apart. A route attracts traffic for Services that are
+    /// still to come, which the rules refuse; it is there before the addresses go that it stands
+    /// for, and goes after they have come.
     #[must_use]
     pub fn phase(&self) -> Phase {
         Phase(match self {
             Self::CreateLink => 0,
             Self::CreateSet(..) => 1,
             Self::WriteLayer(_) => 2,
-            Self::GrowSet(..) => 3,
+            Self::GrowSet(..) | Self::AddRoute(_) => 3,
             // It leads elsewhere: only when what it leads to is complete.
             Self::AddEntry(set, _) if set.kind == SetKind::ShortCircuit => 8,
             Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 9,
@@ -121,7 +135,7 @@ impl Op {
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) | Self::MoveRealServer(..) => 6,
             Self::BindAddress(_) => 7,
-            Self::UnbindAddress(_) => 10,
+            Self::UnbindAddress(_) | Self::RemoveRoute(_) => 10,
             Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
             Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 12,
             Self::RemoveEntry(..) => 13,
@@ -172,6 +186,8 @@ impl fmt::Display for Op {
             Self::UnbindAddress(address) => {
                 write!(f, "remove address {address} from {}", crate::kernel::LINK)
             }
+            Self::AddRoute(network) => write!(f, "add local route {network}"),
+            Self::RemoveRoute(network) => write!(f, "remove local route {network}"),
         }
     }
 }
@@ -185,6 +201,7 @@ impl fmt::Display for Subject {
             Self::Entry(set, entry) => write!(f, "entry {entry} of set {set}"),
             Self::VirtualServer(frontend) => write!(f, "virtual server {frontend}"),
             Self::Address(address) => write!(f, "address {address}"),
+            Self::Route(network) => write!(f, "local route {network}"),
         }
     }
 }

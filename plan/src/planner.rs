@@ -6,6 +6,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::compile::compile;
 use crate::desired::Desired;
@@ -191,7 +193,7 @@ impl Planner {
         ops
     }
 
-    /// What everything else rests on and was not found: the interface, sets, rules.
+    /// What everything else rests on and was not found: the interface, sets, rules, routes.
     #[must_use]
     pub fn foundation(&self, actual: &Actual) -> Vec<Op> {
         diff::foundation(actual, &self.settings, |set| self.desired.n_entries(set))
@@ -211,6 +213,12 @@ impl Planner {
     #[must_use]
     pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
         diff::addresses(&self.desired, found, &self.settings)
+    }
+
+    /// What turns the local routes that are ours into what is desired.
+    #[must_use]
+    pub fn compare_routes(&self, found: &HashSet<IpNet>) -> Vec<Op> {
+        diff::routes(found, &self.settings)
     }
 
     /// What was found at the start, before the first plan, to be taken over in rounds.
@@ -309,8 +317,8 @@ impl Planner {
     /// When the settings are such that there can be no rules for them. They are the same for as
     /// long as the planner lives, so one that has given rules once always does.
     pub fn layer(&self, family: Family) -> Result<Layer, InvalidLayerSettings> {
-        let pod_cidrs = &self.store.facts().node().pod_cidrs;
-        Ok(Layer::new(family, &LayerSettings::resolve(&self.settings, family, pod_cidrs)?))
+        let facts = self.store.facts();
+        Ok(Layer::new(family, &LayerSettings::resolve(&self.settings, family, facts)?))
     }
 
     fn compile(&mut self, service: &ServiceName) -> Option<Fragment> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::Family;
+use crate::routes;
 
 /// Everything an operator can choose that changes what is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,9 @@ pub struct Settings {
     pub external_ips: bool,
     /// Where twins live: see [`TwinNetworks`].
     pub twins: TwinNetworks,
+    /// The networks in which a local route stands for the addresses: these are not bound one by
+    /// one. None: all addresses are.
+    pub service_routes: Vec<IpNet>,
     /// Whatever is inside these is somebody else's: never changed, never removed.
     pub exclude: Vec<IpNet>,
 }
@@ -109,6 +113,7 @@ impl Settings {
             localhost_node_ports: false,
             external_ips: true,
             twins: TwinNetworks::default(),
+            service_routes: Vec::new(),
             exclude: Vec::new(),
         }
     }
@@ -117,6 +122,30 @@ impl Settings {
     #[must_use]
     pub fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|net| net.contains(&address))
+    }
+
+    /// Whether an address is local by a route, and need not be bound.
+    #[must_use]
+    pub fn is_routed(&self, address: IpAddr) -> bool {
+        self.service_routes.iter().any(|net| net.contains(&address)) && !self.excludes(address)
+    }
+
+    /// Whether there should be this local route.
+    #[must_use]
+    pub fn has_route(&self, network: &IpNet) -> bool {
+        let family = Family::of_net(network);
+        self.families.contains(&family) && self.routes(family).contains(network)
+    }
+
+    /// The local routes of a family, in order: none leads an excluded address here.
+    #[must_use]
+    pub fn routes(&self, family: Family) -> Vec<IpNet> {
+        let of_family = self.service_routes.iter().filter(|net| Family::of_net(net) == family);
+        let mut routes: Vec<IpNet> =
+            of_family.flat_map(|net| routes::without(*net, &self.exclude)).collect();
+        routes.sort_unstable();
+        routes.dedup();
+        routes
     }
 }
 

@@ -206,6 +206,11 @@ impl Store {
         // In the same order every time, and so the rounds in which they are planned.
         for address in changed.collect::<BTreeSet<_>>() {
             self.dirty.extend(self.index.with_address(*address).cloned());
+            // The rules spare the node's own addresses.
+            if settings.is_routed(*address) && settings.families.contains(&Family::of(*address)) {
+                let moment = self.dirty.moment();
+                self.dirty_rules.entry(Family::of(*address)).or_insert(moment);
+            }
         }
         self.dirty_node_ports(&former, settings);
     }

@@ -144,9 +144,9 @@ impl Outcome {
         }
     }
 
-    /// Removes virtual servers, then the interface. Returns whether the sets can go as well.
+    /// Removes virtual servers, then routes and the interface. Returns whether the sets can go as well.
     ///
-    /// By sets and addresses it is known whose a virtual server is, so they stay as long as one of
+    /// By sets, addresses and routes it is known whose a virtual server is, so they stay as long as one of
     /// ours does: another run will know it by them.
     fn remove_state(&mut self, remains: &mut Remains, removal: &state::Removal) -> bool {
         self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
@@ -154,12 +154,15 @@ impl Outcome {
         self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
         if let Some(first) = failed.first() {
             self.failures.push(format!(
-                "{} virtual servers are still there: {first}. The interface {LINK} and the sets \
-                 stay too, since by them they are known to be ours; run it again",
+                "{} virtual servers are still there: {first}. The interface {LINK}, local routes and \
+                 the sets stay too, since by them they are known to be ours; run it again",
                 failed.len()
             ));
             return false;
         }
+        let failed = remains.remove_routes(&removal.routes);
+        self.note(removal.routes.len().saturating_sub(failed.len()), "local route");
+        self.failures.extend(failed);
         self.remove_link(remains, &removal.link);
         let failed = remains.remove_entries(&removal.entries);
         self.note(removal.entries.len().saturating_sub(failed.len()), "set entry");

@@ -16,6 +16,7 @@ use crate::kernel::remains::Found;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Removal {
     pub(super) virtual_servers: Vec<Frontend>,
+    pub(super) routes: Vec<IpNet>,
     pub(super) link: LinkRemoval,
     /// Entries of sets that stay.
     pub(super) entries: Vec<(SetId, Entry)>,
@@ -68,6 +69,7 @@ pub(super) fn removal(found: &Found, exclude: &[IpNet]) -> Removal {
         match op {
             Op::RemoveVirtualServer(frontend) => removal.virtual_servers.push(frontend),
             Op::UnbindAddress(address) => addresses.push(address),
+            Op::RemoveRoute(network) => removal.routes.push(network),
             Op::RemoveEntry(set, entry) if !removal.sets.contains(&set) => {
                 removal.entries.push((set, entry));
             }
@@ -159,6 +161,17 @@ mod tests {
         assert_eq!(removal.sets.len(), 4);
         assert!(removal.sets.contains(&mk_set(SetKind::ClusterIp, Family::V6)));
         assert_eq!((removal.entries.len(), removal.kept.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_route_of_ours_goes_with_the_virtual_servers_inside() {
+        let mut found = mk_found();
+        let routes: [IpNet; 2] = ["172.30.0.0/16", "fd00:97::/108"].map(|net| net.parse().unwrap());
+        found.actual.routes = routes.into();
+        let removal = removal(&found, &[]);
+        assert_eq!(removal.routes, routes);
+        assert!(removal.virtual_servers.contains(&mk_frontend("172.30.0.1", 80)));
+        assert_eq!(removal.virtual_servers.len(), 5);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub struct KubeIpvsConfiguration {
     pub localhost_node_ports: bool,
     pub manifests: String,
     pub service_addresses_arp: String,
+    pub service_routes: Vec<String>,
     pub short_circuit: ShortCircuit,
 }
 

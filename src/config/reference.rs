@@ -296,7 +296,7 @@ pub const FIELDS: [Field; 63] = [
 ];
 
 /// The fields of our own document.
-pub const OWN_FIELDS: [Field; 14] = [
+pub const OWN_FIELDS: [Field; 15] = [
     does("apiVersion", "string", "must be kube-ipvs.io/v1alpha1"),
     does(
         "cleanupOtherModes",
@@ -361,6 +361,13 @@ pub const OWN_FIELDS: [Field; 14] = [
         "whether this node answers ARP requests for the addresses of Services: compatible (as \
          ipvs.strictARP says) or quiet (never, but for its own addresses on every interface: \
          service addresses have scope host, arp_ignore is 3 and arp_announce 2)",
+    ),
+    does(
+        "serviceRoutes",
+        "list of networks",
+        "the networks of cluster addresses: one local route each then leads all of their \
+         addresses here, in the place of an address on kube-ipvs0 for every Service; \
+         docs/service-addresses.md says what that changes; empty: every address is bound",
     ),
     does(
         "shortCircuit.ipv4",

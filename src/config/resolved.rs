@@ -171,7 +171,11 @@ impl Merged {
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         Ok(Configuration {
             action,
-            settings: Settings { twins: own.short_circuit.twins(), ..settings(&document, &gates)? },
+            settings: Settings {
+                twins: own.short_circuit.twins(),
+                service_routes: networks(&own.service_routes),
+                ..settings(&document, &gates)?
+            },
             pace: Pace {
                 min_sync_period: document.ipvs.min_sync_period.to_std(),
                 sync_period: document.ipvs.sync_period.to_std(),

@@ -203,6 +203,7 @@ impl Kernel for Fake {
         Ok(Addresses {
             link: actual.link,
             bound: actual.addresses.clone(),
+            routes: actual.routes.clone(),
             local: actual.local_addresses.clone(),
         })
     }
@@ -268,6 +269,7 @@ impl State {
                 | (Op::RemoveEntry(..), Memory::NoEntry)
                 | (Op::BindAddress(_), Memory::AddressExists)
                 | (Op::UnbindAddress(_), Memory::NoAddress)
+                | (Op::RemoveRoute(_), Memory::NoRoute)
                 | (Op::RemoveVirtualServer(_), Memory::NoVirtualServer)
                 | (
                     Op::DrainRealServer(..) | Op::RemoveRealServer(..),

@@ -5,6 +5,7 @@ mod count;
 mod glance;
 pub(super) mod grow;
 mod messages;
+mod routes;
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +19,7 @@ use plan::sets::SetId;
 
 use super::conntrack::Conntrack;
 use super::link::{AddressBatch, LinkAddress, Links, Scope};
+use super::route::Routes;
 use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
 use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
@@ -30,6 +32,7 @@ pub struct Linux {
     ipvs: ipvs::Client,
     ipset: ipset::Client,
     links: Links,
+    routes: Routes,
     conntrack: Conntrack,
     rules: HashMap<Family, Rules>,
     layers: HashMap<Family, Layer>,
@@ -52,6 +55,7 @@ enum Part {
     Growth,
     Ipvs,
     Addresses,
+    Routes,
 }
 
 // === impl Linux ===
@@ -78,6 +82,7 @@ impl Linux {
             ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
             ipset,
             links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
+            routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
             conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
             rules,
             layers: HashMap::new(),
@@ -102,7 +107,8 @@ impl Linux {
     /// How many netlink requests and sends it took so far, of IPVS, ipset and rtnetlink together.
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {
-        [self.ipvs.traffic(), self.ipset.traffic(), self.links.traffic()].into_iter().sum()
+        let of_routes = [self.links.traffic(), self.routes.traffic()];
+        of_routes.into_iter().chain([self.ipvs.traffic(), self.ipset.traffic()]).sum()
     }
 
     fn index(&mut self) -> Result<Option<u32>, netlink::Error> {
@@ -180,6 +186,7 @@ impl Linux {
             Part::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
             Part::Ipvs => self.apply_ipvs(ops),
             Part::Addresses => self.apply_addresses(ops),
+            Part::Routes => self.apply_routes(ops),
         }
     }
 
@@ -298,6 +305,7 @@ impl Kernel for Linux {
         Ok(Actual {
             link: addresses.link,
             addresses: addresses.bound,
+            routes: addresses.routes,
             local_addresses: addresses.local,
             virtual_servers: self.all_virtual_servers()?,
             sets: self.all_sets()?,
@@ -342,6 +350,7 @@ impl Kernel for Linux {
         Ok(Addresses {
             link: index.is_some(),
             bound: ours.map(|address| address.address).collect(),
+            routes: self.read_routes()?,
             local: others.iter().map(|address| address.address).collect(),
         })
     }
@@ -411,6 +420,7 @@ const fn part(op: &Op) -> Part {
         | Op::DrainRealServer(..)
         | Op::RemoveRealServer(..) => Part::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
+        Op::AddRoute(_) | Op::RemoveRoute(_) => Part::Routes,
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
@@ -28,6 +29,7 @@ pub mod nftables;
 pub mod probe;
 pub mod processors;
 pub mod remains;
+mod route;
 pub mod rules;
 pub mod sysctl;
 mod translate;
@@ -121,6 +123,8 @@ pub struct Addresses {
     pub link: bool,
     /// The addresses on it, without link-local ones, which the kernel makes by itself.
     pub bound: HashSet<IpAddr>,
+    /// The local routes that are ours.
+    pub routes: HashSet<IpNet>,
     /// The addresses of all other interfaces, loopback and link-local included.
     pub local: HashSet<IpAddr>,
 }

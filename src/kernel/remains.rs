@@ -5,12 +5,14 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
 use plan::sets::SetId;
 
 use super::link::{AddressBatch, Link, LinkAddress, Links};
 use super::linux::grow;
+use super::route::{RouteBatch, Routes};
 use super::{ReadError, translate};
 
 /// The handles by which it is removed, in the network namespace they were opened in.
@@ -21,6 +23,7 @@ pub struct Remains {
     /// None: the kernel has no ipset.
     ipset: Option<ipset::Client>,
     links: Links,
+    routes: Routes,
 }
 
 /// What was found.
@@ -64,7 +67,8 @@ impl Remains {
             Err(error) => return Err(ReadError::new("ipset", error)),
         };
         let links = Links::open().map_err(|error| ReadError::new("network interfaces", error))?;
-        Ok(Self { ipvs, ipset, links })
+        let routes = Routes::open().map_err(|error| ReadError::new("routes", error))?;
+        Ok(Self { ipvs, ipset, links, routes })
     }
 
     /// Reads what could be ours.
@@ -73,7 +77,7 @@ impl Remains {
     /// When any part could not be read: whose a virtual server is depends on the sets and the
     /// addresses.
     pub fn read(&mut self) -> Result<Found, ReadError> {
-        let unread = |error: netlink::Error| ReadError::new("interface addresses", error);
+        let unread = |error: netlink::Error| ReadError::new("addresses and routes", error);
         let link = self.links.find().map_err(unread)?;
         let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) = self
             .links
@@ -92,6 +96,7 @@ impl Remains {
             local_addresses: others.iter().map(|address| address.address).collect(),
             virtual_servers: self.read_virtual_servers()?,
             sets,
+            routes: self.routes.ours().map_err(unread)?.into_iter().collect(),
             layers: HashSet::new(),
         };
         Ok(Found { actual, link_kind: link.map(|link| link.kind), foreign_sets })
@@ -165,6 +170,24 @@ impl Remains {
                 .filter_map(|(address, result)| Some((address, result.err()?)))
                 .filter(|(_, error)| !is(error, rustix::io::Errno::ADDRNOTAVAIL))
                 .map(|(address, error)| format!("take {address} off the interface: {error}"))
+                .collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    /// Removes local routes, and returns what went wrong, in words.
+    pub fn remove_routes(&mut self, networks: &[IpNet]) -> Vec<String> {
+        let mut batch = RouteBatch::default();
+        for network in networks {
+            batch.remove(*network);
+        }
+        match self.routes.send(&mut batch) {
+            Ok(results) => networks
+                .iter()
+                .zip(results)
+                .filter_map(|(network, result)| Some((network, result.err()?)))
+                .filter(|(_, error)| !is(error, rustix::io::Errno::SRCH))
+                .map(|(network, error)| format!("remove the local route {network}: {error}"))
                 .collect(),
             Err(error) => vec![error.to_string()],
         }

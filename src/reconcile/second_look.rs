@@ -49,10 +49,12 @@ impl Reconciler {
                 // Something that others rest on, or an answer that makes no sense unless
                 // something they rest on is gone: all is read anew.
                 Subject::Link | Subject::Set(_) | Subject::Layer(_) => return self.compare().await,
-                Subject::Entry(..) | Subject::Address(_) if surprise => {
+                Subject::Entry(..) | Subject::Address(_) | Subject::Route(_) if surprise => {
                     return self.compare().await;
                 }
-                Subject::Entry(..) | Subject::Address(_) => ops.extend(self.as_wished(subject)),
+                Subject::Entry(..) | Subject::Address(_) | Subject::Route(_) => {
+                    ops.extend(self.as_wished(subject));
+                }
             }
         }
         self.carry_out(ops, Basis::SecondLook).await?;
@@ -68,7 +70,7 @@ impl Reconciler {
         Ok(found.map(|found| found.into_iter().next().flatten()))
     }
 
-    /// What makes an entry or an address as it is wished for.
+    /// What makes an entry, an address or a route as it is wished for.
     fn as_wished(&self, subject: Subject) -> Option<Op> {
         let desired = self.planner.desired();
         match subject {
@@ -80,6 +82,10 @@ impl Reconciler {
                 Some(Op::BindAddress(address))
             }
             Subject::Address(address) => Some(Op::UnbindAddress(address)),
+            Subject::Route(route) if self.planner.settings().has_route(&route) => {
+                Some(Op::AddRoute(route))
+            }
+            Subject::Route(route) => Some(Op::RemoveRoute(route)),
             Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::VirtualServer(_) => None,
         }
     }

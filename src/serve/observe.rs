@@ -192,6 +192,7 @@ fn is_foundation_owed(owed: &Ledger, family: Family) -> bool {
             && match subject {
                 Subject::Layer(layer) => *layer == family,
                 Subject::Set(set) => set.family == family,
+                Subject::Route(network) => Family::of_net(network) == family,
                 _ => true,
             }
     })

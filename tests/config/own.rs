@@ -34,6 +34,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert_eq!(configuration.estimators, Estimators::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.twins, TwinNetworks::default());
+        assert!(configuration.settings.service_routes.is_empty());
     }
 }
 
@@ -51,7 +52,10 @@ fn every_setting_is_read() {
     let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");
     assert_eq!(configuration.follow_nodes, FollowNodes::Always);
     assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Quiet);
-    let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\n");
+    let routed = from("", "serviceRoutes: [10.96.0.0/12, 'fd00:96::/108']\n");
+    let routes = routed.settings.service_routes.iter().map(ToString::to_string);
+    assert_eq!(routes.collect::<Vec<_>>(), ["10.96.0.0/12", "fd00:96::/108"]);
+    let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\nserviceRoutes: [10.96.0.0/12]\n");
     assert_eq!(off.settings.twins, TwinNetworks::NONE);
     let text = off.to_yaml().unwrap();
     let (_, own) = text.split_once("---\n").unwrap();
@@ -149,4 +153,33 @@ fn a_short_circuit_is_a_network_that_nobody_uses() {
     // A network of length 0 is everything, and says nothing of what is in use.
     from("nodePortAddresses: [0.0.0.0/0, '::/0']\n", "");
     from("clusterCIDR: 240.0.0.0/8\n", "shortCircuit: {ipv4: 100.64.0.0/10}\n");
+}
+
+#[test]
+fn service_routes_are_networks() {
+    for text in ["10.96.0.1/12", "0.0.0.0/0", "10.0.0.0/7", "10.96.0.0", "fd00::/63", "nonsense"] {
+        let said = problem("", &format!("serviceRoutes: ['{text}']\n"));
+        assert!(said.contains("must be a network of 8 to 32 bits of IPv4"), "{text}: {said}");
+        assert!(said.ends_with("[serviceRoutes]"), "{said}");
+    }
+    from("", "serviceRoutes: [10.0.0.0/8, 192.0.2.1/32, 'fd00::/64', '2001:db8::1/128']\n");
+}
+
+#[test]
+fn service_routes_are_networks_that_only_services_use() {
+    for (kube_proxy, own, what) in [
+        ("", "[127.0.0.0/8]", "127.0.0.0/8 is the loopback addresses"),
+        ("", "['fe80::/64']", "fe80::/10 is the link-local addresses"),
+        ("clusterCIDR: 10.244.0.0/16\n", "[10.0.0.0/8]", "10.244.0.0/16 is of clusterCIDR"),
+        ("clusterCIDR: 10.0.0.0/8\n", "[10.96.0.0/12]", "10.0.0.0/8 is of clusterCIDR"),
+        ("", "[240.96.0.0/12]", "240.0.0.0/4 is of shortCircuit"),
+        ("nodePortAddresses: [10.97.0.0/16]\n", "[10.96.0.0/12]", "is of nodePortAddresses"),
+        ("", "[10.96.0.0/12, 10.100.0.0/16]", "10.96.0.0/12 is in the list already"),
+    ] {
+        let said = problem(kube_proxy, &format!("serviceRoutes: {own}\n"));
+        assert!(said.contains(what), "{kube_proxy}{own}: {said}");
+    }
+    // Around it may be the nodes' network: that does not say where in it they are.
+    from("nodePortAddresses: [10.0.0.0/8]\n", "serviceRoutes: [10.96.0.0/12]\n");
+    from("clusterCIDR: 0.0.0.0/0\n", "serviceRoutes: [10.96.0.0/12]\n");
 }

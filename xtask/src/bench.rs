@@ -33,6 +33,8 @@ enum Measurement {
     AtScale,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
+    /// Many addresses on the interface: in which order and with which flags.
+    Addresses,
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
@@ -41,6 +43,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Guest { kernel: arguments.kernel, limit: Duration::from_secs(1_800), ..Guest::default() };
     let program = match arguments.what {
         Measurement::AtScale => build::bench_program("at_scale")?,
+        Measurement::Addresses => build::bench_program("addresses")?,
         Measurement::Footprint => {
             let daemon = build::daemon()?;
             guest.files.push(GuestFile { host: daemon, guest: "/job/kube-ipvs".into() });

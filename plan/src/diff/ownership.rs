@@ -1,8 +1,8 @@
 //! Whose a virtual server is that was found and is not desired.
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
-//! told by what we write beside them, and take away after them: their address on `kube-ipvs0`, or
-//! their entry in one of our sets; twins are told by their network. kube-proxy writes the same, so what it left behind is ours too.
+//! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
+//! inside a local route of ours, or their entry in one of our sets; twins are told by their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use crate::actual::Actual;
 use crate::desired::Desired;
@@ -39,6 +39,7 @@ impl Ownership<'_> {
             && (self.is_twin(frontend)
                 || self.actual.addresses.contains(&frontend.address)
                 || self.desired.has_address(frontend.address)
+                || self.is_routed(frontend)
                 || self.is_recorded(frontend)
                 || self.is_recorded_node_port(frontend))
     }
@@ -47,6 +48,12 @@ impl Ownership<'_> {
     fn is_twin(&self, frontend: &Frontend) -> bool {
         let network = self.settings.twins.of(frontend.family());
         network.is_some_and(|network| network.contains(&frontend.address))
+    }
+
+    /// Nobody but Services has addresses inside our routes.
+    fn is_routed(&self, frontend: &Frontend) -> bool {
+        let is_wished = self.settings.is_routed(frontend.address);
+        is_wished || self.actual.routes.iter().any(|route| route.contains(&frontend.address))
     }
 
     fn is_recorded(&self, frontend: &Frontend) -> bool {

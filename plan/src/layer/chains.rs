@@ -294,7 +294,22 @@ impl Writer<'_> {
             format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(twins))
         }));
         rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));
+        rules.extend(self.outside_services(&reject));
         rules
+    }
+
+    /// Rejects new connections to what is local by a route and no Service's: all of it would lead
+    /// to whatever listens on all of the node's addresses. An address of the node itself that
+    /// happens to be inside is spared, as it is where addresses are bound one by one.
+    fn outside_services(&self, reject: &str) -> Vec<String> {
+        let LayerSettings { routes, own, .. } = self.settings;
+        let own = own
+            .iter()
+            .map(|address| format!("-d {} -j RETURN", with_prefix(&IpNet::from(*address))));
+        let rejected = routes.iter().map(|route| {
+            format!("-d {} -m conntrack --ctstate NEW -j {reject}", with_prefix(route))
+        });
+        own.chain(rejected).collect()
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::Node;
 use crate::settings::TwinNetworks;
 
 /// What `iptables-restore` gets for IPv4 with default settings, nothing being there.
@@ -202,6 +203,36 @@ fn without_twins_nothing_leads_to_them() {
 }
 
 #[test]
+fn what_is_local_by_a_route_is_refused_but_for_services_and_the_node_itself() {
+    let mut settings = Settings::new("node");
+    let net = |text: &str| text.parse::<IpNet>().unwrap();
+    settings.service_routes = vec![net("10.96.0.0/12"), net("fd00:96::/108")];
+    settings.exclude = vec![net("10.104.0.0/13"), net("fd00:96::/109")];
+    let own = ["192.0.2.1", "10.96.0.200", "10.104.0.1", "fd00:96::8:1"];
+    let facts = NodeFacts::new(Node::default(), own.map(|it| it.parse().unwrap()), &settings);
+    let mut rules = |family| {
+        let resolve = |s: &Settings| LayerSettings::resolve(s, family, &facts).unwrap();
+        let with = Layer::new(family, &resolve(&settings)).restore_input(&[]);
+        let routes = std::mem::take(&mut settings.service_routes);
+        let without = Layer::new(family, &resolve(&settings)).restore_input(&[]);
+        settings.service_routes = routes;
+        let lines = with.lines().filter(|line| !without.contains(line));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let new = "-m conntrack --ctstate NEW -j REJECT --reject-with";
+    let expected = [
+        "-A KUBE-IPVS-FILTER -d 10.96.0.200/32 -j RETURN".to_owned(),
+        format!("-A KUBE-IPVS-FILTER -d 10.96.0.0/13 {new} icmp-port-unreachable"),
+    ];
+    assert_eq!(rules(Family::V4), expected);
+    let expected = [
+        "-A KUBE-IPVS-FILTER -d fd00:96::8:1/128 -j RETURN".to_owned(),
+        format!("-A KUBE-IPVS-FILTER -d fd00:96::8:0/109 {new} icmp6-port-unreachable"),
+    ];
+    assert_eq!(rules(Family::V6), expected);
+}
+
+#[test]
 fn what_no_rule_can_be_made_of_is_refused() {
     let unknown = LocalTraffic::Unknown;
     assert_eq!(
@@ -228,7 +259,9 @@ fn local_detection_is_resolved_by_family() {
     let resolve = |detection: LocalDetection, family| {
         let mut settings = Settings::new("node");
         settings.local_detection = detection;
-        LayerSettings::resolve(&settings, family, &pod_cidrs).unwrap().local
+        let node = Node { pod_cidrs: pod_cidrs.clone(), ..Node::default() };
+        let facts = NodeFacts::new(node, [], &settings);
+        LayerSettings::resolve(&settings, family, &facts).unwrap().local
     };
     let cidr = |text: &str| LocalTraffic::Cidr(text.parse().unwrap());
     let cluster = LocalDetection::ClusterCidr(nets(&["10.244.0.0/16", "10.245.0.0/16"]));

@@ -6,6 +6,7 @@ use crate::settings::SchedulerName;
 #[test]
 fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     let address: IpAddr = "10.96.0.1".parse().unwrap();
+    let route = "10.96.0.0/12".parse().unwrap();
     let set = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
     let entry = Entry::Address(address);
     let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
@@ -33,6 +34,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::ChangeRealServer(frontend, real), None, None),
         (Op::BindAddress(address), None, Some(Refusal::AddressExists)),
         (Op::UnbindAddress(address), None, Some(Refusal::NoAddress)),
+        (Op::AddRoute(route), None, None),
+        (Op::RemoveRoute(route), None, Some(Refusal::NoRoute)),
         (Op::RemoveRealServer(frontend, real.socket()), None, Some(Refusal::NoRealServer)),
         (Op::ChangeRealServer(frontend, real), Some(Refusal::NoRealServer), None),
         (Op::RemoveVirtualServer(frontend), None, Some(Refusal::NoVirtualServer)),
@@ -61,6 +64,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::RemoveRealServer(frontend, real.socket()), 3),
         (Op::BindAddress(address), 19),
         (Op::UnbindAddress(address), 19),
+        (Op::AddRoute(route), 19),
+        (Op::RemoveRoute(route), 3),
     ] {
         assert_eq!(nothing.apply(&op).map_err(Refusal::errno), Err(errno), "{op}");
     }

@@ -562,3 +562,112 @@ fn services_whose_policy_leaves_them_without_endpoints_are_counted_by_policy() {
     plan(&mut planner, [Event::ServiceRemoved(ObjectName::new("ns", "web"))]);
     assert_eq!(count(&planner, Side::Internal), 0);
 }
+
+fn with_routes(routes: &[&str]) -> Planner {
+    let mut settings = Settings::new("n1");
+    settings.service_routes = routes.iter().map(|text| text.parse().unwrap()).collect();
+    Planner::new(settings)
+}
+
+fn cluster_services() -> [Event; 4] {
+    let mut outer = mk_named("outer", 1);
+    outer.cluster_v4 = Some([10, 96, 0, 10].into());
+    outer.cluster_v6 = Some("fd00:96::10".parse().unwrap());
+    outer.external = addresses(&["203.0.113.9"]);
+    [
+        service(mk_named("web", 1)),
+        slice(mk_slice_of("web-1", "web", &["10.244.1.2"])),
+        service(outer),
+        slice(mk_slice_of("outer-1", "outer", &["10.244.1.3"])),
+    ]
+}
+
+#[test]
+fn inside_a_route_no_address_is_bound() {
+    let mut planner = with_routes(&["10.96.0.0/12", "fd00:96::/108"]);
+    let before = planner.diff(&Actual { link: true, ..Actual::default() });
+    let routes: Vec<String> =
+        before.iter().filter(|op| matches!(op, Op::AddRoute(_))).map(Op::to_string).collect();
+    assert_eq!(routes, ["add local route 10.96.0.0/12", "add local route fd00:96::/108"]);
+    assert!(before.iter().all(Op::is_foundation), "without a single Service");
+    let ops = ops(&mut planner, cluster_services());
+    let about = |word: &str| ops.iter().filter(|op| op.contains(word)).collect::<Vec<_>>();
+    assert_eq!(about("kube-ipvs0"), ["add address 203.0.113.9 to kube-ipvs0"], "{ops:#?}");
+    assert_eq!(about("KUBE-IPVS-IPS"), ["add 203.0.113.9 to set KUBE-IPVS-IPS"]);
+    assert!(about("create virtual server TCP 10.96.0.10").len() == 1, "{ops:#?}");
+}
+
+/// Carries the difference out, one operation after the other, and asserts that each cluster
+/// address is local all the time.
+fn switched(kernel: &mut MemoryKernel, to: &Planner) -> Vec<String> {
+    let ops = to.diff(kernel.actual());
+    for op in &ops {
+        kernel.apply(op).unwrap();
+        for address in addresses(&["10.96.0.9", "10.96.0.10", "203.0.113.9"]) {
+            let Actual { addresses, routes, .. } = kernel.actual();
+            let is_local =
+                addresses.contains(&address) || routes.iter().any(|r| r.contains(&address));
+            assert!(is_local, "{address} after {op}; all of it: {ops:#?}");
+        }
+    }
+    assert_eq!(to.diff(kernel.actual()), []);
+    let ops = ops.iter().map(Op::to_string);
+    ops.filter(|op| op.contains("local route") || op.contains("kube-ipvs0")).collect()
+}
+
+#[test]
+fn between_addresses_and_routes_there_is_no_gap() {
+    let [mut each, mut routes, mut others] =
+        [&[][..], &["10.96.0.0/12"], &["10.96.0.0/13", "fd00:96::/108"]].map(with_routes);
+    for planner in [&mut each, &mut routes, &mut others] {
+        plan(planner, cluster_services());
+    }
+    let mut kernel = MemoryKernel::default();
+    for op in each.diff(kernel.actual()) {
+        kernel.apply(&op).unwrap();
+    }
+    let there = switched(&mut kernel, &routes);
+    let expected = [
+        "add local route 10.96.0.0/12",
+        "remove address 10.96.0.9 from kube-ipvs0",
+        "remove address 10.96.0.10 from kube-ipvs0",
+    ];
+    assert_eq!(there, expected);
+    assert_eq!(switched(&mut kernel, &others).len(), 4, "others, and one of IPv6");
+    let back = switched(&mut kernel, &each);
+    assert_eq!(back.len(), 5, "{back:#?}");
+    assert!(back[0].starts_with("add address") && back[4].starts_with("remove local route"));
+}
+
+#[test]
+fn a_virtual_server_inside_a_route_of_ours_is_ours() {
+    let planner = with_routes(&[]);
+    let frontend = |address: &str| Frontend {
+        address: address.parse().unwrap(),
+        protocol: Protocol::Tcp,
+        port: 80,
+    };
+    let mut actual = Actual { link: true, ..Actual::default() };
+    actual.routes.insert("10.96.0.0/12".parse().unwrap());
+    for address in ["10.96.0.77", "10.112.0.1"] {
+        let there =
+            ActualVirtualServer { server: None, real_servers: HashMap::new(), in_order: true };
+        actual.virtual_servers.insert(frontend(address), there);
+    }
+    let removed: Vec<Op> =
+        planner.diff(&actual).into_iter().filter(|op| !op.is_foundation()).collect();
+    let route = Op::RemoveRoute("10.96.0.0/12".parse().unwrap());
+    assert_eq!(removed, [route, Op::RemoveVirtualServer(frontend("10.96.0.77"))]);
+}
+
+#[test]
+fn the_rules_follow_the_nodes_own_addresses_inside_a_route() {
+    let mut planner = with_routes(&["10.96.0.0/12"]);
+    plan(&mut planner, [local(&["192.0.2.1"])]);
+    let own = || local(&["192.0.2.1", "10.96.200.10", "fd00:96::1"]);
+    assert_eq!(plan(&mut planner, [own()]).ops, [Op::WriteLayer(Family::V4)]);
+    let rules = planner.layer(Family::V4).unwrap().restore_input(&[]);
+    assert!(rules.contains("-A KUBE-IPVS-FILTER -d 10.96.200.10/32 -j RETURN"), "{rules}");
+    assert_eq!(plan(&mut planner, [own()]).ops, []);
+    assert_eq!(plan(&mut planner, [local(&["192.0.2.7"])]).ops, [Op::WriteLayer(Family::V4)]);
+}

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use plan::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend, VirtualServer};
 use plan::model::{Family, Protocol};
@@ -10,7 +11,7 @@ use plan::settings::{SchedulerName, Settings};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::world::{EXCLUDED, ip};
+use crate::world::{EXCLUDED, ip, net};
 
 /// Something that somebody did to what is ours.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub(crate) enum Damage {
     EntryAdded(SetId),
     AddressGone(Index),
     AddressAdded(IpAddr),
+    RoutesGone,
+    RouteAdded(IpNet),
     VirtualServerGone(Index),
     VirtualServerStrange(Index),
     SchedulerChanged(Index),
@@ -38,6 +41,7 @@ impl Damage {
             Self::LinkRemoved => {
                 actual.link = false;
                 actual.addresses.clear();
+                actual.routes.retain(|route| route.addr().is_ipv6());
             }
             Self::LayerGone(family) => {
                 actual.layers.remove(family);
@@ -70,6 +74,10 @@ impl Damage {
                 if actual.link {
                     actual.addresses.insert(*address);
                 }
+            }
+            Self::RoutesGone => actual.routes.clear(),
+            Self::RouteAdded(route) => {
+                actual.routes.insert(*route);
             }
             Self::VirtualServerGone(which) => {
                 if let Some(frontend) = pick(actual, which) {
@@ -126,6 +134,7 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
         .prop_map(|(kind, family)| SetId { kind, family });
     let which = any::<Index>;
     let address = select(vec!["172.20.0.1", "10.96.0.2", "fd00:ad::1", "fd00:96::2"]);
+    let route = select(vec!["172.20.0.0/16", "10.96.0.0/17", "fd00:ad::/64"]);
     prop_oneof![
         Just(Damage::LinkRemoved),
         family().prop_map(Damage::LayerGone),
@@ -134,6 +143,8 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
         any_set.prop_map(Damage::EntryAdded),
         which().prop_map(Damage::AddressGone),
         address.prop_map(|address| Damage::AddressAdded(ip(address))),
+        Just(Damage::RoutesGone),
+        route.prop_map(|route| Damage::RouteAdded(net(route))),
         which().prop_map(Damage::VirtualServerGone),
         which().prop_map(Damage::VirtualServerStrange),
         which().prop_map(Damage::SchedulerChanged),
@@ -203,6 +214,8 @@ pub(crate) fn untouchable(actual: &Actual, settings: &Settings) -> Actual {
             there.entries.iter().filter(|entry| !ours(&set.family) || excluded(entry)).copied();
         left.sets.insert(*set, kept.collect());
     }
+    let routes = actual.routes.iter().filter(|route| !ours(&Family::of_net(route)));
+    left.routes = routes.copied().collect();
     left.layers = actual.layers.iter().copied().filter(|family| !ours(family)).collect();
     left
 }

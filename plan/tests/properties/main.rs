@@ -330,9 +330,9 @@ proptest! {
         damages in proptest::collection::vec(damage(), 0..12),
         limit in limit(),
     ) {
-        // Of a twin in other networks, only its address on the interface tells.
+        // Of a twin in other networks, only its address on the interface tells, or inside a route.
         let takes_addresses =
-            |damage: &Damage| matches!(damage, Damage::LinkRemoved | Damage::AddressGone(_));
+            |damage: &Damage| matches!(damage, Damage::LinkRemoved | Damage::AddressGone(_) | Damage::RoutesGone);
         if damages.iter().any(takes_addresses) {
             former.twins = settings.twins;
         }
@@ -370,6 +370,7 @@ proptest! {
 fn sum(desired: &Actual, untouched: &Actual) -> Actual {
     let mut sum = desired.clone();
     sum.addresses.extend(&untouched.addresses);
+    sum.routes.extend(&untouched.routes);
     for (frontend, server) in &untouched.virtual_servers {
         sum.virtual_servers.insert(*frontend, server.clone());
     }

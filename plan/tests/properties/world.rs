@@ -139,7 +139,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn net(text: &str) -> IpNet {
+pub(crate) fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -150,9 +150,9 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V4],
         vec![Family::V6],
     ]);
-    let choices = any::<[bool; 5]>();
+    let choices = any::<[bool; 6]>();
     (families, twins(), choices).prop_map(
-        |(families, twins, [excludes, node_ports, maglev, node_cidr, localhost])| {
+        |(families, twins, [excludes, node_ports, maglev, node_cidr, localhost, routes])| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
             settings.twins = twins;
@@ -170,6 +170,10 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
                 settings.local_detection = LocalDetection::NodeCidr;
             }
             settings.localhost_node_ports = localhost;
+            if routes {
+                let routes = ["10.96.0.0/16", "198.51.100.0/24", "fd00:96::/108", "fd00:e::/64"];
+                settings.service_routes = routes.map(net).to_vec();
+            }
             settings
         },
     )

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use plan::model::Family;
@@ -41,6 +42,7 @@ pub fn validate_own(
     let networks = &own.short_circuit;
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
     found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
+    found.service_routes(own, document);
     found.0
 }
 
@@ -84,6 +86,38 @@ impl Found {
         }
     }
 
+    fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
+        let twins = own.short_circuit.twins();
+        let twins = Family::BOTH.into_iter().filter_map(|family| twins.of(family));
+        let twins: Vec<_> = twins.map(|net| (net, "of shortCircuit")).collect();
+        let nodes = networks(&document.node_port_addresses);
+        let mut others: Vec<(IpNet, &str)> = Vec::new();
+        for text in &own.service_routes {
+            let Some(network) = address::cidr(text).filter(|net| {
+                *net == net.trunc()
+                    && route_lengths(Family::of_net(net)).contains(&net.prefix_len())
+            }) else {
+                let problem = "must be a network of 8 to 32 bits of IPv4 or 64 to 128 of IPv6, with \
+                               nothing set behind them";
+                self.invalid("serviceRoutes", text, problem);
+                continue;
+            };
+            let special = special().chain(pods(document)).chain(twins.iter().copied());
+            let overlapping = special.chain(others.iter().copied()).find(|(other, _)| {
+                network.contains(&other.network()) || other.contains(&network.network())
+            });
+            // Networks around it say nothing about where in them the nodes are.
+            let nodes = nodes.iter().find(|nodes| network.contains(*nodes));
+            let used = overlapping.or(nodes.map(|nodes| (*nodes, "of nodePortAddresses")));
+            if let Some((other, what)) = used {
+                let problem =
+                    format!("must be a network that only Services use, and {other} is {what}");
+                self.invalid("serviceRoutes", text, &problem);
+            }
+            others.push((network, "in the list already"));
+        }
+    }
+
     fn short_circuit(
         &mut self,
         field: &'static str,
@@ -122,13 +156,30 @@ impl Found {
     }
 }
 
+/// How many bits a network of service addresses may have. A shorter one would lead here what
+/// belongs to others; Kubernetes takes 64 bits of IPv6 at least.
+const fn route_lengths(family: Family) -> RangeInclusive<u8> {
+    match family {
+        Family::V4 => 8..=32,
+        Family::V6 => 64..=128,
+    }
+}
+
 /// The networks that are known to be in use, with what for. One of length 0 names no network.
 fn used(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
-    let special = SPECIAL
-        .into_iter()
-        .filter_map(|(address, length, what)| Some((IpNet::new(address, length).ok()?, what)));
-    let pods = cluster_networks(document).into_iter().map(|net| (net, "of clusterCIDR"));
     let nodes = networks(&document.node_port_addresses);
     let nodes = nodes.into_iter().map(|net| (net, "of nodePortAddresses"));
-    special.chain(pods).chain(nodes).filter(|(net, _)| net.prefix_len() > 0)
+    special().chain(pods(document)).chain(nodes).filter(|(net, _)| net.prefix_len() > 0)
+}
+
+fn special() -> impl Iterator<Item = (IpNet, &'static str)> {
+    SPECIAL
+        .into_iter()
+        .filter_map(|(address, length, what)| Some((IpNet::new(address, length).ok()?, what)))
+}
+
+/// A pods' network of length 0 names no network.
+fn pods(document: &KubeProxyConfiguration) -> impl Iterator<Item = (IpNet, &'static str)> {
+    let pods = cluster_networks(document).into_iter().map(|net| (net, "of clusterCIDR"));
+    pods.filter(|(net, _)| net.prefix_len() > 0)
 }

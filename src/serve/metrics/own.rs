@@ -307,6 +307,8 @@ fn operation(op: &Op) -> &'static str {
         Op::DrainRealServer(..) => "drain_real_server",
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
+        Op::AddRoute(_) => "add_route",
+        Op::RemoveRoute(_) => "remove_route",
         Op::RemoveRealServer(..) => "remove_real_server",
         Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => "remove_virtual_server",
         Op::RemoveEntry(..) => "remove_entry",

@@ -1,0 +1,66 @@
+//! Local routes in the place of addresses.
+
+use std::collections::HashSet;
+
+use ipnet::IpNet;
+use plan::kernel::LINK;
+use plan::op::Op;
+
+use super::super::route::RouteBatch;
+use super::{Linux, ReadError, Refusal, RefusalClass, all_failed, is, refusal};
+
+// === impl Linux ===
+
+impl Linux {
+    /// The node's own addresses that have neighbours, which is what a route of ours must not lead
+    /// here: with the length of the network that they are in.
+    ///
+    /// # Errors
+    /// When the addresses cannot be read.
+    pub fn neighbourhoods(&mut self) -> Result<Vec<IpNet>, ReadError> {
+        let (index, addresses) = self.all_addresses()?;
+        let others = addresses.iter().filter(|found| Some(found.index) != index);
+        let nets = others.filter_map(|found| IpNet::new(found.address, found.prefix).ok());
+        Ok(nets.filter(|net| net.prefix_len() < net.max_prefix_len()).collect())
+    }
+
+    pub(super) fn read_routes(&mut self) -> Result<HashSet<IpNet>, ReadError> {
+        let found = self.routes.ours().map_err(|error| ReadError::new("local routes", error))?;
+        Ok(found.into_iter().collect())
+    }
+
+    pub(super) fn apply_routes(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let mut batch = RouteBatch::default();
+        for op in ops {
+            match op {
+                Op::AddRoute(network) => match self.index() {
+                    Ok(Some(index)) => batch.add(*network, index),
+                    Ok(None) => {
+                        let missing = format_args!("the interface {LINK} is missing").to_string();
+                        return all_failed(ops, &Refusal::new(RefusalClass::Surprise, missing));
+                    }
+                    Err(error) => return all_failed(ops, &refusal(&error)),
+                },
+                Op::RemoveRoute(network) => batch.remove(*network),
+                _ => {}
+            }
+        }
+        let results = match self.routes.send(&mut batch) {
+            Ok(results) => results,
+            Err(error) => return all_failed(ops, &refusal(&error)),
+        };
+        let results: Vec<Result<(), Refusal>> = ops
+            .iter()
+            .zip(results)
+            .map(|(op, result)| match (op, result) {
+                (Op::RemoveRoute(_), Err(error)) if is(&error, rustix::io::Errno::SRCH) => Ok(()),
+                (_, result) => result.map_err(|error| refusal(&error)),
+            })
+            .collect();
+        if results.iter().any(Result::is_err) {
+            // Perhaps the interface was deleted, or made anew by somebody else.
+            self.index = None;
+        }
+        results
+    }
+}

@@ -1,0 +1,229 @@
+//! Local routes of ours, over rtnetlink.
+//!
+//! What tells that a route is ours is the protocol that it says, which the kernel only keeps
+//! (`ip route show table local proto 107`). IPv4 routes are on `kube-ipvs0`, and go with it. The
+//! kernel takes IPv6 routes only for an interface that is up (`fib6_nh_init` in net/ipv6/route.c),
+//! and addresses of IPv6 would be lost whenever somebody took ours down again (`addrconf_ifdown`
+//! in net/ipv6/addrconf.c); so these are on the loopback interface, which IPVS needs up anyway.
+//!
+//! Source: include/uapi/linux/rtnetlink.h.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use plan::model::Family;
+use rustix::io::Errno;
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_CREATE: u16 = 0x400;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RT_TABLE_LOCAL: u8 = 255;
+const RT_SCOPE_HOST: u8 = 254;
+const RTN_LOCAL: u8 = 2;
+/// What our routes say of who made them: none of the header's `RTPROT_…`, nor of what iproute2's
+/// `rt_protos` knows.
+const PROTOCOL: u8 = 107;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// `LOOPBACK_IFINDEX` (include/net/flow.h): its index in every network namespace.
+const LOOPBACK: u32 = 1;
+/// `struct rtmsg`: family, length of the destination, length of the source, type of service, table,
+/// protocol, scope, type, flags (u32).
+const HEADER: usize = 12;
+
+/// rtnetlink, in the network namespace it was opened in.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    socket: Socket,
+}
+
+/// Routes to be added or removed, in order, in one go.
+#[derive(Debug, Default)]
+pub(crate) struct RouteBatch {
+    batch: Batch,
+}
+
+// === impl Routes ===
+
+impl Routes {
+    pub(crate) fn open() -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Route)?;
+        // Without it, the kernel lists every route there is, which are then passed over.
+        let _everything = socket.list_strictly();
+        Ok(Self { socket })
+    }
+
+    /// Our routes of both families.
+    pub(crate) fn ours(&mut self) -> Result<Vec<IpNet>, Error> {
+        let mut found = Vec::new();
+        for family in Family::BOTH {
+            let listed = self.socket.dump(
+                RTM_GETROUTE,
+                |message| {
+                    // The kernel chooses by table, protocol and type (`ip_valid_fib_dump_req` in
+                    // net/ipv4/fib_frontend.c).
+                    let header = [number(family), 0, 0, 0, RT_TABLE_LOCAL, PROTOCOL, 0, RTN_LOCAL];
+                    message.body().extend_from_slice(&header);
+                    message.body().extend_from_slice(&[0; HEADER - 8]);
+                },
+                decode_route,
+            );
+            match listed {
+                Ok(routes) => found.extend(routes),
+                // A kernel without IPv6, or one that has no such table yet.
+                Err(error) if is_nothing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Carries a batch out, and returns a result for each of its routes.
+    pub(crate) fn send(&mut self, batch: &mut RouteBatch) -> Result<Vec<Result<(), Error>>, Error> {
+        self.socket.send(&mut batch.batch)
+    }
+
+    pub(crate) fn traffic(&self) -> netlink::Traffic {
+        self.socket.traffic()
+    }
+}
+
+// === impl RouteBatch ===
+
+impl RouteBatch {
+    /// Adds a route; one to the same network, whoever made it, becomes ours. `index` is of
+    /// `kube-ipvs0`.
+    pub(crate) fn add(&mut self, network: IpNet, index: u32) {
+        let interface = if network.addr().is_ipv4() { index } else { LOOPBACK };
+        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(interface));
+    }
+
+    /// Removes a route of ours, on whichever interface.
+    pub(crate) fn remove(&mut self, network: IpNet) {
+        self.push(RTM_DELROUTE, 0, network, None);
+    }
+
+    fn push(&mut self, request: u16, flags: u16, network: IpNet, interface: Option<u32>) {
+        let family = number(Family::of_net(&network));
+        self.batch.push(request, flags, |message| {
+            message.body().extend_from_slice(&[
+                family,
+                network.prefix_len(),
+                0,
+                0,
+                RT_TABLE_LOCAL,
+                PROTOCOL,
+                RT_SCOPE_HOST,
+                RTN_LOCAL,
+            ]);
+            message.body().extend_from_slice(&[0; HEADER - 8]);
+            let mut attributes = message.attributes();
+            attributes.address(RTA_DST, network.network());
+            if let Some(interface) = interface {
+                attributes.u32(RTA_OIF, interface);
+            }
+        });
+    }
+}
+
+/// Whether a refusal says that there are no routes at all.
+fn is_nothing(error: &Error) -> bool {
+    [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+const fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => AF_INET,
+        Family::V6 => AF_INET6,
+    }
+}
+
+/// The network of a local route of ours; others are passed over.
+fn decode_route(body: &[u8]) -> Result<Option<IpNet>, DecodeError> {
+    let header = body
+        .first_chunk::<HEADER>()
+        .ok_or_else(|| DecodeError::new("route", "shorter than struct rtmsg"))?;
+    let [family, length, _, _, table, protocol, _, kind, ..] = *header;
+    if (table, protocol, kind) != (RT_TABLE_LOCAL, PROTOCOL, RTN_LOCAL) {
+        return Ok(None);
+    }
+    for attribute in attributes(body.get(HEADER..).unwrap_or_default()) {
+        let attribute = attribute?;
+        if attribute.kind == RTA_DST {
+            let address: IpAddr = match family {
+                AF_INET => attribute.ipv4()?.into(),
+                AF_INET6 => attribute.ipv6()?.into(),
+                _ => return Ok(None),
+            };
+            let network = IpNet::new(address, length);
+            return network
+                .map(Some)
+                .map_err(|_| DecodeError::new("route", "longer than its family's addresses"));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_request_is_what_the_header_file_says() {
+        let mut batch = RouteBatch::default();
+        batch.add("10.96.0.0/12".parse().unwrap(), 7);
+        batch.remove("10.96.0.0/12".parse().unwrap());
+        assert_eq!(
+            batch.batch.body(0).unwrap(),
+            [
+                2, 12, 0, 0, 255, 107, 254, 2, 0, 0, 0, 0, // struct rtmsg
+                8, 0, 1, 0, 10, 96, 0, 0, // RTA_DST
+                8, 0, 4, 0, 7, 0, 0, 0, // RTA_OIF
+            ]
+        );
+        assert_eq!(batch.batch.body(1).unwrap().len(), HEADER + 8, "on whichever interface");
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        for network in ["10.96.0.0/12", "fd00:96::/108"].map(|text| text.parse::<IpNet>().unwrap())
+        {
+            let mut batch = RouteBatch::default();
+            batch.add(network, 7);
+            let written = batch.batch.body(0).unwrap().to_vec();
+            assert_eq!(decode_route(&written).unwrap(), Some(network));
+            // Of another table, by another protocol, of another type.
+            for (octet, other) in [(4, 254), (5, 2), (7, 1)] {
+                let mut foreign = written.clone();
+                foreign[octet] = other;
+                assert_eq!(decode_route(&foreign).unwrap(), None);
+            }
+        }
+        assert!(decode_route(&[2, 12, 0]).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_octets_are_read_without_a_panic(
+            mut body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+            ours in proptest::prelude::any::<bool>(),
+        ) {
+            if ours && body.len() > 7 {
+                (body[4], body[5], body[7]) = (RT_TABLE_LOCAL, PROTOCOL, RTN_LOCAL);
+            }
+            let _any = decode_route(&body);
+        }
+    }
+
+    #[test]
+    fn this_machine_has_no_route_of_ours() {
+        assert_eq!(Routes::open().unwrap().ours().unwrap(), []);
+    }
+}
