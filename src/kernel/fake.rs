@@ -1,5 +1,8 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
+mod interference;
+
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +16,8 @@ use plan::op::Op;
 use plan::sets::SetId;
 
 use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass};
+use interference::Interference;
+pub use interference::{Answer, Reading, Request};
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
 /// worker has it.
@@ -45,6 +50,7 @@ struct State {
     looks: Looks,
     faults: Vec<Fault>,
     unreadable: usize,
+    interference: Option<Interference>,
     /// Whether it does not tell how many virtual servers there are.
     keeps_number: bool,
     /// What connection tracking remembers.
@@ -133,6 +139,20 @@ impl Fake {
         self.state().unreadable = times;
     }
 
+    /// Asks this about every request from now on, before anything else.
+    pub fn interfere(
+        &self,
+        decide: impl FnMut(Request<'_>, &mut Actual) -> Answer + Send + 'static,
+    ) {
+        self.state().interference = Some(Box::new(decide));
+    }
+
+    /// Whether somebody has another clone of it: a worker that has not ended.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Connection tracking, to look at and to change.
     pub fn with_flows<T>(&self, work: impl FnOnce(&mut Vec<Flow>) -> T) -> T {
         work(&mut self.state().flows)
@@ -157,14 +177,14 @@ impl Kernel for Fake {
     fn read(&mut self) -> Result<Actual, ReadError> {
         let mut state = self.state();
         state.looks.readings += 1;
-        Ok(state.readable()?.clone())
+        Ok(state.readable(Reading::Everything)?.into_owned())
     }
 
     fn glance(&mut self) -> Result<Glance, ReadError> {
         let mut state = self.state();
         state.looks.glances += 1;
         let tells_number = !state.keeps_number;
-        let actual = state.readable()?;
+        let actual = state.readable(Reading::Glance)?;
         let sets = actual.sets.iter();
         Ok(Glance {
             link: actual.link,
@@ -177,7 +197,7 @@ impl Kernel for Fake {
     fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
-        Ok(state.readable()?.virtual_servers.keys().copied().collect())
+        Ok(state.readable(Reading::Frontends)?.virtual_servers.keys().copied().collect())
     }
 
     fn read_virtual_servers(
@@ -186,20 +206,21 @@ impl Kernel for Fake {
     ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
-        let found = &state.readable()?.virtual_servers;
-        Ok(frontends.iter().map(|frontend| found.get(frontend).cloned()).collect())
+        let actual = state.readable(Reading::VirtualServers)?;
+        let found = |frontend: &Frontend| actual.virtual_servers.get(frontend).cloned();
+        Ok(frontends.iter().map(found).collect())
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let mut state = self.state();
         state.looks.sets += 1;
-        Ok(state.readable()?.sets.get(&set).cloned())
+        Ok(state.readable(Reading::Set)?.sets.get(&set).cloned())
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let mut state = self.state();
         state.looks.addresses += 1;
-        let actual = state.readable()?;
+        let actual = state.readable(Reading::Addresses)?;
         Ok(Addresses {
             link: actual.link,
             bound: actual.addresses.clone(),
@@ -211,7 +232,7 @@ impl Kernel for Fake {
     fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
         let mut state = self.state();
         state.looks.layers += 1;
-        Ok(state.readable()?.layers.clone())
+        Ok(state.readable(Reading::Layers)?.layers.clone())
     }
 
     fn prescribe(&mut self, _layer: Layer) {}
@@ -225,29 +246,59 @@ impl Kernel for Fake {
         let mut state = self.state();
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);
         state.cleanings.push(asked.copied().collect());
+        let is_lost = match state.decide(Request::Flows(family)) {
+            Answer::Refused(refusal) => return Err(refusal),
+            Answer::Lost { carried_out: false } => return Err(lost()),
+            Answer::Lost { carried_out: true } => true,
+            Answer::Honest | Answer::Incomplete(_) => false,
+        };
         if let Some(left) = state.kept_flows.checked_sub(1) {
             state.kept_flows = left;
             return Err(Refusal::new(RefusalClass::Exhausted, "injected"));
         }
         let before = state.flows.len();
         state.flows.retain(|flow| flow.frontend().family() != family || !targets.is_stale(flow));
-        Ok((before - state.flows.len()) as u64)
+        if is_lost { Err(lost()) } else { Ok((before - state.flows.len()) as u64) }
     }
 }
 
 impl State {
-    fn readable(&mut self) -> Result<&Actual, ReadError> {
-        match self.unreadable.checked_sub(1) {
-            Some(left) => {
-                self.unreadable = left;
-                Err(ReadError::new("anything", "injected"))
+    fn decide(&mut self, request: Request<'_>) -> Answer {
+        match &mut self.interference {
+            Some(decide) => decide(request, self.memory.actual_mut()),
+            None => Answer::Honest,
+        }
+    }
+
+    fn readable(&mut self, what: Reading) -> Result<Cow<'_, Actual>, ReadError> {
+        let unreadable = || ReadError::new(format!("{what:?}"), "injected");
+        if let Some(left) = self.unreadable.checked_sub(1) {
+            self.unreadable = left;
+            return Err(unreadable());
+        }
+        match self.decide(Request::Reading(what)) {
+            Answer::Honest => Ok(Cow::Borrowed(self.memory.actual())),
+            Answer::Refused(_) | Answer::Lost { .. } => Err(unreadable()),
+            Answer::Incomplete(hide) => {
+                let mut shown = self.memory.actual().clone();
+                hide(&mut shown);
+                Ok(Cow::Owned(shown))
             }
-            None => Ok(self.memory.actual()),
         }
     }
 
     fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
         self.log.push(op.clone());
+        match self.decide(Request::Writing(op)) {
+            Answer::Honest | Answer::Incomplete(_) => {}
+            Answer::Refused(refusal) => return Err(refusal),
+            Answer::Lost { carried_out } => {
+                if carried_out {
+                    let _unknown = self.memory.apply(op);
+                }
+                return Err(lost());
+            }
+        }
         let fault = self.faults.iter_mut().find(|fault| fault.times > 0 && (fault.concerns)(op));
         if let Some(fault) = fault {
             fault.times -= 1;
@@ -289,6 +340,10 @@ impl std::fmt::Debug for State {
             .field("faults", &self.faults.len())
             .finish_non_exhaustive()
     }
+}
+
+fn lost() -> Refusal {
+    Refusal::new(RefusalClass::AnswerLost, "injected")
 }
 
 fn number(count: usize) -> u32 {

@@ -11,6 +11,7 @@ mod addresses;
 mod changes;
 mod drain;
 mod drift;
+mod faults;
 mod first_sync;
 mod flows;
 mod random;

@@ -52,9 +52,14 @@ impl World {
 
     /// The event loop on this kernel; it knows no input yet.
     pub(crate) fn on(fake: Fake, pace: Pace) -> Self {
+        Self::with(settings(), fake, pace)
+    }
+
+    /// The same with other settings.
+    pub(crate) fn with(settings: Settings, fake: Fake, pace: Pace) -> Self {
         let kernel = KernelHandle::start(fake.clone()).unwrap();
         let told = Told::default();
-        let reconciler = Reconciler::new(Planner::new(settings()), kernel, pace)
+        let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()
             .observed_by(Box::new(told.clone()));
         let (inputs, inbox) = mpsc::channel(16);
@@ -63,7 +68,7 @@ impl World {
         let run = reconciler.run(inbox, Some(changes), std::future::pending());
         let running = tokio::spawn(run).abort_handle();
         let inputs = Some(inputs);
-        let shadow = Planner::new(settings());
+        let shadow = Planner::new(settings);
         Self { fake, status, told, addresses, inputs, running, shadow }
     }
 
@@ -177,7 +182,7 @@ impl Drop for World {
     }
 }
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings { families: vec![Family::V4], ..Settings::new("node-1") }
 }
 

@@ -12,12 +12,15 @@ use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
 /// The sets that record a virtual server by address, protocol and port.
-const RECORDS: [SetKind; 5] = [
+const RECORDS: [SetKind; 7] = [
     SetKind::ClusterIp,
     SetKind::ExternalIp,
     SetKind::ExternalIpLocal,
     SetKind::LoadBalancer,
     SetKind::NodePortSctp,
+    // What had endpoints until lately may still be there, draining.
+    SetKind::NoEndpoints,
+    SetKind::NoLocalEndpoints,
 ];
 
 /// What tells whose a virtual server is.

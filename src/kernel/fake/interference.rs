@@ -1,0 +1,81 @@
+//! Faults at a place that a test chooses: at any request, before anything is done about it.
+
+use plan::actual::Actual;
+use plan::model::Family;
+use plan::op::Op;
+
+use super::super::{Refusal, RefusalClass};
+
+/// Decides about every request. It may change what the kernel holds, as somebody else would.
+pub(super) type Interference = Box<dyn FnMut(Request<'_>, &mut Actual) -> Answer + Send>;
+
+/// What the kernel is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// To be read.
+    Reading(Reading),
+    /// To be changed.
+    Writing(&'a Op),
+    /// To forget the stale flows of a family.
+    Flows(Family),
+}
+
+/// What is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reading {
+    /// Everything at once.
+    Everything,
+    /// The signs that cost little.
+    Glance,
+    /// Which virtual servers there are.
+    Frontends,
+    /// Some virtual servers.
+    VirtualServers,
+    /// A set.
+    Set,
+    /// The addresses.
+    Addresses,
+    /// The rules.
+    Layers,
+}
+
+/// What becomes of a request.
+pub enum Answer {
+    /// What the kernel's state demands.
+    Honest,
+    /// No. A reading fails.
+    Refused(Refusal),
+    /// An operation is carried out, or not, and nobody learns which. A reading fails.
+    Lost {
+        /// Whether it is.
+        carried_out: bool,
+    },
+    /// A reading shows what this leaves, and says nothing of it: IPVS does not tell when a listing
+    /// was disturbed. An operation is answered as it should be.
+    Incomplete(Box<dyn FnOnce(&mut Actual)>),
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// Everything that can be read.
+    pub const ALL: [Self; 7] = [
+        Self::Everything,
+        Self::Glance,
+        Self::Frontends,
+        Self::VirtualServers,
+        Self::Set,
+        Self::Addresses,
+        Self::Layers,
+    ];
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// A refusal of this class.
+    #[must_use]
+    pub fn refused(class: RefusalClass) -> Self {
+        Self::Refused(Refusal::new(class, "injected"))
+    }
+}

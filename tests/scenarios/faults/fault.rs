@@ -1,0 +1,343 @@
+//! The faults, and how one is put at a place.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{Answer, Fake, Reading, Request};
+use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::kernel::{Entry, Frontend};
+use plan::op::Op;
+use plan::sets::SetId;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nothing.
+    None,
+    /// The operation is refused, and not carried out.
+    Refused(RefusalClass),
+    /// Its answer is lost, and it was not carried out.
+    NotDone,
+    /// Its answer is lost, and it was carried out.
+    NotTold,
+    /// Somebody does what it does, otherwise, right before it.
+    TheirsFirst,
+    /// Somebody takes away what it rests on, right before it.
+    Undermined,
+    /// Somebody takes its work back right after it.
+    Undone,
+    /// From this operation on nothing can be written or read, so many requests long.
+    Closed,
+    /// A reading of this kind fails.
+    Unread(Reading),
+    /// A reading of this kind misses something and says nothing of it.
+    Missed(Reading),
+    /// Connection tracking cannot be cleaned.
+    FlowsKept,
+}
+
+/// A fault at a place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case {
+    pub(super) fault: Fault,
+    /// The first operation, reading of this kind, or cleaning that it concerns, from 0 on.
+    pub(super) at: usize,
+    /// How many in a row.
+    pub(super) times: usize,
+    /// Whether the program is killed when it has happened, and started again.
+    pub(super) dies: bool,
+}
+
+/// What the kernel was asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    pub(super) writings: Vec<Op>,
+    pub(super) readings: BTreeMap<Reading, usize>,
+    pub(super) flows: usize,
+    /// Whether the fault has happened.
+    pub(super) struck: bool,
+    /// Whether the life is over: what has not happened by now is not to happen any more.
+    pub(super) over: bool,
+    /// How many requests the closed socket still concerns.
+    closed: usize,
+    /// What is to be taken back at the next request.
+    undo: Option<Op>,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Whether the kernel could do this to an operation.
+    pub(super) fn concerns(self, op: &Op) -> bool {
+        match self {
+            Self::Refused(RefusalClass::SetFull) => matches!(op, Op::AddEntry(..)),
+            Self::Refused(RefusalClass::NoScheduler) => {
+                matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
+            }
+            Self::TheirsFirst => !matches!(op, Op::WriteLayer(_) | Op::GrowSet(..)),
+            Self::Undermined => !matches!(op, Op::CreateLink | Op::CreateSet(..)),
+            // Whoever puts back a virtual server that is not ours any more makes one of their own.
+            Self::Undone => !matches!(
+                op,
+                Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) | Op::GrowSet(..)
+            ),
+            _ => true,
+        }
+    }
+
+    /// Of these the kernel makes listings in parts without saying that one was disturbed.
+    pub(super) fn can_miss(reading: Reading) -> bool {
+        matches!(reading, Reading::Everything | Reading::Frontends | Reading::VirtualServers)
+    }
+
+    /// Whether the kernel is not as we left it, or does not look like it.
+    pub(super) fn disturbs(self) -> bool {
+        matches!(self, Self::TheirsFirst | Self::Undermined | Self::Undone | Self::Missed(_))
+    }
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Puts it into this kernel, and keeps account of the requests.
+    pub(super) fn inject(self, fake: &Fake) -> Arc<Mutex<Seen>> {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let account = Arc::clone(&seen);
+        fake.interfere(move |request, actual| {
+            account.lock().unwrap().decide(self, request, actual)
+        });
+        seen
+    }
+
+    fn includes(&self, number: usize) -> bool {
+        (self.at..self.at + self.times).contains(&number)
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn decide(&mut self, case: Case, request: Request<'_>, actual: &mut Actual) -> Answer {
+        if let Some(op) = self.undo.take() {
+            undo(&op, actual);
+        }
+        if let Some(left) = self.closed.checked_sub(1) {
+            self.closed = left;
+            return Answer::Lost { carried_out: false };
+        }
+        if self.over && !self.struck {
+            return Answer::Honest;
+        }
+        match request {
+            Request::Writing(op) => {
+                self.writings.push(op.clone());
+                self.decide_writing(case, op, actual)
+            }
+            Request::Reading(reading) => {
+                let count = self.readings.entry(reading).or_default();
+                *count += 1;
+                let number = *count - 1;
+                match case.fault {
+                    Fault::Unread(concerned) if concerned == reading && case.includes(number) => {
+                        self.struck = true;
+                        Answer::refused(RefusalClass::Other)
+                    }
+                    Fault::Missed(concerned) if concerned == reading && case.includes(number) => {
+                        self.struck = true;
+                        Answer::Incomplete(Box::new(move |shown| hide(shown, number)))
+                    }
+                    _ => Answer::Honest,
+                }
+            }
+            Request::Flows(_) => {
+                self.flows += 1;
+                if case.fault == Fault::FlowsKept && case.includes(self.flows - 1) {
+                    self.struck = true;
+                    return Answer::refused(RefusalClass::Exhausted);
+                }
+                Answer::Honest
+            }
+        }
+    }
+
+    fn decide_writing(&mut self, case: Case, op: &Op, actual: &mut Actual) -> Answer {
+        if !case.includes(self.writings.len() - 1) || !case.fault.concerns(op) {
+            return Answer::Honest;
+        }
+        let answer = match case.fault {
+            Fault::None | Fault::Unread(_) | Fault::Missed(_) | Fault::FlowsKept => {
+                return Answer::Honest;
+            }
+            Fault::Refused(class) => Answer::refused(class),
+            Fault::NotDone => Answer::Lost { carried_out: false },
+            Fault::NotTold => Answer::Lost { carried_out: true },
+            Fault::TheirsFirst => {
+                forestall(op, actual);
+                Answer::Honest
+            }
+            Fault::Undermined => {
+                undermine(op, actual);
+                Answer::Honest
+            }
+            Fault::Undone => {
+                self.undo = Some(op.clone());
+                Answer::Honest
+            }
+            Fault::Closed if !self.struck => {
+                self.closed = case.times - 1;
+                Answer::Lost { carried_out: false }
+            }
+            Fault::Closed => return Answer::Honest,
+        };
+        self.struck = true;
+        answer
+    }
+}
+
+const THEIRS: ActualRealServer =
+    ActualRealServer { weight: 7, plain: false, deadline: None, connections: 0 };
+
+/// Somebody does the same, in a way that is not ours.
+fn forestall(op: &Op, actual: &mut Actual) {
+    match op {
+        Op::CreateLink => actual.link = true,
+        Op::CreateSet(set, _) => drop(actual.sets.entry(*set).or_default()),
+        Op::WriteLayer(_) | Op::GrowSet(..) => {}
+        Op::AddEntry(set, entry) => put_entry(*set, *entry, actual),
+        Op::RemoveEntry(set, entry) => take_entry(*set, *entry, actual),
+        Op::CreateVirtualServer(frontend, _) => {
+            let theirs: IpAddr = [172, 16, 0, 9].into();
+            let real_servers = [((theirs, 80).into(), THEIRS)].into();
+            let made = ActualVirtualServer { server: None, real_servers, in_order: false };
+            actual.virtual_servers.entry(*frontend).or_insert(made);
+        }
+        Op::ChangeVirtualServer(frontend, _) => {
+            if let Some(found) = actual.virtual_servers.get_mut(frontend) {
+                found.server = None;
+            }
+        }
+        Op::AddRealServer(frontend, real)
+        | Op::ChangeRealServer(frontend, real)
+        | Op::MoveRealServer(frontend, real) => {
+            put_real_server(frontend, real.socket(), actual);
+        }
+        Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {
+            take_real_server(frontend, *socket, actual);
+        }
+        Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
+            drop(actual.virtual_servers.remove(frontend));
+        }
+        Op::BindAddress(address) => drop(actual.addresses.insert(*address)),
+        Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
+        Op::AddRoute(network) => drop(actual.routes.insert(*network)),
+        Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
+    }
+}
+
+/// Somebody takes away what it rests on.
+fn undermine(op: &Op, actual: &mut Actual) {
+    match op {
+        Op::CreateLink | Op::CreateSet(..) => {}
+        Op::WriteLayer(family) => actual.sets.retain(|set, _| set.family != *family),
+        Op::AddEntry(set, _) | Op::RemoveEntry(set, _) | Op::GrowSet(set, _) => {
+            drop(actual.sets.remove(set));
+        }
+        Op::CreateVirtualServer(frontend, _)
+        | Op::ChangeVirtualServer(frontend, _)
+        | Op::AddRealServer(frontend, _)
+        | Op::ChangeRealServer(frontend, _)
+        | Op::MoveRealServer(frontend, _)
+        | Op::DrainRealServer(frontend, ..)
+        | Op::RemoveRealServer(frontend, _)
+        | Op::RemoveVirtualServer(frontend)
+        | Op::RetireVirtualServer(frontend) => drop(actual.virtual_servers.remove(frontend)),
+        Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
+            delete_link(actual)
+        }
+    }
+}
+
+/// Somebody takes it back.
+fn undo(op: &Op, actual: &mut Actual) {
+    match op {
+        Op::CreateLink => delete_link(actual),
+        Op::CreateSet(set, _) => drop(actual.sets.remove(set)),
+        Op::GrowSet(..) => {}
+        Op::WriteLayer(family) => drop(actual.layers.remove(family)),
+        Op::AddEntry(set, entry) => take_entry(*set, *entry, actual),
+        Op::RemoveEntry(set, entry) => put_entry(*set, *entry, actual),
+        Op::CreateVirtualServer(frontend, _) => drop(actual.virtual_servers.remove(frontend)),
+        Op::ChangeVirtualServer(frontend, _) => {
+            if let Some(found) = actual.virtual_servers.get_mut(frontend) {
+                found.server = None;
+            }
+        }
+        Op::AddRealServer(frontend, real)
+        | Op::ChangeRealServer(frontend, real)
+        | Op::MoveRealServer(frontend, real) => {
+            take_real_server(frontend, real.socket(), actual);
+        }
+        Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {
+            put_real_server(frontend, *socket, actual);
+        }
+        Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => {}
+        Op::BindAddress(address) => drop(actual.addresses.remove(address)),
+        Op::UnbindAddress(address) => {
+            if actual.link {
+                actual.addresses.insert(*address);
+            }
+        }
+        Op::AddRoute(network) => drop(actual.routes.remove(network)),
+        Op::RemoveRoute(network) => {
+            if actual.link {
+                actual.routes.insert(*network);
+            }
+        }
+    }
+}
+
+/// What is on it goes with it.
+fn delete_link(actual: &mut Actual) {
+    actual.link = false;
+    actual.addresses.clear();
+    actual.routes.clear();
+}
+
+fn put_entry(set: SetId, entry: Entry, actual: &mut Actual) {
+    if let Some(there) = actual.sets.get_mut(&set) {
+        there.entries.insert(entry);
+    }
+}
+
+fn take_entry(set: SetId, entry: Entry, actual: &mut Actual) {
+    if let Some(there) = actual.sets.get_mut(&set) {
+        there.entries.remove(&entry);
+    }
+}
+
+fn put_real_server(frontend: &Frontend, socket: SocketAddr, actual: &mut Actual) {
+    if let Some(there) = actual.virtual_servers.get_mut(frontend) {
+        there.real_servers.insert(socket, THEIRS);
+    }
+}
+
+fn take_real_server(frontend: &Frontend, socket: SocketAddr, actual: &mut Actual) {
+    if let Some(there) = actual.virtual_servers.get_mut(frontend) {
+        there.real_servers.remove(&socket);
+    }
+}
+
+/// Leaves out a virtual server, or a real server, other ones for other numbers.
+fn hide(shown: &mut Actual, number: usize) {
+    let mut frontends: Vec<_> = shown.virtual_servers.keys().copied().collect();
+    frontends.sort_unstable();
+    let Some(frontend) = frontends.get(number / 2 % frontends.len().max(1)) else { return };
+    if number.is_multiple_of(2) {
+        shown.virtual_servers.remove(frontend);
+    } else if let Some(found) = shown.virtual_servers.get_mut(frontend) {
+        let first = found.real_servers.keys().min().copied();
+        found.real_servers.retain(|socket, _| Some(*socket) != first);
+    }
+}
