@@ -3,9 +3,13 @@
 //! The types carry what planning needs and nothing else: a cluster has hundreds of thousands of
 //! endpoints, and each is held in memory for as long as it lives.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -32,13 +36,18 @@ pub enum Protocol {
     Sctp,
 }
 
-/// A namespaced name: of a Service or of an EndpointSlice.
+/// A namespaced name: of a Service or of an EndpointSlice. Copies share it: of every name there is
+/// one in each of a dozen tables.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectName {
-    /// The Kubernetes namespace.
+pub struct ObjectName(Arc<NameParts>);
+
+/// What an [`ObjectName`] consists of.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NameParts {
+    /// The Kubernetes namespace, which many names share.
     pub namespace: Arc<str>,
     /// The name within it.
-    pub name: Arc<str>,
+    pub name: Box<str>,
 }
 
 /// A Service's name.
@@ -177,8 +186,8 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// `zone`.
     pub zone: Option<Arc<str>>,
-    /// `hints`; most endpoints have none.
-    pub hints: Option<Box<Hints>>,
+    /// `hints`, which the endpoints of a slice mostly share; often there are none.
+    pub hints: Option<Arc<Hints>>,
 }
 
 /// An endpoint's `conditions`, with the API's meaning of absent ones filled in.
@@ -256,14 +265,28 @@ impl fmt::Display for Protocol {
 
 impl ObjectName {
     /// A name from its two parts.
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Box<str>>) -> Self {
+        Self(Arc::new(NameParts { namespace: namespace.into(), name: name.into() }))
+    }
+
+    /// Whether nobody else has a copy.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Whether this is the name of the API server's own Service.
     #[must_use]
     pub fn is_api_server(&self) -> bool {
         &*self.name == "kubernetes" && &*self.namespace == "default"
+    }
+}
+
+impl Deref for ObjectName {
+    type Target = NameParts;
+
+    fn deref(&self) -> &NameParts {
+        &self.0
     }
 }
 

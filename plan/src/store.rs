@@ -35,7 +35,9 @@ pub struct Store {
 #[derive(Debug, Default)]
 struct Record {
     service: Option<Box<Service>>,
-    slices: BTreeMap<SliceName, Box<EndpointSlice>>,
+    /// In the order of their names. Most Services have one, for which a map would take ten times
+    /// the room.
+    slices: Vec<EndpointSlice>,
 }
 
 // === impl Store ===
@@ -68,7 +70,7 @@ impl Store {
     pub fn service(&self, name: &ServiceName) -> Option<(&Service, Vec<&EndpointSlice>)> {
         let record = self.records.get(name)?;
         let service = record.service.as_deref()?;
-        Some((service, record.slices.values().map(Box::as_ref).collect()))
+        Some((service, record.slices.iter().collect()))
     }
 
     /// Whether anything waits to be taken.
@@ -139,7 +141,7 @@ impl Store {
             self.remove_slice(&slice.name);
         }
         let record = self.records.entry(slice.service.clone()).or_default();
-        if record.slices.get(&slice.name) == Some(&slice) {
+        if record.slice(&slice.name) == Some(&*slice) {
             return;
         }
         if record.service.is_some() {
@@ -151,14 +153,14 @@ impl Store {
             self.for_zones.remove(&slice.name);
         }
         self.service_of.insert(slice.name.clone(), slice.service.clone());
-        record.slices.insert(slice.name.clone(), slice);
+        record.put(*slice);
     }
 
     fn remove_slice(&mut self, name: &SliceName) {
         let Some(service) = self.service_of.remove(name) else { return };
         self.for_zones.remove(name);
         if let Some(record) = self.records.get_mut(&service) {
-            record.slices.remove(name);
+            record.remove(name);
             if record.service.is_some() {
                 self.dirty.push(service.clone());
             }
@@ -258,6 +260,39 @@ impl Store {
             if !same {
                 self.dirty.extend(self.index.with_node_ports(*family).cloned());
             }
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn place(&self, name: &SliceName) -> Result<usize, usize> {
+        self.slices.binary_search_by(|slice| slice.name.cmp(name))
+    }
+
+    fn slice(&self, name: &SliceName) -> Option<&EndpointSlice> {
+        self.slices.get(self.place(name).ok()?)
+    }
+
+    /// Takes the room of one more and no spare.
+    fn put(&mut self, slice: EndpointSlice) {
+        match self.place(&slice.name) {
+            Ok(at) => {
+                if let Some(there) = self.slices.get_mut(at) {
+                    *there = slice;
+                }
+            }
+            Err(at) => {
+                self.slices.reserve_exact(1);
+                self.slices.insert(at, slice);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &SliceName) {
+        if let Ok(at) = self.place(name) {
+            self.slices.remove(at);
         }
     }
 }

@@ -158,9 +158,9 @@ impl Converter {
         let name = name.ok_or(Nameless { kind })?;
         let namespace = metadata.namespace.as_deref().filter(|name| !name.is_empty());
         let namespace = self.interner.intern(namespace.unwrap_or(DEFAULT_NAMESPACE));
+        let name = ObjectName::new(namespace, name);
         // A Service's name is shared with its slices; a slice's own name occurs once.
-        let name = if kind == "Service" { self.interner.intern(name) } else { name.into() };
-        Ok(ObjectName { namespace, name })
+        Ok(if kind == "Service" { self.interner.intern_service(name) } else { name })
     }
 }
 

@@ -332,7 +332,7 @@ fn endpoint() -> impl Strategy<Value = (u8, Endpoint)> {
     let nodes = subsequence(vec![NODE_NAME, "other"], 0..=2);
     let hints = (vec(zone(), 0..3), nodes).prop_map(|(zones, nodes)| {
         let nodes = nodes.into_iter().map(Arc::from).collect();
-        Box::new(Hints { zones, nodes })
+        Arc::new(Hints { zones, nodes })
     });
     let conditions = any::<[bool; 3]>().prop_map(|[ready, serving, terminating]| Conditions {
         ready,

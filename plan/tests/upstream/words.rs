@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use plan::event::Event;
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, Family, Hints, ObjectName, Protocol, Service, ServiceKind,
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
     ServicePort, SlicePort, TrafficPolicy,
 };
 
@@ -118,8 +118,8 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
         let mut names: Vec<Arc<str>> = names.split(',').map(Arc::from).collect();
         match what {
             "in" => endpoint.zone = names.pop(),
-            "for" => endpoint.hints.get_or_insert_default().zones = names,
-            "for-node" => endpoint.hints.get_or_insert_with(Box::<Hints>::default).nodes = names,
+            "for" => Arc::make_mut(endpoint.hints.get_or_insert_default()).zones = names,
+            "for-node" => Arc::make_mut(endpoint.hints.get_or_insert_default()).nodes = names,
             _ => panic!("{word:?} says nothing about an endpoint"),
         }
     }

@@ -3,24 +3,25 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use plan::model::ServiceName;
+
 /// Below this many strings it is not worth looking for unused ones.
 const FIRST_SWEEP: usize = 1024;
 
-/// Hands out shared copies of strings.
+/// Hands out shared copies of strings, and of Services' names.
 ///
 /// 250,000 endpoints name a few thousand nodes and zones. What nobody uses any more is dropped
-/// whenever the number of strings has doubled, so that namespaces that come and go do not add up.
+/// whenever there is twice as much as after the last time, so that namespaces that come and go do
+/// not add up.
 #[derive(Debug)]
 pub struct Interner {
     strings: HashSet<Arc<str>>,
+    services: HashSet<ServiceName>,
     next_sweep: usize,
+    next_sweep_of_services: usize,
 }
 
-impl Default for Interner {
-    fn default() -> Self {
-        Self { strings: HashSet::new(), next_sweep: FIRST_SWEEP }
-    }
-}
+// === impl Interner ===
 
 impl Interner {
     /// The shared copy of `text`.
@@ -35,6 +36,30 @@ impl Interner {
         let new: Arc<str> = text.into();
         self.strings.insert(Arc::clone(&new));
         new
+    }
+
+    /// The shared copy of a Service's name, which the Service has, and each of its slices.
+    pub fn intern_service(&mut self, name: ServiceName) -> ServiceName {
+        if let Some(known) = self.services.get(&name) {
+            return known.clone();
+        }
+        if self.services.len() >= self.next_sweep_of_services {
+            self.services.retain(|name| !name.is_last());
+            self.next_sweep_of_services = FIRST_SWEEP.max(self.services.len() * 2);
+        }
+        self.services.insert(name.clone());
+        name
+    }
+}
+
+impl Default for Interner {
+    fn default() -> Self {
+        Self {
+            strings: HashSet::new(),
+            services: HashSet::new(),
+            next_sweep: FIRST_SWEEP,
+            next_sweep_of_services: FIRST_SWEEP,
+        }
     }
 }
 
@@ -60,5 +85,17 @@ mod tests {
         }
         assert!(interner.strings.len() <= 2 * FIRST_SWEEP, "{}", interner.strings.len());
         assert!(Arc::ptr_eq(&kept, &interner.intern("kept")));
+    }
+
+    #[test]
+    fn names_of_services_are_held_once_and_as_long_as_they_are_used() {
+        let mut interner = Interner::default();
+        let kept = interner.intern_service(ServiceName::new("a", "kept"));
+        assert!(std::ptr::eq(&*kept, &*interner.intern_service(ServiceName::new("a", "kept"))));
+        for index in 0..100 * FIRST_SWEEP {
+            interner.intern_service(ServiceName::new("a", format!("service-{index}")));
+        }
+        assert!(interner.services.len() <= 2 * FIRST_SWEEP, "{}", interner.services.len());
+        assert!(std::ptr::eq(&*kept, &*interner.intern_service(ServiceName::new("a", "kept"))));
     }
 }

@@ -35,10 +35,10 @@ pub(super) fn convert(
             return None;
         }
     };
-    let service =
-        ServiceName { namespace: Arc::clone(&name.namespace), name: interner.intern(service) };
+    let service = ServiceName::new(Arc::clone(&name.namespace), service);
+    let service = interner.intern_service(service);
     let ports = ports(&object.ports, interner, report);
-    let mut endpoints = Vec::with_capacity(object.endpoints.len());
+    let mut endpoints: Vec<Endpoint> = Vec::with_capacity(object.endpoints.len());
     for (index, endpoint) in object.endpoints.iter().enumerate() {
         let path = format_args!("endpoints[{index}].addresses");
         let Some(address) = report.keep(path, first_address(endpoint, family)) else { continue };
@@ -47,9 +47,10 @@ pub(super) fn convert(
             conditions: conditions(&endpoint.conditions),
             node: endpoint.node_name.as_deref().map(|node| interner.intern(node)),
             zone: zone(endpoint).map(|zone| interner.intern(zone)),
-            hints: hints(&endpoint.hints, interner),
+            hints: hints(&endpoint.hints, &endpoints, interner),
         });
     }
+    endpoints.shrink_to_fit();
     Some(EndpointSlice { name, service, family, ports, endpoints })
 }
 
@@ -97,12 +98,21 @@ fn conditions(written: &object::Conditions) -> Conditions {
     }
 }
 
-fn hints(written: &object::Hints, interner: &mut Interner) -> Option<Box<Hints>> {
+/// Where an endpoint before had the same, it is that one's.
+fn hints(
+    written: &object::Hints,
+    before: &[Endpoint],
+    interner: &mut Interner,
+) -> Option<Arc<Hints>> {
     if written.for_zones.is_empty() && written.for_nodes.is_empty() {
         return None;
     }
     let mut names = |named: &[object::Named]| -> Vec<Arc<str>> {
         named.iter().map(|named| interner.intern(&named.name)).collect()
     };
-    Some(Box::new(Hints { zones: names(&written.for_zones), nodes: names(&written.for_nodes) }))
+    let new = Hints { zones: names(&written.for_zones), nodes: names(&written.for_nodes) };
+    // A few zones in turn: nothing is gained by looking further.
+    let mut others = before.iter().rev().take(8).filter_map(|endpoint| endpoint.hints.as_ref());
+    let known = others.find(|known| ***known == new);
+    Some(known.map_or_else(|| Arc::new(new), Arc::clone))
 }

@@ -406,11 +406,24 @@ endpoints:
     assert_eq!(endpoints, expected);
     let hints = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node1".into()] };
     let found: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.hints.clone()).collect();
-    assert_eq!(found, [None, None, Some(Box::new(hints)), None]);
+    assert_eq!(found, [None, None, Some(Arc::new(hints)), None]);
     let zones: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.zone.as_deref()).collect();
     assert_eq!(zones, [Some("a"), None, None, None]);
     let [first, second, ..] = slice.endpoints.as_slice() else { panic!("{slice:?}") };
     assert!(Arc::ptr_eq(first.node.as_ref().unwrap(), second.node.as_ref().unwrap()));
+}
+
+#[test]
+fn endpoints_of_a_slice_share_their_hints() {
+    let endpoint = |last: u8, zone: &str| {
+        format!("- {{addresses: [10.244.1.{last}], hints: {{forZones: [{{name: {zone}}}]}}}}\n")
+    };
+    let endpoints = [endpoint(1, "a"), endpoint(2, "b"), endpoint(3, "a")].concat();
+    let (slice, _) = slice_of(&format!("addressType: IPv4\nendpoints:\n{endpoints}"));
+    let hints = slice.unwrap().endpoints.into_iter().map(|endpoint| endpoint.hints.unwrap());
+    let [first, second, third] = hints.collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(*second.zones, ["b".into()]);
+    assert!(Arc::ptr_eq(&first, &third));
 }
 
 #[test]

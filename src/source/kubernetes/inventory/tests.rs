@@ -264,13 +264,13 @@ fn triggers_count_once() {
 fn one_copy_of_a_name() {
     let mut inventory = inventory();
     let name = |events: Vec<SourceEvent>| match &events[0] {
-        SourceEvent::Change(Event::SliceApplied(slice)) => slice.name.name.clone(),
+        SourceEvent::Change(Event::SliceApplied(slice)) => slice.name.clone(),
         other => panic!("{other:?}"),
     };
     let kind = Kind::EndpointSlice;
     let first = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
     let second = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
-    assert!(Arc::ptr_eq(&first, &second));
+    assert!(std::ptr::eq(&*first, &*second));
 }
 
 /// What may happen, with the objects as small numbers.

@@ -1,22 +1,38 @@
 //! What the program itself needs: memory and processor time, once it follows a cluster of so many
-//! Services. `cargo xtask bench --what footprint [-- SERVICES…]`, ten endpoints each.
+//! Services. `cargo xtask bench --what footprint [-- SERVICESxENDPOINTS…]`.
 //!
 //! The real program in a network namespace, fed by an API server over TLS; what is measured is
 //! what `/proc` says of it when it is in sync. Processor times are of the machine: an emulated one
 //! takes ten times as long and more. Memory is not.
+//!
+//! What the memory is made of is counted beside it: see [`held`]. That alone needs neither a
+//! kernel nor root: `cargo bench --features kernel-tests --bench footprint -- held`.
+
+mod cluster;
+mod cost;
+mod held;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use apiserver::{Credentials, Options, Server};
+use apiserver::Credentials;
 use bed::{Namespace, Proxy};
-use serde_json::{Value, json};
 
-const SIZES: [u32; 3] = [0, 1_000, 10_000];
-const ENDPOINTS: u32 = 10;
+use cluster::Size;
+use cost::Cost;
+
+/// Two of them differ in the number of endpoints only, so that a Service and an endpoint can be
+/// told apart.
+const SIZES: [Size; 4] = [
+    Size::EMPTY,
+    Size { services: 1_000, endpoints: 10 },
+    Size { services: 10_000, endpoints: 1 },
+    Size { services: 10_000, endpoints: 10 },
+];
 
 /// The largest takes minutes on an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -26,7 +42,7 @@ const TICKS_A_SECOND: f64 = 100.0;
 
 /// What the program has used.
 struct Footprint {
-    services: u32,
+    size: Size,
     /// Resident memory, and the most that it ever was, in KiB.
     resident: u64,
     most: u64,
@@ -36,10 +52,12 @@ struct Footprint {
 }
 
 fn main() -> ExitCode {
-    let sizes: Vec<u32> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
-    let sizes = if sizes.is_empty() { SIZES.to_vec() } else { sizes };
-    println!("services  endpoints  resident MiB  at most MiB  user s  system s");
-    match sizes.into_iter().try_for_each(|services| measure(services).map(|found| found.print())) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [held::COUNT, kubeconfig] => held::count_here(PathBuf::from(kubeconfig)),
+        _ => measure_all(&arguments),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("footprint: {error:#}");
@@ -48,20 +66,28 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(services: u32) -> Result<Footprint> {
+fn measure_all(arguments: &[String]) -> Result<()> {
+    let sizes: Vec<Size> = arguments.iter().filter_map(|text| Size::parse(text)).collect();
+    let sizes = if sizes.is_empty() { SIZES.to_vec() } else { sizes };
+    if !arguments.iter().any(|argument| argument == "held") {
+        println!("services  endpoints  resident MiB  at most MiB  user s  system s");
+        let mut found = Vec::new();
+        for size in &sizes {
+            let footprint = measure(*size)?;
+            footprint.print();
+            found.push((*size, i64::try_from(footprint.resident * 1_024)?));
+        }
+        let Cost { service, endpoint } = Cost::between(found.into_iter())?;
+        println!("resident: {service:.0} bytes a service, {endpoint:.0} bytes an endpoint");
+    }
+    held::print(&sizes)
+}
+
+fn measure(size: Size) -> Result<Footprint> {
     let node = Namespace::create("node")?;
     node.configure_links(&["link set lo up".to_owned()])?;
-    let options = Options {
-        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
-        anonymous: true,
-        managed_fields: true,
-        ..Options::default()
-    };
-    let server = node.enter(|| Server::start(options))??;
-    for number in 0..services {
-        server.apply(service(number))?;
-        server.apply(slice(number))?;
-    }
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 6443));
+    let server = node.enter(|| cluster::serve(size, listen))??;
     let kubeconfig = tempfile::NamedTempFile::new()?;
     fs::write(kubeconfig.path(), server.kubeconfig(&Credentials::Anonymous))?;
     let kubeconfig = format!("--kubeconfig={}", kubeconfig.path().display());
@@ -78,7 +104,7 @@ fn measure(services: u32) -> Result<Footprint> {
         Ok(field.parse::<f64>()? / TICKS_A_SECOND)
     };
     Ok(Footprint {
-        services,
+        size,
         resident: kibibytes(&status, "VmRSS:")?,
         most: kibibytes(&status, "VmHWM:")?,
         user: ticks(11)?,
@@ -92,51 +118,6 @@ fn kibibytes(status: &str, field: &str) -> Result<u64> {
     Ok(number.with_context(|| format!("/proc/PID/status has no {field}"))?.parse()?)
 }
 
-fn service(number: u32) -> Value {
-    let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number).to_string();
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": format!("service-{number}"), "namespace": "default"},
-        "spec": {
-            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None",
-            "internalTrafficPolicy": "Cluster", "selector": {"app": format!("app-{number}")},
-            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}],
-        },
-        "status": {"loadBalancer": {}},
-    })
-}
-
-fn slice(number: u32) -> Value {
-    let endpoints: Vec<Value> = (0..ENDPOINTS)
-        .map(|endpoint| {
-            let pod = number * ENDPOINTS + endpoint;
-            let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 1)) + pod);
-            json!({
-                "addresses": [address.to_string()],
-                "conditions": {"ready": true, "serving": true, "terminating": false},
-                "nodeName": format!("node{}", pod % 100 + 1), "zone": "zone-a",
-                "targetRef": {
-                    "kind": "Pod", "namespace": "default", "name": format!("pod-{pod}"),
-                    "uid": format!("00000000-0000-0000-0000-{pod:012}"),
-                },
-            })
-        })
-        .collect();
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {
-            "name": format!("service-{number}-abcde"), "namespace": "default",
-            "labels": {
-                "kubernetes.io/service-name": format!("service-{number}"),
-                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-            },
-        },
-        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
-        "endpoints": endpoints,
-    })
-}
-
 // === impl Footprint ===
 
 impl Footprint {
@@ -144,8 +125,8 @@ impl Footprint {
         let mebibytes = |kibibytes: u64| kibibytes as f64 / 1_024.0;
         println!(
             "{:>8}  {:>9}  {:>12.1}  {:>11.1}  {:>6.2}  {:>8.2}",
-            self.services,
-            self.services * ENDPOINTS,
+            self.size.services,
+            self.size.all_endpoints(),
             mebibytes(self.resident),
             mebibytes(self.most),
             self.user,
