@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/annotations.md",
@@ -21,6 +21,7 @@ const DOCUMENTS: [&str; 12] = [
     "docs/config.md",
     "docs/e2e-coverage.md",
     "docs/kernel-use.md",
+    "docs/memory.md",
     "docs/metrics.md",
     "docs/privileges.md",
     "docs/replace-kube-proxy.md",
