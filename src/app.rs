@@ -36,6 +36,7 @@ use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding
 use crate::cleanup;
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
+use crate::kernel::Timed;
 use crate::kernel::address_monitor;
 use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
@@ -43,6 +44,7 @@ use crate::kernel::worker::KernelHandle;
 use crate::reconcile::{Reconciler, Status};
 use crate::serve::health::SharedHealth;
 use crate::serve::listen::{self, ListenError};
+use crate::serve::metrics::own;
 use crate::serve::pages::Pages;
 use crate::serve::service_health::ListenFailure;
 use crate::serve::{self, Servers};
@@ -129,13 +131,17 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
     }
     let health = servers.health();
     source.vouch(&health);
-    let kernel = KernelHandle::start(linux).context("start the kernel worker")?;
+    let measured = servers.metrics();
+    let kernel = KernelHandle::start(Timed::new(linux, measured.own.stages.clone()))
+        .context("start the kernel worker")?;
     let planner = Planner::new(settings);
     let reconciler =
         Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(observers));
     let status = reconciler.status();
     let (events, inbox) = mpsc::channel(QUEUE);
     let (inputs, outbox) = mpsc::channel(QUEUE);
+    measured.own.queues.watch(own::SOURCE, length(&events));
+    measured.own.queues.watch(own::LOOP, length(&inputs));
     let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
 
     announcer.announce(starting());
@@ -252,6 +258,12 @@ fn serving(
             statusz: configuration.gates.is_enabled(gates::STATUSZ),
         },
     })
+}
+
+/// How many wait in a channel, for whoever asks. It does not keep the channel open.
+fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
+    let sender = sender.downgrade();
+    Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
 }
 
 /// An address that must be listened on cannot be.

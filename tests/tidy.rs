@@ -12,14 +12,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "ARCHITECTURE.md",
+    "docs/alerts.md",
     "docs/annotations.md",
     "docs/checked-against.md",
     "docs/compatibility.md",
     "docs/config.md",
     "docs/e2e-coverage.md",
+    "docs/estimators.md",
     "docs/kernel-use.md",
     "docs/memory.md",
     "docs/metrics.md",

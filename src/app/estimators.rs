@@ -12,36 +12,24 @@ use crate::reconcile::observer::Observer;
 
 /// Has the timer stopped when there is too much for it.
 #[derive(Debug)]
-pub(super) struct Guarding {
-    guard: Guard,
-    /// Whether the kernel was read since the last plan. That costs a look at everything, so
-    /// everything can be counted too.
-    is_comparing: bool,
-}
+pub(super) struct Guarding(Guard);
 
 // === impl Guarding ===
 
 impl Guarding {
     /// For the running kernel.
     pub(super) fn new() -> Self {
-        let guard = Guard::new(Path::new(sysctl::ROOT), Path::new(SYS));
-        Self { guard, is_comparing: false }
+        Self(Guard::new(Path::new(sysctl::ROOT), Path::new(SYS)))
     }
 }
 
 impl Observer for Guarding {
-    fn read(&mut self, _: Duration) {
-        self.is_comparing = true;
-    }
-
     /// Before it is written: the timer is stopped before it has that much to walk.
     fn planned(&mut self, _: &Plan, planner: &Planner, _: Duration) {
-        if std::mem::take(&mut self.is_comparing) {
-            let desired = planner.desired();
-            let servers = desired.n_virtual_servers() + desired.n_real_servers();
-            if let Some(said) = self.guard.note(servers as u64) {
-                warn!("{said}");
-            }
+        let desired = planner.desired();
+        let servers = desired.n_virtual_servers() + desired.n_real_servers();
+        if let Some(said) = self.0.note(servers as u64) {
+            warn!("{said}");
         }
     }
 }

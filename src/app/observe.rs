@@ -40,8 +40,8 @@ impl Observer for Observers {
         self.each(|observer| observer.arrived(event));
     }
 
-    fn waiting(&mut self) {
-        self.each(|observer| observer.waiting());
+    fn waiting(&mut self, backlog: usize) {
+        self.each(|observer| observer.waiting(backlog));
     }
 
     fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {

@@ -32,8 +32,11 @@ pub mod remains;
 mod route;
 pub mod rules;
 pub mod sysctl;
+mod timed;
 mod translate;
 pub mod worker;
+
+pub use timed::{Part, Reading, Stopwatch, Timed};
 
 /// What the reconciler needs of a kernel.
 ///

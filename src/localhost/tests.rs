@@ -403,6 +403,7 @@ fn round_ended(observing: &mut Observing, kind: RoundKind) {
         took: Duration::ZERO,
         triggers: &[],
         backlog: 0,
+        waiting: None,
         oldest: Duration::ZERO,
         owed: &Ledger::default(),
     });

@@ -221,7 +221,7 @@ impl Reconciler {
             next = inputs.try_recv().ok();
         }
         if self.complete && self.planner.is_dirty() {
-            self.observer.waiting();
+            self.observer.waiting(self.planner.backlog());
         }
     }
 
@@ -293,6 +293,7 @@ impl Reconciler {
             took: started.elapsed(),
             triggers: &triggers,
             backlog: 0,
+            waiting: None,
             oldest: since.map_or(Duration::ZERO, |since| since.elapsed()),
             owed: &self.ledger,
         });

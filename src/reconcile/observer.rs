@@ -20,9 +20,11 @@ pub trait Observer: fmt::Debug + Send {
         let _ = event;
     }
 
-    /// Something is waiting to be written: said for every change that needs writing, and when the
-    /// first complete list is there.
-    fn waiting(&mut self) {}
+    /// So many Services are waiting to be written: said for every change that needs writing, and when
+    /// the first complete list is there.
+    fn waiting(&mut self, backlog: usize) {
+        let _ = backlog;
+    }
 
     /// What is dirty was planned, in this time. `planner` is as it is after that.
     fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
@@ -93,6 +95,8 @@ pub struct Round<'a> {
     pub triggers: &'a [(Family, SystemTime)],
     /// How many Services still wait after it.
     pub backlog: usize,
+    /// For how long the oldest of their changes has been waiting; none if none waits.
+    pub waiting: Option<Duration>,
     /// From the arrival of the oldest change that was written to the last answer; nothing if there
     /// was none.
     pub oldest: Duration,

@@ -4,6 +4,10 @@
 //! for it for longer than the timeout, which is two sync periods. So a proxy that has nothing to
 //! do is healthy, and so is one that has not had its first list yet: restarting it would not help.
 //!
+//! What is left when a round of writing ends goes on waiting: what counts is the oldest change that
+//! is not written yet, so a proxy that writes without a pause and falls behind is not healthy.
+//! kube-proxy writes everything at once, and does not know that case.
+//!
 //! One rule more: a family is not healthy either when the kernel has refused for that long what
 //! everything rests on, the interface, a set or the rules. Without them nothing new on this node
 //! works, and load balancers should send their traffic elsewhere. What the kernel refuses of a
@@ -16,11 +20,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use plan::model::Family;
 use serde::Serialize;
+use tokio::time::Instant;
 
 /// A point in time, by the clock that never jumps and by the one that people read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub struct Health {
     timeout: Duration,
     /// Whether this node is about to leave the cluster; nothing if it is not known.
     node_leaving: Option<bool>,
+    /// How many Services were waiting when that was last said.
+    backlog: usize,
 }
 
 /// The health, shared by those who tell it and those who ask for it.
@@ -74,6 +81,9 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'a str, FamilyBody>,
+    /// Why it is not healthy, for people. kube-proxy does not say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -102,11 +112,13 @@ impl Health {
         let family = |family: &Family| {
             (*family, FamilyHealth { updated: now.time, waiting: None, refused: None })
         };
-        Self { families: families.iter().map(family).collect(), timeout, node_leaving: None }
+        let families = families.iter().map(family).collect();
+        Self { families, timeout, node_leaving: None, backlog: 0 }
     }
 
-    /// Something is waiting to be written. What has been waiting longer decides.
-    pub fn waiting(&mut self, now: Moment) {
+    /// So many Services are waiting to be written. What has been waiting longer decides.
+    pub fn waiting(&mut self, backlog: usize, now: Moment) {
+        self.backlog = backlog;
         for family in self.families.values_mut() {
             family.waiting.get_or_insert(now.instant);
         }
@@ -118,6 +130,21 @@ impl Health {
             family.waiting = None;
             family.updated = now.time;
         }
+    }
+
+    /// Some of what was waiting is written. So many Services are left, and their oldest change has
+    /// been waiting since then.
+    pub fn left(&mut self, backlog: usize, since: Instant) {
+        self.backlog = backlog;
+        for family in self.families.values_mut() {
+            family.waiting = Some(since);
+        }
+    }
+
+    /// Since when the oldest change has been waiting that is not written; none if none waits.
+    #[must_use]
+    pub fn waiting_since(&self) -> Option<Instant> {
+        self.families.values().filter_map(|family| family.waiting).min()
     }
 
     /// Whether the kernel refuses a family what everything rests on.
@@ -170,6 +197,7 @@ impl Health {
             node_eligible,
             healthy,
             status: status.collect(),
+            problems: self.problems(now),
         };
         match serde_json::to_string(&body) {
             Ok(body) => Report { good, body },
@@ -178,10 +206,34 @@ impl Health {
     }
 
     fn is_family_healthy(&self, family: &FamilyHealth, now: Moment) -> bool {
-        [family.waiting, family.refused]
-            .into_iter()
-            .flatten()
-            .all(|since| now.instant.saturating_duration_since(since) < self.timeout)
+        ![family.waiting, family.refused].into_iter().any(|since| self.is_late(since, now))
+    }
+
+    fn is_late(&self, since: Option<Instant>, now: Moment) -> bool {
+        since.is_some_and(|since| now.instant.saturating_duration_since(since) >= self.timeout)
+    }
+
+    fn problems(&self, now: Moment) -> Vec<String> {
+        let seconds = |since: Instant| now.instant.saturating_duration_since(since).as_secs();
+        let limit = self.timeout.as_secs();
+        let mut problems = Vec::new();
+        if let Some(since) = self.waiting_since().filter(|since| self.is_late(Some(*since), now)) {
+            problems.push(format!(
+                "changes of {} Services wait to be written, the oldest for {} s; {limit} s are too \
+                 long",
+                self.backlog,
+                seconds(since)
+            ));
+        }
+        let refused = self.families.values().filter_map(|family| family.refused).min();
+        if let Some(since) = refused.filter(|since| self.is_late(Some(*since), now)) {
+            problems.push(format!(
+                "the kernel has been refusing the interface, a set or the rules for {} s; the log \
+                 says why; {limit} s are too long",
+                seconds(since)
+            ));
+        }
+        problems
     }
 }
 

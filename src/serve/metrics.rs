@@ -6,6 +6,7 @@
 //!
 //! Labels have few values that are known beforehand; never an address or a Service's name.
 
+mod labels;
 pub mod own;
 pub mod proxy;
 #[cfg(test)]
@@ -54,7 +55,7 @@ impl Metrics {
     pub fn new(families: &[Family]) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let proxy = ProxyMetrics::new(&registry, families)?;
-        let own = OwnMetrics::new(&registry)?;
+        let own = OwnMetrics::new(&registry, families)?;
         registry.register(Box::new(ProcessCollector::for_self()))?;
         register_build(&registry)?;
         Ok(Self { proxy, own, registry, checks: HealthcheckMetrics::new()? })

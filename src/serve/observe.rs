@@ -20,7 +20,7 @@ use super::service_health::{Addresses, Told};
 use crate::kernel::ReadError;
 use crate::kernel::Refusal;
 use crate::reconcile::ledger::Ledger;
-use crate::reconcile::observer::{Observer, Round, RoundKind};
+use crate::reconcile::observer::{Observer, Pass, Round, RoundKind};
 
 /// The event loop's observer.
 #[derive(Debug)]
@@ -35,9 +35,6 @@ pub struct Observing {
     addresses: Addresses,
     /// Whether the listeners do not know these yet.
     are_addresses_new: bool,
-    /// Whether the kernel was read since the last plan. That costs a look at everything, so
-    /// everything can be counted too.
-    is_comparing: bool,
 }
 
 // === impl Observing ===
@@ -55,7 +52,6 @@ impl Observing {
             checks: BTreeMap::new(),
             addresses: Addresses::default(),
             are_addresses_new: false,
-            is_comparing: false,
         }
     }
 
@@ -65,20 +61,21 @@ impl Observing {
         self.metrics.proxy.service_changes_pending.set(gauge(self.pending.len()));
     }
 
+    /// What a round left for the next one is not known by name, only how much it is: while
+    /// something is left, the numbers of what is pending are the most that it can be.
+    fn note_planned(&mut self, backlog: usize) {
+        let metrics = &self.metrics.proxy;
+        if backlog == 0 {
+            self.pending.clear();
+            metrics.endpoint_changes_pending.set(0);
+        }
+        metrics.service_changes_pending.set(gauge(self.pending.len().min(backlog)));
+    }
+
     fn addresses_known(&mut self, addresses: Addresses) {
         if addresses != self.addresses {
             self.addresses = addresses;
             self.are_addresses_new = true;
-        }
-    }
-
-    fn count_desired(&mut self, planner: &Planner) {
-        let own = &self.metrics.own;
-        let desired = planner.desired();
-        own.virtual_servers.set(gauge(desired.n_virtual_servers()));
-        own.addresses.set(gauge(desired.n_addresses()));
-        if mem::take(&mut self.is_comparing) {
-            own.real_servers.set(gauge(desired.n_real_servers()));
         }
     }
 
@@ -116,26 +113,20 @@ impl Observer for Observing {
         }
     }
 
-    fn waiting(&mut self) {
+    fn waiting(&mut self, backlog: usize) {
         let now = Moment::now();
-        self.health.lock().waiting(now);
+        let mut health = self.health.lock();
+        health.waiting(backlog, now);
+        self.metrics.own.queues.set_waiting_since(health.waiting_since());
         self.metrics.proxy.queued(now.time);
     }
 
     fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
-        self.metrics.own.planned(took);
-        self.pending.clear();
-        self.metrics.proxy.service_changes_pending.set(0);
-        self.metrics.proxy.endpoint_changes_pending.set(0);
+        self.metrics.own.stages.planned(took);
+        self.note_planned(planner.backlog());
         self.metrics.proxy.set_local_gaps(planner.local_gaps());
-        self.metrics.own.services_with_problems.set(gauge(planner.n_with_problems()));
-        self.count_desired(planner);
+        self.metrics.own.programmed.set(planner);
         self.checks.extend(plan.health_checks.iter().cloned());
-    }
-
-    fn read(&mut self, took: Duration) {
-        self.metrics.own.read(took);
-        self.is_comparing = true;
     }
 
     fn reading_failed(&mut self, _: &ReadError) {
@@ -148,15 +139,29 @@ impl Observer for Observing {
         }
     }
 
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
-        self.metrics.own.written(took);
+    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
         for (op, result) in ops.iter().zip(results) {
             let refused = result.as_ref().err().map(|refusal| refusal.class);
             self.metrics.own.answered(op, refused);
+            if refused.is_none() {
+                self.metrics.own.programmed.done(op);
+            }
             if let (Op::WriteLayer(family), Some(_)) = (op, refused) {
                 self.metrics.proxy.restore_failed(*family);
             }
         }
+    }
+
+    fn glanced(&mut self, _: Duration, as_expected: bool) {
+        self.metrics.own.patrol.glanced(as_expected);
+    }
+
+    fn alert(&mut self, alert: bool) {
+        self.metrics.own.patrol.set_alert(alert);
+    }
+
+    fn pass_ended(&mut self, pass: &Pass) {
+        self.metrics.own.patrol.pass_ended(pass, SystemTime::now());
     }
 
     fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
@@ -170,15 +175,28 @@ impl Observer for Observing {
             return;
         }
         let now = Moment::now();
+        let own = &self.metrics.own;
+        own.stages.round(round);
+        own.backlog.set(gauge(round.backlog));
+        let since = round.waiting.map(|age| now.instant.checked_sub(age).unwrap_or(now.instant));
+        own.queues.set_waiting_since(since);
+        let mut health = self.health.lock();
         for family in round.families {
-            self.health.lock().written(*family, now);
-            self.metrics.proxy.synced(*family, round.took, now.time);
+            self.metrics.proxy.round_took(*family, round.took);
+            if since.is_none() {
+                health.written(*family, now);
+                self.metrics.proxy.synced(*family, now.time);
+            }
         }
+        if let Some(since) = since {
+            health.left(round.backlog, since);
+        }
+        drop(health);
         for (family, trigger) in round.triggers {
             self.metrics.proxy.programmed(*family, *trigger, now.time);
         }
         if round.kind == RoundKind::Comparison {
-            self.metrics.own.compared(now.time);
+            self.metrics.own.patrol.compared(now.time);
         }
         let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
         self.told.round(mem::take(&mut self.checks), addresses);

@@ -8,6 +8,7 @@
 )]
 
 mod image;
+mod observed;
 mod program;
 
 use std::collections::BTreeSet;
@@ -173,7 +174,7 @@ fn problems(document: &Value) -> Vec<String> {
         | ("kustomize.config.k8s.io/v1alpha1", "Component")
         | ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration")
         | ("kube-ipvs.io/v1alpha1", "KubeIpvsConfiguration")
-        | ("monitoring.coreos.com/v1", "PodMonitor") => Vec::new(),
+        | ("monitoring.coreos.com/v1", "PodMonitor" | "PrometheusRule") => Vec::new(),
         (version, kind) => vec![format!("{version} {kind} is not known to this test")],
     }
 }

@@ -37,7 +37,7 @@ impl Observer for Told {
         }
     }
 
-    fn waiting(&mut self) {
+    fn waiting(&mut self, _: usize) {
         self.note("waiting");
     }
 

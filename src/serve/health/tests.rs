@@ -19,7 +19,7 @@ fn both(start: Moment) -> Health {
 }
 
 #[test]
-fn answers_are_kube_proxys_to_the_letter() {
+fn answers_are_kube_proxys_to_the_letter_and_say_what_is_wrong() {
     let start = start();
     let mut health = both(start);
     health.node_leaving(false);
@@ -29,11 +29,11 @@ fn answers_are_kube_proxys_to_the_letter() {
         health.healthz(now).body,
         r#"{"lastUpdated":"2026-01-01T09:00:10.5Z","currentTime":"2026-01-01T09:00:10.5Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":true}}}"#
     );
-    health.waiting(after(start, 4));
+    health.waiting(12, after(start, 4));
     let late = Moment { time: now.time + Duration::from_nanos(7), ..after(start, 100) };
     assert_eq!(
         health.livez(late).body,
-        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}}}"#
+        r#"{"lastUpdated":"2026-01-01T09:00:03.5Z","currentTime":"2026-01-01T09:00:10.500000007Z","healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-01T09:00:00.5Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-01T09:00:03.5Z","healthy":false}},"problems":["changes of 12 Services wait to be written, the oldest for 96 s; 60 s are too long"]}"#
     );
     assert_eq!(
         Health::new(&[], TIMEOUT, start).livez(start).body,
@@ -45,6 +45,8 @@ fn answers_are_kube_proxys_to_the_letter() {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Waiting(u64),
+    /// A round leaves something that has been waiting since then.
+    Left(u64),
     Written(Family, u64),
     Refused(Family, bool, u64),
     Leaving(bool),
@@ -56,7 +58,7 @@ type Expected = (u64, [bool; 4]);
 #[test]
 fn what_is_healthy_and_what_is_not() {
     use Family::{V4, V6};
-    use Step::{Leaving, Refused, Waiting, Written};
+    use Step::{Leaving, Left, Refused, Waiting, Written};
     let eligible = Leaving(false);
     let cases: &[(&str, &[Step], &[Expected])] = &[
         ("a node that is not known", &[], &[(0, [true, true, false, true])]),
@@ -87,6 +89,11 @@ fn what_is_healthy_and_what_is_not() {
             &[(99, [true; 4]), (100, [false; 4])],
         ),
         (
+            "a proxy that writes all the time and falls behind",
+            &[eligible, Waiting(5), Left(6), Left(8), Waiting(50)],
+            &[(67, [true; 4]), (68, [false; 4])],
+        ),
+        (
             "a node that leaves gets nothing new, and its proxy lives",
             &[eligible, Leaving(true)],
             &[(0, [true, true, false, true])],
@@ -108,7 +115,8 @@ fn what_is_healthy_and_what_is_not() {
         let mut health = both(start);
         for step in *steps {
             match *step {
-                Waiting(at) => health.waiting(after(start, at)),
+                Waiting(at) => health.waiting(3, after(start, at)),
+                Left(at) => health.left(2, after(start, at).instant),
                 Written(family, at) => health.written(family, after(start, at)),
                 Refused(family, refused, at) => {
                     health.foundation_refused(family, refused, after(start, at));

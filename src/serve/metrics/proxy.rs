@@ -121,11 +121,14 @@ impl ProxyMetrics {
         }
     }
 
-    /// Everything that was waiting for a family was written in this time.
-    pub fn synced(&self, family: Family, took: Duration, now: SystemTime) {
-        let label = label(family);
-        self.sync_duration.with_label_values(&[label]).observe(took.as_secs_f64());
-        self.last_sync.with_label_values(&[label]).set(seconds(now));
+    /// Planning and writing took a round this time.
+    pub fn round_took(&self, family: Family, took: Duration) {
+        self.sync_duration.with_label_values(&[label(family)]).observe(took.as_secs_f64());
+    }
+
+    /// Everything that was waiting for a family is written.
+    pub fn synced(&self, family: Family, now: SystemTime) {
+        self.last_sync.with_label_values(&[label(family)]).set(seconds(now));
     }
 
     /// A change of endpoints that goes back to `trigger` is written.

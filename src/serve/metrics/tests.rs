@@ -7,7 +7,10 @@ use plan::op::Op;
 use prometheus::proto::MetricType;
 
 use super::*;
+use crate::kernel::Part;
+use crate::kernel::Reading;
 use crate::kernel::RefusalClass;
+use crate::kernel::Stopwatch as _;
 
 fn both() -> Metrics {
     Metrics::new(&Family::BOTH).unwrap()
@@ -123,7 +126,8 @@ fn what_is_told_is_counted() {
     let time = UNIX_EPOCH + Duration::from_millis(1_500);
     metrics.proxy.service_changed();
     metrics.proxy.queued(time);
-    metrics.proxy.synced(Family::V6, Duration::from_millis(3), time);
+    metrics.proxy.round_took(Family::V6, Duration::from_millis(3));
+    metrics.proxy.synced(Family::V6, time);
     metrics.proxy.programmed(Family::V4, UNIX_EPOCH, time);
     metrics.proxy.programmed(Family::V4, time + Duration::from_secs(5), time);
     metrics.proxy.restore_failed(Family::V4);
@@ -131,7 +135,11 @@ fn what_is_told_is_counted() {
     metrics.own.answered(&Op::CreateLink, None);
     metrics.own.answered(&Op::CreateLink, Some(RefusalClass::NotPermitted));
     metrics.own.drifted(&Op::WriteLayer(Family::V4));
-    metrics.own.set_owed([RefusalClass::Other, RefusalClass::Other].into_iter());
+    let owed = [RefusalClass::Other, RefusalClass::NoScheduler, RefusalClass::Other];
+    metrics.own.set_owed(owed.into_iter());
+    metrics.own.stages.wrote(Part::VirtualServers, Duration::from_millis(2));
+    metrics.own.stages.read(Reading::Glance, Duration::from_millis(1));
+    metrics.own.queues.watch(own::LOOP, Box::new(|| 3));
     assert_says(
         &metrics,
         &[
@@ -148,6 +156,13 @@ fn what_is_told_is_counted() {
             r#"kube_ipvs_operations_total{operation="create_link",result="not_permitted"} 1"#,
             r#"kube_ipvs_drift_repaired_total{operation="write_rules"} 1"#,
             r#"kube_ipvs_owed{class="other"} 2"#,
+            r#"kube_ipvs_owed{class="no_scheduler"} 1"#,
+            r#"kube_ipvs_owed{class="surprise"} 0"#,
+            r#"kube_ipvs_drift_repaired_total{operation="retire_virtual_server"} 0"#,
+            r#"kube_ipvs_kernel_write_duration_seconds_sum{part="virtual_servers"} 0.002"#,
+            r#"kube_ipvs_kernel_read_duration_seconds_sum{what="glance"} 0.001"#,
+            r#"kube_ipvs_queue_length{queue="loop"} 3"#,
+            r#"kube_ipvs_queue_length{queue="source"} 0"#,
         ],
     );
     metrics.own.set_owed(std::iter::empty());

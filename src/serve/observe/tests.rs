@@ -5,6 +5,8 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
     SlicePort, TrafficPolicy,
 };
+use plan::room::{Capacity, Room};
+use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
 
@@ -22,6 +24,8 @@ struct World {
     services: Option<ServiceHealth>,
     planner: Planner,
     ledger: Ledger,
+    /// How much a round leaves, and how old that is.
+    left: Option<(usize, Duration)>,
 }
 
 impl World {
@@ -45,6 +49,7 @@ impl World {
             services: Some(services),
             planner: Planner::new(Settings::new("n1")),
             ledger: Ledger::default(),
+            left: None,
         }
     }
 
@@ -64,8 +69,9 @@ impl World {
             kind,
             took: Duration::from_millis(250),
             triggers,
-            backlog: 0,
-            oldest: Duration::ZERO,
+            backlog: self.left.map_or(0, |(backlog, _)| backlog),
+            waiting: self.left.map(|(_, age)| age),
+            oldest: Duration::from_millis(300),
             owed: &self.ledger,
         });
     }
@@ -153,7 +159,7 @@ fn changes_are_pending_until_they_are_planned() {
 fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
     let mut world = World::new();
     assert!(world.is_healthy());
-    world.observing.waiting();
+    world.observing.waiting(1);
     assert!(!world.is_healthy());
     world.end(RoundKind::SecondLook, &[]);
     assert!(!world.is_healthy());
@@ -219,7 +225,6 @@ fn what_the_kernel_answers_is_counted_by_kind_and_class() {
     assert_eq!(world.value(r#"kube_ipvs_drift_repaired_total{operation="write_rules"}"#), 2.0);
     world.observing.reading_failed(&ReadError::new("sets", "no"));
     assert_eq!(world.value("kube_ipvs_kernel_read_failures_total"), 1.0);
-    assert_eq!(world.value("kube_ipvs_kernel_write_duration_seconds_count"), 1.0);
 }
 
 #[test]
@@ -228,14 +233,21 @@ fn what_should_be_there_is_counted() {
     world.arrive(mk_service(0));
     world.arrive(mk_slice("n2"));
     world.plan();
-    let n_servers = |world: &World| world.value("kube_ipvs_real_servers");
-    assert_eq!(n_servers(&world), 0.0, "counted only when all is looked at anyway");
-    world.observing.read(Duration::from_millis(9));
-    world.plan();
     let desired = world.planner.desired();
     let servers = desired.n_real_servers();
     assert!(servers > 0);
-    assert_eq!(n_servers(&world), servers as f64);
+    assert_eq!(world.value("kube_ipvs_real_servers"), servers as f64);
+    let entries = |set: &str| world.value(&format!("kube_ipvs_set_entries{{set=\"{set}\"}}"));
+    assert_eq!((entries("KUBE-CLUSTER-IP"), entries("KUBE-6-CLUSTER-IP")), (1.0, 0.0));
+    let capacity = r#"kube_ipvs_set_capacity{set="KUBE-CLUSTER-IP"}"#;
+    assert_eq!(world.value(capacity), 65_536.0);
+    let set = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
+    let grow = Op::GrowSet(set, Room { capacity: Capacity::new(131_072), expected: 60_000 });
+    let refused = Err(Refusal::new(RefusalClass::Exhausted, "no"));
+    world.observing.written(std::slice::from_ref(&grow), &[refused], Duration::ZERO);
+    assert_eq!(world.value(capacity), 65_536.0);
+    world.observing.written(&[grow], &[Ok(())], Duration::ZERO);
+    assert_eq!(world.value(capacity), 131_072.0);
     assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
     assert_eq!(world.value("kube_ipvs_addresses"), 3.0, "cluster, load balancer, and its twin");
     let gaps = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
@@ -245,6 +257,82 @@ fn what_should_be_there_is_counted() {
     world.plan();
     assert_eq!(world.value(&gap("external")), 0.0);
     assert_eq!(world.value("kube_ipvs_virtual_servers"), 0.0);
+}
+
+#[test]
+fn what_a_round_leaves_goes_on_waiting() {
+    let mut world = World::new();
+    let last = r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"}"#;
+    let rounds = r#"kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}"#;
+    world.observing.waiting(7);
+    world.left = Some((5, Duration::from_secs(90)));
+    world.end(RoundKind::Changes, &[]);
+    assert!(!world.is_healthy());
+    let body = world.health.lock().livez(Moment::now()).body;
+    assert!(
+        body.contains("changes of 5 Services wait to be written, the oldest for 90 s"),
+        "{body}"
+    );
+    assert!((90.0..95.0).contains(&world.value("kube_ipvs_oldest_waiting_seconds")));
+    assert_eq!(world.value("kube_ipvs_backlog"), 5.0);
+    assert_eq!((world.value(last), world.value(rounds)), (0.0, 1.0));
+    // The oldest is written, and what is left is younger.
+    world.left = Some((9, Duration::from_secs(2)));
+    world.end(RoundKind::Changes, &[]);
+    assert!((2.0..7.0).contains(&world.value("kube_ipvs_oldest_waiting_seconds")));
+    world.left = None;
+    world.end(RoundKind::Changes, &[]);
+    assert!(world.is_healthy());
+    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 0.0);
+    assert!(world.value(last) > 0.0 && world.value("kube_ipvs_backlog") == 0.0);
+    let whole = world.value("kube_ipvs_event_to_kernel_duration_seconds_sum");
+    assert!((whole - 0.9).abs() < 1e-9, "{whole}");
+    assert_eq!(world.value("kube_ipvs_event_to_kernel_duration_seconds_count"), 3.0);
+    let waited = world.value("kube_ipvs_event_to_plan_duration_seconds_sum");
+    assert!((waited - 0.15).abs() < 1e-9, "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_gets_older_while_nobody_says_anything() {
+    let mut world = World::new();
+    world.observing.waiting(1);
+    tokio::time::advance(Duration::from_secs(40)).await;
+    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 40.0);
+    world.observing.waiting(2);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 42.0, "the oldest counts");
+}
+
+#[test]
+fn the_patrol_is_told() {
+    let mut world = World::new();
+    let pass = |alert| Pass {
+        took: Duration::from_secs(30),
+        cost: Duration::from_millis(80),
+        repaired: 0,
+        alert,
+    };
+    world.observing.glanced(Duration::ZERO, true);
+    world.observing.glanced(Duration::ZERO, false);
+    world.observing.alert(true);
+    world.observing.alert(true);
+    assert_eq!(world.value("kube_ipvs_patrol_alert"), 1.0);
+    world.observing.pass_ended(&pass(true));
+    world.observing.alert(false);
+    world.observing.pass_ended(&pass(false));
+    for (metric, expected) in [
+        (r#"kube_ipvs_glances_total{result="as_expected"}"#, 1.0),
+        (r#"kube_ipvs_glances_total{result="different"}"#, 1.0),
+        ("kube_ipvs_patrol_alert", 0.0),
+        ("kube_ipvs_patrol_alerts_total", 1.0),
+        (r#"kube_ipvs_patrol_passes_total{pace="alert"}"#, 1.0),
+        (r#"kube_ipvs_patrol_passes_total{pace="steady"}"#, 1.0),
+        ("kube_ipvs_patrol_pass_duration_seconds", 30.0),
+        ("kube_ipvs_patrol_pass_cost_seconds_count", 2.0),
+    ] {
+        assert_eq!(world.value(metric), expected, "{metric}");
+    }
+    assert!(world.value("kube_ipvs_last_comparison_timestamp_seconds") > 1e9);
 }
 
 #[test]

@@ -133,7 +133,7 @@ async fn the_answer_is_kube_proxys_to_the_letter() {
     until_answering(&world, address, 200).await;
     world.health.lock().node_leaving(true);
     assert_eq!(get(address, "/").await.status, 200, "what the node is about to do does not count");
-    world.health.lock().waiting(Moment::now());
+    world.health.lock().waiting(1, Moment::now());
     let unhealthy = get(address, "/").await;
     assert_eq!(unhealthy.status, 503);
     assert_eq!(unhealthy.body, body.replace("true", "false"));

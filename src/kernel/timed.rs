@@ -1,0 +1,201 @@
+//! A kernel that says how long everything takes it.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::flows::FlowTargets;
+use plan::kernel::Frontend;
+use plan::layer::Layer;
+use plan::model::Family;
+use plan::op::{Op, Subject};
+use plan::sets::SetId;
+
+use super::{Addresses, Glance, Kernel, ReadError, Refusal};
+
+/// What is read from the kernel at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reading {
+    /// All of it.
+    Everything,
+    /// The signs that something was changed.
+    Glance,
+    /// The frontends of all virtual servers.
+    Frontends,
+    /// Some virtual servers with their real servers.
+    VirtualServers,
+    /// A set.
+    Set,
+    /// The addresses of all interfaces.
+    Addresses,
+    /// The rules.
+    Rules,
+}
+
+/// Which part of the kernel an operation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The dummy interface.
+    Link,
+    /// Sets and their entries.
+    Sets,
+    /// The rules.
+    Rules,
+    /// Virtual servers and their real servers.
+    VirtualServers,
+    /// The addresses on the dummy interface.
+    Addresses,
+    /// Local routes.
+    Routes,
+}
+
+/// Who is told how long it took. In the kernel's thread: it must not block.
+pub trait Stopwatch: Send {
+    /// This was read, or could not be.
+    fn read(&self, what: Reading, took: Duration);
+
+    /// Operations for this part were carried out together, or refused.
+    fn wrote(&self, part: Part, took: Duration);
+}
+
+/// A kernel that is timed.
+#[derive(Debug)]
+pub struct Timed<K, S> {
+    kernel: K,
+    stopwatch: S,
+}
+
+// === impl Part ===
+
+impl Part {
+    /// The part that an operation is for.
+    #[must_use]
+    pub fn of(op: &Op) -> Self {
+        match op.subject() {
+            Subject::Link => Self::Link,
+            Subject::Set(_) | Subject::Entry(..) => Self::Sets,
+            Subject::Layer(_) => Self::Rules,
+            Subject::VirtualServer(_) => Self::VirtualServers,
+            Subject::Address(_) => Self::Addresses,
+            Subject::Route(_) => Self::Routes,
+        }
+    }
+}
+
+// === impl Timed ===
+
+impl<K: Kernel, S: Stopwatch> Timed<K, S> {
+    /// This kernel, and who is told.
+    pub fn new(kernel: K, stopwatch: S) -> Self {
+        Self { kernel, stopwatch }
+    }
+
+    fn time<T>(&mut self, what: Reading, read: impl FnOnce(&mut K) -> T) -> T {
+        let started = Instant::now();
+        let found = read(&mut self.kernel);
+        self.stopwatch.read(what, started.elapsed());
+        found
+    }
+}
+
+impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
+    fn read(&mut self) -> Result<Actual, ReadError> {
+        self.time(Reading::Everything, K::read)
+    }
+
+    fn glance(&mut self) -> Result<Glance, ReadError> {
+        self.time(Reading::Glance, K::glance)
+    }
+
+    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+        self.time(Reading::Frontends, K::read_frontends)
+    }
+
+    fn read_virtual_servers(
+        &mut self,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+        self.time(Reading::VirtualServers, |kernel| kernel.read_virtual_servers(frontends))
+    }
+
+    fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        self.time(Reading::Set, |kernel| kernel.read_set(set))
+    }
+
+    fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
+        self.time(Reading::Addresses, K::read_addresses)
+    }
+
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+        self.time(Reading::Rules, K::read_layers)
+    }
+
+    fn prescribe(&mut self, layer: Layer) {
+        self.kernel.prescribe(layer);
+    }
+
+    /// Neighbours for the same part go together, as they go to the kernel.
+    fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let mut results = Vec::with_capacity(ops.len());
+        for ops in ops.chunk_by(|one, next| Part::of(one) == Part::of(next)) {
+            let started = Instant::now();
+            results.extend(self.kernel.apply(ops));
+            if let Some(op) = ops.first() {
+                self.stopwatch.wrote(Part::of(op), started.elapsed());
+            }
+        }
+        results
+    }
+
+    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+        self.kernel.remove_flows(family, targets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::kernel::fake::Fake;
+
+    /// What it was told.
+    #[derive(Debug, Clone, Default)]
+    struct Told(Arc<Mutex<Vec<String>>>);
+
+    impl Stopwatch for Told {
+        fn read(&self, what: Reading, _: Duration) {
+            self.0.lock().unwrap().push(format!("{what:?}"));
+        }
+
+        fn wrote(&self, part: Part, _: Duration) {
+            self.0.lock().unwrap().push(format!("{part:?}"));
+        }
+    }
+
+    fn bind(last: u8) -> Op {
+        Op::BindAddress([10, 96, 0, last].into())
+    }
+
+    #[test]
+    fn every_reading_and_every_part_is_timed_and_passed_on() {
+        let told = Told::default();
+        let mut kernel = Timed::new(Fake::default(), told.clone());
+        let ops = [Op::CreateLink, bind(1), bind(1), bind(2), Op::CreateLink];
+        let results = kernel.apply(&ops);
+        assert_eq!(results, [Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
+        let actual = kernel.read().unwrap();
+        assert_eq!((actual.link, actual.addresses.len()), (true, 2));
+        assert!(kernel.glance().unwrap().link);
+        assert_eq!(kernel.read_frontends(), Ok(Vec::new()));
+        assert_eq!(kernel.read_virtual_servers(&[]), Ok(Vec::new()));
+        let set = SetId::all(Family::V4).next().unwrap();
+        assert_eq!(kernel.read_set(set), Ok(None));
+        assert_eq!(kernel.read_addresses().unwrap().bound.len(), 2);
+        assert_eq!(kernel.read_layers(), Ok(HashSet::new()));
+        let told = told.0.lock().unwrap();
+        let expected = "Link Addresses Link Everything Glance Frontends VirtualServers Set \
+                        Addresses Rules";
+        assert_eq!(told.join(" "), expected);
+    }
+}

@@ -1,0 +1,112 @@
+//! The values of labels. Each table is what a label says and the list of what it can say, in one,
+//! so that nothing is left out of the list.
+
+use plan::op::Op;
+
+use crate::kernel::Part;
+use crate::kernel::Reading;
+use crate::kernel::RefusalClass;
+
+/// A function from a type to what a label says, and a list of all that it says. Whoever adds to the
+/// type has to add here, or it does not compile.
+macro_rules! labels {
+    (
+        $(#[$docs:meta])* $all:ident;
+        $function:ident($type:ty) { $($pattern:pat => $label:literal,)* }
+    ) => {
+        $(#[$docs])*
+        pub(super) const $all: &[&str] = &[$($label),*];
+
+        pub(super) const fn $function(value: &$type) -> &'static str {
+            match value {
+                $($pattern => $label,)*
+            }
+        }
+    };
+}
+
+labels! {
+    /// Every value of the label `operation`, in the order of phases.
+    OPERATIONS;
+    operation(Op) {
+        Op::CreateLink => "create_link",
+        Op::CreateSet(..) => "create_set",
+        Op::WriteLayer(_) => "write_rules",
+        Op::GrowSet(..) => "grow_set",
+        Op::AddRoute(_) => "add_route",
+        Op::AddEntry(..) => "add_entry",
+        Op::CreateVirtualServer(..) => "create_virtual_server",
+        Op::ChangeVirtualServer(..) => "change_virtual_server",
+        Op::AddRealServer(..) => "add_real_server",
+        Op::ChangeRealServer(..) => "change_real_server",
+        Op::MoveRealServer(..) => "move_real_server",
+        Op::BindAddress(_) => "bind_address",
+        Op::UnbindAddress(_) => "unbind_address",
+        Op::RemoveRoute(_) => "remove_route",
+        Op::DrainRealServer(..) => "drain_real_server",
+        Op::RetireVirtualServer(_) => "retire_virtual_server",
+        Op::RemoveRealServer(..) => "remove_real_server",
+        Op::RemoveVirtualServer(_) => "remove_virtual_server",
+        Op::RemoveEntry(..) => "remove_entry",
+    }
+}
+
+labels! {
+    /// Every value of the label `class`. With `done`, those of `result`.
+    CLASSES;
+    class(RefusalClass) {
+        RefusalClass::Surprise => "surprise",
+        RefusalClass::AnswerLost => "answer_lost",
+        RefusalClass::SetFull => "set_full",
+        RefusalClass::Exhausted => "exhausted",
+        RefusalClass::NotPermitted => "not_permitted",
+        RefusalClass::NotSupported => "not_supported",
+        RefusalClass::NoScheduler => "no_scheduler",
+        RefusalClass::Other => "other",
+    }
+}
+
+labels! {
+    /// Every value of the label `part`.
+    PARTS;
+    part(Part) {
+        Part::Link => "interface",
+        Part::Sets => "sets",
+        Part::Rules => "rules",
+        Part::VirtualServers => "virtual_servers",
+        Part::Addresses => "addresses",
+        Part::Routes => "routes",
+    }
+}
+
+labels! {
+    /// Every value of the label `what`.
+    READINGS;
+    reading(Reading) {
+        Reading::Everything => "everything",
+        Reading::Glance => "glance",
+        Reading::Frontends => "frontends",
+        Reading::VirtualServers => "virtual_servers",
+        Reading::Set => "set",
+        Reading::Addresses => "addresses",
+        Reading::Rules => "rules",
+    }
+}
+
+labels! {
+    /// Whether a glance found what was expected.
+    GLANCES;
+    glance(bool) {
+        true => "as_expected",
+        false => "different",
+    }
+}
+
+labels! {
+    /// At which pace the patrol went.
+    PACES;
+    pace(bool) {
+        false => "steady",
+        true => "alert",
+    }
+}

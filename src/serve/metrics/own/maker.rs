@@ -1,0 +1,75 @@
+//! Making and registering metrics.
+
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, exponential_buckets,
+};
+
+use super::super::register;
+
+/// Makes and registers metrics whose names begin with `kube_ipvs_`.
+pub(super) struct Maker<'a>(pub(super) &'a Registry);
+
+// === impl Maker ===
+
+impl Maker<'_> {
+    /// With buckets from a tenth of a millisecond to 13 seconds.
+    pub(super) fn histogram(&self, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
+        register(self.0, Histogram::with_opts(timing(name, help)?)?)
+    }
+
+    /// With the same buckets, and a label whose values are these.
+    pub(super) fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: &[&str],
+    ) -> Result<HistogramVec, prometheus::Error> {
+        let made = register(self.0, HistogramVec::new(timing(name, help)?, &[label])?)?;
+        for value in values {
+            made.with_label_values(&[value]);
+        }
+        Ok(made)
+    }
+
+    pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        register(self.0, IntGauge::with_opts(options(name, help))?)
+    }
+
+    pub(super) fn gauges(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+    ) -> Result<IntGaugeVec, prometheus::Error> {
+        register(self.0, IntGaugeVec::new(options(name, help), &[label])?)
+    }
+
+    /// A number that need not be whole.
+    pub(super) fn number(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+        register(self.0, Gauge::with_opts(options(name, help))?)
+    }
+
+    pub(super) fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        register(self.0, IntCounter::with_opts(options(name, help))?)
+    }
+
+    pub(super) fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        register(self.0, IntCounterVec::new(options(name, help), labels)?)
+    }
+}
+
+fn timing(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
+    let buckets = exponential_buckets(0.0001, 2.0, 18)?;
+    Ok(HistogramOpts::from(options(name, help)).buckets(buckets))
+}
+
+pub(super) fn options(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("kube_ipvs")
+}

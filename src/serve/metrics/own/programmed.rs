@@ -1,0 +1,88 @@
+//! How much there is, and how full the sets are.
+
+use plan::desired::Desired;
+use plan::model::Family;
+use plan::op::Op;
+use plan::planner::Planner;
+use plan::sets::SetId;
+use prometheus::{IntGauge, IntGaugeVec};
+
+use super::maker::Maker;
+
+/// How much the kernel should have.
+#[derive(Debug)]
+pub struct Programmed {
+    virtual_servers: IntGauge,
+    real_servers: IntGauge,
+    addresses: IntGauge,
+    services_with_problems: IntGauge,
+    sets: Vec<Fill>,
+}
+
+/// How full a set is.
+#[derive(Debug)]
+struct Fill {
+    set: SetId,
+    entries: IntGauge,
+    capacity: IntGauge,
+}
+
+// === impl Programmed ===
+
+impl Programmed {
+    pub(super) fn new(make: &Maker<'_>, families: &[Family]) -> Result<Self, prometheus::Error> {
+        let entries: IntGaugeVec = make.gauges(
+            "set_entries",
+            "Entries that a set should have; those of others are not counted.",
+            "set",
+        )?;
+        let capacity: IntGaugeVec = make.gauges(
+            "set_capacity",
+            "Entries that a set may have before it has to grow.",
+            "set",
+        )?;
+        let fill = |set: SetId| Fill {
+            set,
+            entries: entries.with_label_values(&[set.name()]),
+            capacity: capacity.with_label_values(&[set.name()]),
+        };
+        Ok(Self {
+            virtual_servers: make
+                .gauge("virtual_servers", "Virtual servers that the kernel should have.")?,
+            real_servers: make
+                .gauge("real_servers", "Real servers that the kernel should have.")?,
+            addresses: make.gauge("addresses", "Addresses that kube-ipvs0 should have.")?,
+            services_with_problems: make.gauge(
+                "services_with_problems",
+                "Services of which something cannot be served as it is written; the log says what.",
+            )?,
+            sets: families.iter().copied().flat_map(SetId::all).map(fill).collect(),
+        })
+    }
+
+    /// What is wished for now.
+    pub fn set(&self, planner: &Planner) {
+        let desired: &Desired = planner.desired();
+        self.virtual_servers.set(gauge(desired.n_virtual_servers()));
+        self.real_servers.set(gauge(desired.n_real_servers()));
+        self.addresses.set(gauge(desired.n_addresses()));
+        self.services_with_problems.set(gauge(planner.n_with_problems()));
+        for Fill { set, entries, capacity } in &self.sets {
+            entries.set(gauge(desired.n_entries(*set)));
+            capacity.set(i64::from(planner.capacity(*set).entries()));
+        }
+    }
+
+    /// An operation was carried out.
+    pub fn done(&self, op: &Op) {
+        if let Op::CreateSet(of, room) | Op::GrowSet(of, room) = op {
+            for Fill { capacity, .. } in self.sets.iter().filter(|fill| fill.set == *of) {
+                capacity.set(i64::from(room.capacity.entries()));
+            }
+        }
+    }
+}
+
+fn gauge(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

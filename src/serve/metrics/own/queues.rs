@@ -1,0 +1,97 @@
+//! What waits, found out when it is asked for.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, IntGaugeVec, Opts, Registry};
+use tokio::time::Instant;
+
+use super::maker::options;
+
+/// How much a queue holds.
+pub type Length = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// What waits.
+#[derive(Debug, Clone)]
+pub struct Queues(Arc<Inner>);
+
+struct Inner {
+    oldest: Gauge,
+    lengths: IntGaugeVec,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Since when the oldest change has been waiting that is not written yet.
+    waiting_since: Option<Instant>,
+    /// The queues between threads and tasks, by their names.
+    queues: Vec<(&'static str, Length)>,
+}
+
+// === impl Queues ===
+
+impl Queues {
+    /// Registers it. The queues of these names are empty until they are made.
+    pub(super) fn new(registry: &Registry, names: &[&str]) -> Result<Self, prometheus::Error> {
+        let oldest = Gauge::with_opts(options(
+            "oldest_waiting_seconds",
+            "For how long the oldest change has been waiting that is not written yet; 0 if none \
+             waits.",
+        ))?;
+        let lengths: Opts = options(
+            "queue_length",
+            "Changes on their way from the source to the planner; where there is no room for \
+             more, the source waits.",
+        );
+        let lengths = IntGaugeVec::new(lengths, &["queue"])?;
+        for name in names {
+            lengths.with_label_values(&[name]);
+        }
+        let made = Self(Arc::new(Inner { oldest, lengths, known: Mutex::default() }));
+        registry.register(Box::new(made.clone()))?;
+        Ok(made)
+    }
+
+    /// Since when the oldest change has been waiting that is not written yet.
+    pub fn set_waiting_since(&self, since: Option<Instant>) {
+        self.lock().waiting_since = since;
+    }
+
+    /// A queue of this name is there.
+    pub fn watch(&self, name: &'static str, length: Length) {
+        self.lock().queues.push((name, length));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        // Whoever panicked while holding it left plain values behind.
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Queues {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.0.oldest.desc(), self.0.lengths.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let known = self.lock();
+        let age = known.waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        self.0.oldest.set(age);
+        for (name, length) in &known.queues {
+            let length = i64::try_from(length()).unwrap_or(i64::MAX);
+            self.0.lengths.with_label_values(&[name]).set(length);
+        }
+        [self.0.oldest.collect(), self.0.lengths.collect()].concat()
+    }
+}
+
+// === impl Inner ===
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queues").finish_non_exhaustive()
+    }
+}
