@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -194,18 +195,23 @@ impl Planner {
     }
 
     /// What everything else rests on and was not found: the interface, sets, rules, routes.
+    /// Sets are made for what is planned, and for what the Services tell without being planned; if
+    /// one is missing, this walks all of them.
     #[must_use]
     pub fn foundation(&self, actual: &Actual) -> Vec<Op> {
-        diff::foundation(actual, &self.settings, |set| self.desired.n_entries(set))
+        let to_come = LazyCell::new(|| self.store.entries_to_come());
+        let to_come = |set| to_come.get(&set).copied().unwrap_or(0);
+        let expected = |set| self.desired.n_entries(set).max(to_come(set));
+        diff::foundation(actual, &self.settings, expected)
     }
 
-    /// What turns a set, which may be missing, into what is desired.
+    /// What turns a set, which may be missing, into what is desired. Takes note of the room that it
+    /// has.
     #[must_use]
-    pub fn compare_set(&self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+    pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+        self.rooms.found(set, found);
         let mut ops = diff::set(&self.desired, found, &self.settings, set);
-        let mut rooms = Rooms::default();
-        rooms.found(set, found);
-        rooms.make(&mut ops);
+        self.make_room(&mut ops);
         ops
     }
 
@@ -227,6 +233,7 @@ impl Planner {
     /// the one that has it comes first, and finds it as it left it.
     pub fn take_over(&mut self, actual: Actual) -> Found {
         self.store.sort_dirty();
+        self.rooms = Rooms::of(&actual.sets);
         Found::new(actual, &self.settings)
     }
 
@@ -245,14 +252,9 @@ impl Planner {
         diff::repair(&self.desired, frontend, actual)
     }
 
-    /// Takes note of how the sets were found. Those that are not among them are not there.
+    /// Takes note of the room that the sets have. Those that are not among them are not there.
     pub fn found_sets(&mut self, sets: &HashMap<SetId, ActualSet>) {
         self.rooms = Rooms::of(sets);
-    }
-
-    /// Takes note of how a set was found; none: it is not there.
-    pub fn found_set(&mut self, set: SetId, found: Option<&ActualSet>) {
-        self.rooms.found(set, found);
     }
 
     /// Adds what it takes that the sets have room for the entries that these operations add:

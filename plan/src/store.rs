@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
+use crate::sets::{SetId, SetKind};
 use crate::settings::{LocalDetection, SchedulerName, Settings};
 use index::Index;
 use queue::Queue;
@@ -89,6 +90,27 @@ impl Store {
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<u64> {
         self.dirty_rules.values().copied().chain(self.dirty.oldest()).min()
+    }
+
+    /// How many entries the largest sets are about to have, at least nearly: those that every
+    /// Service has entries in. Walks all Services.
+    #[must_use]
+    pub fn entries_to_come(&self) -> HashMap<SetId, usize> {
+        let mut entries = HashMap::new();
+        for service in self.records.values().filter_map(|record| record.service.as_deref()) {
+            let v4 = service.cluster_v4.map(IpAddr::V4);
+            let cluster = v4.into_iter().chain(service.cluster_v6.map(IpAddr::V6));
+            for address in cluster.clone() {
+                let set = SetId { kind: SetKind::ClusterIp, family: Family::of(address) };
+                *entries.entry(set).or_insert(0) += service.ports.len();
+            }
+            let others = service.external.iter().chain(&service.load_balancer).copied();
+            for address in cluster.chain(others) {
+                let set = SetId { kind: SetKind::IpvsAddresses, family: Family::of(address) };
+                *entries.entry(set).or_insert(0) += 1;
+            }
+        }
+        entries
     }
 
     /// Puts the Services that have to be compiled again in the order of their claims, the oldest

@@ -193,7 +193,9 @@ impl Refusal {
     #[must_use]
     pub fn class_of(errno: Option<i32>) -> RefusalClass {
         use rustix::io::Errno;
-        match errno.map(Errno::from_raw_os_error) {
+        // ipset's own numbers begin behind the system's largest, `MAX_ERRNO` (include/linux/err.h).
+        let of_the_system = errno.filter(|errno| (1..=4_095).contains(errno));
+        match of_the_system.map(Errno::from_raw_os_error) {
             Some(
                 Errno::EXIST | Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::ADDRNOTAVAIL,
             ) => RefusalClass::Surprise,
@@ -215,7 +217,7 @@ impl fmt::Display for Refusal {
         f.write_str(match self.class {
             RefusalClass::Surprise => " (something else changed it; it is read again and mended)",
             RefusalClass::AnswerLost => " (it is read again and mended)",
-            RefusalClass::SetFull => " (the set is full)",
+            RefusalClass::SetFull => " (the set is read again and made larger)",
             RefusalClass::Exhausted => " (it is tried again)",
             RefusalClass::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
             RefusalClass::NotSupported => " (the kernel lacks the feature, or its module)",

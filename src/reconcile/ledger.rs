@@ -117,9 +117,11 @@ impl Ledger {
     }
 }
 
-/// What was a surprise is looked at once more without delay: a second look usually mends it.
+/// What was a surprise is looked at once more without delay: a second look usually mends it. That
+/// a set is full is one, since it grows before it is.
 pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
-    let surprise = matches!(class, RefusalClass::Surprise | RefusalClass::AnswerLost);
+    let surprise =
+        matches!(class, RefusalClass::Surprise | RefusalClass::AnswerLost | RefusalClass::SetFull);
     let doublings = match (surprise, attempts) {
         (true, 1) => return Duration::ZERO,
         (true, n) => n.saturating_sub(2),

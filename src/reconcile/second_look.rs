@@ -24,10 +24,9 @@ impl Reconciler {
         }
         let mut ops = Vec::new();
         for subject in due {
-            let surprise = self
-                .ledger
-                .get(&subject)
-                .is_some_and(|owed| owed.refusal.class == RefusalClass::Surprise);
+            let class = self.ledger.get(&subject).map(|owed| owed.refusal.class);
+            // A set that is full has entries that we do not know of, or is smaller than we know.
+            let surprise = matches!(class, Some(RefusalClass::Surprise | RefusalClass::SetFull));
             match subject {
                 Subject::VirtualServer(frontend) => {
                     match self.read_virtual_server(frontend).await? {

@@ -16,5 +16,6 @@ mod first_sync;
 mod flows;
 mod random;
 mod refusals;
+mod sets;
 mod told;
 mod world;

@@ -18,7 +18,8 @@ use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use plan::planner::{Limit, Plan, Planner};
 use plan::problem::Problem;
-use plan::sets::{SetId, SetKind};
+use plan::room::Capacity;
+use plan::sets::{SetId, SetKind, SetType};
 use plan::settings::Settings;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -191,6 +192,47 @@ fn is_refused(kernel: &MemoryKernel, frontend: &Frontend) -> bool {
 }
 
 proptest! {
+    /// However little room sets had when they were found, none is ever full, and none ever gets
+    /// smaller. Each has room left for an eighth of what it may hold.
+    #[test]
+    fn sets_grow_before_they_are_full(
+        settings in settings(),
+        groups in groups(),
+        capacity in 0_u32..20,
+        limit in limit(),
+    ) {
+        let mut pair = Pair::new(&settings);
+        for (set, there) in &mut pair.kernel.actual_mut().sets {
+            if set.set_type() != SetType::BitmapPort {
+                there.capacity = Capacity::new(capacity);
+            }
+        }
+        pair.planner.found_sets(&pair.kernel.actual().sets);
+        for group in &groups {
+            pair.apply(group);
+            while pair.planner.is_dirty() {
+                let mut ops = pair.round(limit).ops;
+                pair.planner.make_room(&mut ops);
+                prop_assert!(ops.is_sorted_by_key(Op::phase));
+                for op in &ops {
+                    let before = pair.kernel.actual().sets.clone();
+                    carry_out(&mut pair.kernel, std::slice::from_ref(op));
+                    pair.planner.carried_out(op);
+                    for (set, there) in &pair.kernel.actual().sets {
+                        prop_assert!(there.capacity >= before[set].capacity, "{}", op);
+                    }
+                }
+            }
+            for (set, there) in &pair.kernel.actual().sets {
+                prop_assert_eq!(pair.planner.capacity(*set), there.capacity);
+                prop_assert_eq!(pair.planner.n_entries_there(*set), there.n_entries());
+                if set.set_type() != SetType::BitmapPort {
+                    prop_assert_eq!(there.capacity.grown_for(there.n_entries()), None);
+                }
+            }
+        }
+    }
+
     /// What is computed change by change is never refused, equals what is computed at once, and
     /// leaves nothing to mend.
     #[test]
