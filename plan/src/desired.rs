@@ -30,6 +30,7 @@ pub struct Desired {
     addresses: Counted<IpAddr>,
     entries: Entries,
     n_open: usize,
+    n_real_servers: usize,
     seed: u64,
 }
 
@@ -42,8 +43,17 @@ pub struct Change {
     pub contenders: BTreeSet<ServiceName>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
-    opened: usize,
-    closed: usize,
+    /// How many virtual servers there were and are, of those that changed, and how many real
+    /// servers they had and have.
+    before: Count,
+    after: Count,
+}
+
+/// A number of virtual servers, and of their real servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Count {
+    open: usize,
+    real_servers: usize,
 }
 
 type Entries = BTreeMap<SetId, Counted<Entry>>;
@@ -76,7 +86,9 @@ impl Desired {
             self.replace_one(&service, fragment, &mut changes);
         }
         let change = changes.finish(self);
-        self.n_open = self.n_open + change.opened - change.closed;
+        self.n_open = self.n_open + change.after.open - change.before.open;
+        self.n_real_servers += change.after.real_servers;
+        self.n_real_servers -= change.before.real_servers;
         change
     }
 
@@ -149,11 +161,10 @@ impl Desired {
         self.n_open
     }
 
-    /// How many real servers they should have. Walks all of them.
+    /// How many real servers they should have.
     #[must_use]
     pub fn n_real_servers(&self) -> usize {
-        let claims = self.owners.keys().filter_map(|frontend| self.owning_claim(frontend));
-        claims.map(|claim| claim.real_servers.len()).sum()
+        self.n_real_servers
     }
 
     /// How many addresses `kube-ipvs0` should have.

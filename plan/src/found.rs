@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use crate::actual::{Actual, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::desired::Desired;
 use crate::diff::{self, Ownership};
 use crate::kernel::{Entry, Frontend};
@@ -129,6 +129,6 @@ impl Found {
     /// How many entries of a set are left.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
-        self.left.sets.get(&set).map_or(0, |there| there.entries.len())
+        self.left.sets.get(&set).map_or(0, ActualSet::n_entries)
     }
 }

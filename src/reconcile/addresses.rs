@@ -6,8 +6,8 @@ use plan::event::Event;
 use plan::op::Op;
 use tokio::time::Instant;
 
-use super::observer::RoundKind;
-use super::{Basis, Reconciler};
+use super::patrol::Part;
+use super::{READ_RETRY, Reconciler};
 use crate::kernel::Addresses;
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
@@ -15,33 +15,25 @@ use crate::kernel::worker::WorkerGone;
 impl Reconciler {
     /// Takes over what the node's addresses are now, and puts back at once what was taken.
     pub(super) async fn addresses_changed(&mut self, happened: Happened) -> Result<(), WorkerGone> {
-        // Before the first comparison there is nothing that could have been taken from us.
-        let began = self.status.borrow().in_sync_once;
-        let started = Instant::now();
-        let found = if happened.others || (happened.anything && began) {
-            self.read_addresses().await?
-        } else {
-            None
-        };
-        if !began {
-            return Ok(());
-        }
-        let mut ops = match found {
-            Some(found) if happened.anything => {
-                let link = (!found.link).then_some(Op::CreateLink);
-                link.into_iter().chain(self.planner.compare_addresses(&found.bound)).collect()
+        if !self.is_running() {
+            // Before the kernel was taken over there is nothing that could have been taken from us.
+            if happened.others {
+                self.read_addresses().await?;
             }
-            // What was to go is gone. What has been put back since is no change.
-            _ => self.wanted_back(&happened),
-        };
-        // What is owed comes when it is due.
-        ops.retain(|op| !self.ledger.owes(&op.subject()));
-        if ops.is_empty() {
             return Ok(());
         }
-        self.count_drift(&ops, &[]);
-        self.carry_out(ops, Basis::SecondLook).await?;
-        self.round_ended(RoundKind::SecondLook, started);
+        if happened.anything {
+            return self.look_at(Part::Addresses).await;
+        }
+        if happened.others && self.read_addresses().await?.is_none() {
+            self.patrol.suspect(Part::Addresses);
+            self.patrol.pause(Instant::now() + READ_RETRY);
+        }
+        // What was to go is gone.
+        let wanted = self.wanted_back(&happened);
+        if self.mend(wanted, |_| false).await? > 0 {
+            self.alarm();
+        }
         Ok(())
     }
 

@@ -1,105 +1,271 @@
-//! Comparing the whole kernel with what it should be.
+//! Comparing a part of the kernel with what it should be, and mending it.
+//!
+//! What the kernel refused is the ledger's, and tried again at its time: until then it is neither
+//! written here nor taken for what others changed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
+use plan::actual::{Actual, ActualSet};
+use plan::diff::Wish;
 use plan::event::Event;
+use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
+use plan::sets::SetId;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
+use super::Reconciler;
 use super::drain::Known;
-use super::observer::RoundKind;
-use super::{Basis, Reconciler};
+use super::patrol::Part;
+use super::writing::Basis;
+use crate::kernel::ReadError;
 use crate::kernel::worker::WorkerGone;
 
+/// What a comparison found that others had changed, in operations; none if the kernel could not be
+/// read, which has been told.
+type Mended = Option<usize>;
+
 impl Reconciler {
-    /// Reads the kernel and writes the difference to what is wished for.
-    pub(super) async fn compare(&mut self) -> Result<(), WorkerGone> {
-        let first = !self.status.borrow().in_sync_once;
-        let started = Instant::now();
-        if first {
-            // Node ports have no place before the node's addresses are known, and the kernel side
-            // must know the rules before it is asked whether they are there. The operations
-            // themselves are part of the comparison.
-            if self.read_addresses().await?.is_none() {
-                return Ok(());
-            }
-            drop(self.plan().await?);
-        }
-        let reading = Instant::now();
-        let actual = match self.kernel.read().await? {
-            Ok(actual) => {
-                self.observer.read(reading.elapsed());
-                actual
-            }
-            Err(error) => {
-                self.reading_failed(&error);
-                // What is due waits for that reading too, or it would ask for one at once.
-                for subject in self.ledger.due(Instant::now()) {
-                    self.ledger.postpone(&subject, self.next_reading);
-                }
-                return Ok(());
-            }
+    /// Compares a part of the kernel with what it should be, and mends it.
+    pub(super) async fn inspect(&mut self, part: &Part) -> Result<Mended, WorkerGone> {
+        let done = match part {
+            Part::Addresses => self.inspect_addresses().await?,
+            Part::Layers => self.inspect_layers().await?,
+            Part::Set(set) => self.inspect_set(*set).await?,
+            Part::Frontends => self.inspect_frontends().await?,
+            Part::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await?,
         };
-        self.planner.found_sets(&actual.sets);
-        let local = actual.local_addresses.iter().copied().collect();
-        self.take(Event::LocalAddresses(local));
-        // Changes that waited are part of what is wished for, so the comparison covers them; but
-        // for rules that became different after they were compared.
-        let planned = self.plan().await?;
-        let mut ops = self.planner.diff(&actual);
-        for family in self.planner.settings().families.clone() {
-            let rules = Op::WriteLayer(family);
-            if planned.contains(&rules) && !ops.contains(&rules) {
-                ops.push(rules);
-            }
-        }
-        let owed: Vec<Subject> = self.ledger.iter().map(|(subject, _)| *subject).collect();
-        let known: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let wanted = owed.iter().copied().chain(planned.iter().map(Op::subject));
-        for subject in wanted.filter(|s| !known.contains(s)).collect::<HashSet<_>>() {
-            // One that is to be removed may have lost what tells the comparison that it is ours.
-            if let Subject::VirtualServer(frontend) = subject {
-                let found = actual.virtual_servers.get(&frontend);
-                ops.extend(self.planner.repair(&frontend, found));
-            }
-        }
-        let ops = self.let_drain(ops, Known::All(&actual));
-        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        if first {
-            info!(changes = ops.len(), "first comparison with the kernel");
-        } else {
-            self.count_drift(&ops, &planned);
-        }
-        // What is still wrong is in the difference, and is noted again if it fails again.
-        for subject in owed.iter().filter(|subject| !wrong.contains(subject)) {
-            self.settle(subject);
-        }
-        self.flows.note_ops(&ops, &self.planner);
-        self.carry_out(ops, Basis::Reading).await?;
-        let now = Instant::now();
-        self.next_reading = now + self.pace.sync_period;
-        self.next_write = now + self.pace.min_sync_period;
-        self.status.send_modify(|status| {
-            status.in_sync_once = true;
-            status.readings += 1;
-        });
-        if first {
-            info!(owed = self.ledger.len(), "in sync with the kernel");
-        }
-        self.round_ended(RoundKind::Comparison, started);
-        Ok(())
+        Ok(done.map_err(|error| self.reading_failed(&error)).ok())
     }
 
-    /// Counts what others changed: neither what we could not write ourselves, nor what is new.
-    pub(super) fn count_drift(&mut self, ops: &[Op], planned: &[Op]) {
-        let new: HashSet<Subject> = planned.iter().map(Op::subject).collect();
-        let is_drift = |subject| !self.ledger.owes(&subject) && !new.contains(&subject);
-        let drift: Vec<&Op> = ops.iter().filter(|op| is_drift(op.subject())).collect();
+    async fn inspect_addresses(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let found = match self.kernel.read_addresses().await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        if found.local != *self.planner.local_addresses() {
+            self.take(Event::LocalAddresses(found.local.into_iter().collect()));
+        }
+        let mut ops = self.planner.compare_addresses(&found.bound);
+        ops.extend(self.planner.compare_routes(&found.routes));
+        if !found.link {
+            ops.push(Op::CreateLink);
+        }
+        let mut beside = Actual::default();
+        for op in &ops {
+            match op {
+                Op::UnbindAddress(address) => drop(beside.addresses.insert(*address)),
+                Op::RemoveRoute(route) => drop(beside.routes.insert(*route)),
+                _ => {}
+            }
+        }
+        if beside != Actual::default() {
+            match self.strangers(beside).await? {
+                Ok(strangers) => ops.extend(strangers),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let part = |subject: &Subject| {
+            matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
+        };
+        self.mend(ops, part).await.map(Ok)
+    }
+
+    async fn inspect_layers(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let complete = match self.kernel.read_layers().await? {
+            Ok(complete) => complete,
+            Err(error) => return Ok(Err(error)),
+        };
+        let families = self.planner.settings().families.iter().copied();
+        let ops = families.filter(|family| !complete.contains(family)).map(Op::WriteLayer);
+        self.mend(ops.collect(), |subject| matches!(subject, Subject::Layer(_))).await.map(Ok)
+    }
+
+    async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let found = match self.kernel.read_set(set).await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut ops = self.planner.compare_set(set, found.as_ref());
+        drop(found);
+        let extra: ActualSet = ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::RemoveEntry(_, entry) => Some(*entry),
+                _ => None,
+            })
+            .collect();
+        if !extra.entries.is_empty() {
+            let beside = Actual { sets: HashMap::from([(set, extra)]), ..Actual::default() };
+            match self.strangers(beside).await? {
+                Ok(strangers) => ops.extend(strangers),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let part = move |subject: &Subject| match subject {
+            Subject::Set(it) | Subject::Entry(it, _) => *it == set,
+            _ => false,
+        };
+        self.mend(ops, part).await.map(Ok)
+    }
+
+    /// Looks for virtual servers that are there and should not be, or are not there and should be.
+    async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let found = match self.kernel.read_frontends().await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut mended = 0;
+        let strangers = self.strangers_among(&found, Actual::default());
+        mended += self.mend(strangers, |_| false).await?;
+        let found: HashSet<Frontend> = found.into_iter().collect();
+        let desired = self.planner.desired();
+        let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
+            Wish::Open(..) => !found.contains(frontend),
+            Wish::Closed | Wish::Unclaimed => {
+                found.contains(frontend) && !self.drain.is_draining(frontend)
+            }
+        });
+        let mut suspects: Vec<Frontend> = suspects.copied().collect();
+        suspects.sort_unstable();
+        for part in suspects.chunks(super::patrol::LARGEST_CHUNK) {
+            match self.inspect_virtual_servers(&part.into()).await? {
+                Ok(more) => mended += more,
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(mended))
+    }
+
+    async fn inspect_virtual_servers(
+        &mut self,
+        frontends: &Arc<[Frontend]>,
+    ) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let found = match self.kernel.read_virtual_servers(Arc::clone(frontends)).await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let now = Instant::now();
+        let mut ops = Vec::new();
+        for (frontend, found) in frontends.iter().zip(&found) {
+            let desired = self.planner.desired();
+            // Nobody's any more: what had to be done about it is done, or owed.
+            if desired.owner(frontend).is_none() {
+                continue;
+            }
+            let mending = self.planner.repair(frontend, found.as_ref());
+            let subject = Subject::VirtualServer(*frontend);
+            if mending.is_empty() || !self.is_put_off(&subject, now) {
+                let known = Known::Compared(*frontend, found.as_ref());
+                let mending = self.let_drain(mending, known);
+                if mending.is_empty() {
+                    self.settle(&subject);
+                }
+                ops.extend(mending);
+            }
+        }
+        self.mend(ops, |_| false).await.map(Ok)
+    }
+
+    /// Writes what mends a part of the kernel, and strikes out what is owed of it and turned out to
+    /// be in order. Returns how many operations that took which others are to blame for.
+    pub(super) async fn mend(
+        &mut self,
+        ops: Vec<Op>,
+        is_part: impl Fn(&Subject) -> bool,
+    ) -> Result<usize, WorkerGone> {
+        let ops = self.not_put_off(ops, is_part);
+        if ops.is_empty() {
+            return Ok(0);
+        }
+        let n_drift = self.count_drift(&ops);
+        self.flows.note_ops(&ops, &self.planner);
+        let (foundation, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
+        let rests_on: Vec<Subject> = foundation.iter().map(Op::subject).collect();
+        self.carry_out(foundation, Basis::Reading).await?;
+        match rests_on.iter().filter_map(|subject| Some(self.ledger.get(subject)?.due)).max() {
+            // Its second look finds the rest.
+            Some(due) => self.postpone(&rest, due),
+            None => self.carry_out(rest, Basis::Reading).await?,
+        }
+        Ok(n_drift)
+    }
+
+    /// What of this may be written now.
+    fn not_put_off(&mut self, mut ops: Vec<Op>, is_part: impl Fn(&Subject) -> bool) -> Vec<Op> {
+        if self.ledger.is_empty() {
+            return ops;
+        }
+        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+        let owed = self.ledger.iter().map(|(subject, _)| *subject);
+        let settled: Vec<Subject> =
+            owed.filter(|subject| is_part(subject) && !wrong.contains(subject)).collect();
+        settled.iter().for_each(|subject| self.settle(subject));
+        let now = Instant::now();
+        let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
+        // Nothing can be done while what the others rest on is missing.
+        let foundation = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
+        let due = foundation.filter_map(|op| Some(self.ledger.get(&op.subject())?.due)).max();
+        if let Some(due) = due {
+            self.postpone(&ops, due);
+            return Vec::new();
+        }
+        ops.retain(|op| !is_put_off(op));
+        ops
+    }
+
+    /// Puts off what is owed of this.
+    fn postpone(&mut self, ops: &[Op], due: Instant) {
+        for subject in ops.iter().map(Op::subject) {
+            if self.ledger.get(&subject).is_some_and(|owed| owed.due < due) {
+                self.ledger.postpone(&subject, due);
+            }
+        }
+    }
+
+    /// Counts what others changed: not what we could not write ourselves.
+    fn count_drift(&mut self, ops: &[Op]) -> usize {
+        let is_drift =
+            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.ledger.owes(&op.subject());
+        let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if !drift.is_empty() {
             warn!(changes = drift.len(), "the kernel was not as we left it, mending it");
             self.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
             self.observer.drifted(&drift);
         }
+        drift.len()
     }
+
+    /// Whether something is owed whose next attempt is not due yet.
+    fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
+        self.ledger.get(subject).is_some_and(|owed| owed.due > now)
+    }
+
+    /// What removes the virtual servers that are ours by what was found beside them, and that nobody
+    /// asks for.
+    async fn strangers(
+        &mut self,
+        beside: Actual,
+    ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
+        let found = self.kernel.read_frontends().await?;
+        Ok(found.map(|found| self.strangers_among(&found, beside)))
+    }
+
+    fn strangers_among(&self, found: &[Frontend], beside: Actual) -> Vec<Op> {
+        let local_addresses = self.planner.local_addresses().clone();
+        let beside = Actual { local_addresses, ..beside };
+        let desired = self.planner.desired();
+        let ours = found.iter().filter(|frontend| {
+            desired.owner(frontend).is_none() && self.planner.is_ours(frontend, &beside)
+        });
+        let mut ours: Vec<Frontend> = ours.copied().collect();
+        ours.sort_unstable();
+        ours.into_iter().map(Op::RemoveVirtualServer).collect()
+    }
+}
+
+/// Whether nothing else of the same part can be done before this is.
+fn others_rest_on(op: &Op) -> bool {
+    matches!(op, Op::CreateLink | Op::CreateSet(..))
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::actual::{ActualRealServer, ActualVirtualServer};
 use plan::kernel::Frontend;
 use plan::model::Protocol;
 use plan::op::Op;
@@ -47,6 +47,7 @@ pub struct Drain {
     draining: HashMap<Frontend, Draining>,
     /// When which virtual server is looked at next: all of [`Drain::draining`], once.
     agenda: BTreeSet<(Instant, Frontend)>,
+    n_retiring: usize,
 }
 
 /// What operations were computed from.
@@ -54,9 +55,10 @@ pub struct Drain {
 pub enum Known<'a> {
     /// From what was wished for before, without looking at the kernel.
     Nothing,
-    /// From a reading of everything.
-    All(&'a Actual),
-    /// From a look at this virtual server; none: it is not there.
+    /// From comparing this virtual server with what it should be, for no particular reason; none: it
+    /// is not there.
+    Compared(Frontend, Option<&'a ActualVirtualServer>),
+    /// From a second look at this virtual server; none: it is not there.
     One(Frontend, Option<&'a ActualVirtualServer>),
 }
 
@@ -77,7 +79,12 @@ impl Drain {
     /// Nothing is draining.
     #[must_use]
     pub fn new() -> Self {
-        Self { clock: Clock::read(), draining: HashMap::new(), agenda: BTreeSet::new() }
+        Self {
+            clock: Clock::read(),
+            draining: HashMap::new(),
+            agenda: BTreeSet::new(),
+            n_retiring: 0,
+        }
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
@@ -100,8 +107,8 @@ impl Drain {
             ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
         for op in retiring {
             let Op::RetireVirtualServer(frontend) = op else { continue };
-            match self.draining.get_mut(&frontend) {
-                Some(draining) => draining.retires = true,
+            match self.take(&frontend) {
+                Some(draining) => self.put(frontend, Draining { retires: true, ..draining }),
                 None => rewritten.push(Op::RemoveVirtualServer(frontend)),
             }
         }
@@ -184,6 +191,18 @@ impl Drain {
         self.draining.values().map(|draining| draining.deadlines.len()).sum()
     }
 
+    /// How many virtual servers are there only until their last real server has gone.
+    #[must_use]
+    pub fn n_retiring(&self) -> usize {
+        self.n_retiring
+    }
+
+    /// Whether something drains in a virtual server.
+    #[must_use]
+    pub fn is_draining(&self, frontend: &Frontend) -> bool {
+        self.draining.contains_key(frontend)
+    }
+
     /// Whether none is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -252,7 +271,7 @@ impl Drain {
         let idle = found.is_some_and(|found| found.weight == 0 && found.connections == 0);
         let finished = idle || now >= deadline || time.is_zero();
         // In a comparison that would count as what others did. It will be looked at for itself.
-        let is_left_alone = before.is_some() && matches!(known, Known::All(_));
+        let is_left_alone = before.is_some() && matches!(known, Known::Compared(..));
         if finished && !is_left_alone {
             self.forget(&frontend, &socket);
             return Some(Op::RemoveRealServer(frontend, socket));
@@ -281,11 +300,7 @@ impl Drain {
 
     /// What a reading does not say is to be removed is wanted again, or gone, whoever did it.
     fn forget_wanted(&mut self, ops: &[Op], known: Known<'_>) {
-        let concerned: Vec<Frontend> = match known {
-            Known::Nothing => return,
-            Known::All(_) => self.draining.keys().copied().collect(),
-            Known::One(frontend, _) => vec![frontend],
-        };
+        let (Known::Compared(frontend, _) | Known::One(frontend, _)) = known else { return };
         let unwanted: HashSet<(Frontend, SocketAddr)> = ops
             .iter()
             .filter_map(|op| match op {
@@ -293,14 +308,12 @@ impl Drain {
                 _ => None,
             })
             .collect();
-        for frontend in concerned {
-            let Some(mut draining) = self.take(&frontend) else { continue };
-            draining.deadlines.retain(|socket, _| unwanted.contains(&(frontend, *socket)));
-            // If it is to go all the same, an operation says so.
-            draining.retires = false;
-            if !draining.deadlines.is_empty() {
-                self.put(frontend, draining);
-            }
+        let Some(mut draining) = self.take(&frontend) else { return };
+        draining.deadlines.retain(|socket, _| unwanted.contains(&(frontend, *socket)));
+        // If it is to go all the same, an operation says so.
+        draining.retires = false;
+        if !draining.deadlines.is_empty() {
+            self.put(frontend, draining);
         }
     }
 
@@ -310,8 +323,8 @@ impl Drain {
 
     /// The virtual server has real servers again.
     fn stay(&mut self, frontend: &Frontend) {
-        if let Some(draining) = self.draining.get_mut(frontend) {
-            draining.retires = false;
+        if let Some(draining) = self.take(frontend) {
+            self.put(*frontend, Draining { retires: false, ..draining });
         }
     }
 
@@ -327,11 +340,13 @@ impl Drain {
     fn take(&mut self, frontend: &Frontend) -> Option<Draining> {
         let draining = self.draining.remove(frontend)?;
         self.agenda.remove(&(draining.look, *frontend));
+        self.n_retiring -= usize::from(draining.retires);
         Some(draining)
     }
 
     fn put(&mut self, frontend: Frontend, draining: Draining) {
         self.agenda.insert((draining.look, frontend));
+        self.n_retiring += usize::from(draining.retires);
         self.draining.insert(frontend, draining);
     }
 }
@@ -348,8 +363,9 @@ impl<'a> Known<'a> {
     fn real_server(self, frontend: &Frontend, socket: &SocketAddr) -> Option<&'a ActualRealServer> {
         let found = match self {
             Self::Nothing => None,
-            Self::All(actual) => actual.virtual_servers.get(frontend),
-            Self::One(one, found) => found.filter(|_| one == *frontend),
+            Self::Compared(one, found) | Self::One(one, found) => {
+                found.filter(|_| one == *frontend)
+            }
         };
         found?.real_servers.get(socket)
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
@@ -20,6 +21,9 @@ use super::ledger::{Ledger, delay};
 use crate::kernel::Refusal;
 use crate::kernel::worker::WorkerGone;
 
+/// While changes wait to be written, flows are looked for once in this time.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The frontends whose flows may lead nowhere.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
@@ -27,6 +31,8 @@ pub(super) struct Flows {
     pending: BTreeSet<Frontend>,
     /// What kept the flows from being removed the last time.
     obstacle: Option<Obstacle>,
+    /// When they were last looked for.
+    last: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -46,13 +52,12 @@ impl Flows {
 
     /// The same for the virtual servers that these operations are about.
     pub(super) fn note_ops(&mut self, ops: &[Op], planner: &Planner) {
-        for op in ops {
-            if let Subject::VirtualServer(frontend) = op.subject()
-                && frontend.protocol != Protocol::Tcp
-            {
-                self.pending.insert(seen_by_clients(frontend, planner));
-            }
-        }
+        let frontends = ops.iter().filter_map(|op| match op.subject() {
+            Subject::VirtualServer(frontend) => Some(frontend),
+            _ => None,
+        });
+        let stateless = frontends.filter(|frontend| frontend.protocol != Protocol::Tcp);
+        self.pending.extend(stateless.map(|frontend| seen_by_clients(frontend, planner)));
     }
 
     /// When to try again; none while nothing stands in the way.
@@ -95,7 +100,8 @@ impl Flows {
 impl Reconciler {
     /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as wished.
     pub(super) async fn remove_flows(&mut self) -> Result<(), WorkerGone> {
-        if !self.status.borrow().in_sync_once {
+        // The kernel lists all its flows for that: in a storm of changes, once a second will do.
+        if self.planner.is_dirty() && self.flows.last.is_some_and(|last| last.elapsed() < PAUSE) {
             return Ok(());
         }
         let targets = self.flows.ready(&self.planner, &self.ledger, Instant::now());
@@ -105,6 +111,7 @@ impl Reconciler {
             return Ok(());
         }
         let targets = Arc::new(targets);
+        self.flows.last = Some(Instant::now());
         let mut removed = 0;
         let mut refused = None;
         for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {

@@ -1,8 +1,8 @@
 //! Looking again, at single things: what was refused, and what is draining.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use plan::actual::ActualVirtualServer;
 use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -10,63 +10,108 @@ use tokio::time::Instant;
 
 use super::drain::Known;
 use super::observer::RoundKind;
-use super::{Basis, Pace, READ_RETRY, Reconciler};
+use super::patrol::{LARGEST_CHUNK, Part};
+use super::rounds::Ended;
+use super::writing::Basis;
+use super::{Pace, READ_RETRY, Reconciler};
+use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
-use crate::kernel::{ReadError, RefusalClass};
 
 impl Reconciler {
     /// Looks again at what was refused, where the time has come.
     pub(super) async fn second_looks(&mut self) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        let due = self.ledger.due(now);
+        let mut due = self.ledger.due(now);
+        if !self.is_running() {
+            // What is not taken over yet would be in excess.
+            due.retain(|subject| self.rests_on(subject).is_none());
+        }
         if due.is_empty() {
             return Ok(());
         }
         let mut ops = Vec::new();
-        for subject in due {
-            let class = self.ledger.get(&subject).map(|owed| owed.refusal.class);
-            // A set that is full has entries that we do not know of, or is smaller than we know.
-            let surprise = matches!(class, Some(RefusalClass::Surprise | RefusalClass::SetFull));
-            match subject {
-                Subject::VirtualServer(frontend) => {
-                    match self.read_virtual_server(frontend).await? {
-                        Ok(actual) => {
-                            let mending = self.planner.repair(&frontend, actual.as_ref());
-                            let known = Known::One(frontend, actual.as_ref());
-                            let mending = self.let_drain(mending, known);
-                            if mending.is_empty() {
-                                self.settle(&subject);
-                            }
-                            ops.extend(mending);
-                        }
-                        Err(error) => {
-                            self.reading_failed(&error);
-                            self.ledger.postpone(&subject, now + READ_RETRY);
-                        }
-                    }
+        let mut frontends = Vec::new();
+        let mut seen: Vec<Part> = Vec::new();
+        for subject in &due {
+            match (subject, self.rests_on(subject)) {
+                (_, Some(part)) if seen.contains(&part) => {}
+                (_, Some(part)) => {
+                    self.look_again_at(&part, &due).await?;
+                    seen.push(part);
                 }
-                // Something that others rest on, or an answer that makes no sense unless
-                // something they rest on is gone: all is read anew.
-                Subject::Link | Subject::Set(_) | Subject::Layer(_) => return self.compare().await,
-                Subject::Entry(..) | Subject::Address(_) | Subject::Route(_) if surprise => {
-                    return self.compare().await;
-                }
-                Subject::Entry(..) | Subject::Address(_) | Subject::Route(_) => {
-                    ops.extend(self.as_wished(subject));
-                }
+                (Subject::VirtualServer(frontend), _) => frontends.push(*frontend),
+                (subject, None) => ops.extend(self.as_wished(*subject)),
             }
         }
-        self.carry_out(ops, Basis::SecondLook).await?;
-        self.round_ended(RoundKind::SecondLook, now);
+        for chunk in frontends.chunks(LARGEST_CHUNK) {
+            ops.extend(self.second_look(chunk.into()).await?);
+        }
+        self.carry_out(ops, Basis::Reading).await?;
+        let ended = Ended { kind: RoundKind::SecondLook, took: now.elapsed(), oldest: None };
+        self.round_ended(ended);
         Ok(())
     }
 
-    async fn read_virtual_server(
-        &mut self,
-        frontend: Frontend,
-    ) -> Result<Result<Option<ActualVirtualServer>, ReadError>, WorkerGone> {
-        let found = self.kernel.read_virtual_servers([frontend].into()).await?;
-        Ok(found.map(|found| found.into_iter().next().flatten()))
+    /// The part of the kernel that is to be compared because of something owed: something that
+    /// others rest on, or an answer that makes no sense unless something that it rests on is gone.
+    fn rests_on(&self, subject: &Subject) -> Option<Part> {
+        let class = self.ledger.get(subject).map(|owed| owed.refusal.class);
+        let surprise = class == Some(RefusalClass::Surprise);
+        // A set that is full has entries that we do not know of, or is smaller than we know.
+        let full = class == Some(RefusalClass::SetFull);
+        match subject {
+            Subject::Link => Some(Part::Addresses),
+            Subject::Address(_) | Subject::Route(_) if surprise => Some(Part::Addresses),
+            Subject::Set(set) => Some(Part::Set(*set)),
+            Subject::Entry(set, _) if surprise || full => Some(Part::Set(*set)),
+            Subject::Layer(_) => Some(Part::Layers),
+            Subject::Entry(..)
+            | Subject::Address(_)
+            | Subject::Route(_)
+            | Subject::VirtualServer(_) => None,
+        }
+    }
+
+    async fn look_again_at(&mut self, part: &Part, due: &[Subject]) -> Result<(), WorkerGone> {
+        match self.inspect(part).await? {
+            None => {
+                let retry = Instant::now() + READ_RETRY;
+                for subject in due {
+                    if self.rests_on(subject).as_ref() == Some(part) {
+                        self.ledger.postpone(subject, retry);
+                    }
+                }
+            }
+            Some(0) => {}
+            Some(_) => self.alarm(),
+        }
+        Ok(())
+    }
+
+    /// What mends virtual servers.
+    async fn second_look(&mut self, frontends: Arc<[Frontend]>) -> Result<Vec<Op>, WorkerGone> {
+        let mut ops = Vec::new();
+        match self.kernel.read_virtual_servers(Arc::clone(&frontends)).await? {
+            Ok(found) => {
+                for (frontend, found) in frontends.iter().zip(&found) {
+                    let mending = self.planner.repair(frontend, found.as_ref());
+                    let known = Known::One(*frontend, found.as_ref());
+                    let mending = self.let_drain(mending, known);
+                    if mending.is_empty() {
+                        self.settle(&Subject::VirtualServer(*frontend));
+                    }
+                    ops.extend(mending);
+                }
+            }
+            Err(error) => {
+                self.reading_failed(&error);
+                let retry = Instant::now() + READ_RETRY;
+                for frontend in frontends.iter() {
+                    self.ledger.postpone(&Subject::VirtualServer(*frontend), retry);
+                }
+            }
+        }
+        Ok(ops)
     }
 
     /// What makes an entry, an address or a route as it is wished for.
@@ -98,31 +143,31 @@ impl Reconciler {
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.
     pub(super) async fn check_draining(&mut self) -> Result<(), WorkerGone> {
-        let mut ops = Vec::new();
-        for frontend in self.drain.due(Instant::now()) {
-            match self.read_virtual_server(frontend).await? {
-                Ok(actual) => {
-                    let time = drain_time(&self.planner, &self.pace, &frontend);
-                    let now = Instant::now();
-                    ops.extend(self.drain.check(frontend, actual.as_ref(), time, now));
-                }
-                // The others would say the same.
-                Err(error) => {
-                    self.reading_failed(&error);
-                    let now = Instant::now();
-                    self.drain.postpone(now, now + READ_RETRY);
-                    break;
-                }
+        let started = Instant::now();
+        let due: Arc<[Frontend]> = self.drain.due(started).into();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let found = match self.kernel.read_virtual_servers(Arc::clone(&due)).await? {
+            Ok(found) => found,
+            Err(error) => {
+                self.reading_failed(&error);
+                self.drain.postpone(started, Instant::now() + READ_RETRY);
+                return Ok(());
             }
+        };
+        let mut ops = Vec::new();
+        for (frontend, found) in due.iter().zip(&found) {
+            let time = drain_time(&self.planner, &self.pace, frontend);
+            ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
         }
         // Their time has come: these are not to be drained once more.
         if ops.is_empty() {
             return Ok(());
         }
-        let started = Instant::now();
-        let (ops, results) = self.kernel.apply(ops).await?;
-        self.note(ops, results, Basis::SecondLook, started);
-        self.round_ended(RoundKind::SecondLook, started);
+        self.apply(ops, Basis::Reading).await?;
+        let ended = Ended { kind: RoundKind::SecondLook, took: started.elapsed(), oldest: None };
+        self.round_ended(ended);
         Ok(())
     }
 }

@@ -7,7 +7,9 @@ pub struct Status {
     pub in_sync_once: bool,
     /// Readings of the whole kernel state.
     pub readings: u64,
-    /// Readings that failed.
+    /// Passes of the patrol: so often everything was compared since.
+    pub passes: u64,
+    /// Readings of the kernel, or of a part, that failed.
     pub failed_readings: u64,
     /// Operations sent.
     pub operations: u64,

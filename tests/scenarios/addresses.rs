@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use plan::op::Op;
+use tokio::time::Instant;
 
 use crate::world::{World, tcp};
 
@@ -20,28 +21,31 @@ async fn in_sync() -> (World, Vec<IpAddr>) {
 
 #[tokio::test(start_paused = true)]
 async fn an_address_that_was_taken_is_put_back_at_once() {
-    let (world, addresses) = in_sync().await;
+    let (mut world, addresses) = in_sync().await;
+    let (before, started) = (world.fake.actual(), Instant::now());
     world.fake.disturb(|actual| assert!(actual.addresses.remove(&addresses[0])));
     world.addresses.report(|happened| {
         happened.taken.insert(addresses[0]);
         // One that nobody wants any more, or never did.
         happened.taken.insert([10, 96, 200, 200].into());
     });
-    tokio::time::sleep(AT_ONCE).await;
+    world.until("back", |_, actual| *actual == before).await;
+    assert!(started.elapsed() < AT_ONCE);
     assert_eq!(world.fake.take_log(), [Op::BindAddress(addresses[0])]);
     assert_eq!(world.now().drift_repaired, 1);
-    assert_eq!(world.fake.looks().addresses, 1, "only at the start");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_interface_that_was_deleted_is_made_anew_at_once_with_its_addresses() {
-    let (world, addresses) = in_sync().await;
+    let (mut world, addresses) = in_sync().await;
+    let (before, started) = (world.fake.actual(), Instant::now());
     world.fake.disturb(|actual| {
         actual.link = false;
         actual.addresses.clear();
     });
     world.addresses.report(|happened| happened.anything = true);
-    tokio::time::sleep(AT_ONCE).await;
+    world.until("back", |_, actual| *actual == before).await;
+    assert!(started.elapsed() < AT_ONCE);
     let mut log = world.fake.take_log();
     assert_eq!(log.remove(0), Op::CreateLink);
     log.sort_by_key(|op| format!("{op:?}"));
@@ -50,12 +54,12 @@ async fn an_interface_that_was_deleted_is_made_anew_at_once_with_its_addresses()
 
 #[tokio::test(start_paused = true)]
 async fn what_is_as_it_should_be_costs_a_look_and_no_write() {
-    let (world, addresses) = in_sync().await;
+    let (mut world, addresses) = in_sync().await;
     world.addresses.report(|happened| {
         happened.anything = true;
         happened.taken.extend(&addresses);
     });
-    tokio::time::sleep(AT_ONCE).await;
+    world.compared().await;
     assert_eq!(world.fake.take_log(), []);
     assert_eq!(world.now().drift_repaired, 0);
 }

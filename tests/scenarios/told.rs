@@ -90,9 +90,7 @@ async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
             "planned 1",
             "written 1, refused 0",
             "end of changes: 0 owed, 1 triggers",
-            "read",
-            "other",
-            "planned 0",
+            "end of comparison: 0 owed, 0 triggers",
             "end of comparison: 0 owed, 0 triggers",
         ]
     );

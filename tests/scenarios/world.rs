@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::told::Told;
 
-/// What a wait may take on the paused clock. Readings move it on, so that every wait ends.
+/// What a wait may take on the paused clock. Passes move it on, so that every wait ends.
 const PATIENCE: Duration = Duration::from_secs(48 * 3_600);
 
 pub(crate) const NODE_ADDRESS: [u8; 4] = [192, 0, 2, 11];
@@ -147,10 +147,11 @@ impl World {
         }
     }
 
-    /// Waits for the next comparison of everything: by then, all that was due was done.
+    /// Waits until everything was compared once that there is now: by then, all that was due was
+    /// done. The pass that is under way may have been everywhere already.
     pub(crate) async fn compared(&mut self) {
-        let readings = self.now().readings;
-        self.until("compared", |status, _| status.readings > readings).await;
+        let passes = self.now().passes;
+        self.until("compared", |status, _| status.passes >= passes + 2).await;
     }
 
     pub(crate) fn now(&self) -> Status {

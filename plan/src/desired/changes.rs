@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::counted::Counted;
-use super::{Change, Desired, Entries};
+use super::{Change, Count, Desired, Entries};
 use crate::diff::{self, Wish};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
@@ -101,12 +101,12 @@ impl Changes {
         }
         let mut contenders = self.contenders;
         let mut flows = BTreeSet::new();
-        let (mut opened, mut closed) = (0, 0);
+        let (mut count_before, mut count_after) = (Count::default(), Count::default());
         for (frontend, former) in self.frontends {
             let before = wish(former.as_ref().map(|f| (&f.server, &f.real_servers)));
             let after = desired.wish(&frontend);
-            closed += usize::from(matches!(before, Wish::Open(..)));
-            opened += usize::from(matches!(after, Wish::Open(..)));
+            count_before.add(before);
+            count_after.add(after);
             diff::between(frontend, before, after, desired.seed(), &mut ops);
             contenders.extend(desired.contenders(&frontend).cloned());
             // A TCP connection to an endpoint that is gone ends by itself.
@@ -123,7 +123,18 @@ impl Changes {
                 _ => {}
             }
         }
-        Change { ops, contenders, flows, opened, closed }
+        Change { ops, contenders, flows, before: count_before, after: count_after }
+    }
+}
+
+// === impl Count ===
+
+impl Count {
+    fn add(&mut self, wish: Wish<'_>) {
+        if let Wish::Open(_, real_servers) = wish {
+            self.open += 1;
+            self.real_servers += real_servers.len();
+        }
     }
 }
 

@@ -50,16 +50,12 @@ fn quiet(connections: u64) -> ActualVirtualServer {
     mk_found([(1, 0, None, connections)])
 }
 
-fn mk_actual(found: ActualVirtualServer) -> Actual {
-    Actual { virtual_servers: HashMap::from([(tcp(), found)]), ..Actual::default() }
-}
-
 fn planned(drain: &mut Drain, ops: Vec<Op>, now: Instant) -> Vec<Op> {
     drain.rewrite(ops, Known::Nothing, &|_| LONGEST, now)
 }
 
 fn compared(drain: &mut Drain, ops: Vec<Op>, found: &ActualVirtualServer, now: Instant) -> Vec<Op> {
-    drain.rewrite(ops, Known::All(&mk_actual(found.clone())), &|_| LONGEST, now)
+    drain.rewrite(ops, Known::Compared(tcp(), Some(found)), &|_| LONGEST, now)
 }
 
 /// The deadline in the operation that drains pod 1.

@@ -254,7 +254,7 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::RemoveVirtualServer(frontend)
         | Op::RetireVirtualServer(frontend) => drop(actual.virtual_servers.remove(frontend)),
         Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
-            delete_link(actual)
+            delete_link(actual);
         }
     }
 }

@@ -197,11 +197,11 @@ impl Life {
         if !may_die || self.died {
             return self.world().compared().await;
         }
-        let readings = self.world().now().readings;
+        let passes = self.world().now().passes;
         let is_over = |it: &Seen| it.struck;
         self.world()
             .until("compared", |status, _| {
-                status.readings > readings || is_over(&seen.lock().unwrap())
+                status.passes >= passes + 2 || is_over(&seen.lock().unwrap())
             })
             .await;
         if seen.lock().unwrap().struck {

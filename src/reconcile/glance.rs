@@ -1,0 +1,167 @@
+//! A look every second at what shows that something was flushed, deleted or added: it costs the
+//! same, however much there is.
+//!
+//! What there should be is what is desired and what stays although it is not: what is somebody
+//! else's, and what drains. How much that is, is learned: from what was left over at the start, and
+//! from every look at a part that was not as expected and turned out to be in order.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use plan::found::Found;
+use plan::op::Subject;
+use plan::sets::SetId;
+use plan::settings::Settings;
+use tokio::time::Instant;
+
+use super::patrol::Part;
+use super::{READ_RETRY, Reconciler};
+use crate::kernel::Glance;
+use crate::kernel::worker::WorkerGone;
+
+/// What there is beside what is desired.
+#[derive(Debug, Default)]
+pub(super) struct Expected {
+    /// Virtual servers that are not ours, those by firewall mark included.
+    foreign_virtual_servers: i64,
+    /// Entries of each set that are not ours.
+    foreign_entries: HashMap<SetId, i64>,
+    /// Whether the kernel does not tell how many virtual servers there are.
+    is_number_unknown: bool,
+    /// Rules that seem to have been touched and were in order are not looked at before this again.
+    rules_again: Option<Instant>,
+}
+
+// === impl Expected ===
+
+impl Expected {
+    /// What is left after everything that is ours was taken over or taken away.
+    pub(super) fn learn(&mut self, left: &Found, settings: &Settings) {
+        self.foreign_virtual_servers = signed(left.n_virtual_servers());
+        let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
+        self.foreign_entries = sets.map(|set| (set, signed(left.n_entries(set)))).collect();
+    }
+
+    pub(super) fn is_number_unknown(&self) -> bool {
+        self.is_number_unknown
+    }
+}
+
+impl Reconciler {
+    /// Looks, and mends at once what is not as expected.
+    pub(super) async fn glance(&mut self) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        let glance = match self.kernel.glance().await? {
+            Ok(glance) => glance,
+            Err(error) => {
+                self.reading_failed(&error);
+                self.patrol.pause(Instant::now() + READ_RETRY);
+                return Ok(());
+            }
+        };
+        let took = started.elapsed();
+        let suspects = self.suspects(&glance);
+        self.observer.glanced(took, suspects.is_empty());
+        for part in suspects {
+            let started = Instant::now();
+            let Some(mended) = self.inspect(&part).await? else {
+                self.patrol.suspect(part);
+                self.patrol.pause(Instant::now() + READ_RETRY);
+                return Ok(());
+            };
+            if mended > 0 {
+                self.alarm();
+            } else {
+                self.learn(&part, &glance, started);
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of the kernel that are not as expected.
+    fn suspects(&mut self, glance: &Glance) -> Vec<Part> {
+        let mut suspects = Vec::new();
+        if !glance.link {
+            suspects.push(Part::Addresses);
+        }
+        let (virtual_servers, owed) = self.n_owed();
+        self.expected.is_number_unknown = glance.n_virtual_servers.is_none();
+        if let Some(number) = glance.n_virtual_servers {
+            let n = self.n_own_virtual_servers() + self.expected.foreign_virtual_servers;
+            if !around(n, virtual_servers).contains(&i64::from(number)) {
+                suspects.push(Part::Frontends);
+            }
+        }
+        let families = &self.planner.settings().families;
+        for set in families.iter().flat_map(|family| SetId::all(*family)) {
+            let n = self.n_own_entries(set) + self.foreign_entries(set);
+            let around = around(n, owed.get(&set).copied().unwrap_or(0));
+            let is_expected = glance.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
+            if is_expected != Some(true) {
+                suspects.push(Part::Set(set));
+            }
+        }
+        let may_look = self.expected.rules_again.is_none_or(|again| again <= Instant::now());
+        if may_look && families.iter().any(|family| !glance.untouched.contains(family)) {
+            suspects.push(Part::Layers);
+        }
+        suspects
+    }
+
+    /// A part that seemed wrong is in order: that is how it looks from now on.
+    fn learn(&mut self, part: &Part, glance: &Glance, started: Instant) {
+        match part {
+            Part::Frontends => {
+                if let Some(number) = glance.n_virtual_servers {
+                    let own = self.n_own_virtual_servers();
+                    self.expected.foreign_virtual_servers = i64::from(number) - own;
+                }
+            }
+            Part::Set(set) => {
+                if let Some(number) = glance.set_entries.get(set) {
+                    let foreign = i64::from(*number) - self.n_own_entries(*set);
+                    self.expected.foreign_entries.insert(*set, foreign);
+                }
+            }
+            // Reading them takes programs, which may take long where there are many others.
+            Part::Layers => {
+                self.expected.rules_again = Some(Instant::now() + started.elapsed() * 40);
+            }
+            Part::Addresses | Part::VirtualServers(_) => {}
+        }
+    }
+
+    fn n_own_virtual_servers(&self) -> i64 {
+        signed(self.planner.desired().n_virtual_servers() + self.drain.n_retiring())
+    }
+
+    fn n_own_entries(&self, set: SetId) -> i64 {
+        signed(self.planner.desired().n_entries(set))
+    }
+
+    fn foreign_entries(&self, set: SetId) -> i64 {
+        self.expected.foreign_entries.get(&set).copied().unwrap_or(0)
+    }
+
+    /// How many virtual servers, and entries of each set, may or may not be there, because the
+    /// kernel refused what we wanted.
+    fn n_owed(&self) -> (i64, HashMap<SetId, i64>) {
+        let (mut virtual_servers, mut entries) = (0, HashMap::new());
+        for (subject, _) in self.ledger.iter() {
+            match subject {
+                Subject::VirtualServer(_) => virtual_servers += 1,
+                Subject::Entry(set, _) => *entries.entry(*set).or_insert(0) += 1,
+                _ => {}
+            }
+        }
+        (virtual_servers, entries)
+    }
+}
+
+fn around(n: i64, distance: i64) -> RangeInclusive<i64> {
+    n - distance..=n + distance
+}
+
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

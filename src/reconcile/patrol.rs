@@ -1,0 +1,334 @@
+//! The patrol: everything is compared with what it should be, again and again, a little at a time.
+//!
+//! A pass takes one sync period, or forty times what it costs if that is longer. Its work is dealt
+//! out to the seconds, and each second's part follows the glance, so that an idle loop wakes up
+//! once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the loop
+//! takes what came in.
+//!
+//! When something was wrong the patrol is *alert*: it begins anew and goes on without pauses until
+//! one whole pass has found nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plan::kernel::Frontend;
+use plan::sets::SetId;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::observer::{Pass, RoundKind};
+use super::rounds::Ended;
+use super::{READ_RETRY, Reconciler};
+use crate::kernel::worker::WorkerGone;
+
+/// From one glance to the next.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A pass takes at least so many times what it costs, unless it is alert.
+const REST: u32 = 40;
+
+/// So many virtual servers are read in one request at most.
+pub(super) const LARGEST_CHUNK: usize = 256;
+
+/// What a request for a chunk of virtual servers may take: it gets smaller above, and larger far
+/// below that.
+const CHUNK_TIME: Duration = Duration::from_millis(4);
+
+/// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
+const WEIGHT_OF_PART: usize = 64;
+
+/// After so many passes in a row that found something, there is a second's rest between them:
+/// somebody is fighting us, and neither side wins by being busier.
+const PASSES_IN_A_ROW: u32 = 8;
+
+/// A part of the kernel that is compared in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The interface and its addresses.
+    Addresses,
+    /// The rules.
+    Layers,
+    /// A set.
+    Set(SetId),
+    /// Which virtual servers there are.
+    Frontends,
+    /// These virtual servers.
+    VirtualServers(Arc<[Frontend]>),
+}
+
+/// Where the patrol is, and when it goes on.
+#[derive(Debug)]
+pub(super) struct Patrol {
+    next_glance: Instant,
+    /// Nothing is looked at before this.
+    paused: Instant,
+    /// What is to be looked at before anything else.
+    suspects: VecDeque<Part>,
+    walk: Option<Walk>,
+    is_alert: bool,
+    /// How many alert passes in a row have found something.
+    n_in_vain: u32,
+    /// How many virtual servers are read in one request.
+    chunk: usize,
+}
+
+/// A pass under way.
+#[derive(Debug)]
+struct Walk {
+    began: Instant,
+    cost: Duration,
+    repaired: usize,
+    /// What is still to be looked at.
+    parts: VecDeque<Part>,
+    frontends: Vec<Frontend>,
+    /// How much there was to look at, how much was, and how much may be by now.
+    total: usize,
+    done: usize,
+    granted: usize,
+    is_alert: bool,
+    /// Whether something was wrong since it began.
+    in_vain: bool,
+}
+
+// === impl Patrol ===
+
+impl Patrol {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            next_glance: now,
+            paused: now,
+            suspects: VecDeque::new(),
+            walk: None,
+            is_alert: false,
+            n_in_vain: 0,
+            chunk: LARGEST_CHUNK / 8,
+        }
+    }
+
+    /// The kernel has just been taken over.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.next_glance = now + SECOND;
+    }
+
+    /// The kernel cannot be read: nothing is looked at before this.
+    pub(super) fn pause(&mut self, until: Instant) {
+        self.paused = until;
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        now < self.paused
+    }
+
+    /// Looks at this part before any other.
+    pub(super) fn suspect(&mut self, part: Part) {
+        if !self.suspects.contains(&part) {
+            self.suspects.push_back(part);
+        }
+    }
+
+    /// When there is something to do next.
+    pub(super) fn next_wake(&self, now: Instant) -> Instant {
+        let is_busy = match &self.walk {
+            _ if !self.suspects.is_empty() => true,
+            Some(walk) => walk.may_go_on(now),
+            None => true,
+        };
+        let next = if is_busy { now } else { self.next_glance };
+        next.max(self.paused)
+    }
+
+    /// Whether it is time for a glance. It also tells how much of the pass may be done by now.
+    fn take_glance(&mut self, period: Duration, now: Instant) -> bool {
+        if now < self.next_glance {
+            return false;
+        }
+        // Seconds that were missed are not made up for.
+        self.next_glance = (self.next_glance + SECOND).max(now);
+        if self.next_glance <= now {
+            self.next_glance = now + SECOND;
+        }
+        if let Some(walk) = &mut self.walk {
+            walk.grant(period, now);
+        }
+        true
+    }
+
+    /// What is to be looked at now.
+    fn next_part(&mut self, now: Instant) -> Option<Part> {
+        if let Some(part) = self.suspects.pop_front() {
+            return Some(part);
+        }
+        let walk = self.walk.as_mut().filter(|walk| walk.may_go_on(now))?;
+        walk.take(self.chunk)
+    }
+
+    /// What was taken could not be read, and is looked at first when that is possible again.
+    fn failed(&mut self, part: Part, now: Instant) {
+        self.suspect(part);
+        self.pause(now + READ_RETRY);
+    }
+
+    /// A part took this time, and so many operations.
+    fn looked_at(&mut self, part: &Part, took: Duration, repaired: usize) {
+        if let Part::VirtualServers(frontends) = part {
+            if took > CHUNK_TIME {
+                self.chunk = (frontends.len() / 2).max(1);
+            } else if took < CHUNK_TIME / 4 {
+                self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
+            }
+        }
+        if let Some(walk) = &mut self.walk {
+            walk.cost += took;
+            walk.repaired += repaired;
+        }
+    }
+
+    /// Something was wrong. Returns whether that is news.
+    fn alarm(&mut self) -> bool {
+        if let Some(walk) = self.walk.as_mut().filter(|walk| walk.is_alert) {
+            walk.in_vain = true;
+        } else {
+            self.walk = None;
+        }
+        !std::mem::replace(&mut self.is_alert, true)
+    }
+
+    /// Begins a pass, unless there is one.
+    fn begin_pass(
+        &mut self,
+        start: impl FnOnce() -> (VecDeque<Part>, Vec<Frontend>),
+        now: Instant,
+    ) {
+        let is_alert = self.is_alert;
+        self.walk.get_or_insert_with(|| {
+            let (parts, frontends) = start();
+            Walk::new(parts, frontends, is_alert, now)
+        });
+    }
+
+    /// Ends the pass if everything was looked at.
+    fn end_pass(&mut self, now: Instant) -> Option<Pass> {
+        let are_parts_left = !self.suspects.is_empty();
+        let walk = self.walk.take_if(|walk| walk.done >= walk.total && !are_parts_left)?;
+        self.is_alert = walk.is_alert && walk.in_vain;
+        self.n_in_vain = if self.is_alert { self.n_in_vain + 1 } else { 0 };
+        if self.n_in_vain >= PASSES_IN_A_ROW {
+            self.pause(now + SECOND);
+        }
+        let (took, cost) = (now - walk.began, walk.cost);
+        Some(Pass { took, cost, repaired: walk.repaired, alert: walk.is_alert })
+    }
+}
+
+// === impl Walk ===
+
+impl Walk {
+    fn new(parts: VecDeque<Part>, frontends: Vec<Frontend>, is_alert: bool, now: Instant) -> Self {
+        let total = parts.len() * WEIGHT_OF_PART + frontends.len();
+        Self {
+            began: now,
+            cost: Duration::ZERO,
+            repaired: 0,
+            parts,
+            frontends,
+            total,
+            done: 0,
+            granted: if is_alert { total } else { 0 },
+            is_alert,
+            in_vain: false,
+        }
+    }
+
+    fn may_go_on(&self, now: Instant) -> bool {
+        self.done < self.granted
+            && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
+    }
+
+    /// Works out how much may be done by now, of a pass that takes this long.
+    fn grant(&mut self, period: Duration, now: Instant) {
+        if !self.is_alert {
+            let period = period.max(SECOND).as_millis();
+            let elapsed = (now - self.began).as_millis().min(period);
+            let granted = (self.total as u128).saturating_mul(elapsed) / period;
+            self.granted = usize::try_from(granted).unwrap_or(self.total);
+        }
+    }
+
+    fn take(&mut self, chunk: usize) -> Option<Part> {
+        if let Some(part) = self.parts.pop_front() {
+            self.done += WEIGHT_OF_PART;
+            return Some(part);
+        }
+        let rest = self.frontends.len().saturating_sub(chunk);
+        let chunk: Arc<[Frontend]> = self.frontends.drain(rest..).collect();
+        self.done += chunk.len();
+        (!chunk.is_empty()).then_some(Part::VirtualServers(chunk))
+    }
+}
+
+impl Reconciler {
+    /// Does what is due of the watch over the kernel: a glance, a part of it, or nothing.
+    pub(super) async fn watch_over(&mut self) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        if !self.patrol.is_paused(now) && self.patrol.take_glance(self.pace.sync_period, now) {
+            self.glance().await?;
+        }
+        // That may have failed.
+        if self.patrol.is_paused(now) {
+            return Ok(());
+        }
+        let planner = &self.planner;
+        let is_number_unknown = self.expected.is_number_unknown();
+        self.patrol.begin_pass(
+            || {
+                let families = planner.settings().families.iter();
+                let sets = families.flat_map(|family| SetId::all(*family)).map(Part::Set);
+                // Otherwise their number tells.
+                let all = is_number_unknown.then_some(Part::Frontends);
+                let parts = [Part::Addresses].into_iter().chain(sets).chain(all).collect();
+                (parts, planner.desired().frontends().copied().collect())
+            },
+            now,
+        );
+        if let Some(part) = self.patrol.next_part(now) {
+            self.look_at(part).await?;
+        }
+        if let Some(pass) = self.patrol.end_pass(Instant::now()) {
+            self.pass_ended(&pass);
+        }
+        Ok(())
+    }
+
+    /// Compares a part of the kernel with what it should be.
+    pub(super) async fn look_at(&mut self, part: Part) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        match self.inspect(&part).await? {
+            None => self.patrol.failed(part, Instant::now()),
+            Some(repaired) => {
+                self.patrol.looked_at(&part, started.elapsed(), repaired);
+                if repaired > 0 {
+                    self.alarm();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Something was not as we left it: where that is so, there is often more.
+    pub(super) fn alarm(&mut self) {
+        if self.patrol.alarm() {
+            self.observer.alert(true);
+        }
+    }
+
+    fn pass_ended(&mut self, pass: &Pass) {
+        if pass.alert && !self.patrol.is_alert {
+            info!("everything was compared again, and nothing else was wrong");
+            self.observer.alert(false);
+        }
+        self.observer.pass_ended(pass);
+        self.round_ended(Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None });
+        self.status.send_modify(|status| status.passes += 1);
+    }
+}

@@ -1,0 +1,154 @@
+//! Sending operations to the kernel, and what becomes of their results.
+
+use std::collections::HashSet;
+
+use plan::event::Event;
+use plan::model::ServiceName;
+use plan::op::{Op, Subject};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::drain::Known;
+use super::ledger::Ledger;
+use super::{Reconciler, Status};
+use crate::kernel::worker::WorkerGone;
+use crate::kernel::{Refusal, RefusalClass};
+
+/// So many operations go to the kernel in one request at most.
+const MOST_OPERATIONS: usize = 8_192;
+
+/// What operations were computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// The difference between what was and what is now wished for.
+    Plan,
+    /// The difference between what was read and what is wished for.
+    Reading,
+}
+
+impl Reconciler {
+    /// Sends operations to the kernel: what everything rests on and the API server's own service
+    /// first, since without it nothing on this node can follow the cluster; then the rest.
+    pub(super) async fn carry_out(
+        &mut self,
+        mut ops: Vec<Op>,
+        basis: Basis,
+    ) -> Result<(), WorkerGone> {
+        if basis == Basis::Plan {
+            ops = self.let_drain(ops, Known::Nothing);
+            self.hold_back(&mut ops);
+        }
+        ops.sort_by_key(Op::phase);
+        let api_server = ServiceName::new("default", "kubernetes");
+        let (first, rest): (Vec<Op>, Vec<Op>) = ops
+            .into_iter()
+            .partition(|op| op.is_foundation() || self.planner.belongs_to(&api_server, op));
+        self.apply(first, basis).await?;
+        self.apply(rest, basis).await
+    }
+
+    /// Takes out what is about something that is owed: it starts from a state that is not known.
+    /// That is looked at again instead, at once.
+    pub(super) fn hold_back(&mut self, ops: &mut Vec<Op>) {
+        if self.ledger.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let ledger = &mut self.ledger;
+        ops.retain(|op| {
+            let subject = op.subject();
+            let owed = ledger.owes(&subject);
+            if owed {
+                ledger.hasten(&subject, now);
+            }
+            !owed
+        });
+    }
+
+    /// Sends operations to the kernel as they are.
+    pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
+        let mut rest = ops;
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
+            self.planner.make_room(&mut rest);
+            let started = Instant::now();
+            let (ops, results) = self.kernel.apply(rest).await?;
+            self.note(ops, results, basis, started);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn note(
+        &mut self,
+        ops: Vec<Op>,
+        results: Vec<Result<(), Refusal>>,
+        basis: Basis,
+        started: Instant,
+    ) {
+        let now = Instant::now();
+        self.observer.written(&ops, &results, started.elapsed());
+        let total = ops.len();
+        let (done, refused): (Vec<_>, Vec<_>) =
+            ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
+        let failed = refused.len();
+        let mut noted = HashSet::new();
+        for (op, result) in refused {
+            // The first failure explains those that follow from it on the same subject.
+            if let Err(refusal) = result
+                && noted.insert(op.subject())
+            {
+                let text = format!("{op}: {refusal}");
+                self.note_missing_scheduler(&op, &refusal);
+                if refusal.class == RefusalClass::Surprise && self.is_running() {
+                    self.alarm();
+                }
+                if self.ledger.record(op, refusal, now) {
+                    warn!("{text}");
+                }
+            }
+        }
+        for (op, _) in done {
+            debug!("{op}");
+            self.planner.carried_out(&op);
+            // A subject is in order only if all of what it needed was done.
+            if basis != Basis::Plan && !noted.contains(&op.subject()) {
+                self.settle(&op.subject());
+            }
+        }
+        info!(
+            operations = total,
+            failed,
+            milliseconds = started.elapsed().as_millis(),
+            "written to the kernel"
+        );
+        self.status.send_modify(|status| {
+            status.operations += total as u64;
+            status.failures += failed as u64;
+            note_owed(status, &self.ledger);
+        });
+    }
+
+    /// A Service that chose a scheduler which this kernel does not have gets the default one. That
+    /// the default one is there was tried at the start.
+    fn note_missing_scheduler(&mut self, op: &Op, refusal: &Refusal) {
+        if let Op::CreateVirtualServer(_, server) | Op::ChangeVirtualServer(_, server) = op
+            && refusal.class == RefusalClass::NoScheduler
+            && server.scheduler != self.planner.settings().scheduler
+        {
+            self.take(Event::SchedulerMissing(server.scheduler.clone()));
+        }
+    }
+
+    pub(super) fn settle(&mut self, subject: &Subject) {
+        if self.ledger.settle(subject) {
+            info!("{subject} is in order again");
+            self.status.send_modify(|status| note_owed(status, &self.ledger));
+        }
+    }
+}
+
+fn note_owed(status: &mut Status, ledger: &Ledger) {
+    status.owed = ledger.len();
+    status.owes_foundation = ledger.iter().any(|(_, owed)| owed.op.is_foundation());
+}
