@@ -1,48 +1,138 @@
 //! What something took.
 
-use std::ops::Add;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use kube_ipvs::kernel::rules;
 use netlink::Traffic;
+use serde::{Deserialize, Serialize};
 
-/// Time, and netlink traffic.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Cost {
-    pub(crate) time: Duration,
+use crate::usage::{Usage, Whose};
+
+/// One line of the table, and of the JSON: what was done, and what it took. Times are in
+/// milliseconds, memory in KiB.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// How often it was done. What follows is of all together.
+    pub(crate) count: u32,
+    /// From the first event to the kernel's last answer.
+    pub(crate) wall_ms: f64,
+    /// Of each alone, where there were many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) median_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_ms: Option<f64>,
+    /// Processor time of the process, without the part that made up the events; then the same
+    /// in the process and for it in the kernel, which are known to ten milliseconds only.
+    pub(crate) cpu_ms: f64,
+    pub(crate) user_ms: f64,
+    pub(crate) system_ms: f64,
+    /// How many programs it started, how long it waited for them, and their processor time. The
+    /// first is part of `wall_ms`, the second not of `cpu_ms`.
+    pub(crate) programs: u64,
+    pub(crate) programs_wall_ms: f64,
+    pub(crate) programs_ms: f64,
+    /// Netlink requests, and the sends they went in.
     pub(crate) requests: u64,
     pub(crate) sends: u64,
+    /// Operations that the loop asked the kernel for.
+    pub(crate) operations: u64,
+    /// How often a thread had been asleep and went on.
+    pub(crate) wakeups: u64,
+    /// Resident memory at the end, without what is shared with files; and the most that was
+    /// resident so far, with it.
+    pub(crate) anonymous_kib: u64,
+    pub(crate) resident_kib: u64,
+    pub(crate) peak_kib: u64,
 }
 
-// === impl Cost ===
+/// Counts that only grow.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) traffic: Traffic,
+    pub(crate) operations: u64,
+}
 
-impl Cost {
-    pub(crate) fn since(started: Instant, before: Traffic, after: Traffic) -> Self {
-        Self {
-            time: started.elapsed(),
-            requests: after.requests - before.requests,
-            sends: after.sends - before.sends,
-        }
+/// Measures from its making on.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    started: Instant,
+    whose: Whose,
+    usage: Usage,
+    counts: Counts,
+    /// How long programs had been waited for when what is measured had ended.
+    waited: Option<Duration>,
+}
+
+// === impl Stopwatch ===
+
+impl Stopwatch {
+    /// Of all threads but the calling one, which only makes up the events and waits.
+    pub(crate) fn start(counts: Counts) -> Result<Self> {
+        Self::of(Whose::Others, counts)
     }
 
-    /// The one in the middle, by time; of none, nothing.
-    pub(crate) fn median(mut costs: Vec<Self>) -> Self {
-        costs.sort_by_key(|cost| cost.time);
-        costs.get(costs.len() / 2).copied().unwrap_or_default()
+    /// Of the calling thread as well.
+    pub(crate) fn start_of_all(counts: Counts) -> Result<Self> {
+        Self::of(Whose::All, counts)
     }
 
-    pub(crate) fn milliseconds(self) -> f64 {
-        self.time.as_secs_f64() * 1_000.0
+    fn of(whose: Whose, counts: Counts) -> Result<Self> {
+        Ok(Self { whose, usage: Usage::now(whose)?, counts, waited: None, started: Instant::now() })
+    }
+
+    /// What is measured has ended. What follows from it is still part of everything but the time.
+    pub(crate) fn ended(&mut self) {
+        self.waited = Some(rules::programs_run().took);
+    }
+
+    /// What it took until `ended`, which may be a moment ago.
+    pub(crate) fn stop(&self, name: &str, ended: Instant, counts: Counts) -> Result<Line> {
+        let usage = Usage::now(self.whose)?;
+        let used = usage.since(&self.usage);
+        let waited = self.waited.unwrap_or(usage.programs.took) - self.usage.programs.took;
+        Ok(Line {
+            name: name.to_owned(),
+            count: 1,
+            wall_ms: milliseconds(ended.saturating_duration_since(self.started)),
+            median_ms: None,
+            p99_ms: None,
+            cpu_ms: milliseconds(used.cpu),
+            user_ms: used.user_ms,
+            system_ms: used.system_ms,
+            programs_ms: used.programs_ms,
+            programs: used.programs.count,
+            programs_wall_ms: milliseconds(waited),
+            requests: counts.traffic.requests - self.counts.traffic.requests,
+            sends: counts.traffic.sends - self.counts.traffic.sends,
+            operations: counts.operations - self.counts.operations,
+            wakeups: used.wakeups,
+            anonymous_kib: usage.anonymous_kib,
+            resident_kib: usage.resident_kib,
+            peak_kib: usage.peak_kib,
+        })
     }
 }
 
-impl Add for Cost {
-    type Output = Self;
+// === impl Line ===
 
-    fn add(self, other: Self) -> Self {
-        Self {
-            time: self.time + other.time,
-            requests: self.requests + other.requests,
-            sends: self.sends + other.sends,
-        }
+impl Line {
+    /// What it took without waiting for programs: for iptables, which the raw cost has none of.
+    pub(crate) fn own_ms(&self) -> f64 {
+        self.median_ms.unwrap_or((self.wall_ms - self.programs_wall_ms).max(0.0))
     }
+
+    /// With what each of many took alone.
+    pub(crate) fn of_each(mut self, mut each: Vec<Duration>) -> Self {
+        each.sort_unstable();
+        self.count = u32::try_from(each.len()).unwrap_or(u32::MAX);
+        self.median_ms = each.get(each.len() / 2).copied().map(milliseconds);
+        self.p99_ms = each.get(each.len() * 99 / 100).copied().map(milliseconds);
+        self
+    }
+}
+
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
 }

@@ -1,39 +1,74 @@
-//! What a cluster's whole state costs on a real kernel: `cargo xtask bench [-- SERVICES ENDPOINTS]`.
+//! What a cluster costs on a real kernel: `cargo xtask bench`.
 //!
-//! Measured in the same run, each in fresh network namespaces: the least it can cost (the same
-//! state from plain batches), and what it costs kube-ipvs. Times are of the machine it runs on;
-//! the ratios and the counts are what to compare. Nothing fails because of a time, only because
-//! the kernel refused something, or a second comparison found something left to do.
+//! Of each size, each in fresh network namespaces and processes of its own: the least it can cost
+//! (the same state from plain batches), and what it costs the real loop, from the first sync to
+//! nothing at all for a minute and to the repair of what others broke. Times are of the machine it runs
+//! on; ratios and counts are what to compare. Nothing fails because of a time, only because the
+//! kernel refused something, a restart wrote something, or a comparison found something left to do.
 
+mod checker;
+mod cluster;
 mod cost;
+mod damage;
+mod metered;
+mod node;
 mod ours;
 mod raw;
-mod state;
+mod report;
+mod usage;
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bed::Namespace;
-use kube_ipvs::kernel::modules;
-use kube_ipvs::kernel::rules::{Rules, Variant};
-use plan::model::Family;
-use plan::settings::SchedulerName;
+use clap::{Parser, ValueEnum};
 
-use cost::Cost;
-use ours::Ours;
-use raw::Raw;
-use state::Size;
+use cluster::Size;
+use cost::Line;
+use ours::Extent;
+use report::{Measured, Report};
 
-/// Raw and ours take turns so often; the table has the medians. The first turn of each also pays
-/// for what the kernel makes once.
-const ROUNDS: usize = 3;
-/// How many changes of one endpoint are measured each round.
-const CHANGES: u32 = 50;
+/// Measures what a cluster costs, on this machine's kernel. Needs root, IPVS and ipset.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// How many services, and how many endpoints each.
+    #[arg(long, value_delimiter = ',', value_name = "SERVICESxENDPOINTS", default_values = [
+        "1000x10", "10000x10", "50000x10", "5000x50",
+    ])]
+    sizes: Vec<Size>,
+    /// Watch for seconds instead of minutes.
+    #[arg(long)]
+    short: bool,
+    /// The file that gets everything as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What cargo tells every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// What a process of its own measures, of the first size.
+    #[arg(hide = true)]
+    part: Option<Part>,
+}
+
+/// What is measured in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Raw,
+    First,
+    Rest,
+    Checker,
+}
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(exit_code) => exit_code,
+    let arguments = Arguments::parse();
+    let done = match arguments.part {
+        Some(part) => measure_part(part, &arguments),
+        None => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("at_scale: {error:#}");
             ExitCode::FAILURE
@@ -41,84 +76,71 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode> {
-    let size = size(std::env::args().skip(1))?;
-    let backend = Rules::open(Family::V4, Variant::Auto)?.backend();
-    let needed = modules::needed(&SchedulerName::default(), &[backend]);
-    if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
-        eprintln!("at_scale: {note}");
+fn measure(arguments: &Arguments) -> Result<()> {
+    let mut report = Report::of_this_machine(arguments.short)?;
+    let nothing = Size { services: 0, endpoints: 1 };
+    let namespace = Namespace::create("nothing")?;
+    report.nothing = in_process_of_its_own(Part::First, nothing, arguments, &namespace)?;
+    for size in &arguments.sizes {
+        let started = Instant::now();
+        wait_until_quiet();
+        let namespace = Namespace::create("raw")?;
+        let raw = in_process_of_its_own(Part::Raw, *size, arguments, &namespace)?;
+        drop(namespace);
+        wait_until_quiet();
+        let namespace = Namespace::create("ours")?;
+        let mut ours = in_process_of_its_own(Part::First, *size, arguments, &namespace)?;
+        ours.extend(in_process_of_its_own(Part::Rest, *size, arguments, &namespace)?);
+        let measured = Measured { size: *size, raw, ours };
+        print!("{measured}");
+        eprintln!("at_scale: {size}: {} s", started.elapsed().as_secs());
+        report.sizes.push(measured);
     }
-    let (mut raw, mut ours) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        raw.push(Namespace::create("raw")?.enter(|| raw::measure(size, CHANGES))??);
-        ours.push(Namespace::create("ours")?.enter(|| ours::measure(size, CHANGES))??);
+    if let Some(path) = &arguments.json {
+        report.write(path)?;
     }
-    print(size, &raw, &ours);
-    let left: Vec<&String> = ours.iter().flat_map(|ours| &ours.left_to_do).collect();
-    if left.is_empty() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    eprintln!("at_scale: the second comparisons found {} operations left to do:", left.len());
-    for op in left.iter().take(20) {
-        eprintln!("  {op}");
-    }
-    Ok(ExitCode::FAILURE)
+    Ok(())
 }
 
-/// The numbers of services and of endpoints of each. Cargo adds options of its own.
-fn size(arguments: impl Iterator<Item = String>) -> Result<Size> {
-    let mut numbers = Vec::new();
-    for argument in arguments.filter(|argument| !argument.starts_with("--")) {
-        let number: u32 =
-            argument.parse().with_context(|| format!("{argument:?} is not a number"))?;
-        numbers.push(number);
+fn in_process_of_its_own(
+    part: Part,
+    size: Size,
+    arguments: &Arguments,
+    namespace: &Namespace,
+) -> Result<Vec<Line>> {
+    let part = part.to_possible_value().context("a part without a name")?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([part.get_name(), "--sizes", &size.to_string()]);
+    if arguments.short {
+        command.arg("--short");
     }
-    ensure!(numbers.len() <= 2, "it takes two numbers: of services, and of endpoints of each");
-    let size = Size {
-        services: numbers.first().copied().unwrap_or(1_000),
-        endpoints: numbers.get(1).copied().unwrap_or(10),
+    let output = namespace.enter(|| command.stderr(Stdio::inherit()).output())??;
+    ensure!(output.status.success(), "{size}, {}: {}", part.get_name(), output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn measure_part(part: Part, arguments: &Arguments) -> Result<()> {
+    let size = *arguments.sizes.first().context("no size")?;
+    let extent = if arguments.short { Extent::SHORT } else { Extent::LONG };
+    let lines = match part {
+        Part::Checker => return checker::run(size),
+        Part::Raw => raw::measure(size, extent)?,
+        Part::First => node::logged(|| ours::first(size, extent))?,
+        Part::Rest => node::logged(|| ours::rest(size, extent))?,
     };
-    ensure!(
-        (1..=65_536).contains(&size.services),
-        "1 to 65536 services: a set has no more entries"
-    );
-    ensure!((1..=200).contains(&size.endpoints), "1 to 200 endpoints: it is a node's memory");
-    Ok(size)
+    println!("{}", serde_json::to_string(&lines)?);
+    Ok(())
 }
 
-fn print(size: Size, raw: &[Raw], ours: &[Ours]) {
-    let of_ours = |part: fn(&Ours) -> Cost| Cost::median(ours.iter().map(part).collect());
-    let whole = |ours: &Ours| ours.plan + ours.first_reading + ours.first_comparison + ours.writing;
-    let raw_all = Cost::median(raw.iter().map(|raw| raw.everything).collect());
-    let raw_change = Cost::median(raw.iter().flat_map(|raw| raw.changes.clone()).collect());
-    let our_change = Cost::median(ours.iter().flat_map(|ours| ours.changes.clone()).collect());
-    println!(
-        "{} services of {} endpoints; medians of {ROUNDS} rounds",
-        size.services, size.endpoints
-    );
-    println!("{:<44} {:>10} {:>9} {:>7}", "", "ms", "requests", "sends");
-    row("raw: everything", raw_all);
-    row("ours: take in the input and plan it", of_ours(|ours| ours.plan));
-    row("ours: read the empty kernel", of_ours(|ours| ours.first_reading));
-    row("ours: compare it", of_ours(|ours| ours.first_comparison));
-    row("ours: write everything but the rules", of_ours(|ours| ours.writing));
-    row("ours: all of this", of_ours(whole));
-    row("ours: write the rules (by iptables)", of_ours(|ours| ours.rules));
-    row("raw: replace one endpoint", raw_change);
-    row("ours: replace one endpoint, plan and write", our_change);
-    row("ours: read the complete kernel", of_ours(|ours| ours.second_reading));
-    row("ours: compare it", of_ours(|ours| ours.second_comparison));
-    let left: usize = ours.iter().map(|ours| ours.left_to_do.len()).sum();
-    println!("operations left to do: {left}");
-    ratio("write everything but the rules", of_ours(|ours| ours.writing), raw_all);
-    ratio("plan, read, compare and write", of_ours(whole), raw_all);
-    ratio("replace one endpoint", our_change, raw_change);
-}
-
-fn row(what: &str, cost: Cost) {
-    println!("{what:<44} {:>10.2} {:>9} {:>7}", cost.milliseconds(), cost.requests, cost.sends);
-}
-
-fn ratio(what: &str, ours: Cost, raw: Cost) {
-    println!("ours/raw, {what}: {:.2}", ours.milliseconds() / raw.milliseconds());
+/// A namespace that goes takes the kernel a while: a hundred thousand things are freed behind the
+/// back of whoever comes next.
+fn wait_until_quiet() {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while Instant::now() < deadline {
+        let before = usage::busy();
+        std::thread::sleep(Duration::from_secs(1));
+        if usage::busy().saturating_sub(before) < Duration::from_millis(100) {
+            return;
+        }
+    }
 }

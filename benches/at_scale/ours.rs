@@ -1,142 +1,289 @@
-//! What it costs kube-ipvs: planning, reading, comparing, writing.
+//! What it costs the loop: from the first event to nothing at all for a minute.
 
-use std::collections::HashMap;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use kube_ipvs::kernel::Kernel as _;
-use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::rules::{Rules, Variant};
-use plan::event::Event;
-use plan::model::Family;
-use plan::op::Op;
-use plan::planner::Planner;
-use plan::settings::Settings;
+use anyhow::{Result, ensure};
 
-use crate::cost::Cost;
-use crate::state::Size;
+use crate::checker::Checker;
+use crate::cluster::{Change, Size};
+use crate::cost::{Line, Stopwatch};
+use crate::damage;
+use crate::node::Node;
 
-/// What was measured.
-#[derive(Debug)]
-pub(crate) struct Ours {
-    /// Taking the events in, and planning.
-    pub(crate) plan: Cost,
-    /// Reading the empty kernel.
-    pub(crate) first_reading: Cost,
-    /// Comparing it, which finds everything to do.
-    pub(crate) first_comparison: Cost,
-    /// Writing everything but the rules.
-    pub(crate) writing: Cost,
-    /// Writing the rules, which is iptables' work and the same for any number of services.
-    pub(crate) rules: Cost,
-    /// Planning and writing, each change.
-    pub(crate) changes: Vec<Cost>,
-    /// Reading the complete kernel.
-    pub(crate) second_reading: Cost,
-    /// Comparing it.
-    pub(crate) second_comparison: Cost,
-    /// What the second comparison wants done, although all is done.
-    pub(crate) left_to_do: Vec<String>,
+/// How long things are watched, and how often they are done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) sync_period: Duration,
+    /// How long nothing changes at all.
+    pub(crate) idle: Duration,
+    /// Changes of one endpoint, of each kind.
+    pub(crate) changes: u32,
+    /// Services that are added and removed, one after the other.
+    pub(crate) services: u32,
+    /// Services of the rolling update.
+    pub(crate) updated: u32,
 }
 
-struct Node {
-    planner: Planner,
-    kernel: Linux,
+/// What happens to a running loop.
+struct Run {
+    node: Node,
+    checker: Checker,
+    extent: Extent,
+    lines: Vec<Line>,
 }
 
-/// Measures in the calling thread's network namespace, which has nothing yet, and leaves no
-/// virtual server behind.
-pub(crate) fn measure(size: Size, changes: u32) -> Result<Ours> {
-    let events = size.events();
-    let mut node = Node::open()?;
-    let ((), plan) = node.timed(|node| {
-        for event in events {
-            node.planner.apply(event);
+// === impl Extent ===
+
+impl Extent {
+    /// A minute of nothing, and enough changes for a 99th percentile.
+    pub(crate) const LONG: Self = Self {
+        sync_period: Duration::from_secs(30),
+        idle: Duration::from_secs(60),
+        changes: 500,
+        services: 100,
+        updated: 100,
+    };
+    /// For a look, and for tests.
+    pub(crate) const SHORT: Self = Self {
+        sync_period: Duration::from_secs(5),
+        idle: Duration::from_secs(10),
+        changes: 100,
+        services: 20,
+        updated: 100,
+    };
+}
+
+/// From an empty kernel to the complete state.
+pub(crate) fn first(size: Size, extent: Extent) -> Result<Vec<Line>> {
+    let node = Node::start(size, extent.sync_period)?;
+    let watch = Stopwatch::start(node.seen().counts)?;
+    let (_, told) = node.tell_all()?;
+    let seen = node.wait_in_sync()?;
+    ensure!(seen.refused == 0, "{} operations were refused in the first sync", seen.refused);
+    let written = seen.written.unwrap_or(told);
+    let all = watch.stop("first_sync", written, seen.counts)?;
+    let served = seen.first_service.unwrap_or(written);
+    let mut lines = vec![all];
+    for (name, ended) in
+        [("first_sync_after_source", written), ("first_service_after_source", served)]
+    {
+        let wall_ms = crate::cost::milliseconds(ended.saturating_duration_since(told));
+        lines.push(Line { name: name.to_owned(), count: 1, wall_ms, ..Line::default() });
+    }
+    node.stop()?;
+    Ok(lines)
+}
+
+/// From the complete state on: a restart, and everything that happens then.
+pub(crate) fn rest(size: Size, extent: Extent) -> Result<Vec<Line>> {
+    let node = Node::start(size, extent.sync_period)?;
+    let restart = restart(&node)?;
+    let checker = Checker::start(size)?;
+    let mut run = Run { node, checker, extent, lines: vec![restart] };
+    run.checker.wait_exact("the restart")?;
+    run.endpoints()?;
+    run.services()?;
+    run.rolling_update()?;
+    run.idle()?;
+    run.verification()?;
+    run.changes_meanwhile()?;
+    run.damages()?;
+    let Run { node, lines, .. } = run;
+    node.stop()?;
+    Ok(lines)
+}
+
+fn restart(node: &Node) -> Result<Line> {
+    let watch = Stopwatch::start(node.seen().counts)?;
+    node.tell_all()?;
+    let seen = node.wait_in_sync()?;
+    let line = watch.stop("restart", Instant::now(), seen.counts)?;
+    ensure!(
+        seen.counts.operations == 0,
+        "a restart on complete state wrote {} operations; the loop's log has them",
+        seen.counts.operations
+    );
+    Ok(line)
+}
+
+// === impl Run ===
+
+impl Run {
+    fn endpoints(&mut self) -> Result<()> {
+        let usual = self.node.size.usual();
+        let kinds = [
+            ("endpoint_added", usual.start..usual.end + 1),
+            ("endpoint_removed", usual.clone()),
+            ("endpoint_moved", usual.start + 1..usual.end + 1),
+        ];
+        let services = self.node.size.services.min(self.extent.changes);
+        for (name, which) in kinds {
+            let change = |service| Change::Endpoints { service, which: which.clone() };
+            self.one_by_one(name, &(0..services).map(change).collect::<Vec<_>>())?;
         }
-        node.planner.plan();
+        // As it was, for what comes next.
+        self.together("endpoints_moved_back", services, |service| {
+            vec![Change::Endpoints { service, which: usual.clone() }]
+        })
+    }
+
+    fn services(&mut self) -> Result<()> {
+        let new = self.node.size.services..self.node.size.services + self.extent.services;
+        let added: Vec<Change> = new.clone().map(|service| Change::Added { service }).collect();
+        self.one_by_one("service_added", &added)?;
+        let removed: Vec<Change> = new.map(|service| Change::Removed { service }).collect();
+        self.one_by_one("service_removed", &removed)
+    }
+
+    /// Every endpoint of each gives way to another, one at a time.
+    fn rolling_update(&mut self) -> Result<()> {
+        let count = self.node.size.endpoints;
+        let services = self.node.size.services.min(self.extent.updated);
+        self.together("rolling_update", services, |service| {
+            let steps = 1..=count;
+            steps.map(|first| Change::Endpoints { service, which: first..first + count }).collect()
+        })?;
+        let usual = self.node.size.usual();
+        self.together("rolled_back", services, |service| {
+            vec![Change::Endpoints { service, which: usual.clone() }]
+        })
+    }
+
+    fn idle(&mut self) -> Result<()> {
+        let watch = Stopwatch::start(self.node.seen().counts)?;
+        thread::sleep(self.extent.idle);
+        let line = watch.stop("idle", Instant::now(), self.node.seen().counts)?;
+        ensure!(line.operations == 0, "{} operations while nothing changed", line.operations);
+        self.push(line);
         Ok(())
-    })?;
-    let (actual, first_reading) = node.timed(|node| Ok(node.kernel.read()?))?;
-    let (ops, first_comparison) = node.timed(|node| {
-        let local = actual.local_addresses.iter().copied().collect();
-        node.planner.apply(Event::LocalAddresses(local));
-        node.planner.plan();
-        Ok(node.planner.diff(&actual))
-    })?;
-    let (mut writing, mut rules) = (Cost::default(), Cost::default());
-    let is_rules = |op: &Op| matches!(op, Op::WriteLayer(_));
-    for ops in ops.chunk_by(|one, next| is_rules(one) == is_rules(next)) {
-        let ((), cost) = node.timed(|node| node.write(ops))?;
-        let part = if ops.iter().any(is_rules) { &mut rules } else { &mut writing };
-        *part = *part + cost;
-    }
-    let changes = node.changes(size, changes)?;
-    let (actual, second_reading) = node.timed(|node| Ok(node.kernel.read()?))?;
-    let (left, second_comparison) = node.timed(|node| Ok(node.planner.diff(&actual)))?;
-    ipvs::Client::open()?.flush()?;
-    Ok(Ours {
-        plan,
-        first_reading,
-        first_comparison,
-        writing,
-        rules,
-        changes,
-        second_reading,
-        second_comparison,
-        left_to_do: left.iter().map(ToString::to_string).collect(),
-    })
-}
-
-// === impl Node ===
-
-impl Node {
-    fn open() -> Result<Self> {
-        let mut rules = HashMap::new();
-        for family in Family::BOTH {
-            rules.insert(family, Rules::open(family, Variant::Auto)?);
-        }
-        let settings = Settings {
-            random_fully: rules.values().all(Rules::random_fully),
-            ..Settings::new("this-node")
-        };
-        let mut node = Self { planner: Planner::new(settings), kernel: Linux::open(rules)? };
-        for family in Family::BOTH {
-            node.kernel.prescribe(node.planner.layer(family)?);
-        }
-        Ok(node)
     }
 
-    fn timed<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Cost)> {
-        let before = self.kernel.traffic();
-        let started = Instant::now();
-        let done = work(self)?;
-        Ok((done, Cost::since(started, before, self.kernel.traffic())))
+    /// From the end of one verification to the end of the next, and how long that one took.
+    fn verification(&mut self) -> Result<()> {
+        let passes = self.node.seen().passes;
+        let patience = crate::node::PATIENCE;
+        let meter = self.node.meter.clone();
+        meter.wait("a verification", patience, |seen| seen.passes > passes)?;
+        let watch = Stopwatch::start(self.node.seen().counts)?;
+        let seen = meter.wait("a verification", patience, |seen| seen.passes > passes + 1)?;
+        let mut line = watch.stop("verification", Instant::now(), seen.counts)?;
+        line.wall_ms = crate::cost::milliseconds(seen.pass_cost);
+        self.push(line);
+        Ok(())
     }
 
-    fn write(&mut self, ops: &[Op]) -> Result<()> {
-        let results = self.kernel.apply(ops);
-        for (op, result) in ops.iter().zip(results) {
-            if let Err(refusal) = result {
-                bail!("cannot {op}: {refusal}");
+    /// Changes spread over a whole sync period, so that verification meets some of them.
+    fn changes_meanwhile(&mut self) -> Result<()> {
+        let usual = self.node.size.usual();
+        let services = self.node.size.services.min(self.extent.changes / 2);
+        let wider = usual.start..usual.end + 1;
+        let changes: Vec<Change> = [wider, usual]
+            .into_iter()
+            .flat_map(|which| {
+                (0..services)
+                    .map(move |service| Change::Endpoints { service, which: which.clone() })
+            })
+            .collect();
+        let pause = self.extent.sync_period / u32::try_from(changes.len()).unwrap_or(1).max(1);
+        self.paced("change_at_any_time", &changes, pause)
+    }
+
+    fn damages(&mut self) -> Result<()> {
+        for damage in damage::ALL {
+            let patience = self.extent.sync_period + crate::node::PATIENCE;
+            let (before, refused) = (self.node.seen().counts, self.node.seen().refused);
+            damage.inflict()?;
+            let mut watch = Stopwatch::start(before)?;
+            let meter = self.node.meter.clone();
+            meter.wait(damage.name, patience, |seen| seen.counts.operations > before.operations)?;
+            self.wait_quiet();
+            watch.ended();
+            self.checker.wait_exact(damage.name)?;
+            let seen = self.node.seen();
+            let mended = seen.written.unwrap_or_else(Instant::now);
+            self.push(watch.stop(damage.name, mended, seen.counts)?);
+            if seen.refused > refused {
+                eprintln!(
+                    "at_scale: {}: {} refusals on the way",
+                    damage.name,
+                    seen.refused - refused
+                );
             }
         }
         Ok(())
     }
 
-    fn changes(&mut self, size: Size, count: u32) -> Result<Vec<Cost>> {
-        let mut costs = Vec::new();
-        for change in size.changes(count) {
-            let event = size.event(change);
-            let ((), cost) = self.timed(|node| {
-                node.planner.apply(event);
-                let plan = node.planner.plan();
-                node.write(&plan.ops)
-            })?;
-            if cost.requests == 0 {
-                bail!("changing an endpoint of service {} changed nothing", change.service);
-            }
-            costs.push(cost);
+    /// The guest has one processor: whoever compares would take it from the loop.
+    fn wait_quiet(&self) {
+        let quiet = Duration::from_secs(1);
+        while self.node.seen().written.is_some_and(|written| written.elapsed() < quiet) {
+            thread::sleep(quiet / 10);
         }
-        Ok(costs)
+    }
+
+    /// One after the other, each when the one before is written.
+    fn one_by_one(&mut self, name: &str, changes: &[Change]) -> Result<()> {
+        self.paced(name, changes, Duration::ZERO)
+    }
+
+    fn paced(&mut self, name: &str, changes: &[Change], pause: Duration) -> Result<()> {
+        let watch = Stopwatch::start(self.node.seen().counts)?;
+        let mut each = Vec::new();
+        for change in changes {
+            let turn = Instant::now();
+            each.push(self.node.change_and_wait(change)?);
+            thread::sleep(pause.saturating_sub(turn.elapsed()));
+        }
+        let ended = Instant::now();
+        self.finish(name, watch, ended, changes, Some(each))
+    }
+
+    /// Everything as fast as the loop takes it, and one service after the other in each turn.
+    fn together(
+        &mut self,
+        name: &str,
+        services: u32,
+        changes: impl Fn(u32) -> Vec<Change>,
+    ) -> Result<()> {
+        let each: Vec<Vec<Change>> = (0..services).map(changes).collect();
+        let turns = each.iter().map(Vec::len).max().unwrap_or(0);
+        let changes: Vec<Change> = (0..turns)
+            .flat_map(|turn| each.iter().filter_map(move |changes| changes.get(turn)))
+            .cloned()
+            .collect();
+        let watch = Stopwatch::start(self.node.seen().counts)?;
+        changes.iter().try_for_each(|change| self.node.change(change))?;
+        let ended = self.node.wait_written()?;
+        self.finish(name, watch, ended, &changes, None)
+    }
+
+    /// What drains is removed after a second: that is part of what a change takes, but for the
+    /// time that it is waited for.
+    fn finish(
+        &mut self,
+        name: &str,
+        mut watch: Stopwatch,
+        ended: Instant,
+        changes: &[Change],
+        each: Option<Vec<Duration>>,
+    ) -> Result<()> {
+        watch.ended();
+        for change in changes {
+            self.checker.applied(change)?;
+        }
+        self.checker.wait_exact(name)?;
+        let line = watch.stop(name, ended, self.node.seen().counts)?;
+        self.push(match each {
+            Some(each) => line.of_each(each),
+            None => line,
+        });
+        Ok(())
+    }
+
+    /// Says how far it is, too: the largest clusters take many minutes on an emulated machine.
+    fn push(&mut self, line: Line) {
+        eprintln!("at_scale: {}, {}: {:.1} ms", self.node.size, line.name, line.wall_ms);
+        self.lines.push(line);
     }
 }

@@ -162,9 +162,26 @@ fn nothing_to_do(criterion: &mut Criterion) {
     group.finish();
 }
 
+fn everything_to_do(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("comparison that finds everything to do");
+    group.sample_size(10);
+    let mut planner = mk_planner(10_000);
+    planner.plan();
+    let kernel = MemoryKernel::default();
+    group.bench_function("10,000 services of 10 endpoints", |bencher| {
+        bencher.iter(|| {
+            let ops = planner.diff(kernel.actual());
+            assert!(ops.len() > 100_000, "only {} operations", ops.len());
+            ops
+        });
+    });
+    group.finish();
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     first_plan(&mut criterion);
+    everything_to_do(&mut criterion);
     one_endpoint(&mut criterion);
     nothing_to_do(&mut criterion);
     criterion.final_summary();

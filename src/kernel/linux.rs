@@ -24,7 +24,7 @@ use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
 use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
 use count::Count;
-use messages::{in_place, push_ipvs, push_set, unasked};
+use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -220,12 +220,14 @@ impl Linux {
     }
 
     fn apply_sets(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let (places, ops) = set_by_set(ops);
         let mut batch = ipset::Batch::new();
-        let unasked = unasked(ops, |op| push_set(&mut batch, op));
-        match self.ipset.send(&batch) {
-            Ok(results) => in_place(ops, unasked, results, |_, error| Err(set_refusal(&error))),
-            Err(error) => all_failed(ops, &set_refusal(&error)),
-        }
+        let unasked = unasked(&ops, |op| push_set(&mut batch, op));
+        let results = match self.ipset.send(&batch) {
+            Ok(results) => in_place(&ops, unasked, results, |_, error| Err(set_refusal(&error))),
+            Err(error) => all_failed(&ops, &set_refusal(&error)),
+        };
+        by_place(places, results)
     }
 
     fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {

@@ -25,6 +25,7 @@ use plan::model::Family;
 
 pub use error::{Cause, Failure, RulesError};
 pub use installed::{Backend, Version};
+pub use program::ProgramsRun;
 
 use installed::Programs;
 
@@ -34,6 +35,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// For how many seconds the programs wait for the lock.
 const LOCK_WAIT: &str = "5";
+
+/// The programs that this process has run so far: iptables' and `modprobe`, and never another.
+#[must_use]
+pub fn programs_run() -> ProgramsRun {
+    program::so_far()
+}
 
 /// Which of the two kinds of iptables to use. A packet meets the rules of both, so they must not
 /// be mixed on a host.

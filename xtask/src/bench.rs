@@ -1,26 +1,66 @@
-//! `cargo xtask bench`: what a cluster's whole state costs on a real kernel, or what the program
+//! `cargo xtask bench`: what a cluster's whole state costs on real kernels, or what the program
 //! itself needs for it.
+//!
+//! In reading order: this (what runs where), `results` (what comes back, which is the JSON),
+//! `targets` (what is aimed at), `page` and `plot` (docs/performance.md and its picture).
 
+mod page;
+mod plot;
+mod results;
+mod targets;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::build;
+use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
+use crate::vm::verdict::Verdict;
+use results::{Report, Results, Run};
 
-/// Where it is measured, and how much.
+/// The largest cluster takes a quarter of an hour at native speed, and two hours emulated.
+const LIMIT: Duration = Duration::from_secs(4 * 3_600);
+/// Half a million real servers, and everybody who looks at them.
+const MEMORY: &str = "6G";
+/// What the guest leaves.
+const REPORT: &str = "at-scale.json";
+
+/// What is measured, where, and what becomes of it.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
     /// What to measure.
     #[arg(long, value_enum, default_value_t)]
     what: Measurement,
-    /// The kernel to boot.
+    /// The guests to measure in.
     #[arg(long, value_enum, default_value_t)]
-    kernel: Kernel,
-    /// How many services, and how many endpoints each.
+    lane: LaneChoice,
+    /// The kernels, one after the other.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
+    kernel: Vec<Kernel>,
+    /// How many services, and how many endpoints each; without it, 1000x10, 10000x10, 50000x10 and
+    /// 5000x50.
+    #[arg(long, value_delimiter = ',', value_name = "SERVICESxENDPOINTS")]
+    sizes: Vec<String>,
+    /// Watch for seconds instead of minutes, and build quickly: to see that it works.
+    #[arg(long)]
+    short: bool,
+    /// The file that gets everything as JSON.
+    #[arg(long, value_name = "FILE", default_value = "target/bench/performance.json")]
+    json: PathBuf,
+    /// Measure nothing; take this file of an earlier run instead.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Write docs/performance.md, its picture and its JSON.
+    #[arg(long)]
+    write_docs: bool,
+    /// For the footprint: how many services.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -28,27 +68,176 @@ pub(crate) struct BenchArguments {
 /// What there is to measure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Measurement {
-    /// The kernel's part: writing, reading, changes, beside the raw cost of the same.
+    /// The loop on the kernel: the first sync, changes, restarts and repairs, beside the raw cost.
     #[default]
     AtScale,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
-    /// Many addresses on the interface: in which order and with which flags.
-    Addresses,
+}
+
+/// Where something was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Lane {
+    /// User-mode-linux, at native speed.
+    Uml,
+    /// qemu; emulated, unless KVM works.
+    Qemu,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum LaneChoice {
+    /// A kernel that is a program of this machine: native speed.
+    Uml,
+    /// A virtual machine, which is emulated where KVM does not work.
+    Qemu,
+    /// Both.
+    #[default]
+    All,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// For the page.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Uml => "native",
+            Self::Qemu => "emulated",
+        }
+    }
+
+    fn accel(self) -> AccelChoice {
+        match self {
+            Self::Uml => AccelChoice::Uml,
+            Self::Qemu => AccelChoice::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uml => "uml",
+            Self::Qemu => "qemu",
+        })
+    }
+}
+
+// === impl LaneChoice ===
+
+impl LaneChoice {
+    fn lanes(self) -> &'static [Lane] {
+        match self {
+            Self::Uml => &[Lane::Uml],
+            Self::Qemu => &[Lane::Qemu],
+            Self::All => &[Lane::Uml, Lane::Qemu],
+        }
+    }
+}
+
+/// Runs it with small clusters and for a short time, at native speed: for the suite, which wants to
+/// know that it works, and that the state is exact after every step.
+pub(crate) fn short_form() -> Result<()> {
+    at_scale(&BenchArguments {
+        what: Measurement::AtScale,
+        lane: LaneChoice::Uml,
+        kernel: vec![Kernel::V6_1],
+        sizes: vec!["200x10".to_owned(), "1000x10".to_owned()],
+        short: true,
+        json: build::workspace().join("target/bench/short.json"),
+        from: None,
+        write_docs: false,
+        arguments: Vec::new(),
+    })?;
+    Ok(())
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
+    if arguments.what == Measurement::Footprint {
+        return footprint(arguments);
+    }
+    let results = match &arguments.from {
+        Some(path) => Results::read(path)?,
+        None => at_scale(arguments)?,
+    };
+    if arguments.write_docs {
+        write_docs(&results)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures in every lane on every kernel. What has been measured is in the file even if what
+/// comes later fails.
+fn at_scale(arguments: &BenchArguments) -> Result<Results> {
     eprintln!("bench: building");
-    let mut guest =
-        Guest { kernel: arguments.kernel, limit: Duration::from_secs(1_800), ..Guest::default() };
-    let program = match arguments.what {
-        Measurement::AtScale => build::bench_program("at_scale")?,
-        Measurement::Addresses => build::bench_program("addresses")?,
-        Measurement::Footprint => {
-            let daemon = build::daemon()?;
-            guest.files.push(GuestFile { host: daemon, guest: "/job/kube-ipvs".into() });
-            build::bench_program("footprint")?
+    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
+    let program = build::bench_program("at_scale", profile)?;
+    let mut results = Results::of_this_machine(profile)?;
+    for lane in arguments.lane.lanes() {
+        for kernel in &arguments.kernel {
+            let started = Instant::now();
+            let report = in_guest(*lane, *kernel, &program, arguments)?;
+            eprintln!("bench: {lane}, Linux {kernel}: {} s", started.elapsed().as_secs());
+            results.runs.push(Run { lane: *lane, series: kernel.to_string(), report });
+            results.write(&arguments.json)?;
         }
+    }
+    eprintln!("bench: {} has everything", arguments.json.display());
+    Ok(results)
+}
+
+fn in_guest(
+    lane: Lane,
+    kernel: Kernel,
+    program: &Path,
+    arguments: &BenchArguments,
+) -> Result<Report> {
+    let output = tempfile::tempdir()?;
+    let guest = Guest {
+        kernel,
+        accel: lane.accel(),
+        memory: MEMORY.to_owned(),
+        limit: LIMIT,
+        output: Some(output.path().to_owned()),
+        ..Guest::default()
+    };
+    let mut options = vec!["--json".to_owned(), format!("/job/out/{REPORT}")];
+    if !arguments.sizes.is_empty() {
+        options.extend(["--sizes".to_owned(), arguments.sizes.join(",")]);
+    }
+    if arguments.short {
+        options.push("--short".to_owned());
+    }
+    let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
+    if verdict != Verdict::Exited(0) {
+        bail!("measuring in lane {lane} on Linux {kernel}: {verdict}");
+    }
+    let report = std::fs::read(output.path().join(REPORT)).context("the guest left no report")?;
+    serde_json::from_slice(&report).context("the guest's report cannot be read")
+}
+
+fn write_docs(results: &Results) -> Result<()> {
+    let docs = build::workspace().join("docs");
+    results.write(&docs.join("performance.json"))?;
+    let native: Vec<&Run> = results.native().collect();
+    let picture = plot::svg(&native)
+        .context("the picture needs two sizes of ten endpoints each, in the lane uml")?;
+    std::fs::write(docs.join("performance.svg"), picture)?;
+    std::fs::write(docs.join("performance.md"), page::write(results))?;
+    eprintln!("bench: docs/performance.md, its picture and its JSON are written");
+    Ok(())
+}
+
+fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
+    eprintln!("bench: building");
+    let daemon = build::daemon()?;
+    let program = build::bench_program("footprint", build::QUICK)?;
+    let guest = Guest {
+        kernel: arguments.kernel.first().copied().unwrap_or_default(),
+        limit: Duration::from_secs(1_800),
+        files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
+        ..Guest::default()
     };
     let verdict =
         guest.run(&program.to_string_lossy(), &arguments.arguments, &mut std::io::stdout())?;

@@ -7,8 +7,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Optimised a little: emulated machines are slow, and building must stay quick.
-const PROFILE: &str = "bed";
+/// The profile of what guests run: optimised a little, since emulated machines are slow, and
+/// building must stay quick.
+pub(crate) const QUICK: &str = "bed";
+/// The profile of what is measured: what people run.
+pub(crate) const RELEASE: &str = "release";
 
 /// Where in a package tests are.
 #[derive(Debug, Clone, Copy)]
@@ -79,18 +82,19 @@ pub(crate) fn cargo_into(
 
 /// Builds the daemon for a guest.
 pub(crate) fn daemon() -> Result<PathBuf> {
-    program(&["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"], "kube-ipvs")
+    program(&["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"], "kube-ipvs", QUICK)
 }
 
 /// Builds a program of the bed for a guest.
 pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
-    program(&["build", "--package", "kube-ipvs-bed", "--bin", name], name)
+    program(&["build", "--package", "kube-ipvs-bed", "--bin", name], name, QUICK)
 }
 
 /// Builds the measurement that needs a real kernel.
-pub(crate) fn bench_program(name: &str) -> Result<PathBuf> {
+pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     let features = "kube-ipvs/kernel-tests";
-    program(&["build", "--package", "kube-ipvs", "--features", features, "--bench", name], name)
+    let arguments = ["build", "--package", "kube-ipvs", "--features", features, "--bench", name];
+    program(&arguments, name, profile)
 }
 
 /// Builds tests that need a real kernel.
@@ -102,15 +106,15 @@ pub(crate) fn test_program(package: &str, tests: Tests) -> Result<PathBuf> {
         Tests::Inside(_) => arguments.push("--lib"),
     }
     match tests {
-        Tests::Program(name) => program(&arguments, name),
-        Tests::Inside(_) => program(&arguments, &package.replace('-', "_")),
+        Tests::Program(name) => program(&arguments, name, QUICK),
+        Tests::Inside(_) => program(&arguments, &package.replace('-', "_"), QUICK),
     }
 }
 
 /// Builds, and finds the executable in what cargo reports about it.
-fn program(arguments: &[&str], target: &str) -> Result<PathBuf> {
+fn program(arguments: &[&str], target: &str, profile: &str) -> Result<PathBuf> {
     let mut all = arguments.to_vec();
-    all.extend(["--profile", PROFILE, "--message-format=json-render-diagnostics"]);
+    all.extend(["--profile", profile, "--message-format=json-render-diagnostics"]);
     let mut report = Vec::new();
     cargo_into(&all, &[], &mut report)?;
     executable(&String::from_utf8_lossy(&report), target)

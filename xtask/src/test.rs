@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::bench;
 use crate::build;
 use crate::licences;
 use crate::scripts;
@@ -80,6 +81,10 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         guests::SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
     if !suites.is_empty() {
         outcomes.extend(guests::run(&suites, &arguments.kernel, filter)?);
+    }
+    // By itself: what it measures would be the others' otherwise.
+    if wanted(Tier::Bed) && filter.is_none() {
+        outcomes.push(check("at scale, the short form", bench::short_form));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }

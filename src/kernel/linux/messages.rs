@@ -45,6 +45,26 @@ const fn messages(op: &Op) -> usize {
     if let Op::MoveRealServer(..) = op { 2 } else { 1 }
 }
 
+/// Operations on sets with those on the same set together, as far as their phases allow: the kernel
+/// takes a thousand entries of one set in a message. With each goes its place among `ops`.
+pub(super) fn set_by_set(ops: &[Op]) -> (Vec<usize>, Vec<Op>) {
+    let mut ordered: Vec<(usize, &Op)> = ops.iter().enumerate().collect();
+    for phase in ordered.chunk_by_mut(|(_, one), (_, next)| one.phase() == next.phase()) {
+        phase.sort_by_key(|(_, op)| match op {
+            Op::CreateSet(set, _) | Op::AddEntry(set, _) | Op::RemoveEntry(set, _) => Some(*set),
+            _ => None,
+        });
+    }
+    ordered.into_iter().map(|(place, op)| (place, op.clone())).unzip()
+}
+
+/// The results in the order of their places.
+pub(super) fn by_place<T>(places: Vec<usize>, results: Vec<T>) -> Vec<T> {
+    let mut placed: Vec<(usize, T)> = places.into_iter().zip(results).collect();
+    placed.sort_unstable_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, result)| result).collect()
+}
+
 pub(super) fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
     match op {
         Op::CreateSet(set, room) => {
@@ -101,4 +121,41 @@ pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::In
         _ => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use plan::kernel::Entry;
+    use plan::model::Family;
+    use plan::sets::{SetId, SetKind};
+
+    use super::*;
+
+    #[test]
+    fn entries_of_one_set_go_together_and_phases_stay_in_order() {
+        let set = |kind| SetId { kind, family: Family::V4 };
+        let (one, other) = (set(SetKind::NoLocalEndpoints), set(SetKind::NoEndpoints));
+        let entry = |last| Entry::Address(Ipv4Addr::new(10, 96, 0, last).into());
+        let ops = [
+            Op::AddEntry(other, entry(1)),
+            Op::AddEntry(one, entry(1)),
+            Op::AddEntry(other, entry(2)),
+            Op::AddEntry(one, entry(2)),
+            Op::RemoveEntry(other, entry(3)),
+            Op::RemoveEntry(one, entry(3)),
+        ];
+        let (places, ordered) = set_by_set(&ops);
+        let sets: Vec<SetId> = ordered
+            .iter()
+            .filter_map(|op| match op {
+                Op::AddEntry(set, _) | Op::RemoveEntry(set, _) => Some(*set),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(sets.chunk_by(PartialEq::eq).count(), 4, "{sets:?}");
+        assert!(ordered.iter().is_sorted_by_key(Op::phase));
+        assert_eq!(by_place(places, ordered), ops);
+    }
 }

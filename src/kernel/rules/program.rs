@@ -2,9 +2,23 @@
 
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// See [`so_far`].
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static MICROSECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// The programs that this process has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProgramsRun {
+    /// How many.
+    pub count: u64,
+    /// How long they took, one after the other.
+    pub took: Duration,
+}
 
 /// What a program left behind.
 #[derive(Debug)]
@@ -25,6 +39,14 @@ pub(in crate::kernel) enum NotRun {
     Hung,
 }
 
+/// Those that were run so far.
+pub(in crate::kernel) fn so_far() -> ProgramsRun {
+    ProgramsRun {
+        count: COUNT.load(Ordering::Relaxed),
+        took: Duration::from_micros(MICROSECONDS.load(Ordering::Relaxed)),
+    }
+}
+
 /// Runs a program in the calling thread's network namespace, with `input` as its standard input.
 ///
 /// A program that has not ended after `timeout` is killed.
@@ -34,6 +56,7 @@ pub(in crate::kernel) fn run(
     input: &str,
     timeout: Duration,
 ) -> Result<Finished, NotRun> {
+    let began = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -44,7 +67,10 @@ pub(in crate::kernel) fn run(
             io::ErrorKind::NotFound => NotRun::NotFound,
             _ => NotRun::Failed(error),
         })?;
-    let finished = feed_and_collect(&mut child, input, Instant::now() + timeout);
+    let finished = feed_and_collect(&mut child, input, began + timeout);
+    let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    MICROSECONDS.fetch_add(took, Ordering::Relaxed);
     if finished.is_err() {
         // It may have ended by itself meanwhile; waiting for it keeps no zombie behind.
         let _ = child.kill();

@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-mod accel;
+pub(crate) mod accel;
 mod apt_sources;
 mod boot;
 pub(crate) mod command;

@@ -1,0 +1,136 @@
+//! Whether the kernel is exactly as it should be: asked of a process of its own, whose planner is
+//! told the same, so that neither its memory nor its work is in what is measured.
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use kube_ipvs::kernel::Kernel as _;
+use kube_ipvs::kernel::linux::Linux;
+use plan::actual::Actual;
+use plan::event::Event;
+use plan::model::Family;
+use plan::planner::Planner;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Change, Size};
+use crate::node;
+
+/// What follows a change by itself, such as removing what has drained, has so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many operations an error names.
+const NAMED: usize = 10;
+
+/// The process that compares.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    process: Child,
+    questions: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Question {
+    Applied(Change),
+    Compare,
+}
+
+/// What a comparison finds left to do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    count: usize,
+    some: Vec<String>,
+}
+
+// === impl Checker ===
+
+impl Checker {
+    /// Starts the process, in the calling thread's network namespace.
+    pub(crate) fn start(size: Size) -> Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["checker", "--sizes", &size.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the process that compares")?;
+        let questions = process.stdin.take().context("it has no input")?;
+        let answers = BufReader::new(process.stdout.take().context("it has no output")?).lines();
+        Ok(Self { process, questions, answers })
+    }
+
+    /// Something happened.
+    pub(crate) fn applied(&mut self, change: &Change) -> Result<()> {
+        self.ask(&Question::Applied(change.clone()))
+    }
+
+    /// Waits until a comparison finds nothing to do.
+    ///
+    /// # Errors
+    /// When there still is something, in words.
+    pub(crate) fn wait_exact(&mut self, after: &str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.ask(&Question::Compare)?;
+            let answer = self.answers.next().context("the process that compares has ended")??;
+            let Answer { count, some } = serde_json::from_str(&answer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("after {after}, {count} operations are left to do:\n{}", some.join("\n"));
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn ask(&mut self, question: &Question) -> Result<()> {
+        writeln!(self.questions, "{}", serde_json::to_string(question)?)?;
+        self.questions.flush().context("the process that compares does not listen")
+    }
+}
+
+impl Drop for Checker {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What that process does.
+pub(crate) fn run(size: Size) -> Result<()> {
+    let (mut planner, mut kernel) = node::open()?;
+    for event in size.events() {
+        planner.apply(event);
+    }
+    planner.plan();
+    for family in Family::BOTH {
+        kernel.prescribe(planner.layer(family)?);
+    }
+    for question in stdin().lines() {
+        match serde_json::from_str(&question?)? {
+            Question::Applied(change) => {
+                for event in size.events_of(&change) {
+                    planner.apply(event);
+                }
+            }
+            Question::Compare => {
+                println!("{}", serde_json::to_string(&compare(&mut planner, &mut kernel)?)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn compare(planner: &mut Planner, kernel: &mut Linux) -> Result<Answer> {
+    let actual: Actual = kernel.read()?;
+    planner.apply(Event::LocalAddresses(actual.local_addresses.iter().copied().collect()));
+    planner.plan();
+    let left = planner.diff(&actual);
+    Ok(Answer {
+        count: left.len(),
+        some: left.iter().take(NAMED).map(ToString::to_string).collect(),
+    })
+}

@@ -1,0 +1,166 @@
+//! The cluster that is measured: ClusterIP Services with one TCP port, all alike, beside
+//! `default/kubernetes`. What the API would say of it is made when it is needed, so that nothing of
+//! it is in the memory that is measured.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
+use std::ops::Range;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Error, Result, ensure};
+use plan::event::Event;
+use plan::model::{
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
+    ServicePort, SlicePort, TrafficPolicy,
+};
+use serde::{Deserialize, Serialize};
+
+/// The port of every Service and every endpoint.
+pub(crate) const PORT: NonZeroU16 = NonZeroU16::MIN;
+/// The address of `default/kubernetes`: 10.96.0.1.
+pub(crate) const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// Where it is: 172.16.0.1.
+const API_SERVER_ENDPOINT: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
+/// 10.96.0.2, where the other cluster addresses begin.
+const SERVICES: u32 = 0x0a60_0002;
+/// 11.0.0.0, where endpoints begin.
+const ENDPOINTS: u32 = 0x0b00_0000;
+
+/// How much there is of what: `10000x10`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Size {
+    pub(crate) services: u32,
+    /// Of each Service.
+    pub(crate) endpoints: u32,
+}
+
+/// Something that happens to a Service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// It has these of its endpoints now.
+    Endpoints { service: u32, which: Range<u32> },
+    /// It comes, with the usual endpoints.
+    Added { service: u32 },
+    /// It goes.
+    Removed { service: u32 },
+}
+
+// === impl Size ===
+
+impl Size {
+    pub(crate) fn cluster_address(self, service: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(SERVICES + service)
+    }
+
+    /// Every Service has addresses for twice as many endpoints as it uses, and some more.
+    pub(crate) fn endpoint(self, service: u32, index: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(ENDPOINTS + service * (2 * self.endpoints + 2) + index)
+    }
+
+    /// Those that it has at first.
+    pub(crate) fn usual(self) -> Range<u32> {
+        0..self.endpoints
+    }
+
+    /// Everything that Kubernetes would say of it, in the order of its lists.
+    pub(crate) fn events(self) -> impl Iterator<Item = Event> {
+        let services = (0..self.services).map(move |number| self.service(number));
+        let slices = (0..self.services).map(move |number| self.slice(number, self.usual()));
+        api_server().into_iter().chain(services).chain(slices)
+    }
+
+    /// What Kubernetes would say of a change.
+    pub(crate) fn events_of(self, change: &Change) -> Vec<Event> {
+        match change {
+            Change::Endpoints { service, which } => vec![self.slice(*service, which.clone())],
+            Change::Added { service } => {
+                vec![self.service(*service), self.slice(*service, self.usual())]
+            }
+            Change::Removed { service } => {
+                vec![Event::ServiceRemoved(name(*service)), Event::SliceRemoved(name(*service))]
+            }
+        }
+    }
+
+    fn service(self, number: u32) -> Event {
+        service(name(number), self.cluster_address(number), number.into())
+    }
+
+    fn slice(self, service: u32, which: Range<u32>) -> Event {
+        slice(name(service), which.map(|index| self.endpoint(service, index).into()))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.services, self.endpoints)
+    }
+}
+
+impl FromStr for Size {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (services, endpoints) = text
+            .split_once('x')
+            .with_context(|| format!("{text:?} is not of the form SERVICESxENDPOINTS"))?;
+        let number = |text: &str| -> Result<u32> {
+            text.parse().with_context(|| format!("{text:?} is not a number"))
+        };
+        let size = Self { services: number(services)?, endpoints: number(endpoints)? };
+        ensure!(size.services <= 500_000, "at most 500000 services");
+        ensure!((1..=200).contains(&size.endpoints), "1 to 200 endpoints each");
+        Ok(size)
+    }
+}
+
+fn api_server() -> [Event; 2] {
+    let name = ObjectName::new("default", "kubernetes");
+    [service(name.clone(), API_SERVER, 0), slice(name, std::iter::once(API_SERVER_ENDPOINT.into()))]
+}
+
+fn service(name: ObjectName, address: Ipv4Addr, created: i64) -> Event {
+    Event::ServiceApplied(Box::new(Service {
+        name,
+        created,
+        kind: ServiceKind::ClusterIp,
+        cluster_v4: Some(address),
+        cluster_v6: None,
+        external: Vec::new(),
+        load_balancer: Vec::new(),
+        source_ranges: Vec::new(),
+        affinity: None,
+        external_policy: TrafficPolicy::Cluster,
+        internal_policy: TrafficPolicy::Cluster,
+        health_check_node_port: None,
+        choice: None,
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: PORT,
+            node_port: None,
+        }],
+    }))
+}
+
+fn slice(name: ObjectName, addresses: impl Iterator<Item = IpAddr>) -> Event {
+    let endpoint = |address| Endpoint {
+        address,
+        conditions: Conditions::default(),
+        node: Some("another-node".into()),
+        zone: None,
+        hints: None,
+    };
+    Event::SliceApplied(Box::new(EndpointSlice {
+        service: name.clone(),
+        name,
+        family: Family::V4,
+        ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: PORT }],
+        endpoints: addresses.map(endpoint).collect(),
+    }))
+}
+
+fn name(number: u32) -> ObjectName {
+    ObjectName::new("namespace", format!("service-{number}"))
+}

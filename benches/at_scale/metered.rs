@@ -1,0 +1,215 @@
+//! The kernel and the loop's observer, with counters.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use kube_ipvs::kernel::linux::Linux;
+use kube_ipvs::kernel::{Addresses, Glance, Kernel, ReadError, Refusal};
+use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::event::Event;
+use plan::flows::FlowTargets;
+use plan::kernel::Frontend;
+use plan::layer::Layer;
+use plan::model::Family;
+use plan::op::Op;
+use plan::planner::{Plan, Planner};
+use plan::sets::SetId;
+
+use crate::cluster::API_SERVER;
+use crate::cost::Counts;
+
+/// The real kernel, which counts what is asked of it.
+#[derive(Debug)]
+pub(crate) struct Metered {
+    linux: Linux,
+    meter: Meter,
+}
+
+/// Tells the meter when rounds end.
+#[derive(Debug)]
+pub(crate) struct Listener(pub(crate) Meter);
+
+/// What was seen so far, shared by those who see it and whoever waits for it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Meter(Arc<(Mutex<Seen>, Condvar)>);
+
+/// See [`Meter`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    pub(crate) counts: Counts,
+    /// Events of Services and slices that arrived, were planned, and whose operations were answered.
+    pub(crate) arrived: u64,
+    planned: u64,
+    pub(crate) done: u64,
+    /// When a round ended last.
+    pub(crate) round_ended: Option<Instant>,
+    /// When the last operations were answered.
+    pub(crate) written: Option<Instant>,
+    /// When `default/kubernetes` was served first.
+    pub(crate) first_service: Option<Instant>,
+    /// Verifications of everything that there is.
+    pub(crate) passes: u64,
+    /// How long the last one took, pauses included; and without them.
+    pub(crate) pass_took: Duration,
+    pub(crate) pass_cost: Duration,
+    /// Operations that were refused.
+    pub(crate) refused: u64,
+}
+
+// === impl Meter ===
+
+impl Meter {
+    pub(crate) fn seen(&self) -> Seen {
+        *self.lock()
+    }
+
+    /// Waits until what was seen is as it should be.
+    pub(crate) fn wait(
+        &self,
+        what: &str,
+        limit: Duration,
+        is_so: impl Fn(&Seen) -> bool,
+    ) -> Result<Seen> {
+        let deadline = Instant::now() + limit;
+        let mut seen = self.lock();
+        while !is_so(&seen) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("{what}: nothing of it after {} s; {seen:?}", limit.as_secs());
+            }
+            let (again, _) =
+                self.0.1.wait_timeout(seen, left).unwrap_or_else(PoisonError::into_inner);
+            seen = again;
+        }
+        Ok(*seen)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.lock());
+        self.0.1.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Metered ===
+
+impl Metered {
+    pub(crate) fn new(linux: Linux, meter: Meter) -> Self {
+        Self { linux, meter }
+    }
+
+    /// What was asked by now is counted before its answer is handed on.
+    fn counted<T>(&mut self, work: impl FnOnce(&mut Linux) -> T) -> T {
+        let done = work(&mut self.linux);
+        let traffic = self.linux.traffic();
+        self.meter.note(|seen| seen.counts.traffic = traffic);
+        done
+    }
+}
+
+impl Kernel for Metered {
+    fn read(&mut self) -> Result<Actual, ReadError> {
+        self.counted(Kernel::read)
+    }
+
+    fn glance(&mut self) -> Result<Glance, ReadError> {
+        self.counted(Kernel::glance)
+    }
+
+    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+        self.counted(Kernel::read_frontends)
+    }
+
+    fn read_virtual_servers(
+        &mut self,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+        self.counted(|linux| linux.read_virtual_servers(frontends))
+    }
+
+    fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
+        self.counted(|linux| linux.read_set(set))
+    }
+
+    fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
+        self.counted(Kernel::read_addresses)
+    }
+
+    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+        self.counted(Kernel::read_layers)
+    }
+
+    fn prescribe(&mut self, layer: Layer) {
+        self.linux.prescribe(layer);
+    }
+
+    fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let results = self.counted(|linux| linux.apply(ops));
+        let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
+        let serves = ops.iter().any(api_server);
+        let refused = results.iter().filter(|result| result.is_err()).count();
+        let now = Instant::now();
+        self.meter.note(|seen| {
+            seen.counts.operations += ops.len() as u64;
+            seen.refused += refused as u64;
+            seen.written = Some(now);
+            if serves && seen.first_service.is_none() {
+                seen.first_service = Some(now);
+            }
+        });
+        results
+    }
+
+    fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
+        self.counted(|linux| linux.remove_flows(family, targets))
+    }
+}
+
+impl Observer for Listener {
+    fn arrived(&mut self, event: &Event) {
+        if let Event::ServiceApplied(_)
+        | Event::ServiceRemoved(_)
+        | Event::SliceApplied(_)
+        | Event::SliceRemoved(_) = event
+        {
+            self.0.note(|seen| seen.arrived += 1);
+        }
+    }
+
+    fn planned(&mut self, _: &Plan, _: &Planner, _: Duration) {
+        self.0.note(|seen| seen.planned = seen.arrived);
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        let now = Instant::now();
+        self.0.note(|seen| {
+            if round.kind == RoundKind::Comparison {
+                seen.passes += 1;
+                seen.pass_took = round.took;
+                seen.pass_cost = round.took;
+            }
+            if round.kind != RoundKind::SecondLook {
+                // While Services wait, some of what was planned may be for the next round.
+                if round.backlog == 0 {
+                    seen.done = seen.planned;
+                }
+                seen.round_ended = Some(now);
+            }
+        });
+    }
+
+    fn pass_ended(&mut self, pass: &Pass) {
+        self.0.note(|seen| {
+            seen.passes += 1;
+            seen.pass_took = pass.took;
+            seen.pass_cost = pass.cost;
+        });
+    }
+}

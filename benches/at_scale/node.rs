@@ -1,0 +1,167 @@
+//! The node that is measured: the real loop on the real kernel, told what the API would say.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use kube_ipvs::kernel::address_monitor;
+use kube_ipvs::kernel::linux::Linux;
+use kube_ipvs::kernel::modules;
+use kube_ipvs::kernel::rules::{Rules, Variant};
+use kube_ipvs::kernel::worker::KernelHandle;
+use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
+use plan::event::Event;
+use plan::model::Family;
+use plan::planner::Planner;
+use plan::settings::{SchedulerName, Settings};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::cluster::{Change, Size};
+use crate::metered::{Listener, Meter, Metered, Seen};
+
+/// As much waits between the source and the loop in the program.
+const QUEUE: usize = 1_024;
+/// The largest cluster takes minutes on an emulated machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1_800);
+/// Where the loop's log goes.
+const LOG: &str = "/tmp/at-scale.log";
+/// How many lines of it are shown.
+const LOG_LINES: usize = 40;
+
+/// A loop that runs in a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) size: Size,
+    pub(crate) meter: Meter,
+    inputs: mpsc::Sender<Input>,
+    status: watch::Receiver<Status>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<Result<()>>,
+    /// How many events of Services and slices were told.
+    told: Cell<u64>,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Starts the loop in the calling thread's network namespace.
+    pub(crate) fn start(size: Size, sync_period: Duration) -> Result<Self> {
+        let (planner, linux) = open()?;
+        let meter = Meter::default();
+        let kernel = KernelHandle::start(Metered::new(linux, meter.clone()))?;
+        let pace = Pace { sync_period, ..Pace::default() };
+        let reconciler =
+            Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
+        let status = reconciler.status();
+        let addresses = address_monitor::start().map_err(|error| anyhow!("{error}"))?;
+        let (inputs, outbox) = mpsc::channel(QUEUE);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().name("loop".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let shutdown = async {
+                // It ends as well when nobody can stop it any more.
+                let _ = stopped.await;
+            };
+            Ok(runtime.block_on(reconciler.run(outbox, Some(addresses), shutdown))?)
+        })?;
+        Ok(Self { size, meter, inputs, status, stop, thread, told: Cell::new(0) })
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.meter.seen()
+    }
+
+    /// Says everything that there is, and returns when it began to say so and when it had.
+    pub(crate) fn tell_all(&self) -> Result<(Instant, Instant)> {
+        let began = Instant::now();
+        for event in self.size.events() {
+            self.tell(event)?;
+        }
+        self.input(Input::Complete)?;
+        Ok((began, Instant::now()))
+    }
+
+    /// Says that something happens.
+    pub(crate) fn change(&self, change: &Change) -> Result<()> {
+        self.size.events_of(change).into_iter().try_for_each(|event| self.tell(event))
+    }
+
+    /// Waits until the kernel is as it should be for the first time.
+    pub(crate) fn wait_in_sync(&self) -> Result<Seen> {
+        // What is waited for is told just before what is listened to.
+        self.meter.wait("the first sync", PATIENCE, |_| self.status.borrow().in_sync_once)
+    }
+
+    /// Waits until the kernel has answered the last of what was said, and returns when it had.
+    pub(crate) fn wait_written(&self) -> Result<Instant> {
+        let told = self.told.get();
+        let seen = self.meter.wait("a change", PATIENCE, |seen| seen.done >= told)?;
+        seen.round_ended.context("a round that never ended")
+    }
+
+    /// Says that something happens, and waits until the kernel has answered the last of it.
+    /// Returns how long that took.
+    pub(crate) fn change_and_wait(&self, change: &Change) -> Result<Duration> {
+        let events = self.size.events_of(change);
+        let began = Instant::now();
+        events.into_iter().try_for_each(|event| self.tell(event))?;
+        Ok(self.wait_written()?.saturating_duration_since(began))
+    }
+
+    /// Ends the loop; the kernel's state stays.
+    pub(crate) fn stop(self) -> Result<()> {
+        let _ = self.stop.send(());
+        self.thread.join().map_err(|_| anyhow!("the loop's thread panicked"))?
+    }
+
+    fn tell(&self, event: Event) -> Result<()> {
+        self.told.set(self.told.get() + 1);
+        self.input(Input::Change(event))
+    }
+
+    fn input(&self, input: Input) -> Result<()> {
+        self.inputs.blocking_send(input).map_err(|_| anyhow!("the loop has ended"))
+    }
+}
+
+/// A planner that knows nothing, and the kernel it plans for, in the calling thread's network
+/// namespace.
+pub(crate) fn open() -> Result<(Planner, Linux)> {
+    let variant = if is_user_mode() { Variant::Legacy } else { Variant::Auto };
+    let mut rules = HashMap::new();
+    for family in Family::BOTH {
+        rules.insert(family, Rules::open(family, variant)?);
+    }
+    let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
+    let needed = modules::needed(&SchedulerName::default(), &kinds);
+    if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
+        eprintln!("at_scale: {note}");
+    }
+    let random_fully = rules.values().all(Rules::random_fully);
+    let settings = Settings { random_fully, ..Settings::new("this-node") };
+    Ok((Planner::new(settings), Linux::open(rules)?))
+}
+
+/// Whether the kernel is a program of another machine, which has no nf_tables for IPv4.
+pub(crate) fn is_user_mode() -> bool {
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    processor.contains("User Mode Linux")
+}
+
+/// Does it while the loop says what it does to a file, as it says it to a journal in earnest. The
+/// end of that is shown if it fails.
+pub(crate) fn logged<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let log = File::create(LOG).with_context(|| format!("make {LOG}"))?;
+    tracing_subscriber::fmt().with_ansi(false).with_writer(log).init();
+    work().inspect_err(|_| {
+        let log = std::fs::read_to_string(LOG).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES)) {
+            eprintln!("{line}");
+        }
+    })
+}

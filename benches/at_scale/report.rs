@@ -1,0 +1,118 @@
+//! The table for people, the JSON for machines. docs/performance.md explains both.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::Size;
+use crate::cost::Line;
+
+/// Everything that one run measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// `uname -r`.
+    pub(crate) kernel: String,
+    /// Whether it watched for seconds only.
+    pub(crate) short: bool,
+    /// The guest's memory.
+    pub(crate) memory_kib: u64,
+    /// The program with nothing but `default/kubernetes`.
+    pub(crate) nothing: Vec<Line>,
+    pub(crate) sizes: Vec<Measured>,
+}
+
+/// Of one size.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    #[serde(flatten)]
+    pub(crate) size: Size,
+    /// The least it can cost, by the names of what it is the least of.
+    pub(crate) raw: Vec<Line>,
+    /// What it costs the loop.
+    pub(crate) ours: Vec<Line>,
+}
+
+// === impl Report ===
+
+impl Report {
+    pub(crate) fn of_this_machine(short: bool) -> Result<Self> {
+        let memory = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let total = memory.split_whitespace().nth(1).context("/proc/meminfo says nothing")?;
+        Ok(Self {
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            short,
+            memory_kib: total.parse()?,
+            nothing: Vec::new(),
+            sizes: Vec::new(),
+        })
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{} services of {} endpoints", self.size.services, self.size.endpoints)?;
+        writeln!(
+            f,
+            "{:<26} {:>6} {:>10} {:>9} {:>9} {:>9} {:>8} {:>7} {:>8} {:>6} {:>8} {:>8} {:>8} {:>9} {:>7}",
+            "",
+            "count",
+            "ms",
+            "median",
+            "p99",
+            "cpu ms",
+            "requests",
+            "sends",
+            "ops",
+            "progs",
+            "waited",
+            "wakeups",
+            "anon MiB",
+            "peak MiB",
+            "ratio",
+        )?;
+        for line in &self.ours {
+            let raw = self.raw.iter().find(|raw| raw.name == line.name);
+            row(f, "", line, raw.map(|raw| ratio(line, raw)))?;
+            if let Some(raw) = raw {
+                row(f, "  raw", raw, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, instead: &str, line: &Line, ratio: Option<f64>) -> fmt::Result {
+    let some = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+    let name = if instead.is_empty() { line.name.as_str() } else { instead };
+    writeln!(
+        f,
+        "{name:<26} {:>6} {:>10.2} {:>9} {:>9} {:>9.2} {:>8} {:>7} {:>8} {:>6} {:>8.1} {:>8} {:>8.1} {:>9.1} {:>7}",
+        line.count,
+        line.wall_ms,
+        some(line.median_ms),
+        some(line.p99_ms),
+        line.cpu_ms,
+        line.requests,
+        line.sends,
+        line.operations,
+        line.programs,
+        line.programs_wall_ms,
+        line.wakeups,
+        line.anonymous_kib as f64 / 1_024.0,
+        line.peak_kib as f64 / 1_024.0,
+        ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")),
+    )
+}
+
+/// How much more it took: by the median where there is one, else in all.
+fn ratio(ours: &Line, raw: &Line) -> f64 {
+    ours.own_ms() / raw.own_ms()
+}

@@ -1,0 +1,138 @@
+//! What this process has used, as the kernel counts it.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube_ipvs::kernel::rules::{self, ProgramsRun};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).
+const MILLISECONDS_A_TICK: f64 = 10.0;
+
+/// Whose processor time and wake-ups count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    All,
+    /// Of all threads but the calling one.
+    Others,
+}
+
+/// Counts since the process began, and what memory it has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    pub(crate) user_ms: f64,
+    pub(crate) system_ms: f64,
+    pub(crate) programs_ms: f64,
+    pub(crate) programs: ProgramsRun,
+    pub(crate) wakeups: u64,
+    pub(crate) anonymous_kib: u64,
+    pub(crate) resident_kib: u64,
+    pub(crate) peak_kib: u64,
+}
+
+// === impl Usage ===
+
+impl Usage {
+    pub(crate) fn now(whose: Whose) -> Result<Self> {
+        let this = fs::read_link("/proc/thread-self").context("which thread this is")?;
+        let (own, own_time) = match whose {
+            Whose::All => (Ticks::default(), Duration::ZERO),
+            Whose::Others => (
+                Ticks::read(&format!("/proc/{}/stat", this.display()))?,
+                time(ClockId::ThreadCPUTime),
+            ),
+        };
+        let all = Ticks::read("/proc/self/stat")?;
+        let status = read("/proc/self/status")?;
+        let mut wakeups = 0;
+        for task in fs::read_dir("/proc/self/task").context("the threads")?.flatten() {
+            let is_own = whose == Whose::Others && this.file_name() == Some(&task.file_name());
+            // One that has ended meanwhile did nothing else before.
+            let status = fs::read_to_string(task.path().join("status"));
+            if let (false, Ok(status)) = (is_own, status) {
+                wakeups += number(&status, "voluntary_ctxt_switches:")?;
+            }
+        }
+        Ok(Self {
+            cpu: time(ClockId::ProcessCPUTime).saturating_sub(own_time),
+            user_ms: all.user - own.user,
+            system_ms: all.system - own.system,
+            programs_ms: all.children,
+            programs: rules::programs_run(),
+            wakeups,
+            anonymous_kib: number(&status, "RssAnon:")?,
+            resident_kib: number(&status, "VmRSS:")?,
+            peak_kib: number(&status, "VmHWM:")?,
+        })
+    }
+
+    /// What was used in between; memory as it is now.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            user_ms: self.user_ms - before.user_ms,
+            system_ms: self.system_ms - before.system_ms,
+            programs_ms: self.programs_ms - before.programs_ms,
+            programs: ProgramsRun {
+                count: self.programs.count - before.programs.count,
+                took: self.programs.took.saturating_sub(before.programs.took),
+            },
+            // A thread that has ended takes its count along.
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+            ..*self
+        }
+    }
+}
+
+/// Of proc_pid_stat(5), in milliseconds.
+#[derive(Default)]
+struct Ticks {
+    user: f64,
+    system: f64,
+    /// Of the processes that it waited for.
+    children: f64,
+}
+
+// === impl Ticks ===
+
+impl Ticks {
+    fn read(path: &str) -> Result<Self> {
+        let stat = read(path)?;
+        // The name in parentheses may have anything in it. After it, utime is the 12th field, then
+        // stime, cutime and cstime.
+        let (_, fields) = stat.rsplit_once(") ").with_context(|| format!("{path} has no name"))?;
+        let ticks = |index: usize| -> Result<f64> {
+            let field = fields.split_whitespace().nth(index);
+            let ticks: f64 = field.with_context(|| format!("{path} is short"))?.parse()?;
+            Ok(ticks * MILLISECONDS_A_TICK)
+        };
+        Ok(Self { user: ticks(11)?, system: ticks(12)?, children: ticks(13)? + ticks(14)? })
+    }
+}
+
+/// How long the machine's processors have been busy, together.
+pub(crate) fn busy() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    // proc_stat(5): after `cpu`, the ticks in user mode, at low priority, and in the kernel.
+    let ticks =
+        stat.split_whitespace().skip(1).take(3).filter_map(|ticks| ticks.parse::<f64>().ok());
+    Duration::from_secs_f64(ticks.sum::<f64>() * MILLISECONDS_A_TICK / 1_000.0)
+}
+
+fn time(clock: ClockId) -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+    let seconds = Duration::from_secs(u64::try_from(tv_sec).unwrap_or(0));
+    seconds + Duration::from_nanos(u64::try_from(tv_nsec).unwrap_or(0))
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {path}"))
+}
+
+fn number(status: &str, field: &str) -> Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    Ok(number.with_context(|| format!("a status has no {field}"))?.parse()?)
+}

@@ -1,0 +1,296 @@
+//! The page about performance, made from results.
+
+use std::fmt::Write as _;
+
+use super::Lane;
+use super::results::{Line, Measured, Results, Run, grouped, names};
+use super::targets::{self, Outcome};
+
+/// What stands above all figures.
+const BEGINNING: &str = "\
+# Performance
+
+This page is made by `cargo xtask bench --write-docs`, with `docs/performance.json` and the picture.
+Nothing on it was written by hand but what explains it, in `xtask/src/bench/`.
+
+## What is measured
+
+The real loop, with its thread for the kernel, on a real kernel. It is told what a cluster's API
+would say, from memory: nothing is decoded, and no network is waited for. Each size has fresh network namespaces
+and processes of its own. *Raw* is the least that the same state can cost: plain netlink batches by a program
+that knows what it wants, knows that nothing else is there, and keeps nothing; for a restart, listing everything
+without looking at it. After each step another process compares the kernel with what it should be,
+and the run fails if anything is left to do.
+
+There are two lanes. *Native*: user-mode-linux, a kernel that is a program of the machine. It and the
+loop run at the processor's own speed, on one processor; a system call costs some microseconds more
+than on a machine, and starting a process tens of milliseconds, so what was waited for iptables is
+told apart and is not part of any ratio. *Emulated*: qemu without hardware virtualisation. Everything is
+ten times as slow and more, so only ratios and counts are worth reading.
+";
+
+/// What every line is.
+const LINES: [(&str, &str, &str); 17] = [
+    (
+        "first_sync",
+        "first sync",
+        "from the source's first object to the complete state, on an empty kernel",
+    ),
+    ("first_sync_after_source", "… after the source", "the same from when the source is complete"),
+    (
+        "first_service_after_source",
+        "… first service",
+        "from there until `default/kubernetes` is served",
+    ),
+    (
+        "restart",
+        "restart",
+        "from the source's first object until all is found to be as it should be; it writes nothing",
+    ),
+    ("endpoint_added", "endpoint added", "one at a time, each of another service"),
+    (
+        "endpoint_removed",
+        "endpoint removed",
+        "the same; that it is taken out when it has drained is part of processor time and requests",
+    ),
+    ("endpoint_moved", "endpoint moved", "one goes and another comes"),
+    ("service_added", "service added", "with its endpoints"),
+    ("service_removed", "service removed", ""),
+    (
+        "rolling_update",
+        "rolling update",
+        "of 100 services at once, whose endpoints all give way to others, as fast as they are told",
+    ),
+    ("idle", "nothing", "a minute without a change"),
+    (
+        "verification",
+        "verification",
+        "from one pass over everything to the next; the time is what reading and comparing took, without pauses",
+    ),
+    (
+        "change_at_any_time",
+        "endpoint at any time",
+        "one change after the other, spread over a sync period, so that some of them meet verification",
+    ),
+    ("repair_virtual_servers", "after `ipvsadm -C`", "until the state is whole again"),
+    ("repair_sets", "after `ipset flush`", ""),
+    ("repair_rules", "after `iptables -F`", ""),
+    ("repair_link", "after `ip link del kube-ipvs0`", ""),
+];
+
+const SCHEMA: &str = "
+## The figures for machines
+
+`docs/performance.json` has all of it. `machine`, `commit` and `profile` say what was measured on what;
+each of `runs` has a `lane` (`uml`, which is native, or `qemu`), the `kernel`, `nothing` (the loop with
+`default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose
+lines have:
+
+| Field | What it is |
+| --- | --- |
+| `name`, `count` | what was done, and how often; all that follows is of all together |
+| `wall_ms` | time from the first event to the kernel's last answer |
+| `median_ms`, `p99_ms` | of each alone, where there were many |
+| `cpu_ms`, `user_ms`, `system_ms` | processor time of the process, without what made up the events; the last two are known to 10 ms |
+| `programs`, `programs_wall_ms`, `programs_ms` | programs started, the time they were waited for, their processor time |
+| `requests`, `sends` | netlink requests, and the sends they went in |
+| `operations` | operations that the loop asked its thread for the kernel for |
+| `wakeups` | how often a thread had been asleep and went on |
+| `anonymous_kib`, `resident_kib`, `peak_kib` | memory at the end: of its own; with what is shared with files; and the most it ever was |
+";
+
+/// The whole page.
+pub(crate) fn write(results: &Results) -> String {
+    let mut page = BEGINNING.to_owned();
+    page += &machine(results);
+    page += "\n![Times over the number of services](performance.svg)\n";
+    page += &targets(results);
+    page += "\n## What the lines are\n\n| Line | What it is |\n| --- | --- |\n";
+    for (_, title, what) in LINES.iter().filter(|line| !line.2.is_empty()) {
+        let _ = writeln!(page, "| {title} | {what} |");
+    }
+    for run in &results.runs {
+        page += &tables(run);
+    }
+    page + SCHEMA
+}
+
+fn machine(results: &Results) -> String {
+    let machine = &results.machine;
+    let kernels: Vec<String> = results
+        .runs
+        .iter()
+        .map(|run| format!("{} ({})", run.report.kernel, run.lane.title()))
+        .collect();
+    format!(
+        "\nMeasured at commit {}, built with cargo's profile `{}`, on {} processors ({}) with {} GiB of \
+         memory. Guests had one processor. Kernels: {}.\n",
+        results.commit,
+        results.profile,
+        machine.processors,
+        machine.processor,
+        machine.memory_gib,
+        kernels.join(", ")
+    )
+}
+
+fn targets(results: &Results) -> String {
+    let runs: Vec<(&Run, Vec<Outcome>)> =
+        results.native().map(|run| (run, targets::outcomes(run))).collect();
+    let Some((_, first)) = runs.first() else { return String::new() };
+    let mut page = "\n## What is aimed at\n\nIn the native lane.\n\n| What | Aim |".to_owned();
+    let mut rule = "\n| --- | --- |".to_owned();
+    for (run, _) in &runs {
+        let _ = write!(page, " Linux {} |", run.series);
+        rule += " --- |";
+    }
+    page += &rule;
+    let mut reasons = Vec::new();
+    for outcome in first {
+        let _ = write!(page, "\n| {} | {} |", outcome.what, outcome.aim);
+        for (_, outcomes) in &runs {
+            let same = outcomes.iter().find(|other| other.what == outcome.what);
+            let cell = same.map_or("not measured".to_owned(), cell);
+            let _ = write!(page, " {cell} |");
+            if same.is_some_and(|same| same.missed.is_some()) && !reasons.contains(&outcome) {
+                reasons.push(outcome);
+            }
+        }
+    }
+    page += "\n";
+    if !reasons.is_empty() {
+        page += "\nWhat is behind those that were missed:\n\n";
+    }
+    for outcome in reasons {
+        let _ = writeln!(page, "- {}: {}.", outcome.what, outcome.why);
+    }
+    page
+}
+
+fn cell(outcome: &Outcome) -> String {
+    match &outcome.missed {
+        None => format!("{}: met", outcome.measured),
+        Some(by) => format!("{}: missed by {by}", outcome.measured),
+    }
+}
+
+/// Times and what else it took, of one guest.
+fn tables(run: &Run) -> String {
+    let sizes: Vec<&Measured> = run.report.sizes.iter().collect();
+    let title = format!("Linux {}, {}", run.series, run.lane.title());
+    let note = match run.lane {
+        Lane::Uml => "",
+        Lane::Qemu => " The times are an emulated machine's.",
+    };
+    let mut page = format!(
+        "\n## {title}\n\nMilliseconds; the median where there are many, and the 99th percentile behind it. In \
+         parentheses, how many times the raw cost that is, without waiting for iptables.{note}\n\n"
+    );
+    page += &table(&sizes, run, time);
+    page += "\nProcessor time in milliseconds, netlink requests in so many sends, and programs started: of each change \
+             where there are many.\n\n";
+    page += &table(&sizes, run, spent);
+    let _ =
+        writeln!(page, "\nMemory, in MiB over that of the loop with `default/kubernetes` alone:\n");
+    page + &memory(run, &sizes)
+}
+
+fn table(sizes: &[&Measured], run: &Run, cell: fn(&Measured, &Line) -> String) -> String {
+    let mut page = "| |".to_owned();
+    page.extend(sizes.iter().map(|size| format!(" {} |", size.label())));
+    page += "\n| --- |";
+    page.extend(sizes.iter().map(|_| " ---: |"));
+    page += "\n";
+    for name in names(std::slice::from_ref(run)) {
+        let title = LINES.iter().find(|line| line.0 == name).map_or(name, |line| line.1);
+        let _ = write!(page, "| {title} |");
+        for size in sizes {
+            let text = size.ours(name).map_or(String::new(), |line| cell(size, line));
+            let _ = write!(page, " {text} |");
+        }
+        page += "\n";
+    }
+    page
+}
+
+fn time(size: &Measured, line: &Line) -> String {
+    let mut text = short(line.typical_ms());
+    if let Some(p99) = line.p99_ms {
+        let _ = write!(text, " / {}", short(p99));
+    }
+    if let Some(ratio) = size.ratio(&line.name) {
+        let _ = write!(text, " ({})", short(ratio));
+    }
+    text
+}
+
+fn spent(_: &Measured, line: &Line) -> String {
+    // What is told of the first sync's parts is its time alone.
+    if line.cpu_ms == 0.0 && line.requests == 0 {
+        return String::new();
+    }
+    let each = |total: u64| short(line.each(total as f64));
+    let mut text = format!(
+        "{}; {} in {}",
+        short(line.each(line.cpu_ms)),
+        each(line.requests),
+        each(line.sends)
+    );
+    if line.programs > 0 {
+        let _ = write!(text, "; {}", line.programs);
+    }
+    text
+}
+
+fn memory(run: &Run, sizes: &[&Measured]) -> String {
+    let nothing = run.report.nothing.iter().find(|line| line.name == "first_sync");
+    let nothing = nothing.map_or(0, |line| line.anonymous_kib);
+    let mut page =
+        "| | after the first sync | at its peak | at the end | for each endpoint |\n| --- | ---: | ---: | ---: | ---: |\n"
+            .to_owned();
+    for size in sizes {
+        let Some(first) = size.ours("first_sync") else { continue };
+        let last = size.ours.last().map_or(0, |line| line.anonymous_kib);
+        let over = |kibibytes: u64| kibibytes.saturating_sub(nothing) as f64 / 1_024.0;
+        let endpoints = f64::from(size.services) * f64::from(size.endpoints);
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {:.0} B |",
+            size.label(),
+            short(over(first.anonymous_kib)),
+            short(over(
+                first
+                    .peak_kib
+                    .saturating_sub(first.resident_kib.saturating_sub(first.anonymous_kib))
+            )),
+            short(over(last)),
+            over(first.anonymous_kib) * 1_048_576.0 / endpoints
+        );
+    }
+    page
+}
+
+/// Three figures, or as many as there are before the point.
+fn short(number: f64) -> String {
+    if number >= 100.0 {
+        grouped(number.round() as u32)
+    } else if number >= 10.0 {
+        format!("{number:.1}")
+    } else if number >= 1.0 || number == 0.0 {
+        let text = format!("{number:.2}");
+        text.strip_suffix(".00").unwrap_or(&text).to_owned()
+    } else {
+        format!("{number:.3}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_figures() {
+        let numbers = [0.0, 0.123_4, 1.0, 1.234, 12.34, 123.4, 12_345.6].map(short);
+        assert_eq!(numbers, ["0", "0.123", "1", "1.23", "12.3", "123", "12,346"]);
+    }
+}

@@ -1,0 +1,256 @@
+//! What was measured, as the benchmark in the guest wrote it, and where.
+//!
+//! This is the schema of `docs/performance.json`; `docs/performance.md` explains it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Lane;
+use crate::build;
+use crate::vm::host_tool;
+
+/// Everything that one command measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) machine: Machine,
+    /// The commit that was measured.
+    pub(crate) commit: String,
+    /// Cargo's profile that it was built with.
+    pub(crate) profile: String,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// What it ran on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// The processor's model, and how many there are.
+    pub(crate) processor: String,
+    pub(crate) processors: usize,
+    pub(crate) memory_gib: u64,
+}
+
+/// One guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) lane: Lane,
+    /// The kernel's series: `6.1`.
+    pub(crate) series: String,
+    #[serde(flatten)]
+    pub(crate) report: Report,
+}
+
+/// What the guest wrote.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// `uname -r`.
+    pub(crate) kernel: String,
+    /// Whether it watched for seconds only.
+    pub(crate) short: bool,
+    pub(crate) memory_kib: u64,
+    /// The loop with nothing but `default/kubernetes`.
+    pub(crate) nothing: Vec<Line>,
+    pub(crate) sizes: Vec<Measured>,
+}
+
+/// Of one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) services: u32,
+    /// Of each service.
+    pub(crate) endpoints: u32,
+    /// The least it can cost.
+    pub(crate) raw: Vec<Line>,
+    /// What it costs the loop.
+    pub(crate) ours: Vec<Line>,
+}
+
+/// What something took: times in milliseconds, memory in KiB.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) count: u32,
+    pub(crate) wall_ms: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) median_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_ms: Option<f64>,
+    pub(crate) cpu_ms: f64,
+    pub(crate) user_ms: f64,
+    pub(crate) system_ms: f64,
+    pub(crate) programs: u64,
+    pub(crate) programs_wall_ms: f64,
+    pub(crate) programs_ms: f64,
+    pub(crate) requests: u64,
+    pub(crate) sends: u64,
+    pub(crate) operations: u64,
+    pub(crate) wakeups: u64,
+    pub(crate) anonymous_kib: u64,
+    pub(crate) resident_kib: u64,
+    pub(crate) peak_kib: u64,
+}
+
+// === impl Results ===
+
+impl Results {
+    /// Nothing yet, of this machine and commit.
+    pub(crate) fn of_this_machine(profile: &str) -> Result<Self> {
+        let mut git = Command::new("git");
+        git.args(["describe", "--always", "--dirty"]).current_dir(build::workspace());
+        let commit = String::from_utf8_lossy(&host_tool::output(&mut git)?).trim().to_owned();
+        let (machine, profile) = (Machine::this()?, profile.to_owned());
+        Ok(Self { machine, commit, profile, runs: Vec::new() })
+    }
+
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// The runs at native speed.
+    pub(crate) fn native(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(|run| run.lane == Lane::Uml)
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    fn this() -> Result<Self> {
+        let processors = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+        let memory = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let kibibytes = memory.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+        let kibibytes: u64 = kibibytes.context("/proc/meminfo does not begin with a number")?;
+        Ok(Self {
+            processor: model(&processors).unwrap_or("unknown").to_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gib: (kibibytes + (1 << 19)) >> 20,
+        })
+    }
+}
+
+fn model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+// === impl Run ===
+
+impl Run {
+    pub(crate) fn size(&self, services: u32, endpoints: u32) -> Option<&Measured> {
+        let is_it = |size: &&Measured| size.services == services && size.endpoints == endpoints;
+        self.report.sizes.iter().find(is_it)
+    }
+
+    /// The sizes with so many endpoints, the smallest first.
+    pub(crate) fn of_endpoints(&self, endpoints: u32) -> Vec<&Measured> {
+        let mut sizes: Vec<&Measured> =
+            self.report.sizes.iter().filter(|size| size.endpoints == endpoints).collect();
+        sizes.sort_by_key(|size| size.services);
+        sizes
+    }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    pub(crate) fn ours(&self, name: &str) -> Option<&Line> {
+        self.ours.iter().find(|line| line.name == name)
+    }
+
+    pub(crate) fn raw(&self, name: &str) -> Option<&Line> {
+        self.raw.iter().find(|line| line.name == name)
+    }
+
+    /// How much more it took than it could, without the programs that it waited for.
+    pub(crate) fn ratio(&self, name: &str) -> Option<f64> {
+        Some(self.ours(name)?.own_ms() / self.raw(name)?.own_ms())
+    }
+
+    /// All services and all endpoints, as `1,000 × 10`.
+    pub(crate) fn label(&self) -> String {
+        format!("{} × {}", grouped(self.services), self.endpoints)
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// The median, or all of it if it was done once.
+    pub(crate) fn typical_ms(&self) -> f64 {
+        self.median_ms.unwrap_or(self.wall_ms)
+    }
+
+    /// The same without the programs that it waited for.
+    pub(crate) fn own_ms(&self) -> f64 {
+        self.median_ms.unwrap_or((self.wall_ms - self.programs_wall_ms).max(0.0))
+    }
+
+    pub(crate) fn each(&self, total: f64) -> f64 {
+        total / f64::from(self.count.max(1))
+    }
+}
+
+/// The names of all lines of ours, in their order, without those that only bring something back.
+pub(crate) fn names(runs: &[Run]) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    let sizes = runs.iter().flat_map(|run| &run.report.sizes);
+    let names = sizes.flat_map(|size| &size.ours).map(|line| line.name.as_str());
+    names.filter(|name| !name.ends_with("back") && seen.insert(*name)).collect()
+}
+
+/// With commas between thousands.
+pub(crate) fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        let numbers = [7, 50_000, 999, 1_000, 1_234_567].map(grouped);
+        assert_eq!(numbers, ["7", "50,000", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn the_processors_model_is_found() {
+        let text = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nprocessor\t: 1\n";
+        assert_eq!(model(text), Some("A CPU @ 2 GHz"));
+        assert_eq!(model(""), None);
+    }
+
+    #[test]
+    fn a_ratio_is_of_medians_where_there_are_some() {
+        let line =
+            |wall_ms, median_ms| Line { name: "it".into(), wall_ms, median_ms, ..Line::default() };
+        let size =
+            |ours, raw| Measured { services: 1, endpoints: 1, ours: vec![ours], raw: vec![raw] };
+        assert_eq!(size(line(9.0, Some(2.0)), line(1.0, Some(1.0))).ratio("it"), Some(2.0));
+        assert_eq!(size(line(9.0, None), line(3.0, None)).ratio("it"), Some(3.0));
+        let waiting = Line { programs_wall_ms: 3.0, ..line(9.0, None) };
+        assert_eq!(size(waiting, line(3.0, None)).ratio("it"), Some(2.0));
+        assert_eq!(size(line(9.0, None), line(3.0, None)).ratio("else"), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! What is aimed at, beside what was measured: at native speed, as ratios of the same run where
+//! there are two sides to it.
+
+use super::results::{Measured, Run};
+
+/// A target, and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) what: &'static str,
+    pub(crate) aim: String,
+    pub(crate) measured: String,
+    /// By how much of the aim it was missed; none if it was met.
+    pub(crate) missed: Option<String>,
+    /// What is behind it, if it was missed.
+    pub(crate) why: &'static str,
+}
+
+/// The lines in which rules are not damaged and nothing starts or stops: no program is to run.
+const WITHOUT_PROGRAMS: [&str; 8] = [
+    "endpoint_added",
+    "endpoint_removed",
+    "endpoint_moved",
+    "service_added",
+    "service_removed",
+    "rolling_update",
+    "idle",
+    "verification",
+];
+
+/// Every target that a run has the figures for.
+pub(crate) fn outcomes(run: &Run) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let tens = run.of_endpoints(10);
+    if let Some(size) = run.size(10_000, 10) {
+        outcomes.extend(first_sync(size));
+        outcomes.extend(restart(size));
+        outcomes.extend(memory(run, size));
+    }
+    if let [smallest, .., largest] = tens[..] {
+        outcomes.extend(independent(smallest, largest));
+    }
+    if let Some(largest) = tens.last() {
+        outcomes.extend(latency(largest));
+        outcomes.extend(idle(largest));
+    }
+    outcomes.push(programs(run));
+    outcomes
+}
+
+fn first_sync(size: &Measured) -> Option<Outcome> {
+    let ratio = size.ratio("first_sync")?;
+    Some(Outcome {
+        what: "first sync of 10,000 × 10, from the source's first object; without waiting for \
+               iptables, which the raw cost has none of",
+        why: "the source and the planner, of which the raw cost has none",
+        ..at_most(1.5, ratio, "times the raw cost")
+    })
+}
+
+fn restart(size: &Measured) -> Option<Outcome> {
+    let ratio = size.ratio("restart")?;
+    Some(Outcome {
+        what: "restart on the complete state of 10,000 × 10; nothing is written, which is asserted",
+        why: "listings are decoded and compared, and the source is read, which the raw cost has \
+              none of",
+        ..at_most(1.5, ratio, "times the cost of listing it")
+    })
+}
+
+fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
+    let nothing = run.report.nothing.iter().find(|line| line.name == "first_sync")?;
+    let used = size.ours("first_sync")?.anonymous_kib.saturating_sub(nothing.anonymous_kib);
+    let all_endpoints = f64::from(size.services) * f64::from(size.endpoints);
+    // 300 octets an endpoint and 2 KiB a service.
+    let aim = (all_endpoints * 300.0 / 1_024.0 + f64::from(size.services) * 2.0) / 1_024.0;
+    Some(Outcome {
+        what: "memory after the first sync of 10,000 × 10, over that of the empty loop",
+        why: "see the page on memory",
+        ..at_most(aim, used as f64 / 1_024.0, "MiB (300 B an endpoint, 2 KiB a service)")
+    })
+}
+
+/// What must cost the same, however many services there are.
+fn independent(smallest: &Measured, largest: &Measured) -> Vec<Outcome> {
+    let compared = |name: &str, figure: fn(&super::results::Line) -> f64| {
+        Some(figure(largest.ours(name)?) / figure(smallest.ours(name)?))
+    };
+    let why = "the memory that a change touches is in the processor's cache with few services, and \
+               not with many";
+    let rows = [
+        (
+            "time to the first working service, after the source is complete",
+            1.2,
+            compared("first_service_after_source", |line| line.wall_ms),
+        ),
+        (
+            "one endpoint: netlink requests",
+            1.0,
+            compared("endpoint_moved", |line| line.each(line.requests as f64)),
+        ),
+        (
+            "one endpoint: processor time",
+            1.2,
+            compared("endpoint_moved", |line| line.each(line.cpu_ms)),
+        ),
+        ("one endpoint: latency", 1.2, compared("endpoint_moved", |line| line.typical_ms())),
+    ];
+    rows.into_iter()
+        .filter_map(|(what, aim, ratio)| {
+            let unit = "times as much with the most services as with the fewest";
+            Some(Outcome { what, why, ..at_most(aim, ratio?, unit) })
+        })
+        .collect()
+}
+
+fn latency(size: &Measured) -> Vec<Outcome> {
+    let rows = [
+        ("one endpoint, from the event to the kernel's answer: median", "endpoint_moved", 2.0),
+        (
+            "the same, spread over the time in which everything is verified: 99th percentile",
+            "change_at_any_time",
+            20.0,
+        ),
+    ];
+    rows.into_iter()
+        .filter_map(|(what, name, aim)| {
+            let line = size.ours(name)?;
+            let took = if aim > 2.0 { line.p99_ms? } else { line.median_ms? };
+            let why = "what else the loop or its thread for the kernel does meanwhile";
+            Some(Outcome { what, why, ..at_most(aim, took, "ms with the most services") })
+        })
+        .collect()
+}
+
+fn idle(size: &Measured) -> Vec<Outcome> {
+    let Some(line) = size.ours("idle") else { return Vec::new() };
+    let seconds = line.wall_ms / 1_000.0;
+    let why = "verification goes on, a little at a time";
+    vec![
+        Outcome {
+            what: "nothing changes: wake-ups, with verification",
+            why,
+            ..at_most(20.0, line.wakeups as f64 / seconds, "a second with the most services")
+        },
+        Outcome {
+            what: "nothing changes: processor time, with verification",
+            why,
+            ..at_most(3.0, line.cpu_ms / line.wall_ms * 100.0, "% of one with the most services")
+        },
+    ]
+}
+
+fn programs(run: &Run) -> Outcome {
+    let lines = run.report.sizes.iter().flat_map(|size| &size.ours);
+    let without = lines.filter(|line| WITHOUT_PROGRAMS.contains(&line.name.as_str()));
+    let count: u64 = without.map(|line| line.programs).sum();
+    Outcome {
+        what: "programs started after the start, while nobody damages the rules",
+        why: "the rules are read with iptables-save",
+        ..at_most(0.0, count as f64, "")
+    }
+}
+
+fn at_most(aim: f64, measured: f64, unit: &str) -> Outcome {
+    // What is shown is what counts: nobody wants to read that 1.50 is more than 1.5.
+    let rounded = (measured * 100.0).round() / 100.0;
+    let missed = (rounded > aim).then(|| {
+        if aim > 0.0 {
+            format!("{:.0} %", (rounded / aim - 1.0) * 100.0)
+        } else {
+            rounded.to_string()
+        }
+    });
+    Outcome {
+        what: "",
+        aim: format!("≤ {} {unit}", (aim * 100.0).round() / 100.0).trim_end().to_owned(),
+        measured: rounded.to_string(),
+        missed,
+        why: "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missed_is_said_by_how_much() {
+        assert_eq!(at_most(1.5, 1.504, "times").missed, None);
+        let missed = at_most(1.5, 3.0, "times");
+        assert_eq!((missed.aim.as_str(), missed.missed.as_deref()), ("≤ 1.5 times", Some("100 %")));
+        assert_eq!(at_most(0.0, 2.0, "").missed.as_deref(), Some("2"));
+    }
+}
