@@ -99,7 +99,7 @@ fn warn_of_local_networks(proc_sys: &Path, arp: ServiceAddressesArp) {
 /// A local route goes before every other route: with one around the node's own network, nothing
 /// beyond the node could be reached any more.
 fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Result<()> {
-    for own in neighbourhoods.iter().filter(|own| settings.is_routed(own.addr())) {
+    if let Some(own) = neighbourhoods.iter().find(|own| settings.is_routed(own.addr())) {
         bail!(
             "serviceRoutes has a network around {own}, which is an address of this node and its \
              network: its neighbours would be cut off. Name only what Services use \

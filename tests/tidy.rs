@@ -194,14 +194,18 @@ fn files_can_be_read_in_one_go() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
+/// The file with the only system call that no crate has a safe form for.
+const UNSAFE: &str = "netlink/src/option.rs";
+
 #[test]
-fn every_crate_has_the_same_lints_and_none_has_unsafe_code() {
+fn every_crate_has_the_same_lints_and_one_file_has_unsafe_code() {
     for folder in crates() {
         let manifest = read(&root().join(&folder).join("Cargo.toml"));
         assert!(manifest.contains("\n[lints]\nworkspace = true"), "{folder}/Cargo.toml");
         for file in rust_files(&format!("{folder}/src")) {
-            // The lint that forbids it is lifted nowhere.
-            assert!(!read(&file).contains("unsafe_code"), "{}", file.display());
+            // The lint that forbids it is lifted at one system call only.
+            let is_lifted = read(&file).contains("unsafe_code");
+            assert_eq!(is_lifted, file.ends_with(UNSAFE), "{}", file.display());
         }
     }
 }
