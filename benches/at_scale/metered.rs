@@ -53,8 +53,7 @@ pub(crate) struct Seen {
     pub(crate) first_service: Option<Instant>,
     /// Verifications of everything that there is.
     pub(crate) passes: u64,
-    /// How long the last one took, pauses included; and without them.
-    pub(crate) pass_took: Duration,
+    /// How long the last one took, without its pauses.
     pub(crate) pass_cost: Duration,
     /// Operations that were refused.
     pub(crate) refused: u64,
@@ -190,11 +189,6 @@ impl Observer for Listener {
     fn round_ended(&mut self, round: &Round<'_>) {
         let now = Instant::now();
         self.0.note(|seen| {
-            if round.kind == RoundKind::Comparison {
-                seen.passes += 1;
-                seen.pass_took = round.took;
-                seen.pass_cost = round.took;
-            }
             if round.kind != RoundKind::SecondLook {
                 // While Services wait, some of what was planned may be for the next round.
                 if round.backlog == 0 {
@@ -208,7 +202,6 @@ impl Observer for Listener {
     fn pass_ended(&mut self, pass: &Pass) {
         self.0.note(|seen| {
             seen.passes += 1;
-            seen.pass_took = pass.took;
             seen.pass_cost = pass.cost;
         });
     }
