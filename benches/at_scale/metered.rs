@@ -41,7 +41,8 @@ pub(crate) struct Meter(Arc<(Mutex<Seen>, Condvar)>);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
     pub(crate) counts: Counts,
-    /// Events of Services and slices that arrived, were planned, and whose operations were answered.
+    /// Events that arrived, were planned, and whose operations were answered, of those that a round
+    /// must follow.
     pub(crate) arrived: u64,
     planned: u64,
     pub(crate) done: u64,
@@ -173,11 +174,7 @@ impl Kernel for Metered {
 
 impl Observer for Listener {
     fn arrived(&mut self, event: &Event) {
-        if let Event::ServiceApplied(_)
-        | Event::ServiceRemoved(_)
-        | Event::SliceApplied(_)
-        | Event::SliceRemoved(_) = event
-        {
+        if is_followed(event) {
             self.0.note(|seen| seen.arrived += 1);
         }
     }
@@ -205,4 +202,10 @@ impl Observer for Listener {
             seen.pass_cost = pass.cost;
         });
     }
+}
+
+/// Whether a round must follow: not after the removal of the slice of a Service that is gone, which
+/// changes nothing.
+pub(crate) fn is_followed(event: &Event) -> bool {
+    matches!(event, Event::ServiceApplied(_) | Event::ServiceRemoved(_) | Event::SliceApplied(_))
 }

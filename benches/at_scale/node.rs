@@ -21,7 +21,7 @@ use plan::settings::{SchedulerName, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::{Change, Size};
-use crate::metered::{Listener, Meter, Metered, Seen};
+use crate::metered::{Listener, Meter, Metered, Seen, is_followed};
 
 /// As much waits between the source and the loop in the program.
 const QUEUE: usize = 1_024;
@@ -41,7 +41,7 @@ pub(crate) struct Node {
     status: watch::Receiver<Status>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
-    /// How many events of Services and slices were told.
+    /// How many events were told that a round must follow.
     told: Cell<u64>,
 }
 
@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn tell(&self, event: Event) -> Result<()> {
-        self.told.set(self.told.get() + 1);
+        self.told.set(self.told.get() + u64::from(is_followed(&event)));
         self.input(Input::Change(event))
     }
 
