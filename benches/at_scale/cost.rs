@@ -36,6 +36,8 @@ pub(crate) struct Line {
     /// Netlink requests, and the sends they went in.
     pub(crate) requests: u64,
     pub(crate) sends: u64,
+    /// Those of the requests that wrote; the others looked whether all is as it should be.
+    pub(crate) writing_requests: u64,
     /// Operations that the loop asked the kernel for.
     pub(crate) operations: u64,
     /// How often a thread had been asleep and went on.
@@ -51,6 +53,8 @@ pub(crate) struct Line {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) traffic: Traffic,
+    /// Requests that wrote.
+    pub(crate) writing: u64,
     pub(crate) operations: u64,
 }
 
@@ -106,6 +110,7 @@ impl Stopwatch {
             programs_wall_ms: milliseconds(waited),
             requests: counts.traffic.requests - self.counts.traffic.requests,
             sends: counts.traffic.sends - self.counts.traffic.sends,
+            writing_requests: counts.writing - self.counts.writing,
             operations: counts.operations - self.counts.operations,
             wakeups: used.wakeups,
             anonymous_kib: usage.anonymous_kib,

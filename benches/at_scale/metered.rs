@@ -151,13 +151,16 @@ impl Kernel for Metered {
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let before = self.linux.traffic().requests;
         let results = self.counted(|linux| linux.apply(ops));
+        let requests = self.linux.traffic().requests - before;
         let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
         let serves = ops.iter().any(api_server);
         let refused = results.iter().filter(|result| result.is_err()).count();
         let now = Instant::now();
         self.meter.note(|seen| {
             seen.counts.operations += ops.len() as u64;
+            seen.counts.writing += requests;
             seen.refused += refused as u64;
             seen.written = Some(now);
             if serves && seen.first_service.is_none() {

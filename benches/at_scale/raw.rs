@@ -97,7 +97,7 @@ impl Raw {
     fn counts(&self) -> Counts {
         let sockets = [&self.route, &self.listing].map(netlink::Socket::traffic);
         let traffic = sockets.into_iter().chain([self.ipvs.traffic(), self.ipset.traffic()]).sum();
-        Counts { traffic, operations: 0 }
+        Counts { traffic, ..Counts::default() }
     }
 
     fn watch(&self) -> Result<Stopwatch> {

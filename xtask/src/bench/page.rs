@@ -94,6 +94,7 @@ lines have:
 | `cpu_ms`, `user_ms`, `system_ms` | processor time of the process, without what made up the events; the last two are known to 10 ms |
 | `programs`, `programs_wall_ms`, `programs_ms` | programs started, the time they were waited for, their processor time |
 | `requests`, `sends` | netlink requests, and the sends they went in |
+| `writing_requests` | those requests that wrote; the others looked whether all is as it should be |
 | `operations` | operations that the loop asked its thread for the kernel for |
 | `wakeups` | how often a thread had been asleep and went on |
 | `anonymous_kib`, `resident_kib`, `peak_kib` | memory at the end: of its own; with what is shared with files; and the most it ever was |

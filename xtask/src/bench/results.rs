@@ -87,6 +87,7 @@ pub(crate) struct Line {
     pub(crate) programs_ms: f64,
     pub(crate) requests: u64,
     pub(crate) sends: u64,
+    pub(crate) writing_requests: u64,
     pub(crate) operations: u64,
     pub(crate) wakeups: u64,
     pub(crate) anonymous_kib: u64,
