@@ -252,11 +252,6 @@ impl Planner {
         diff::repair(&self.desired, frontend, actual)
     }
 
-    /// Takes note of the room that the sets have. Those that are not among them are not there.
-    pub fn found_sets(&mut self, sets: &HashMap<SetId, ActualSet>) {
-        self.rooms = Rooms::of(sets);
-    }
-
     /// Adds what it takes that the sets have room for the entries that these operations add:
     /// [`Op::GrowSet`]. To be called with all that is about to be written, by phases. Costs what
     /// the operations are.

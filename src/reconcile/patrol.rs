@@ -210,7 +210,7 @@ impl Patrol {
     /// Ends the pass if everything was looked at.
     fn end_pass(&mut self, now: Instant) -> Option<Pass> {
         let are_parts_left = !self.suspects.is_empty();
-        let walk = self.walk.take_if(|walk| walk.done >= walk.total && !are_parts_left)?;
+        let walk = self.walk.take_if(|walk| walk.is_over() && !are_parts_left)?;
         self.is_alert = walk.is_alert && walk.in_vain;
         self.n_in_vain = if self.is_alert { self.n_in_vain + 1 } else { 0 };
         if self.n_in_vain >= PASSES_IN_A_ROW {
@@ -243,6 +243,11 @@ impl Walk {
     fn may_go_on(&self, now: Instant) -> bool {
         self.done < self.granted
             && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
+    }
+
+    /// Whether everything was looked at, and its time is up.
+    fn is_over(&self) -> bool {
+        self.done.min(self.granted) >= self.total
     }
 
     /// Works out how much may be done by now, of a pass that takes this long.
@@ -330,5 +335,85 @@ impl Reconciler {
         self.observer.pass_ended(pass);
         self.round_ended(Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None });
         self.status.send_modify(|status| status.passes += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::model::Protocol;
+
+    use super::*;
+
+    fn frontends(count: u16) -> Vec<Frontend> {
+        let frontend =
+            |port| Frontend { address: [10, 96, 0, 1].into(), protocol: Protocol::Tcp, port };
+        (1..=count).map(frontend).collect()
+    }
+
+    /// Goes on for so many seconds, a request taking this long; says how many requests there were
+    /// in each second.
+    fn patrol(patrol: &mut Patrol, from: Instant, seconds: u32, cost: Duration) -> Vec<usize> {
+        let period = Duration::from_secs(30);
+        let second = |number| {
+            let now = from + number * SECOND;
+            patrol.begin_pass(|| ([Part::Addresses].into(), frontends(6_000)), now);
+            assert!(patrol.take_glance(period, now));
+            let parts = std::iter::from_fn(|| {
+                let part = patrol.next_part(now)?;
+                patrol.looked_at(&part, cost, 0);
+                Some(part)
+            });
+            let count = parts.count();
+            patrol.end_pass(now);
+            count
+        };
+        (0..seconds).map(second).collect()
+    }
+
+    #[test]
+    fn a_pass_is_spread_over_its_period() {
+        let now = Instant::now();
+        let requests = patrol(&mut Patrol::new(now), now, 120, Duration::ZERO);
+        let (most, all) = (requests.iter().max().unwrap(), requests.iter().sum::<usize>());
+        assert!(*most <= 6, "{requests:?}");
+        assert!((4 * 24..=4 * 34).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn one_that_costs_much_takes_forty_times_that() {
+        let now = Instant::now();
+        let mut it = Patrol::new(now);
+        let requests = patrol(&mut it, now, 1_000, Duration::from_millis(100));
+        let cost =
+            Duration::from_millis(100) * u32::try_from(requests.iter().sum::<usize>()).unwrap();
+        assert!(cost * REST <= 1_005 * SECOND && cost * REST >= 900 * SECOND, "{cost:?}");
+        assert_eq!(it.chunk, 1, "and reads less at once");
+    }
+
+    #[test]
+    fn an_alarm_begins_it_anew_and_lets_it_go_on_until_nothing_is_found() {
+        let now = Instant::now();
+        let mut it = Patrol::new(now);
+        patrol(&mut it, now, 10, Duration::ZERO);
+        assert!(it.alarm() && !it.alarm());
+        let then = now + 10 * SECOND;
+        it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+        let mut rounds = 0;
+        while it.is_alert {
+            assert_eq!(it.next_wake(then), then);
+            it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+            let part = it.next_part(then).unwrap();
+            it.looked_at(&part, SECOND, usize::from(rounds == 0));
+            if rounds == 0 {
+                assert!(!it.alarm());
+            }
+            rounds += 1;
+            if let Some(pass) = it.end_pass(then) {
+                assert!(pass.alert);
+            }
+        }
+        assert!(rounds > 600, "{rounds}: twice everything, a request being slow");
+        it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+        assert_eq!(it.next_part(then), None);
     }
 }

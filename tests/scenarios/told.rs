@@ -23,7 +23,7 @@ impl Told {
         self.0.lock().unwrap().push(words.into());
     }
 
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -51,6 +51,10 @@ impl Observer for Told {
 
     fn drifted(&mut self, mending: &[&Op]) {
         self.note(format!("drifted {}", mending.len()));
+    }
+
+    fn alert(&mut self, alert: bool) {
+        self.note(if alert { "alert" } else { "alert is over" });
     }
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {

@@ -207,7 +207,7 @@ proptest! {
                 there.capacity = Capacity::new(capacity);
             }
         }
-        pair.planner.found_sets(&pair.kernel.actual().sets);
+        drop(pair.planner.take_over(pair.kernel.actual().clone()));
         for group in &groups {
             pair.apply(group);
             while pair.planner.is_dirty() {

@@ -65,7 +65,7 @@ impl Node {
 
     /// Compares the kernel with what is desired, as at the start, and mends it.
     pub(crate) fn compare(&mut self) -> Vec<String> {
-        self.planner.found_sets(&self.kernel.actual().sets);
+        drop(self.planner.take_over(self.kernel.actual().clone()));
         let ops = self.planner.diff(self.kernel.actual());
         self.carry_out(&ops);
         said(&ops)

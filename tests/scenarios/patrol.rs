@@ -1,0 +1,266 @@
+//! What others change is noticed by a glance, or found by the patrol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kube_ipvs::kernel::fake::{Answer, Fake, Reading, Request};
+use kube_ipvs::reconcile::Pace;
+use plan::actual::{Actual, ActualVirtualServer};
+use plan::kernel::{Entry, Frontend};
+use plan::model::{Family, Protocol};
+use plan::sets::{SetId, SetKind};
+use tokio::time::Instant;
+
+use crate::world::{NODE_ADDRESS, World, frontend, real_server, slice, tcp};
+
+const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
+const SECOND: Duration = Duration::from_secs(1);
+type Damage = fn(&mut Actual);
+
+/// A pass that begins right after the damage, and one that may be under way.
+const TWO_PASSES: Duration = Duration::from_secs(61);
+
+async fn in_sync(count: u16) -> World {
+    let services: Vec<_> = (1..=count).map(|number| tcp(number, &[1, 2])).collect();
+    World::in_sync(&services).await
+}
+
+/// How long it takes until the kernel is again as it was before this damage.
+async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -> Duration {
+    let before = world.fake.actual();
+    let started = Instant::now();
+    world.fake.disturb(damage);
+    assert_ne!(world.fake.actual(), before);
+    world.until("whole", |_, actual| *actual == before).await;
+    started.elapsed()
+}
+
+fn stranger_at(address: [u8; 4], port: u16) -> (Frontend, ActualVirtualServer) {
+    let frontend = Frontend { address: address.into(), protocol: Protocol::Tcp, port };
+    let theirs = ActualVirtualServer { server: None, real_servers: [].into(), in_order: true };
+    (frontend, theirs)
+}
+
+fn delete_real_server(actual: &mut Actual, number: u16, pod: u8) {
+    let server = actual.virtual_servers.get_mut(&frontend(number, Protocol::Tcp)).unwrap();
+    let gone = server.real_servers.remove(&([10, 244, 0, pod], 8080).into());
+    assert!(gone.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_is_flushed_is_back_within_two_seconds() {
+    let damages: [(&str, Damage); 7] = [
+        ("all virtual servers", |actual| actual.virtual_servers.clear()),
+        ("a virtual server", |actual| {
+            actual.virtual_servers.remove(&frontend(7, Protocol::Tcp));
+        }),
+        ("a flushed set", |actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().entries.clear()),
+        ("a destroyed set", |actual| drop(actual.sets.remove(&CLUSTER_IP))),
+        ("rules", |actual| actual.layers.clear()),
+        ("the interface", |actual| {
+            actual.link = false;
+            actual.addresses.clear();
+        }),
+        ("everything", |actual| {
+            let local_addresses = actual.local_addresses.clone();
+            *actual = Actual { local_addresses, ..Actual::default() };
+        }),
+    ];
+    let mut world = in_sync(300).await;
+    for (what, damage) in damages {
+        let took = time_until_whole(&mut world, damage).await;
+        assert!(took <= 2 * SECOND, "{what}: {took:?}");
+        world.compared().await;
+    }
+    assert_eq!(world.now().failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flushed_addresses_are_told_and_put_back_at_once() {
+    let mut world = in_sync(3).await;
+    world.addresses.report(|happened| happened.anything = true);
+    let took = time_until_whole(&mut world, |actual| actual.addresses.clear()).await;
+    assert!(took <= SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_virtual_server_at_our_address_goes_and_one_elsewhere_stays() {
+    let mut world = in_sync(3).await;
+    let (ours, theirs) = stranger_at([10, 96, 0, 1], 81);
+    let insert = |actual: &mut Actual| drop(actual.virtual_servers.insert(ours, theirs));
+    let took = time_until_whole(&mut world, insert).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
+
+    world.compared().await;
+    let repaired = world.now().drift_repaired;
+    let listed = world.fake.looks().frontends;
+    let (elsewhere, theirs) = stranger_at([172, 16, 0, 1], 80);
+    world.fake.disturb(|actual| drop(actual.virtual_servers.insert(elsewhere, theirs)));
+    world.compared().await;
+    world.compared().await;
+    assert_eq!(world.fake.looks().frontends, listed + 1, "then it is known");
+    assert_eq!(world.now().drift_repaired, repaired);
+    world.assert_converged(&[elsewhere]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_the_patrol_can_see_is_found_within_a_pass() {
+    let mut world = in_sync(300).await;
+    for number in [1, 77, 300] {
+        let took = time_until_whole(&mut world, |it| delete_real_server(it, number, 1)).await;
+        assert!(took <= TWO_PASSES, "{took:?}");
+    }
+    let swap = |actual: &mut Actual| {
+        let entries = &mut actual.sets.get_mut(&CLUSTER_IP).unwrap().entries;
+        assert!(entries.remove(&Entry::AddressPort(frontend(5, Protocol::Tcp))));
+        let (other, _) = stranger_at([10, 99, 0, 1], 1);
+        entries.insert(Entry::AddressPort(other));
+    };
+    let took = time_until_whole(&mut world, swap).await;
+    assert!(took <= TWO_PASSES, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stands_beside_an_excess_address_goes_with_it() {
+    let mut world = in_sync(3).await;
+    let (frontend, theirs) = stranger_at([10, 99, 0, 1], 80);
+    let add = |actual: &mut Actual| {
+        actual.addresses.insert(frontend.address);
+        actual.virtual_servers.insert(frontend, theirs);
+    };
+    let took = time_until_whole(&mut world, add).await;
+    assert!(took <= TWO_PASSES, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_that_does_not_count_is_listed_once_a_pass() {
+    let mut world = in_sync(30).await;
+    world.fake.keep_number();
+    world.compared().await;
+    let (ours, theirs) = stranger_at([10, 96, 0, 1], 81);
+    let damage = |actual: &mut Actual| {
+        actual.virtual_servers.remove(&frontend(9, Protocol::Tcp));
+        actual.virtual_servers.insert(ours, theirs);
+    };
+    let took = time_until_whole(&mut world, damage).await;
+    assert!(took <= TWO_PASSES, "{took:?}");
+    world.compared().await;
+    let (passes, listed) = (world.now().passes, world.fake.looks().frontends);
+    world.until("ten passes", |status, _| status.passes == passes + 10).await;
+    assert_eq!(world.fake.looks().frontends, listed + 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_something_is_wrong_the_rest_is_looked_at_without_a_pause() {
+    let mut world = in_sync(300).await;
+    world.told.take();
+    let damage = |actual: &mut Actual| {
+        actual.virtual_servers.remove(&frontend(3, Protocol::Tcp));
+        // By itself, that would be found within a pass.
+        for number in [1, 150, 299] {
+            delete_real_server(actual, number, 2);
+        }
+    };
+    let took = time_until_whole(&mut world, damage).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
+    world.compared().await;
+    let alerts: Vec<String> =
+        world.told.take().into_iter().filter(|it| it.starts_with("alert")).collect();
+    assert_eq!(alerts, ["alert", "alert is over"]);
+    assert_eq!(world.now().drift_repaired, 3 + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_fights_us_does_not_make_us_busy() {
+    let mut world = in_sync(3).await;
+    let first = frontend(1, Protocol::Tcp);
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    // Whenever it is looked at, one of its real servers has just been deleted.
+    world.fake.interfere(move |request, actual| {
+        if matches!(request, Request::Reading(Reading::VirtualServers)) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let server = actual.virtual_servers.get_mut(&first).unwrap();
+            server.real_servers.remove(&([10, 244, 0, 1], 8080).into());
+        }
+        Answer::Honest
+    });
+    let passes = world.now().passes;
+    let started = Instant::now();
+    world.until("many passes", |status, _| status.passes == passes + 100).await;
+    assert!(started.elapsed() >= 85 * SECOND, "{:?}", started.elapsed());
+    assert!(count.load(Ordering::Relaxed) >= 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_hour_is_glances_and_a_pass_spread_over_every_period() {
+    const SERVICES: usize = 900;
+    let mut world = in_sync(900).await;
+    world.compared().await;
+    let (since, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, peak) = (Arc::clone(&since), Arc::clone(&most));
+    world.fake.interfere(move |request, _| {
+        match request {
+            Request::Reading(Reading::Glance) => count.store(0, Ordering::Relaxed),
+            _ => drop(peak.fetch_max(1 + count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed)),
+        }
+        Answer::Honest
+    });
+    let (before, status, started) = (world.fake.looks(), world.now(), Instant::now());
+    world.until("an hour later", |it, _| it.passes == status.passes + 120).await;
+    assert_eq!(started.elapsed(), 3_600 * SECOND);
+    let looks = world.fake.looks();
+    assert_eq!(looks.glances - before.glances, 3_600);
+    assert_eq!(looks.virtual_servers - before.virtual_servers, 120 * SERVICES);
+    assert_eq!(looks.sets - before.sets, 120 * 20);
+    assert_eq!(looks.addresses - before.addresses, 120);
+    let others = [looks.readings, looks.frontends, looks.layers];
+    assert_eq!(others, [before.readings, before.frontends, before.layers]);
+    assert!(most.load(Ordering::Relaxed) <= 2, "{most:?} requests between two glances");
+    assert_eq!(world.fake.take_log(), []);
+    let now = world.now();
+    assert_eq!((now.operations, now.failed_readings), (status.operations, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_or_retiring_or_foreign_virtual_server_is_no_drift() {
+    let services = [tcp(1, &[1, 2]), tcp(2, &[1])];
+    let mut world = World::in_sync(&services).await;
+    let (foreign, theirs) = stranger_at([172, 16, 0, 1], 80);
+    world.fake.disturb(|actual| {
+        actual.virtual_servers.insert(foreign, theirs);
+        let servers = actual.virtual_servers.values_mut();
+        servers.flat_map(|it| it.real_servers.values_mut()).for_each(|it| it.connections = 1);
+    });
+    world.apply_slice(slice(&services[0].0, &[2])).await;
+    world.apply_slice(slice(&services[1].0, &[])).await;
+    world.compared().await;
+    let listed = world.fake.looks().frontends;
+    world.compared().await;
+    world.compared().await;
+    let second = frontend(2, Protocol::Tcp);
+    assert!(real_server(&world.fake.actual(), &second, 1).is_some_and(|it| it.weight == 0));
+    assert_eq!(world.now().drift_repaired, 0);
+    assert_eq!(world.fake.looks().frontends, listed, "their number is as expected");
+}
+
+#[tokio::test(start_paused = true)]
+async fn odd_periods_are_harmless() {
+    for period in [Duration::ZERO, Duration::MAX] {
+        let pace = Pace { min_sync_period: period, sync_period: period, ..Pace::default() };
+        let local_addresses = [NODE_ADDRESS.into()].into();
+        let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+        let mut world = World::on(fake, pace);
+        world.feed(&[tcp(1, &[1])]).await;
+        world.complete().await;
+        if period.is_zero() {
+            let (passes, started) = (world.now().passes, Instant::now());
+            world.until("passes", |status, _| status.passes == passes + 60).await;
+            assert!((59..=61).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+        }
+        let clear = |actual: &mut Actual| actual.virtual_servers.clear();
+        let took = time_until_whole(&mut world, clear).await;
+        assert!(took <= 2 * SECOND, "{period:?}: {took:?}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Many changes at once are written in rounds.
+
+use std::time::Duration;
+
+use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::reconcile::Pace;
+use plan::actual::Actual;
+use plan::kernel::Frontend;
+use plan::model::{EndpointSlice, ObjectName, Protocol, Service};
+use plan::op::{Op, Subject};
+use tokio::time::Instant;
+
+use crate::world::{NODE_ADDRESS, World, frontend, real_server, slice, tcp};
+
+const STORM: u16 = 5_000;
+
+/// What goes into one round.
+const ROUND: usize = 256;
+
+fn services(count: u16) -> Vec<(Service, EndpointSlice)> {
+    (1..=count).map(|number| tcp(number, &[1])).collect()
+}
+
+/// The virtual servers that operations are about, in the order in which they first appear.
+fn order(log: &[Op]) -> Vec<Frontend> {
+    let mut order = Vec::new();
+    for op in log {
+        if let Subject::VirtualServer(frontend) = op.subject()
+            && order.last() != Some(&frontend)
+        {
+            order.push(frontend);
+        }
+    }
+    order
+}
+
+fn on(pace: Pace) -> World {
+    let local_addresses = [NODE_ADDRESS.into()].into();
+    World::on(Fake::new(Actual { local_addresses, ..Actual::default() }), pace)
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_storm_everyone_is_served_in_turn_and_the_newest_state_is_written() {
+    let all = services(STORM);
+    let mut world = on(Pace { min_sync_period: Duration::from_secs(600), ..Pace::default() });
+    world.feed(&all).await;
+    world.complete().await;
+    world.fake.take_log();
+    world.told.take();
+    // All of it comes within the minimum period. In the middle comes one more, and the first of
+    // all changes again at the end.
+    let (first, middle) = (usize::from(STORM), usize::from(STORM / 2));
+    let changed = |number: usize| slice(&all[number - 1].0, &[1, 2]);
+    for number in (middle + 1..=first).rev() {
+        world.apply_slice(changed(number)).await;
+    }
+    let other = tcp(STORM + 1, &[7]);
+    world.feed(std::slice::from_ref(&other)).await;
+    for number in (1..=middle).rev() {
+        world.apply_slice(changed(number)).await;
+    }
+    world.apply_slice(slice(&all[first - 1].0, &[1, 3])).await;
+    let last = frontend(1, Protocol::Tcp);
+    world.until("written", |_, actual| real_server(actual, &last, 2).is_some()).await;
+
+    let log = world.fake.take_log();
+    let order = order(&log);
+    let place = |number: u16| {
+        let at = frontend(number, Protocol::Tcp);
+        order.iter().position(|it| *it == at).unwrap()
+    };
+    assert!((middle - ROUND..=middle + ROUND).contains(&place(STORM + 1)), "in its turn");
+    assert!(place(STORM) < ROUND && place(1) >= usize::from(STORM) - ROUND);
+    // What was meanwhile was never written.
+    let of_first = log
+        .iter()
+        .filter(|op| op.subject() == Subject::VirtualServer(frontend(STORM, Protocol::Tcp)));
+    let words: Vec<String> = of_first.map(ToString::to_string).collect();
+    assert_eq!(words, ["add real server 10.244.0.3:8080 weight 1 to TCP 10.96.19.136:80"]);
+    let told = world.told.take();
+    let rounds = told.iter().filter(|it| it.starts_with("end of changes")).count();
+    assert!(rounds >= usize::from(STORM) / ROUND, "{rounds}");
+    let most = told.iter().filter_map(|it| it.strip_prefix("planned ")?.parse().ok()).max();
+    assert!(most.is_some_and(|ops: usize| ops <= 2 * ROUND), "{most:?} at once");
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_change_goes_out_at_once_and_the_next_one_waits() {
+    let period = Duration::from_secs(10);
+    let mut world = on(Pace { min_sync_period: period, ..Pace::default() });
+    world.feed(&services(1)).await;
+    world.complete().await;
+    world.compared().await;
+    let first = frontend(1, Protocol::Tcp);
+    let started = Instant::now();
+    world.apply_slice(slice(&tcp(1, &[]).0, &[1, 2])).await;
+    world.until("written", |_, actual| real_server(actual, &first, 2).is_some()).await;
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    world.apply_slice(slice(&tcp(1, &[]).0, &[1, 2, 3])).await;
+    world.until("written", |_, actual| real_server(actual, &first, 3).is_some()).await;
+    assert_eq!(started.elapsed(), period);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_service_does_not_wait_for_the_others() {
+    let mut world = World::new();
+    let mut all = services(1_000);
+    let (mut api_server, _) = tcp(2_000, &[]);
+    api_server.name = ObjectName::new("default", "kubernetes");
+    let endpoints = slice(&api_server, &[9]);
+    all.push((api_server, endpoints));
+    world.feed(&all).await;
+    world.complete().await;
+    let log = world.fake.take_log();
+    let server = frontend(2_000, Protocol::Tcp);
+    let bound = log.iter().position(|op| *op == Op::BindAddress(server.address)).unwrap();
+    let is_early = |op: &Op| op.is_foundation() || op.to_string().contains("10.96.7.208");
+    assert!(log[..bound].iter().all(is_early), "{:?}", &log[..bound]);
+    let told = world.told.take();
+    let rounds = told.iter().filter(|it| it.starts_with("end of comparison")).count();
+    assert_eq!(rounds, 4, "{told:?}");
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_complete_is_adopted_in_rounds_and_what_is_in_excess_goes() {
+    let all = services(1_000);
+    let fake = World::in_sync(&all).await.stop().await;
+    let before = fake.actual();
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&all).await;
+    world.complete().await;
+    assert_eq!(world.fake.take_log(), []);
+    assert_eq!((world.fake.actual(), world.now().operations), (before, 0));
+
+    let fake = world.stop().await;
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&all[..400]).await;
+    world.complete().await;
+    let log = world.fake.take_log();
+    let is_removal = |op: &Op| op.phase() >= Op::UnbindAddress(NODE_ADDRESS.into()).phase();
+    assert!(log.iter().all(is_removal) && log.is_sorted_by_key(Op::phase));
+    world.assert_converged(&[]);
+}
