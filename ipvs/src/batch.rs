@@ -29,6 +29,11 @@ impl Batch {
         Self { family, requests: netlink::Batch::new() }
     }
 
+    /// The number that it was made for.
+    pub(crate) fn family(&self) -> u16 {
+        self.family
+    }
+
     /// Adds a virtual server.
     pub fn new_service(&mut self, server: &VirtualServer) -> usize {
         self.push(&Request::NewService(server))

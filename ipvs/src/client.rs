@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use netlink::{DecodeError, Namespace, Socket, Traffic, generic};
+use rustix::io::Errno;
 
 use crate::batch::Batch;
 use crate::codec::{
@@ -21,8 +22,9 @@ use crate::virtual_server::{VirtualServer, VirtualServerStatus};
 /// Every method waits for the kernel's answer, which takes microseconds. The kernel works on one
 /// command at a time, so that several clients gain nothing.
 ///
-/// The family's number is asked for once. Should the module `ip_vs` be unloaded and loaded again,
-/// which the kernel allows only while there is no virtual server, a new client is needed.
+/// The family's number is asked for once, and again when the module `ip_vs` has been unloaded and
+/// loaded, which the kernel allows only while there is no virtual server. What was sent with the
+/// former number is refused, as [`Error::is_reloaded`] tells; the next command has the new one.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
@@ -84,12 +86,17 @@ impl Client {
             .socket
             .send(&mut batch.requests)
             .map_err(|error| Error::batch(batch.requests.len(), error))?;
+        let doubt = results.iter().flat_map(|result| result.as_ref().err()).any(may_lack_family);
+        let family = if doubt { self.ask_for_family() } else { Ok(batch.family()) };
+        let is_known = matches!(family, Ok(family) if family == batch.family());
         Ok(results
             .into_iter()
             .enumerate()
             .map(|(index, result)| {
-                result.map_err(|error| {
-                    Error::request(batch.requests.body(index).unwrap_or_default(), error)
+                result.map_err(|error| match &family {
+                    Err(_) if may_lack_family(&error) => Error::not_loaded(),
+                    Ok(_) if may_lack_family(&error) && !is_known => Error::reloaded(),
+                    _ => Error::request(batch.requests.body(index).unwrap_or_default(), error),
                 })
             })
             .collect())
@@ -298,14 +305,39 @@ impl Client {
         self.send(&mut batch)?.into_iter().collect()
     }
 
+    /// Asks the kernel for the family's number, which is another one if the module was loaded again.
+    /// The kernel may load it upon this.
+    fn ask_for_family(&mut self) -> Result<u16, Error> {
+        self.family = generic::family(&mut self.socket, FAMILY_NAME).map_err(Error::open)?;
+        Ok(self.family)
+    }
+
+    /// Reads something, and once more if the family's number was not right any more.
+    fn reading<T>(
+        &mut self,
+        read: impl Fn(&mut Self) -> Result<T, netlink::Error>,
+    ) -> Result<Result<T, netlink::Error>, Error> {
+        let former = self.family;
+        match read(self) {
+            Err(error) if may_lack_family(&error) && self.ask_for_family()? != former => {
+                Ok(read(self))
+            }
+            result => Ok(result),
+        }
+    }
+
     fn read_one<T>(
         &mut self,
         request: &Request<'_>,
         decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<T, Error> {
+        let answers = self.reading(|client| {
+            let mut batch = client.batch();
+            batch.push(request);
+            client.socket.request(&mut batch.requests, |body| decode(body).map(Some))
+        })?;
         let mut batch = self.batch();
         batch.push(request);
-        let answers = self.socket.request(&mut batch.requests, |body| decode(body).map(Some));
         let failed = |error| Error::request(batch.requests.body(0).unwrap_or_default(), error);
         answers.map_err(&failed)?.into_iter().next().ok_or_else(|| {
             failed(DecodeError::new("answer", "the kernel said yes and nothing else").into())
@@ -317,11 +349,20 @@ impl Client {
         request: &Request<'_>,
         decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, Error> {
-        let write = |message: &mut netlink::MessageWriter<'_>| request.encode(message);
-        self.socket.dump(self.family, write, |body| decode(body).map(Some)).map_err(|error| {
+        let found = self.reading(|client| {
+            let write = |message: &mut netlink::MessageWriter<'_>| request.encode(message);
+            client.socket.dump(client.family, write, |body| decode(body).map(Some))
+        })?;
+        found.map_err(|error| {
             let mut batch = Batch::new(self.family);
             batch.push(request);
             Error::request(batch.requests.body(0).unwrap_or_default(), error)
         })
     }
+}
+
+/// Whether the kernel may mean that there is no family of this number (`genl_rcv_msg` in
+/// net/netlink/genetlink.c says `ENOENT`); it says the same of schedulers and real servers.
+fn may_lack_family(error: &netlink::Error) -> bool {
+    error.refusal().is_some_and(|refusal| refusal.errno == Errno::NOENT.raw_os_error())
 }

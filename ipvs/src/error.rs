@@ -43,6 +43,7 @@ pub struct Error(Box<Kind>);
 #[derive(Debug)]
 enum Kind {
     NotLoaded,
+    Reloaded,
     Failed { what: String, advice: Option<String>, source: netlink::Error },
 }
 
@@ -56,6 +57,16 @@ impl Error {
         }
         let what = "reach IPVS over netlink".to_owned();
         Self(Box::new(Kind::Failed { what, advice: None, source }))
+    }
+
+    /// Of a request that IPVS was not there for.
+    pub(crate) fn not_loaded() -> Self {
+        Self(Box::new(Kind::NotLoaded))
+    }
+
+    /// Of a request that was sent to what IPVS was before.
+    pub(crate) fn reloaded() -> Self {
+        Self(Box::new(Kind::Reloaded))
     }
 
     /// Of a request, given without its header.
@@ -81,6 +92,13 @@ impl Error {
     #[must_use]
     pub fn is_not_loaded(&self) -> bool {
         matches!(*self.0, Kind::NotLoaded)
+    }
+
+    /// The module `ip_vs` was unloaded and loaded again: this was not carried out, and whatever
+    /// there was is gone.
+    #[must_use]
+    pub fn is_reloaded(&self) -> bool {
+        matches!(*self.0, Kind::Reloaded)
     }
 
     /// What was to be added exists (`EEXIST`).
@@ -125,7 +143,7 @@ impl Error {
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match &*self.0 {
-            Kind::NotLoaded => Some(Errno::NOENT.raw_os_error()),
+            Kind::NotLoaded | Kind::Reloaded => Some(Errno::NOENT.raw_os_error()),
             Kind::Failed { source, .. } => source.raw_os_error(),
         }
     }
@@ -134,7 +152,7 @@ impl Error {
     #[must_use]
     pub fn netlink(&self) -> Option<&netlink::Error> {
         match &*self.0 {
-            Kind::NotLoaded => None,
+            Kind::NotLoaded | Kind::Reloaded => None,
             Kind::Failed { source, .. } => Some(source),
         }
     }
@@ -153,6 +171,9 @@ impl fmt::Display for Error {
         match &*self.0 {
             Kind::NotLoaded => {
                 f.write_str("the kernel has no IPVS: load the module ip_vs (modprobe ip_vs)")
+            }
+            Kind::Reloaded => {
+                f.write_str("the module ip_vs was unloaded and loaded again, this was not done")
             }
             Kind::Failed { what, advice, source } => {
                 write!(f, "{what}: {source}")?;

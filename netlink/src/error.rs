@@ -3,7 +3,22 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 use crate::attribute::DecodeError;
+
+/// What a system call on a socket that is in order may say: something is short, or not allowed.
+const PASSING: [Errno; 9] = [
+    Errno::INTR,
+    Errno::AGAIN,
+    Errno::NOBUFS,
+    Errno::NOMEM,
+    Errno::PERM,
+    Errno::ACCESS,
+    Errno::MSGSIZE,
+    Errno::MFILE,
+    Errno::NFILE,
+];
 
 /// A request that did not do what it should, or an answer that could not be had.
 ///
@@ -80,10 +95,20 @@ impl Error {
         }
     }
 
-    /// Whether the request may or may not have been carried out: its answer did not arrive.
+    /// Whether the request may or may not have been carried out: its answer did not arrive, or the
+    /// socket itself failed.
     #[must_use]
     pub fn is_answer_lost(&self) -> bool {
-        matches!(&*self.0, Kind::AnswerLost | Kind::NoAnswer)
+        matches!(&*self.0, Kind::AnswerLost | Kind::NoAnswer) || self.is_socket_failure()
+    }
+
+    /// Whether it was the socket itself that failed, and no answer of the kernel's: its descriptor
+    /// was closed, or is something else now. The socket is opened again before its next use.
+    #[must_use]
+    pub fn is_socket_failure(&self) -> bool {
+        let Kind::System { source, .. } = &*self.0 else { return false };
+        let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+        errno.is_some_and(|errno| !PASSING.contains(&errno))
     }
 
     /// Whether a dump was disturbed by changes each time it was tried.
@@ -95,7 +120,7 @@ impl Error {
     /// Whether the receive buffer overran (`ENOBUFS`): notifications were lost.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
-        self.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
+        self.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
     }
 }
 

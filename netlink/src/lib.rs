@@ -14,6 +14,9 @@
 //! - a dump that the kernel marks as interrupted by a change (`NLM_F_DUMP_INTR`): it is asked for
 //!   again, and after [`DUMP_ATTEMPTS`] tries it is an error ([`Error::is_interrupted`]).
 //!
+//! A socket that fails itself, because something closed its descriptor for example, is opened again
+//! before its next use ([`Error::is_socket_failure`]).
+//!
 //! The crate knows no subsystem but the generic netlink controller ([`generic`]), which gives other
 //! families their numbers. `ipvs-rs` and `ipset-netlink` are written on it. [`OptionSocket`] is for the
 //! little that netfilter tells over no netlink socket at all.
@@ -44,6 +47,7 @@ mod attribute;
 mod batch;
 mod error;
 pub mod generic;
+mod home;
 mod namespace;
 mod option;
 mod reply;

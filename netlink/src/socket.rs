@@ -11,6 +11,7 @@ use rustix::net::sockopt;
 use crate::attribute::DecodeError;
 use crate::batch::{Batch, MessageWriter};
 use crate::error::Error;
+use crate::home::Home;
 use crate::namespace::Namespace;
 use crate::reply::{Content, replies};
 
@@ -53,10 +54,17 @@ pub struct Notification<'a> {
     pub body: &'a [u8],
 }
 
-/// A netlink socket. It belongs to one network namespace for good.
+/// A netlink socket. It belongs to one network namespace for good. When it fails, it is opened again
+/// at its next use, if the thread that uses it is in that namespace.
 #[derive(Debug)]
 pub struct Socket {
     socket: netlink_sys::Socket,
+    protocol: Protocol,
+    home: Home,
+    /// Those that were joined.
+    groups: Vec<u32>,
+    /// Why it is to be opened again.
+    failure: Option<Errno>,
     sequence: u32,
     requests_per_send: usize,
     buffer: Vec<u8>,
@@ -118,6 +126,10 @@ impl Socket {
         let answer_cost = if capped { ANSWER_COST } else { 2 * ANSWER_COST };
         Ok(Self {
             socket,
+            protocol,
+            home: Home::here(),
+            groups: Vec::new(),
+            failure: None,
             sequence: 1,
             requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
             buffer: Vec::new(),
@@ -221,8 +233,8 @@ impl Socket {
         let mut batch = Batch::new();
         batch.push(message_type, NLM_F_DUMP, write);
         for attempt in 0..DUMP_ATTEMPTS {
-            let sequence = self.transmit(&mut batch, 0, 1, 0)?;
-            match self.listing(sequence, &mut decode) {
+            let sent = self.transmit(&mut batch, 0, 1, 0);
+            match sent.and_then(|sequence| self.listing(sequence, &mut decode)) {
                 Ok((items, false)) => return Ok(items),
                 Err(error) if !is_disturbance(&error) => return Err(error),
                 Ok((_, true)) | Err(_) => {}
@@ -237,22 +249,26 @@ impl Socket {
     ///
     /// # Errors
     /// When the group does not exist or may not be joined.
-    pub fn join(&self, group: u32) -> Result<(), Error> {
+    pub fn join(&mut self, group: u32) -> Result<(), Error> {
         self.socket
             .add_membership(group)
-            .map_err(|error| Error::system("join a netlink multicast group", error))
+            .map_err(|error| Error::system("join a netlink multicast group", error))?;
+        self.groups.push(group);
+        Ok(())
     }
 
     /// Waits for the next datagram of notifications and hands each one over. A quiet time of some
     /// seconds ends the wait without any.
     ///
     /// # Errors
-    /// [`Error::is_overrun`] when notifications were lost: what they told must be read anew.
+    /// [`Error::is_overrun`] when notifications were lost: what they told must be read anew. The
+    /// same goes for any other failure.
     pub fn notifications(&mut self, mut each: impl FnMut(Notification<'_>)) -> Result<(), Error> {
+        self.mend()?;
         let length = match self.receive(RecvFlags::empty()) {
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+            Err(error) => return Err(self.failed("receive from a netlink socket", error)),
         };
         for reply in replies(self.datagram(length)?) {
             if let Content::Message { message_type, body } = reply?.content {
@@ -279,15 +295,19 @@ impl Socket {
         if batch.is_too_long(first) {
             return Err(Error::too_long());
         }
+        self.mend()?;
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(u32::try_from(count).unwrap_or(u32::MAX));
         let bytes = batch.numbered(first, count, sequence, last);
         self.traffic.requests += count as u64;
         self.traffic.sends += 1;
-        let sent = self
-            .socket
-            .send(bytes, 0)
-            .map_err(|error| Error::system("send to a netlink socket", error))?;
+        let sent = match self.socket.send(bytes, 0) {
+            Ok(sent) => sent,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                return Err(self.failed("send to a netlink socket", errno));
+            }
+        };
         if sent == bytes.len() { Ok(sequence) } else { Err(Error::truncated(sent)) }
     }
 
@@ -317,7 +337,7 @@ impl Socket {
                     lost = lost.or(Some(Error::no_answer));
                     break;
                 }
-                Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+                Err(error) => return Err(self.failed("receive from a netlink socket", error)),
             };
             for reply in replies(self.datagram(length)?) {
                 let reply = reply?;
@@ -357,7 +377,7 @@ impl Socket {
                 Err(Errno::INTR) => continue,
                 Err(Errno::NOBUFS) => return Err(Error::answer_lost()),
                 Err(Errno::AGAIN) => return Err(Error::no_answer()),
-                Err(error) => return Err(Error::system("receive from a netlink socket", error)),
+                Err(error) => return Err(self.failed("receive from a netlink socket", error)),
             };
             for reply in replies(self.datagram(length)?) {
                 let reply = reply?;
@@ -380,6 +400,33 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// Notes whether this means that the socket has to be opened again.
+    fn failed(&mut self, call: &'static str, errno: Errno) -> Error {
+        let error = Error::system(call, errno);
+        if error.is_socket_failure() {
+            self.failure = Some(errno);
+        }
+        error
+    }
+
+    /// Opens it again if it has failed.
+    fn mend(&mut self) -> Result<(), Error> {
+        let Some(errno) = self.failure else { return Ok(()) };
+        self.home.must_be_here()?;
+        let mut opened = Self::open(self.protocol)?;
+        for group in &self.groups {
+            opened.join(*group)?;
+        }
+        tracing::warn!("a netlink socket failed ({errno}) and was opened again");
+        let former = std::mem::replace(&mut self.socket, opened.socket);
+        if [Errno::BADF, Errno::NOTSOCK].contains(&errno) {
+            // Its descriptor is somebody else's by now, who would lose it.
+            std::mem::forget(former);
+        }
+        self.failure = None;
+        Ok(())
     }
 
     fn receive(&mut self, flags: RecvFlags) -> Result<usize, Errno> {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use netlink::{Notification, Protocol, Socket};
 use plan::kernel::LINK;
@@ -24,6 +25,8 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 /// So many addresses that were taken are named; of more, it is only said that there are more.
 const MOST_TAKEN: usize = 1_024;
+/// After a failure.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// What has happened since it was last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,18 +80,18 @@ pub fn start() -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
             match received {
                 Ok(()) => {}
                 // What was lost may have been a change.
-                Err(error) if error.is_overrun() => {
+                Err(error) => {
+                    if !error.is_overrun() {
+                        tracing::warn!(
+                            "watching the node's addresses: {error}; it is tried again, and what \
+                             changes meanwhile is looked at then"
+                        );
+                        thread::sleep(PAUSE);
+                    }
                     reporter.report(|happened| {
                         (happened.others, happened.anything) = (true, true);
                     });
                     ours = links.find().ok().flatten().map(|link| link.index);
-                }
-                Err(error) => {
-                    tracing::error!(
-                        "watching the node's addresses: {error}; \
-                         changes are found at the next verification instead"
-                    );
-                    return;
                 }
             }
         }

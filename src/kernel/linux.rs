@@ -440,8 +440,7 @@ fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
 /// `ip_vs_add_service` and `ip_vs_edit_service` (net/netfilter/ipvs/ip_vs_ctl.c) say ENOENT for
 /// nothing but a scheduler that could not be loaded.
 fn lacks_scheduler(op: &Op, error: &ipvs::Error) -> bool {
-    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
-        && error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error())
+    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..)) && error.is_not_found()
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {
@@ -460,6 +459,8 @@ fn refusal(error: &netlink::Error) -> Refusal {
 fn ipvs_refusal(error: &ipvs::Error) -> Refusal {
     let class = if error.is_answer_lost() {
         RefusalClass::AnswerLost
+    } else if error.is_not_loaded() {
+        RefusalClass::NotSupported
     } else {
         Refusal::class_of(error.raw_os_error())
     };

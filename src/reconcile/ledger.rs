@@ -1,7 +1,6 @@
 //! What the kernel refused: every failed write has an owner until it has succeeded.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use plan::op::{Op, Subject};
@@ -12,10 +11,20 @@ use crate::kernel::{Refusal, RefusalClass};
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// The failed writes, by what they are about.
+/// So many are tried again in one go: between that, the loop does what else there is to do.
+const LOOKS_AT_ONCE: usize = 1_024;
+
+/// The failed writes, by what they are about. Nothing here walks all of them but [`Ledger::iter`]:
+/// a hundred thousand may be owed when the kernel refuses everything.
 #[derive(Debug, Default)]
 pub struct Ledger {
     owed: HashMap<Subject, Owed>,
+    /// When which is tried again: all of [`Ledger::owed`], once.
+    agenda: BTreeSet<(Instant, Subject)>,
+    /// Those that others rest on.
+    foundations: BTreeSet<Subject>,
+    /// How many are owed, by the class of the refusal; no zeros.
+    classes: BTreeMap<RefusalClass, usize>,
 }
 
 /// A failed write.
@@ -36,27 +45,18 @@ pub struct Owed {
 impl Ledger {
     /// Notes a failure. Returns whether it is news: not known, or known for another reason.
     pub fn record(&mut self, op: Op, refusal: Refusal, now: Instant) -> bool {
-        match self.owed.entry(op.subject()) {
-            Entry::Vacant(place) => {
-                let due = now + delay(refusal.class, 1);
-                place.insert(Owed { op, refusal, attempts: 1, due });
-                true
-            }
-            Entry::Occupied(mut place) => {
-                let owed = place.get_mut();
-                let news = owed.refusal != refusal;
-                owed.attempts = owed.attempts.saturating_add(1);
-                owed.due = now + delay(refusal.class, owed.attempts);
-                owed.op = op;
-                owed.refusal = refusal;
-                news
-            }
-        }
+        let subject = op.subject();
+        let former = self.take(&subject);
+        let news = former.as_ref().is_none_or(|former| former.refusal != refusal);
+        let attempts = former.map_or(0, |former| former.attempts).saturating_add(1);
+        let due = now + delay(refusal.class, attempts);
+        self.put(subject, Owed { op, refusal, attempts, due });
+        news
     }
 
     /// Strikes a subject out: it is as it should be. Returns whether something was owed.
     pub fn settle(&mut self, subject: &Subject) -> bool {
-        self.owed.remove(subject).is_some()
+        self.take(subject).is_some()
     }
 
     /// Whether something is owed for a subject.
@@ -66,31 +66,29 @@ impl Ledger {
 
     /// Brings a subject's next attempt forward to now: what is wished for has changed.
     pub fn hasten(&mut self, subject: &Subject, now: Instant) {
-        if let Some(owed) = self.owed.get_mut(subject) {
-            owed.due = now;
-        }
+        self.postpone(subject, now);
     }
 
     /// Puts a subject's next attempt off: it could not even be looked at.
     pub fn postpone(&mut self, subject: &Subject, due: Instant) {
         if let Some(owed) = self.owed.get_mut(subject) {
+            self.agenda.remove(&(owed.due, *subject));
             owed.due = due;
+            self.agenda.insert((due, *subject));
         }
     }
 
     /// When the next attempt is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.owed.values().map(|owed| owed.due).min()
+        self.agenda.first().map(|(due, _)| *due)
     }
 
-    /// What is due, in a settled order.
+    /// What is due, those first that have waited longest. There may be more.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<Subject> {
-        let due = self.owed.iter().filter(|(_, owed)| owed.due <= now);
-        let mut subjects: Vec<Subject> = due.map(|(subject, _)| *subject).collect();
-        subjects.sort_unstable();
-        subjects
+        let due = self.agenda.iter().take_while(|(due, _)| *due <= now);
+        due.take(LOOKS_AT_ONCE).map(|(_, subject)| *subject).collect()
     }
 
     /// What is owed for a subject.
@@ -104,6 +102,16 @@ impl Ledger {
         self.owed.iter()
     }
 
+    /// What is owed that others rest on: the interface, sets, rules, routes.
+    pub fn foundations(&self) -> impl Iterator<Item = &Subject> {
+        self.foundations.iter()
+    }
+
+    /// How many are owed, by the class of the refusal, but for classes without any.
+    pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
+        self.classes.iter().map(|(class, count)| (*class, *count))
+    }
+
     /// How much is owed.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -114,6 +122,29 @@ impl Ledger {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty()
+    }
+
+    fn put(&mut self, subject: Subject, owed: Owed) {
+        self.agenda.insert((owed.due, subject));
+        if owed.op.is_foundation() {
+            self.foundations.insert(subject);
+        }
+        *self.classes.entry(owed.refusal.class).or_default() += 1;
+        self.owed.insert(subject, owed);
+    }
+
+    fn take(&mut self, subject: &Subject) -> Option<Owed> {
+        let owed = self.owed.remove(subject)?;
+        self.agenda.remove(&(owed.due, *subject));
+        self.foundations.remove(subject);
+        let class = owed.refusal.class;
+        if let Some(count) = self.classes.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&class);
+            }
+        }
+        Some(owed)
     }
 }
 
@@ -186,5 +217,50 @@ mod tests {
         assert!(ledger.due(now).is_empty());
         ledger.hasten(&bind().subject(), now);
         assert_eq!(ledger.due(now).len(), 1);
+    }
+
+    #[test]
+    fn the_accounts_agree_whatever_is_noted_and_struck_out() {
+        let mut ledger = Ledger::default();
+        let now = Instant::now();
+        let classes = [RefusalClass::Other, RefusalClass::Surprise, RefusalClass::Exhausted];
+        let op = |number: u8| match number {
+            0 => Op::CreateLink,
+            _ => Op::BindAddress(IpAddr::from([10, 96, 0, number])),
+        };
+        for step in 0..1_000_usize {
+            let number = u8::try_from(step * step % 7).unwrap();
+            let subject = op(number).subject();
+            match step % 5 {
+                0 => drop(ledger.settle(&subject)),
+                1 => ledger.hasten(&subject, now),
+                2 => ledger.postpone(&subject, now + Duration::from_secs(9)),
+                _ => drop(ledger.record(op(number), refusal(classes[step % 3]), now)),
+            }
+            assert_eq!(ledger.agenda.len(), ledger.len());
+            assert_eq!(ledger.next_due(), ledger.iter().map(|(_, owed)| owed.due).min());
+            assert_eq!(ledger.classes().map(|(_, count)| count).sum::<usize>(), ledger.len());
+            assert_eq!(ledger.foundations().count() == 1, ledger.owes(&Subject::Link));
+        }
+    }
+
+    #[test]
+    fn those_that_wait_longest_come_first_and_not_all_at_once() {
+        let mut ledger = Ledger::default();
+        let now = Instant::now();
+        let bind = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            Op::BindAddress([10, 96, high, low].into())
+        };
+        for number in 0..3_000 {
+            ledger.record(bind(number), refusal(RefusalClass::Surprise), now);
+        }
+        ledger.hasten(&bind(2_999).subject(), now - Duration::from_secs(1));
+        let due = ledger.due(now);
+        assert_eq!((due.len(), due[0]), (LOOKS_AT_ONCE, bind(2_999).subject()));
+        for subject in due {
+            ledger.settle(&subject);
+        }
+        assert_eq!(ledger.due(now).first(), Some(&bind(1_023).subject()));
     }
 }

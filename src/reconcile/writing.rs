@@ -150,5 +150,5 @@ impl Reconciler {
 
 fn note_owed(status: &mut Status, ledger: &Ledger) {
     status.owed = ledger.len();
-    status.owes_foundation = ledger.iter().any(|(_, owed)| owed.op.is_foundation());
+    status.owes_foundation = ledger.foundations().next().is_some();
 }

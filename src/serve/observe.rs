@@ -80,7 +80,7 @@ impl Observing {
     }
 
     fn note_owed(&self, round: &Round<'_>) {
-        self.metrics.own.set_owed(round.owed.iter().map(|(_, owed)| owed.refusal.class));
+        self.metrics.own.set_owed(round.owed.classes());
         let now = Moment::now();
         let mut health = self.health.lock();
         for family in round.families {
@@ -205,14 +205,11 @@ impl Observer for Observing {
 
 /// Whether the kernel refuses the interface, the rules or one of the sets of a family.
 fn is_foundation_owed(owed: &Ledger, family: Family) -> bool {
-    owed.iter().any(|(subject, owed)| {
-        owed.op.is_foundation()
-            && match subject {
-                Subject::Layer(layer) => *layer == family,
-                Subject::Set(set) => set.family == family,
-                Subject::Route(network) => Family::of_net(network) == family,
-                _ => true,
-            }
+    owed.foundations().any(|subject| match subject {
+        Subject::Layer(layer) => *layer == family,
+        Subject::Set(set) => set.family == family,
+        Subject::Route(network) => Family::of_net(network) == family,
+        _ => true,
     })
 }
 

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::generic;
+use crate::option::tests::replace;
 
 /// `RTM_GETLINK` (include/uapi/linux/rtnetlink.h).
 const GET_LINK: u16 = 18;
@@ -109,4 +110,49 @@ fn the_current_namespace_can_be_opened() {
     let namespace = Namespace::current();
     assert!(namespace.is_ok(), "{namespace:?}");
     assert!(Namespace::at(std::path::Path::new("/run/netns/there-is-none")).is_err());
+}
+
+#[test]
+fn a_socket_that_is_one_no_more_is_opened_again_at_its_next_use() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    for _ in 0..2 {
+        replace(&socket, std::fs::File::open("/dev/null").unwrap());
+        let mut batch = Batch::new();
+        batch.push(GET_LINK, 0, |message| link(1, message));
+        let error = socket.request(&mut batch, index).unwrap_err();
+        assert!(error.is_socket_failure() && error.is_answer_lost(), "{error}");
+        assert_eq!(socket.request(&mut batch, index).unwrap(), [1]);
+        assert!(socket.dump(GET_LINK, any_link, index).unwrap().contains(&1));
+    }
+    replace(&socket, std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    // A listing is tried again by itself.
+    assert!(socket.dump(GET_LINK, any_link, index).unwrap().contains(&1));
+}
+
+#[test]
+fn groups_are_joined_again() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    socket.join(1).unwrap(); // RTNLGRP_LINK
+    replace(&socket, std::fs::File::open("/dev/null").unwrap());
+    assert!(socket.notifications(|_| {}).unwrap_err().is_socket_failure());
+    socket.mend().unwrap();
+    assert_eq!(groups(&socket), 1);
+}
+
+/// The groups that it is in, a bit each, as /proc/net/netlink has them.
+fn groups(socket: &Socket) -> u32 {
+    let inode = rustix::fs::fstat(socket).unwrap().st_ino.to_string();
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+    let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = fields.into_iter().find(|fields| fields.last() == Some(&inode.as_str())).unwrap();
+    u32::from_str_radix(ours[3], 16).unwrap()
+}
+
+#[test]
+fn a_refusal_is_no_failure_of_the_socket() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut batch = Batch::new();
+    batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
+    assert!(!socket.request(&mut batch, index).unwrap_err().is_socket_failure());
+    assert!(socket.failure.is_none());
 }

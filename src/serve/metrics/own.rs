@@ -135,13 +135,13 @@ impl OwnMetrics {
         self.drift.with_label_values(&[operation(op)]).inc();
     }
 
-    /// What is owed now, by the class of its refusal.
-    pub fn set_owed(&self, owed: impl Iterator<Item = RefusalClass>) {
+    /// How much is owed now, by the class of its refusal.
+    pub fn set_owed(&self, owed: impl Iterator<Item = (RefusalClass, usize)>) {
         let mut counts: Vec<(&str, i64)> = CLASSES.iter().map(|class| (*class, 0)).collect();
-        for refused in owed {
+        for (refused, n) in owed {
             let class = class(&refused);
             for (_, count) in counts.iter_mut().filter(|(label, _)| *label == class) {
-                *count += 1;
+                *count += i64::try_from(n).unwrap_or(i64::MAX);
             }
         }
         for (class, count) in counts {

@@ -135,7 +135,7 @@ fn what_is_told_is_counted() {
     metrics.own.answered(&Op::CreateLink, None);
     metrics.own.answered(&Op::CreateLink, Some(RefusalClass::NotPermitted));
     metrics.own.drifted(&Op::WriteLayer(Family::V4));
-    let owed = [RefusalClass::Other, RefusalClass::NoScheduler, RefusalClass::Other];
+    let owed = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
     metrics.own.set_owed(owed.into_iter());
     metrics.own.stages.wrote(Part::VirtualServers, Duration::from_millis(2));
     metrics.own.stages.read(Reading::Glance, Duration::from_millis(1));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::Fake;
@@ -24,6 +25,13 @@ use super::quiet_time;
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings, slice};
 
 const STEPS: usize = 14;
+
+/// Everything is compared often, so that a life is lived quickly.
+const PACE: Pace = Pace {
+    min_sync_period: Duration::ZERO,
+    sync_period: Duration::from_secs(3),
+    longest_drain: Duration::from_secs(900),
+};
 
 /// The step in which the node has another address.
 const MOVE: usize = 11;
@@ -51,7 +59,7 @@ impl Life {
         let seen = case.inject(&fake);
         let settings =
             Settings { service_routes: vec!["10.96.0.0/16".parse().unwrap()], ..settings() };
-        let world = Some(World::with(settings.clone(), fake, Pace::default()));
+        let world = Some(World::with(settings.clone(), fake, PACE));
         let mut life = Self { world, settings, cluster: BTreeMap::new(), case, seen, died: false };
         for (service, pods) in
             [(tcp(1), &[1, 2][..]), (udp(2), &[1]), (node_port_service(3, 30_080), &[3])]
@@ -222,7 +230,7 @@ impl Life {
         while fake.is_shared() {
             tokio::task::yield_now().await;
         }
-        self.world = Some(World::with(self.settings.clone(), fake, Pace::default()));
+        self.world = Some(World::with(self.settings.clone(), fake, PACE));
     }
 
     async fn start(&mut self) {
