@@ -3,7 +3,7 @@
 //! A thread waits for rtnetlink's notifications. Of other interfaces it only says that something
 //! changed: what the addresses are now is then read. Of `kube-ipvs0` it passes on the addresses
 //! that were taken off it and not put back since. Our own changes there come by the thousand, so
-//! those put on it are only looked at for that, and past [`MOST_TAKEN`] none are kept.
+//! those put on it are only looked at for that, and past a thousand that were taken none are named.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

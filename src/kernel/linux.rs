@@ -6,6 +6,11 @@ mod glance;
 pub(super) mod grow;
 mod messages;
 mod routes;
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "kernel-tests")]
+    mod kernel;
+}
 
 use std::collections::{HashMap, HashSet};
 

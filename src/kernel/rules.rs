@@ -13,8 +13,6 @@ pub(super) mod program;
 mod tests {
     #[cfg(feature = "kernel-tests")]
     mod kernel;
-    #[cfg(feature = "kernel-tests")]
-    mod watch;
 }
 
 use std::time::Duration;

@@ -26,6 +26,8 @@ enum Task {
     Bench(bench::BenchArguments),
     /// Show the main job: a node, pods and a client in a throw-away virtual machine.
     Demo(demo::DemoArguments),
+    /// Disturb and kill the program at random on a real kernel, for hours.
+    Soak(test::SoakArguments),
     /// Run every check and test there is.
     Test(test::TestArguments),
     /// Run programs on a real kernel with IPVS, in a throw-away virtual machine.
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),
     };

@@ -32,6 +32,17 @@ pub(crate) struct TestArguments {
     filter: Option<String>,
 }
 
+/// The long form of what is random.
+#[derive(Debug, Args)]
+pub(crate) struct SoakArguments {
+    /// The kernels to run on.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
+    kernel: Vec<Kernel>,
+    /// A seed that a run has printed, to have the same again.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
@@ -87,6 +98,13 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         outcomes.push(check("at scale, the short form", bench::short_form));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
+}
+
+/// What other programs break at random, and being killed at random points: for hours.
+pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
+    let started = Instant::now();
+    let outcomes = guests::soak(&arguments.kernel, arguments.seed)?;
+    Ok(summarise(&outcomes, false, started.elapsed()))
 }
 
 // === the tiers ===

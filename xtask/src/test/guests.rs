@@ -35,7 +35,16 @@ struct Job {
     kernel: Kernel,
     program: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    limit: Duration,
 }
+
+/// Tests of the bed that have a long form.
+const LONG: [&str; 2] = ["disturbance::", "killed::"];
+/// What a guest may take.
+const LIMIT: Duration = Duration::from_secs(900);
+/// What a long form may take.
+const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
@@ -73,9 +82,34 @@ pub(super) fn run(
                 name += &format!(", {} of {}", number + 1, shares.len());
             }
             let (program, arguments) = (program.clone(), arguments.clone());
-            jobs.push(Job { name, kernel, program, arguments });
+            let environment = Vec::new();
+            jobs.push(Job { name, kernel, program, arguments, environment, limit: LIMIT });
         }
     }
+    Ok(side_by_side(&jobs, &daemon))
+}
+
+/// Runs the long forms, each in a guest of its own, with what is random from this seed if one is
+/// given.
+pub(super) fn soak(kernels: &[Kernel], seed: Option<u64>) -> Result<Vec<Outcome>> {
+    announce("building what runs on real kernels");
+    let daemon = build::daemon()?;
+    let program = build::test_program("kube-ipvs", Tests::Program("bed"))?;
+    let mut environment = vec![("KUBE_IPVS_SOAK".to_owned(), "1".to_owned())];
+    environment.extend(seed.map(|seed| ("KUBE_IPVS_SEED".to_owned(), seed.to_string())));
+    let job = |kernel: Kernel, filter: &str| Job {
+        name: format!("{} on {kernel}", filter.trim_end_matches(':')),
+        kernel,
+        program: program.clone(),
+        arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
+        environment: environment.clone(),
+        limit: LONG_LIMIT,
+    };
+    let jobs: Vec<Job> = kernels
+        .iter()
+        .flat_map(|kernel| LONG.iter().map(move |filter| (*kernel, *filter)))
+        .map(|(kernel, filter)| job(kernel, filter))
+        .collect();
     Ok(side_by_side(&jobs, &daemon))
 }
 
@@ -158,11 +192,12 @@ impl Job {
         let mut guest = Guest {
             kernel: self.kernel,
             files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
-            limit: Duration::from_secs(900),
+            limit: self.limit,
             ..Guest::default()
         };
         guest.environment.push(("KUBE_IPVS".into(), "/job/kube-ipvs".into()));
         guest.environment.push(("RUST_BACKTRACE".into(), "1".into()));
+        guest.environment.extend(self.environment.iter().cloned());
         let mut output = if alone { Tee::default() } else { Tee::at_the_end(&self.name) };
         let program = self.program.to_string_lossy();
         let broken = match guest.run(&program, &self.arguments, &mut output) {

@@ -1,6 +1,8 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipset`,
 //! and both kinds of iptables.
 
+mod watch;
+
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +44,7 @@ impl Drop for Host {
     }
 }
 
-pub(super) fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
+fn succeed(program: &str, arguments: &[&str], input: &str) -> String {
     let finished = program::run(program, arguments, input, TIMEOUT).unwrap();
     assert!(finished.status.success(), "{program} {arguments:?}: {}", finished.stderr);
     finished.stdout
@@ -61,7 +63,7 @@ fn mk_sets(family: Family) {
     succeed("ipset", &["restore"], &input);
 }
 
-pub(super) fn mk_layer(family: Family) -> Layer {
+fn mk_layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
 }
@@ -103,7 +105,7 @@ fn restore(rules: &Rules, input: &str) {
     succeed(&rules.programs.restore, &["-w", "5", "--noflush"], input);
 }
 
-pub(super) fn on_every_kind(test: impl Fn(&Rules) + Sync) {
+fn on_every_kind(test: impl Fn(&Rules) + Sync) {
     for family in Family::BOTH {
         for variant in VARIANTS {
             Host::run(|| {

@@ -1,0 +1,201 @@
+//! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipvsadm`,
+//! `ipset`, `modprobe` and both kinds of iptables.
+
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use plan::kernel::{Entry, VirtualServer};
+use plan::layer::{LayerSettings, LocalTraffic};
+use plan::model::Protocol;
+use plan::room::{Capacity, Room};
+use plan::sets::SetKind;
+use plan::settings::SchedulerName;
+
+use super::super::*;
+use crate::kernel::rules::{TIMEOUT, Variant, program};
+
+const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
+
+/// A network namespace that goes with the test.
+struct Host(String);
+
+// === impl Host ===
+
+impl Host {
+    /// Runs a test in a new namespace.
+    fn run(test: impl FnOnce() + Send) {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        // Linux 5.10 does not load the module by itself.
+        tool("modprobe -a ip_vs dummy");
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let host = Self(format!("linux-{}-{number}", process::id()));
+        tool(&format!("ip netns add {}", host.0));
+        let path = Path::new("/run/netns").join(&host.0);
+        netlink::Namespace::at(&path).unwrap().run(test).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        tool(&format!("ip netns del {}", self.0));
+    }
+}
+
+/// Runs a program on the calling thread's namespace.
+fn tool(command: &str) {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap();
+    let arguments: Vec<&str> = words.collect();
+    let finished = program::run(program, &arguments, "", TIMEOUT).unwrap();
+    assert!(finished.status.success(), "{command}: {}", finished.stderr);
+}
+
+fn mk_frontend(family: Family, number: u16) -> Frontend {
+    let address = match family {
+        Family::V4 => std::net::Ipv4Addr::from(0x0a60_0000 + u32::from(number)).into(),
+        Family::V6 => std::net::Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, number).into(),
+    };
+    Frontend { address, protocol: Protocol::Tcp, port: 80 }
+}
+
+/// Everything that a glance looks at, with so many virtual servers of each family, each with an
+/// entry.
+fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
+    let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
+    let mut linux = Linux::open(rules.into()).unwrap();
+    let mut ops = vec![Op::CreateLink];
+    let room = Room { capacity: Capacity::FIRST, expected: 0 };
+    for family in Family::BOTH {
+        let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+        linux.prescribe(Layer::new(family, &settings));
+        ops.extend(SetId::all(family).map(|set| Op::CreateSet(set, room)));
+        ops.push(Op::WriteLayer(family));
+        let server = VirtualServer {
+            scheduler: SchedulerName::new("rr").unwrap(),
+            persistence: None,
+            scheduler_flags: 0,
+        };
+        for number in 1..=n_of_each {
+            let frontend = mk_frontend(family, number);
+            let set = SetId { kind: SetKind::ClusterIp, family };
+            ops.push(Op::AddEntry(set, Entry::AddressPort(frontend)));
+            ops.push(Op::CreateVirtualServer(frontend, server.clone()));
+        }
+    }
+    for (op, result) in ops.iter().zip(linux.apply(&ops)) {
+        assert_eq!(result, Ok(()), "{op:?}");
+    }
+    linux
+}
+
+#[test]
+fn a_glance_sees_what_others_do_with_nft() {
+    sees_what_others_do(Variant::Nft, "nft");
+}
+
+#[test]
+fn a_glance_sees_what_others_do_with_legacy() {
+    sees_what_others_do(Variant::Legacy, "legacy");
+}
+
+#[test]
+fn a_glance_costs_little_whatever_there_is_with_nft() {
+    costs_little(Variant::Nft);
+}
+
+#[test]
+fn a_glance_costs_little_whatever_there_is_with_legacy() {
+    costs_little(Variant::Legacy);
+}
+
+fn sees_what_others_do(variant: Variant, name: &str) {
+    Host::run(|| {
+        let mut linux = mk_linux(variant, 5);
+        let whole = linux.glance().unwrap();
+        assert!(whole.link);
+        assert_eq!(whole.n_virtual_servers, Some(10));
+        assert_eq!(whole.set_entries.len(), 2 * plan::sets::ALL.len());
+        assert_eq!(whole.set_entries[&CLUSTER_IP], 5);
+        assert_eq!(whole.untouched, Family::BOTH.into());
+        assert_eq!(linux.glance().unwrap(), whole);
+
+        let number = |linux: &mut Linux| linux.glance().unwrap().n_virtual_servers;
+        tool("ipvsadm -D -t [fd00:96::1]:80");
+        assert_eq!(number(&mut linux), Some(9));
+        tool("ipvsadm -D -t 10.96.0.1:80");
+        assert_eq!(number(&mut linux), Some(8));
+        // Nobody's frontend.
+        tool("ipvsadm -A -f 7 -s rr");
+        assert_eq!(number(&mut linux), Some(9), "until they are listed");
+        assert_eq!(linux.read_frontends().unwrap().len(), 8);
+        assert_eq!(number(&mut linux), Some(8));
+        let ours = Op::RemoveVirtualServer(mk_frontend(Family::V6, 2));
+        assert_eq!(linux.apply(std::slice::from_ref(&ours)), [Ok(())]);
+        assert_eq!(number(&mut linux), Some(7));
+        tool("ipvsadm -C");
+        assert_eq!(number(&mut linux), Some(0));
+
+        tool("ipset flush KUBE-CLUSTER-IP");
+        assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
+        tool(&format!("ip6tables-{name} -t nat -F KUBE-SERVICES"));
+        assert_eq!(linux.glance().unwrap().untouched, [Family::V4].into());
+        assert_eq!(linux.read_layers().unwrap(), [Family::V4].into());
+        assert_eq!(linux.apply(&[Op::WriteLayer(Family::V6)]), [Ok(())]);
+        assert_eq!(linux.glance().unwrap().untouched, Family::BOTH.into());
+        tool("ip link del kube-ipvs0");
+        assert!(!linux.glance().unwrap().link);
+        tool(&format!("iptables-{name} -t nat -F"));
+        tool(&format!("iptables-{name} -t nat -X KUBE-LOAD-BALANCER"));
+        assert_eq!(linux.glance().unwrap().untouched, [Family::V6].into());
+    });
+}
+
+#[test]
+fn among_many_sets_of_others_only_ours_are_looked_at() {
+    Host::run(|| {
+        let mut linux = mk_linux(Variant::Nft, 3);
+        let whole = linux.glance().unwrap();
+        let mut batch = ipset::Batch::new();
+        for number in 0..400 {
+            let name = ipset::Name::new(format!("OTHERS-{number}")).unwrap();
+            batch.create(name, ipset::SetSpec::new(ipset::SetType::HashIp, ipset::Family::Ipv4));
+        }
+        assert!(linux.ipset.send(&batch).unwrap().iter().all(Result::is_ok));
+        assert_eq!(linux.glance().unwrap(), whole);
+        let before = linux.traffic();
+        assert_eq!(linux.glance().unwrap(), whole);
+        let receives = linux.traffic().receives - before.receives;
+        assert!(receives < 200, "{receives}");
+        tool("ipset destroy OTHERS-7");
+        tool("ipset flush KUBE-CLUSTER-IP");
+        assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
+    });
+}
+
+/// Printed, and not asserted: what a glance costs, with little and with much in the kernel.
+fn costs_little(variant: Variant) {
+    const GLANCES: u32 = 20;
+    for n_of_each in [10, 5_000] {
+        Host::run(move || {
+            let mut linux = mk_linux(variant, n_of_each);
+            linux.glance().unwrap();
+            let (before, begin) = (linux.traffic(), Instant::now());
+            for _ in 0..GLANCES {
+                linux.glance().unwrap();
+            }
+            let (took, traffic) = (begin.elapsed() / GLANCES, linux.traffic());
+            let requests = (traffic.requests - before.requests) / u64::from(GLANCES);
+            let receives = (traffic.receives - before.receives) / u64::from(GLANCES);
+            println!(
+                "{n_of_each} virtual servers of each family: a glance takes {took:?}, {requests} \
+                 requests, {receives} datagrams"
+            );
+            assert!(requests <= 2 && receives <= 60, "{requests} {receives}");
+            let begin = Instant::now();
+            let frontends = linux.read_frontends().unwrap();
+            println!("listing {} frontends takes {:?}", frontends.len(), begin.elapsed());
+        });
+    }
+}
