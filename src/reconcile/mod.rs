@@ -6,16 +6,16 @@
 //!   timers ─────────▶ └────────────┘ ──Status──▶ whoever watches
 //! ```
 //!
-//! - [`start`]: nothing is written before the first complete list of every source. Then the kernel
+//! - `start`: nothing is written before the first complete list of every source. Then the kernel
 //!   is read once, and taken over in rounds: what is right already is adopted as it is.
-//! - [`rounds`]: from then on a change costs what it changes. Dirty Services are compiled in the
+//! - `rounds`: from then on a change costs what it changes. Dirty Services are compiled in the
 //!   order in which they became so, a limited number in one round, and the difference to their
 //!   former state is written.
-//! - [`ledger`]: what the kernel refuses stays owed and is tried again ([`second_look`]); what was
+//! - [`ledger`]: what the kernel refuses stays owed and is tried again (`second_look`); what was
 //!   refused because the kernel is not as we left it is read again first.
-//! - [`patrol`]: everything is compared once every sync period, a little at a time
-//!   ([`comparison`]), and every second there is a [`glance`] at what shows that something was
-//!   flushed; of addresses the kernel tells by itself ([`addresses`]). What others changed is put
+//! - `patrol`: everything is compared once every sync period, a little at a time
+//!   (`comparison`), and every second there is a `glance` at what shows that something was
+//!   flushed; of addresses the kernel tells by itself (`addresses`). What others changed is put
 //!   back.
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
