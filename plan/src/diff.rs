@@ -145,9 +145,16 @@ pub fn addresses(desired: &Desired, found: &HashSet<IpAddr>, settings: &Settings
             && !settings.excludes(*address)
     });
     let mut extra: Vec<_> = extra.collect();
-    extra.sort_unstable();
+    sort_for_removal(&mut extra);
     let missing = missing.into_iter().map(Op::BindAddress);
     missing.chain(extra.into_iter().map(Op::UnbindAddress)).collect()
+}
+
+/// The largest first: of IPv6 addresses, the kernel has what was added last at the front of the
+/// list that it looks through (`inet6_addr_del` in net/ipv6/addrconf.c), and they are added in
+/// order. Those of IPv4 cost the same in any order.
+pub(crate) fn sort_for_removal(addresses: &mut [IpAddr]) {
+    addresses.sort_unstable_by(|one, other| other.cmp(one));
 }
 
 /// What turns one virtual server into what is desired.

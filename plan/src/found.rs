@@ -113,7 +113,7 @@ impl Found {
             settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
         };
         let mut ours: Vec<IpAddr> = self.left.addresses.extract_if(is_ours).collect();
-        ours.sort_unstable();
+        diff::sort_for_removal(&mut ours);
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
         let routes = diff::routes(&self.left.routes, settings);
         ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));

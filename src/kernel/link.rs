@@ -26,8 +26,13 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
 /// No duplicate address detection: the address is meant to be on every node at once.
-const IFA_F_NODAD: u8 = 0x02;
+const IFA_F_NODAD: u32 = 0x02;
+/// No route to the address's network, which is the address itself: without one, the kernel need not
+/// look through all other addresses for one that shares it when this one goes
+/// (`check_cleanup_prefix_route` in net/ipv6/addrconf.c).
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
@@ -195,16 +200,19 @@ impl AddressBatch {
     }
 
     fn push(&mut self, message_type: u16, flags: u16, address: IpAddr, scope: Scope) {
-        let (family, prefix, address_flags) = match address {
-            IpAddr::V4(_) => (AF_INET, 32, 0),
-            IpAddr::V6(_) => (AF_INET6, 128, IFA_F_NODAD),
+        let (family, prefix) = match address {
+            IpAddr::V4(_) => (AF_INET, 32),
+            IpAddr::V6(_) => (AF_INET6, 128),
         };
         self.batch.push(message_type, flags, |message| {
-            message.body().extend_from_slice(&[family, prefix, address_flags, scope.number()]);
+            message.body().extend_from_slice(&[family, prefix, 0, scope.number()]);
             message.body().extend_from_slice(&self.index.to_ne_bytes());
             let mut attributes = message.attributes();
             attributes.address(IFA_LOCAL, address);
             attributes.address(IFA_ADDRESS, address);
+            if address.is_ipv6() {
+                attributes.u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
+            }
         });
     }
 }
@@ -277,6 +285,15 @@ mod tests {
                 ]
             );
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_is_neither_probed_for_nor_routed_twice() {
+        let mut batch = AddressBatch::new(7);
+        batch.add("fd00:96::1".parse().unwrap(), Scope::Universe);
+        let body = batch.batch.body(0).unwrap();
+        assert_eq!(body[..ADDRESS_HEADER], [10, 128, 0, 0, 7, 0, 0, 0]);
+        assert_eq!(body[body.len() - 8..], [8, 0, 8, 0, 0x02, 0x02, 0, 0], "IFA_FLAGS");
     }
 
     #[test]

@@ -26,3 +26,4 @@ mod masquerade;
 mod node;
 mod order;
 mod ownership;
+mod routes;

@@ -629,8 +629,8 @@ fn between_addresses_and_routes_there_is_no_gap() {
     let there = switched(&mut kernel, &routes);
     let expected = [
         "add local route 10.96.0.0/12",
-        "remove address 10.96.0.9 from kube-ipvs0",
         "remove address 10.96.0.10 from kube-ipvs0",
+        "remove address 10.96.0.9 from kube-ipvs0",
     ];
     assert_eq!(there, expected);
     assert_eq!(switched(&mut kernel, &others).len(), 4, "others, and one of IPv6");

@@ -1,0 +1,219 @@
+//! `serviceRoutes`: a local route in the place of an address for every Service.
+
+use bed::{Connection, Namespace, Protocol, Question, Refusal, Server, Service};
+use kube_ipvs::cleanup;
+
+use crate::fixture::{Bed, TARGET, assert_shares, ip};
+
+const BALANCED: &str = "203.0.113.10";
+const SERVED: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
+/// Inside the routes, and no Service's.
+const UNASSIGNED: [&str; 2] = ["10.96.0.77", "fd00:96::77"];
+const ROUTES: &str = "serviceRoutes: [10.96.0.0/16, 'fd00:96::/112']";
+/// What the node itself listens on, on all of its addresses.
+const DAEMON: u16 = 2222;
+
+/// A Service with cluster addresses and a load balancer's, by TCP and UDP, with a pod on each node.
+fn mk_bed() -> Bed {
+    let bed = Bed::new();
+    let mut service = Service::new("web", ip(SERVED[0])).port(Protocol::Tcp, 80, TARGET).port(
+        Protocol::Udp,
+        80,
+        TARGET,
+    );
+    service.cluster.push(ip(SERVED[1]));
+    service.load_balancer.push(ip(BALANCED));
+    bed.manifests.apply(&service.pods([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    bed
+}
+
+/// A file with this line in our own document.
+fn mk_configuration(bed: &Bed, name: &str, own: &str) -> String {
+    let path = format!("{}-{name}.conf", bed.manifests.path().display());
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+         clusterCIDR: {},{}\nmode: ipvs\nipvs: {{syncPeriod: 2s}}\n---\n\
+         apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}\n",
+        bed::addresses::POD_RANGE_IPV4,
+        bed::addresses::POD_RANGE_IPV6,
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Our local routes, of both families.
+fn routes(bed: &Bed) -> Vec<String> {
+    let show =
+        |family| bed.tool("ip", &[family, "route", "show", "table", "local", "proto", "107"]);
+    let text = [show("-4"), show("-6")].concat();
+    text.lines().map(|line| line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")).collect()
+}
+
+const BOTH: [&str; 2] = ["local 10.96.0.0/16 dev kube-ipvs0", "local fd00:96::/112 dev lo"];
+
+fn everybody(bed: &Bed) -> [&Namespace; 4] {
+    let pod = |node, pod| &bed.pod(node, pod).namespace;
+    [bed.client(), pod(1, 1), pod(1, 2), bed.node()]
+}
+
+/// Everybody gets to both pods, whatever the family and the protocol.
+fn assert_served(bed: &Bed) {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for from in everybody(bed) {
+            for target in SERVED {
+                let tally = bed.ask(from, protocol, (ip(target), 80), 4);
+                assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+            }
+        }
+    }
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(BALANCED), 80), 4);
+    assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+}
+
+#[test]
+fn services_are_reached_and_nothing_else_through_their_networks() {
+    let bed = mk_bed();
+    let listening = [(ip("0.0.0.0"), DAEMON), (ip("::"), DAEMON)];
+    let listening = listening.map(|socket| (Protocol::Tcp, socket.into()));
+    let _daemon = Server::bind(bed.node(), "sshd", &listening).unwrap();
+    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let _proxy = bed.start(&["--config", &configuration]);
+    assert_served(&bed);
+    assert_eq!(routes(&bed), BOTH);
+    assert_eq!(bed.bound(), ["203.0.113.10/32"], "what is not inside");
+    assert!(!bed.entries().iter().any(|entry| entry.starts_with("KUBE-IPVS-IPS 10.96.")));
+    for from in everybody(&bed) {
+        for address in SERVED.into_iter().chain(UNASSIGNED) {
+            for port in [DAEMON, 81] {
+                let outcome = bed::ask(from, Question::tcp((ip(address), port)));
+                assert_eq!(outcome, Err(Refusal::Refused), "{address} {port}");
+            }
+            let echo = from.command("ping", &["-c", "1", "-W", "2", address]);
+            assert!(echo.is_err(), "{address}: {echo:?}");
+        }
+        let outcome = bed::ask(from, Question::udp((ip(UNASSIGNED[0]), 80)));
+        assert_eq!(outcome, Err(Refusal::Refused));
+    }
+    // An address of the node's own that is inside stays what it is, as soon as it is there.
+    bed.tool("ip", &["link", "add", "nodelocaldns", "type", "dummy"]);
+    bed.tool("ip", &["link", "set", "nodelocaldns", "up"]);
+    for own in ["10.96.200.10", "fd00:96::a10"] {
+        bed.tool("ip", &["addr", "add", own, "dev", "nodelocaldns"]);
+        for from in [bed.node(), &bed.pod(1, 1).namespace] {
+            let tally = bed.ask(from, Protocol::Tcp, (ip(own), DAEMON), 1);
+            assert_shares(&tally, &[("sshd", 1)]);
+        }
+    }
+    let outcome = bed::ask(bed.node(), Question::tcp((ip(UNASSIGNED[0]), DAEMON)));
+    assert_eq!(outcome, Err(Refusal::Refused), "the others are still refused");
+}
+
+#[test]
+fn a_route_that_somebody_takes_away_is_put_back() {
+    let bed = mk_bed();
+    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let proxy = bed.start(&["--config", &configuration]);
+    assert_served(&bed);
+    for arguments in [
+        &["-4", "route", "del", "local", "10.96.0.0/16", "table", "local"][..],
+        &["-6", "route", "del", "local", "fd00:96::/112", "table", "local"],
+        &["link", "del", "kube-ipvs0"],
+    ] {
+        bed.tool("ip", arguments);
+        bed.wait_until("the routes are there again", || routes(&bed) == BOTH);
+        bed.wait_until("the address is there again", || bed.bound() == ["203.0.113.10/32"]);
+        assert_served(&bed);
+    }
+    // A route of somebody else's to the same network becomes ours, and one of ours that nobody
+    // wants goes.
+    bed.tool("ip", &["route", "del", "local", "10.96.0.0/16", "table", "local"]);
+    let add = ["route", "replace", "local"];
+    let table = ["dev", "kube-ipvs0", "table", "local"];
+    bed.tool("ip", &[&add[..], &["10.96.0.0/16"], &table, &["proto", "static"]].concat());
+    bed.tool("ip", &[&add[..], &["10.98.0.0/16"], &table, &["proto", "107"]].concat());
+    bed.wait_until("the routes are as they should be", || routes(&bed) == BOTH);
+    let all = bed.tool("ip", &["route", "show", "table", "local"]);
+    assert_eq!(all.matches("10.96.0.0/16").count(), 1, "{all}");
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn from_addresses_to_routes_and_back_no_connection_is_cut() {
+    let bed = mk_bed();
+    let each = mk_configuration(&bed, "each", "");
+    let routed = mk_configuration(&bed, "routes", ROUTES);
+    let bound = ["10.96.0.10/32", "203.0.113.10/32", "fd00:96::10/128"];
+    let proxy = bed.start(&["--config", &each]);
+    assert_served(&bed);
+    assert_eq!(bed.bound(), bound);
+    let mut connections = Vec::new();
+    for from in [bed.client(), &bed.pod(1, 2).namespace, bed.node()] {
+        for target in SERVED {
+            let question = Question::tcp((ip(target), 80));
+            connections.push(Connection::open(from, question).unwrap());
+        }
+    }
+    let servers: Vec<String> =
+        connections.iter_mut().map(|one| one.say().unwrap().server).collect();
+    proxy.stop().unwrap();
+    for (configuration, routes_then, bound_then, writes) in [
+        (&routed, &BOTH[..], &bound[1..2], true),
+        (&routed, &BOTH[..], &bound[1..2], false),
+        (&each, &[], &bound[..], true),
+        (&each, &[], &bound[..], false),
+    ] {
+        let started = bed.start(&["--config", configuration]);
+        assert_eq!((routes(&bed), bed.bound()), (own(routes_then), own(bound_then)));
+        assert_served(&bed);
+        for (connection, server) in connections.iter_mut().zip(&servers) {
+            assert_eq!(connection.say().unwrap().server, *server);
+        }
+        let log = started.stop().unwrap();
+        let idle = log.contains("first comparison with the kernel changes=0");
+        assert_eq!(idle, !writes, "{log}");
+    }
+}
+
+#[test]
+fn cleanup_takes_the_routes_too() {
+    let bed = mk_bed();
+    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    bed.start(&["--config", &configuration]).stop().unwrap();
+    assert_eq!(routes(&bed), BOTH, "stopping removes nothing");
+    let outcome = bed.node().enter(|| cleanup::all(&[])).unwrap();
+    assert!(outcome.is_complete(), "{outcome}");
+    assert!(outcome.removed.contains(&"2 local routes".to_owned()), "{outcome}");
+    assert_eq!(routes(&bed), Vec::<String>::new());
+    assert!(!bed.virtual_servers().contains("8080"), "{}", bed.virtual_servers());
+}
+
+#[test]
+fn what_is_excluded_no_route_leads_here() {
+    let bed = mk_bed();
+    let own = "serviceRoutes: [10.96.0.0/30]";
+    let configuration = mk_configuration(&bed, "excluded", own);
+    let text = std::fs::read_to_string(&configuration).unwrap();
+    let text = text.replace("{syncPeriod: 2s}", "{excludeCIDRs: [10.96.0.2/32]}");
+    std::fs::write(&configuration, text).unwrap();
+    bed.start(&["--config", &configuration]).stop().unwrap();
+    let expected = ["local 10.96.0.0/31 dev kube-ipvs0", "local 10.96.0.3 dev kube-ipvs0"];
+    assert_eq!(routes(&bed), expected);
+}
+
+#[test]
+fn a_network_around_the_nodes_own_is_refused() {
+    let bed = mk_bed();
+    bed.tool("ip", &["link", "add", "second", "type", "dummy"]);
+    bed.tool("ip", &["addr", "add", "10.96.3.4/24", "dev", "second"]);
+    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let arguments = ["--config", configuration.as_str()];
+    let Err(error) = bed::Proxy::start(bed.node(), &bed.manifests, &arguments) else {
+        panic!("it starts");
+    };
+    assert!(format!("{error:#}").contains("a network around 10.96.3.4/24"), "{error:#}");
+    assert_eq!(routes(&bed), Vec::<String>::new());
+}
+
+fn own(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
