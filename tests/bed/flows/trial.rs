@@ -14,6 +14,9 @@ use super::world::{PROTOCOLS, World};
 
 /// Frontends that are tried at once. Most of them wait for answers that do not come.
 const AT_ONCE: usize = 24;
+/// How long an answer may take that should come: with this many frontends at once on an emulated
+/// processor, a datagram has taken more than three seconds.
+const ANSWER: Duration = Duration::from_secs(10);
 /// How long an answer may take that should not come. A second request is sent after one second.
 pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 /// A refusal that comes later may be one of a second request.
@@ -96,7 +99,7 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
                 Seen::Itself => world.own_addresses(client, place.ipv4),
                 Seen::Node => world.entry_addresses(client, place.frontend, place.ipv4),
             };
-            answers(from, question, servers.len()).and_then(|answers| {
+            answers(from, question.within(ANSWER), servers.len()).and_then(|answers| {
                 let names: BTreeSet<&str> =
                     answers.iter().map(|answer| answer.server.as_str()).collect();
                 let right = names == servers.iter().copied().collect()
