@@ -245,6 +245,17 @@ impl Planner {
         Ownership { desired, actual: found, settings }.is_ours(frontend)
     }
 
+    /// The virtual servers that this operation takes the last sign from that they are ours: nobody
+    /// asks for them, and the entry that it removes tells whose they are. It has to wait until they
+    /// are gone.
+    #[must_use]
+    pub fn disowned_by(&self, op: &Op) -> Vec<Frontend> {
+        let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
+        let mut frontends = diff::recorded(*set, entry, self.local_addresses());
+        frontends.retain(|frontend| self.desired.owner(frontend).is_none());
+        frontends
+    }
+
     /// What turns one virtual server into what is desired. To be asked only about what an
     /// operation was about: an undesired one is removed without asking whose it is.
     #[must_use]

@@ -65,8 +65,36 @@ impl Reconciler {
         });
     }
 
-    /// Sends operations to the kernel as they are.
+    /// Sends operations to the kernel; what tells whose a virtual server is goes after it, and
+    /// stays while that could not be removed.
     pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
+        let disowns = |op: &Op| !self.planner.disowned_by(op).is_empty();
+        let (mut last, ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
+        self.send(ops, basis).await?;
+        self.keep_signs(&mut last);
+        self.send(last, basis).await
+    }
+
+    /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
+    /// after a restart, nothing would tell that they are ours. It is owed as long as they are.
+    fn keep_signs(&mut self, ops: &mut Vec<Op>) {
+        if self.ledger.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let (planner, ledger) = (&self.planner, &mut self.ledger);
+        ops.retain(|op| {
+            let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
+            let owed = frontends.find_map(|subject| ledger.get(&subject));
+            let Some(refusal) = owed.map(|owed| owed.refusal.clone()) else { return true };
+            ledger.record(op.clone(), refusal, now);
+            false
+        });
+        self.status.send_modify(|status| note_owed(status, &self.ledger));
+    }
+
+    /// Sends operations to the kernel as they are.
+    async fn send(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let mut rest = ops;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MOST_OPERATIONS));

@@ -2,12 +2,16 @@
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
 //! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
-//! inside a local route of ours, or their entry in one of our sets; twins are told by their network. kube-proxy writes the same, so what it left behind is ours too.
+//! inside a local route of ours, or their entry in one of our sets; twins are told by their network.
+//! kube-proxy writes the same, so what it left behind is ours too.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
 
 use crate::actual::Actual;
 use crate::desired::Desired;
 use crate::kernel::{Entry, Frontend};
-use crate::model::Protocol;
+use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
@@ -23,6 +27,10 @@ const RECORDS: [SetKind; 7] = [
     SetKind::NoLocalEndpoints,
 ];
 
+/// The sets that record virtual servers of this protocol by port, at whatever address of the node.
+const NODE_PORT_RECORDS: [(SetKind, Protocol); 2] =
+    [(SetKind::NodePortTcp, Protocol::Tcp), (SetKind::NodePortUdp, Protocol::Udp)];
+
 /// What tells whose a virtual server is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ownership<'a> {
@@ -31,6 +39,20 @@ pub(crate) struct Ownership<'a> {
     /// What was found beside it.
     pub(crate) actual: &'a Actual,
     pub(crate) settings: &'a Settings,
+}
+
+/// The frontends whose virtual servers an entry tells to be ours.
+pub(crate) fn recorded(set: SetId, entry: &Entry, local: &HashSet<IpAddr>) -> Vec<Frontend> {
+    match entry {
+        Entry::AddressPort(frontend) if RECORDS.contains(&set.kind) => vec![*frontend],
+        Entry::Port(port) => {
+            let known = NODE_PORT_RECORDS.into_iter().find(|(kind, _)| *kind == set.kind);
+            let Some((_, protocol)) = known else { return Vec::new() };
+            let addresses = local.iter().filter(|address| Family::of(**address) == set.family);
+            addresses.map(|address| Frontend { address: *address, protocol, port: *port }).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 // === impl Ownership ===
@@ -64,14 +86,11 @@ impl Ownership<'_> {
     }
 
     fn is_recorded_node_port(&self, frontend: &Frontend) -> bool {
-        let kind = match frontend.protocol {
-            Protocol::Tcp => SetKind::NodePortTcp,
-            Protocol::Udp => SetKind::NodePortUdp,
-            // Recorded with its address.
-            Protocol::Sctp => return false,
-        };
-        self.actual.local_addresses.contains(&frontend.address)
-            && self.has(kind, frontend, &Entry::Port(frontend.port))
+        NODE_PORT_RECORDS.into_iter().any(|(kind, protocol)| {
+            frontend.protocol == protocol
+                && self.actual.local_addresses.contains(&frontend.address)
+                && self.has(kind, frontend, &Entry::Port(frontend.port))
+        })
     }
 
     fn has(&self, kind: SetKind, frontend: &Frontend, entry: &Entry) -> bool {

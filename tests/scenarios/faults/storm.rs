@@ -155,10 +155,7 @@ async fn ride_out(steps: Vec<Step>, weather: Vec<(Weather, usize)>) {
                 world.send(Event::ServiceRemoved(name)).await;
             }
             Step::Connections(connections) => set_connections(&world, connections),
-            Step::Restarted => {
-                settle(&mut world).await;
-                world = restart(world, &cluster).await;
-            }
+            Step::Restarted => world = restart(world, &cluster).await,
             Step::Pause => world.compared().await,
         }
     }
