@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::{Addresses, Glance, Kernel, ReadError, Refusal};
+use kube_ipvs::kernel::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::event::Event;
@@ -123,7 +123,7 @@ impl Kernel for Metered {
         self.counted(Kernel::glance)
     }
 
-    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
         self.counted(Kernel::read_frontends)
     }
 

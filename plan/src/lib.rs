@@ -49,6 +49,7 @@ pub mod routes;
 pub mod sets;
 pub mod settings;
 pub mod store;
+pub mod table;
 
 #[cfg(test)]
 mod fixtures;

@@ -15,7 +15,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
 
-use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass};
+use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass};
 use interference::Interference;
 pub use interference::{Answer, Reading, Request};
 
@@ -194,10 +194,12 @@ impl Kernel for Fake {
         })
     }
 
-    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
-        Ok(state.readable(Reading::Frontends)?.virtual_servers.keys().copied().collect())
+        let actual = state.readable(Reading::Frontends)?;
+        let frontends = actual.virtual_servers.keys().copied().collect();
+        Ok(Listing { frontends, table: None })
     }
 
     fn read_virtual_servers(

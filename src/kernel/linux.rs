@@ -1,5 +1,6 @@
 //! The real kernel: IPVS, ipset, the dummy interface and the rules, behind the port.
 
+mod addresses;
 mod arp;
 mod count;
 mod glance;
@@ -23,11 +24,13 @@ use plan::op::Op;
 use plan::sets::SetId;
 
 use super::conntrack::Conntrack;
-use super::link::{AddressBatch, LinkAddress, Links, Scope};
+use super::link::{LinkAddress, Links, Scope};
 use super::route::Routes;
 use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
-use super::{Addresses, Glance, Kernel, ReadError, Refusal, RefusalClass, sysctl, translate};
+use super::{
+    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, sysctl, translate,
+};
 use count::Count;
 use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
 
@@ -262,48 +265,6 @@ impl Linux {
         }
         results
     }
-
-    fn apply_addresses(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
-        let index = match self.index() {
-            Ok(Some(index)) => index,
-            Ok(None) => {
-                let missing = format_args!("the interface {LINK} is missing").to_string();
-                return all_failed(ops, &Refusal::new(RefusalClass::Surprise, missing));
-            }
-            Err(error) => return all_failed(ops, &refusal(&error)),
-        };
-        let mut batch = AddressBatch::new(index);
-        for op in ops {
-            match op {
-                Op::BindAddress(address) => batch.add(*address, self.scope),
-                Op::UnbindAddress(address) => batch.remove(*address),
-                _ => {}
-            }
-        }
-        let results = match self.links.send(&mut batch) {
-            Ok(results) => results,
-            Err(error) => return all_failed(ops, &refusal(&error)),
-        };
-        let results: Vec<Result<(), Refusal>> = ops
-            .iter()
-            .zip(results)
-            .map(|(op, result)| match (op, result) {
-                (Op::BindAddress(_), Err(error)) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
-                (Op::UnbindAddress(_), Err(error))
-                    if is(&error, rustix::io::Errno::ADDRNOTAVAIL) =>
-                {
-                    Ok(())
-                }
-                (_, result) => result.map_err(|error| refusal(&error)),
-            })
-            .collect();
-        if results.iter().flat_map(|r| r.as_ref().err()).any(|r| r.class == RefusalClass::Surprise)
-        {
-            // Perhaps the interface was deleted, or made anew by somebody else.
-            self.index = None;
-        }
-        results
-    }
 }
 
 impl Kernel for Linux {
@@ -324,7 +285,7 @@ impl Kernel for Linux {
         self.look()
     }
 
-    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
         self.frontends()
     }
 

@@ -17,6 +17,7 @@ use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
+use plan::table::Table;
 
 pub mod address_monitor;
 mod conntrack;
@@ -55,12 +56,12 @@ pub trait Kernel: Send {
     /// When a sign could not be read.
     fn glance(&mut self) -> Result<Glance, ReadError>;
 
-    /// Reads which virtual servers there are, whoever made them, in no order. Those by firewall
-    /// mark are left out.
+    /// Reads which virtual servers there are, whoever made them. Those by firewall mark are left
+    /// out.
     ///
     /// # Errors
     /// When they could not be read.
-    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError>;
+    fn read_frontends(&mut self) -> Result<Listing, ReadError>;
 
     /// Reads virtual servers with their real servers: one for each that was asked for, in the same
     /// order; none where there is no such virtual server.
@@ -117,6 +118,15 @@ pub struct Glance {
     /// The families whose constant rules have not changed since they were last written, or read
     /// and found complete.
     pub untouched: HashSet<Family>,
+}
+
+/// Which virtual servers there are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// In no order that matters.
+    pub frontends: Vec<Frontend>,
+    /// What this and former listings tell of the kernel's table.
+    pub table: Option<Table>,
 }
 
 /// The addresses of all interfaces.

@@ -11,7 +11,7 @@ use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::sets::SetId;
 
-use super::{Addresses, Glance, Kernel, ReadError, Refusal};
+use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
 
 /// What is read from the kernel at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,7 +107,7 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
         self.time(Reading::Glance, K::glance)
     }
 
-    fn read_frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
         self.time(Reading::Frontends, K::read_frontends)
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let actual = kernel.read().unwrap();
         assert_eq!((actual.link, actual.addresses.len()), (true, 2));
         assert!(kernel.glance().unwrap().link);
-        assert_eq!(kernel.read_frontends(), Ok(Vec::new()));
+        assert_eq!(kernel.read_frontends(), Ok(Listing::default()));
         assert_eq!(kernel.read_virtual_servers(&[]), Ok(Vec::new()));
         let set = SetId::all(Family::V4).next().unwrap();
         assert_eq!(kernel.read_set(set), Ok(None));

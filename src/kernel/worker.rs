@@ -21,7 +21,7 @@ use plan::op::Op;
 use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Addresses, Glance, Kernel, ReadError, Refusal};
+use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
 
 /// The event loop's end: sends requests to the worker and waits for the answers.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 enum Request {
     Read(Reply<Reading<Actual>>),
     Glance(Reply<Reading<Glance>>),
-    ReadFrontends(Reply<Reading<Vec<Frontend>>>),
+    ReadFrontends(Reply<Reading<Listing>>),
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<Option<ActualVirtualServer>>>>),
     ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
@@ -93,7 +93,7 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_frontends(&self) -> Result<Reading<Vec<Frontend>>, WorkerGone> {
+    pub async fn read_frontends(&self) -> Result<Reading<Listing>, WorkerGone> {
         self.ask(Request::ReadFrontends).await
     }
 

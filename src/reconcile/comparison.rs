@@ -19,8 +19,8 @@ use super::Reconciler;
 use super::drain::Known;
 use super::patrol::Part;
 use super::writing::Basis;
-use crate::kernel::ReadError;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{Listing, ReadError};
 
 /// What a comparison found that others had changed, in operations; none if the kernel could not be
 /// read, which has been told.
@@ -112,14 +112,14 @@ impl Reconciler {
 
     /// Looks for virtual servers that are there and should not be, or are not there and should be.
     async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let found = match self.kernel.read_frontends().await? {
-            Ok(found) => found,
+        let listing = match self.kernel.read_frontends().await? {
+            Ok(listing) => listing,
             Err(error) => return Ok(Err(error)),
         };
         let mut mended = 0;
-        let strangers = self.strangers_among(&found, Actual::default());
+        let strangers = self.strangers_among(&listing, Actual::default());
         mended += self.mend(strangers, |_| false).await?;
-        let found: HashSet<Frontend> = found.into_iter().collect();
+        let found: HashSet<Frontend> = listing.frontends.into_iter().collect();
         let desired = self.planner.desired();
         let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
             Wish::Open(..) => !found.contains(frontend),
@@ -129,6 +129,9 @@ impl Reconciler {
         });
         let mut suspects: Vec<Frontend> = suspects.copied().collect();
         suspects.sort_unstable();
+        if let Some(table) = listing.table {
+            table.sort_for_return(&mut suspects);
+        }
         for part in suspects.chunks(super::patrol::LARGEST_CHUNK) {
             match self.inspect_virtual_servers(&part.into()).await? {
                 Ok(more) => mended += more,
@@ -249,14 +252,14 @@ impl Reconciler {
         beside: Actual,
     ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
         let found = self.kernel.read_frontends().await?;
-        Ok(found.map(|found| self.strangers_among(&found, beside)))
+        Ok(found.map(|listing| self.strangers_among(&listing, beside)))
     }
 
-    fn strangers_among(&self, found: &[Frontend], beside: Actual) -> Vec<Op> {
+    fn strangers_among(&self, listing: &Listing, beside: Actual) -> Vec<Op> {
         let local_addresses = self.planner.local_addresses().clone();
         let beside = Actual { local_addresses, ..beside };
         let desired = self.planner.desired();
-        let ours = found.iter().filter(|frontend| {
+        let ours = listing.frontends.iter().filter(|frontend| {
             desired.owner(frontend).is_none() && self.planner.is_ours(frontend, &beside)
         });
         let mut ours: Vec<Frontend> = ours.copied().collect();

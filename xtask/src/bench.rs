@@ -54,9 +54,9 @@ pub(crate) struct BenchArguments {
     /// The file that gets everything as JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench/performance.json")]
     json: PathBuf,
-    /// Measure nothing; take this file of an earlier run instead.
-    #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    /// Measure nothing; take these files of earlier runs instead.
+    #[arg(long, value_delimiter = ',', value_name = "FILE")]
+    from: Vec<PathBuf>,
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
@@ -146,7 +146,7 @@ pub(crate) fn short_form() -> Result<()> {
         sizes: vec!["200x10".to_owned(), "1000x10".to_owned()],
         short: true,
         json: build::workspace().join("target/bench/short.json"),
-        from: None,
+        from: Vec::new(),
         write_docs: false,
         arguments: Vec::new(),
     })?;
@@ -157,8 +157,14 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     if arguments.what == Measurement::Footprint {
         return footprint(arguments);
     }
-    let results = match &arguments.from {
-        Some(path) => Results::read(path)?,
+    let results = match arguments.from.split_first() {
+        Some((first, others)) => {
+            let mut results = Results::read(first)?;
+            for path in others {
+                results.runs.extend(Results::read(path)?.runs);
+            }
+            results
+        }
         None => at_scale(arguments)?,
     };
     if arguments.write_docs {

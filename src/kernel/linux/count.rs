@@ -8,6 +8,9 @@ use ipvs::Counter;
 use plan::kernel::Frontend;
 use plan::model::Family;
 use plan::op::Op;
+use plan::table::Table;
+
+use super::Listing;
 
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub(super) struct Count {
     /// None where the kernel does not count.
     counter: Option<Counter>,
     listed: Option<Listed>,
+    /// The kernel's table, which does not change.
+    table: Option<Table>,
 }
 
 /// What the counts were at the last listing.
@@ -50,7 +55,7 @@ impl Count {
                 tracing::info!("{error}; virtual servers that others delete are found later");
             })
             .ok();
-        Self { counter, listed: None }
+        Self { counter, listed: None, table: None }
     }
 
     pub(super) fn number(&self) -> Number {
@@ -65,14 +70,15 @@ impl Count {
     pub(super) fn learn<E>(
         &mut self,
         list: impl FnOnce() -> Result<Vec<Frontend>, E>,
-    ) -> Result<Vec<Frontend>, E> {
+    ) -> Result<Listing, E> {
         let before = self.now();
         let frontends = list()?;
         // What was counted is what was listed only if nobody wrote meanwhile.
         self.listed = before
             .filter(|before| self.now() == Some(*before))
             .map(|count| Listed::new(count, &frontends));
-        Ok(frontends)
+        self.table = Table::learn(&frontends).or(self.table);
+        Ok(Listing { frontends, table: self.table })
     }
 
     /// We have done this ourselves.

@@ -2,12 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use plan::kernel::Frontend;
 use plan::model::Family;
 use plan::sets::SetId;
 
 use super::count::Number;
-use super::{Glance, Linux, ReadError, translate};
+use super::{Glance, Linux, Listing, ReadError, translate};
 
 /// With so many times more sets than ours, ours are asked for one by one instead of all at once.
 const CROWD: usize = 4;
@@ -24,7 +23,7 @@ impl Linux {
         })
     }
 
-    pub(super) fn frontends(&mut self) -> Result<Vec<Frontend>, ReadError> {
+    pub(super) fn frontends(&mut self) -> Result<Listing, ReadError> {
         let ipvs = &mut self.ipvs;
         self.count.learn(|| {
             let found = ipvs.list_services();
@@ -38,8 +37,8 @@ impl Linux {
             Number::Known(number) => Ok(Some(number)),
             Number::Uncounted => Ok(None),
             Number::Unknown => {
-                let frontends = self.frontends()?;
-                Ok(Some(u32::try_from(frontends.len()).unwrap_or(u32::MAX)))
+                let listing = self.frontends()?;
+                Ok(Some(u32::try_from(listing.frontends.len()).unwrap_or(u32::MAX)))
             }
         }
     }

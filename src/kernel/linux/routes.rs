@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 
 use ipnet::IpNet;
-use plan::kernel::LINK;
 use plan::op::Op;
 
 use super::super::route::RouteBatch;
-use super::{Linux, ReadError, Refusal, RefusalClass, all_failed, is, refusal};
+use super::{Linux, ReadError, Refusal, all_failed, is, refusal};
 
 // === impl Linux ===
 
@@ -33,13 +32,9 @@ impl Linux {
         let mut batch = RouteBatch::default();
         for op in ops {
             match op {
-                Op::AddRoute(network) => match self.index() {
-                    Ok(Some(index)) => batch.add(*network, index),
-                    Ok(None) => {
-                        let missing = format_args!("the interface {LINK} is missing").to_string();
-                        return all_failed(ops, &Refusal::new(RefusalClass::Surprise, missing));
-                    }
-                    Err(error) => return all_failed(ops, &refusal(&error)),
+                Op::AddRoute(network) => match self.index_for_writing() {
+                    Ok(index) => batch.add(*network, index),
+                    Err(refusal) => return all_failed(ops, &refusal),
                 },
                 Op::RemoveRoute(network) => batch.remove(*network),
                 _ => {}

@@ -155,6 +155,14 @@ impl Run {
         self.report.sizes.iter().find(is_it)
     }
 
+    /// How much more it took than it could: without the programs that were waited for, and without
+    /// what is done with no services as well, which is of the rules above all.
+    pub(crate) fn ratio(&self, size: &Measured, name: &str) -> Option<f64> {
+        let nothing = self.report.nothing.iter().find(|line| line.name == name);
+        let nothing_ms = nothing.map_or(0.0, Line::own_ms);
+        Some((size.ours(name)?.own_ms() - nothing_ms) / size.raw(name)?.own_ms())
+    }
+
     /// The sizes with so many endpoints, the smallest first.
     pub(crate) fn of_endpoints(&self, endpoints: u32) -> Vec<&Measured> {
         let mut sizes: Vec<&Measured> =
@@ -173,11 +181,6 @@ impl Measured {
 
     pub(crate) fn raw(&self, name: &str) -> Option<&Line> {
         self.raw.iter().find(|line| line.name == name)
-    }
-
-    /// How much more it took than it could, without the programs that it waited for.
-    pub(crate) fn ratio(&self, name: &str) -> Option<f64> {
-        Some(self.ours(name)?.own_ms() / self.raw(name)?.own_ms())
     }
 
     /// All services and all endpoints, as `1,000 × 10`.
@@ -248,10 +251,25 @@ mod tests {
             |wall_ms, median_ms| Line { name: "it".into(), wall_ms, median_ms, ..Line::default() };
         let size =
             |ours, raw| Measured { services: 1, endpoints: 1, ours: vec![ours], raw: vec![raw] };
-        assert_eq!(size(line(9.0, Some(2.0)), line(1.0, Some(1.0))).ratio("it"), Some(2.0));
-        assert_eq!(size(line(9.0, None), line(3.0, None)).ratio("it"), Some(3.0));
+        let run = |nothing| Run {
+            lane: Lane::Uml,
+            series: "6.1".to_owned(),
+            report: Report {
+                kernel: "6.1.0".to_owned(),
+                short: false,
+                memory_kib: 1,
+                nothing,
+                sizes: Vec::new(),
+            },
+        };
+        let alone = run(Vec::new());
+        let ratio = |size, name| alone.ratio(&size, name);
+        assert_eq!(ratio(size(line(9.0, Some(2.0)), line(1.0, Some(1.0))), "it"), Some(2.0));
+        assert_eq!(ratio(size(line(9.0, None), line(3.0, None)), "it"), Some(3.0));
         let waiting = Line { programs_wall_ms: 3.0, ..line(9.0, None) };
-        assert_eq!(size(waiting, line(3.0, None)).ratio("it"), Some(2.0));
-        assert_eq!(size(line(9.0, None), line(3.0, None)).ratio("else"), None);
+        assert_eq!(ratio(size(waiting, line(3.0, None)), "it"), Some(2.0));
+        assert_eq!(ratio(size(line(9.0, None), line(3.0, None)), "else"), None);
+        let over = run(vec![line(6.0, None)]);
+        assert_eq!(over.ratio(&size(line(9.0, None), line(3.0, None)), "it"), Some(1.0));
     }
 }

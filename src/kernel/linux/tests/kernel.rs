@@ -129,13 +129,16 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         // Nobody's frontend.
         tool("ipvsadm -A -f 7 -s rr");
         assert_eq!(number(&mut linux), Some(9), "until they are listed");
-        assert_eq!(linux.read_frontends().unwrap().len(), 8);
+        let listing = linux.read_frontends().unwrap();
+        assert_eq!(listing.frontends.len(), 8);
+        assert!(listing.table.is_some(), "not in the order of the table: {listing:?}");
         assert_eq!(number(&mut linux), Some(8));
         let ours = Op::RemoveVirtualServer(mk_frontend(Family::V6, 2));
         assert_eq!(linux.apply(std::slice::from_ref(&ours)), [Ok(())]);
         assert_eq!(number(&mut linux), Some(7));
         tool("ipvsadm -C");
         assert_eq!(number(&mut linux), Some(0));
+        assert_eq!(linux.read_frontends().unwrap().table, listing.table, "it is remembered");
 
         tool("ipset flush KUBE-CLUSTER-IP");
         assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
@@ -194,7 +197,7 @@ fn costs_little(variant: Variant) {
             );
             assert!(requests <= 2 && receives <= 60, "{requests} {receives}");
             let begin = Instant::now();
-            let frontends = linux.read_frontends().unwrap();
+            let frontends = linux.read_frontends().unwrap().frontends;
             println!("listing {} frontends takes {:?}", frontends.len(), begin.elapsed());
         });
     }
