@@ -134,6 +134,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
     let measured = servers.metrics();
     let kernel = KernelHandle::start(Timed::new(linux, measured.own.stages.clone()))
         .context("start the kernel worker")?;
+    let routes = !settings.service_routes.is_empty();
     let planner = Planner::new(settings);
     let reconciler =
         Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(observers));
@@ -152,7 +153,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
     tokio::spawn(source.run(events));
     tokio::select! {
         biased;
-        ended = reconciler.run(outbox, watch_addresses(), shutdown) => {
+        ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
             ended?;
             info!("kube-ipvs ends; the kernel's state stays as it is");
             Ok(())
@@ -328,8 +329,8 @@ async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family
     }
 }
 
-fn watch_addresses() -> Option<address_monitor::Changes> {
-    address_monitor::start()
+fn watch_addresses(routes: bool) -> Option<address_monitor::Changes> {
+    address_monitor::start(routes)
         .inspect_err(|error| {
             warn!("cannot watch the node's addresses: {error}; they are read periodically");
         })

@@ -57,7 +57,7 @@ impl Node {
         let reconciler =
             Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
         let status = reconciler.status();
-        let addresses = address_monitor::start().map_err(|error| anyhow!("{error}"))?;
+        let addresses = address_monitor::start(false).map_err(|error| anyhow!("{error}"))?;
         let (inputs, outbox) = mpsc::channel(QUEUE);
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("loop".into()).spawn(move || {

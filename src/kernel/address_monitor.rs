@@ -16,15 +16,21 @@ use plan::kernel::LINK;
 use tokio::sync::Notify;
 
 use super::link::{Link, LinkAddress, Links, decode_address, decode_link};
+use super::route;
 
 /// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const GROUPS: [u32; 3] = [1, 5, 9];
+/// `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`.
+const ROUTE_GROUPS: [u32; 2] = [7, 11];
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
+const RTM_DELROUTE: u16 = 25;
 /// So many addresses that were taken are named; of more, it is only said that there are more.
 const MOST_TAKEN: usize = 1_024;
+/// After more notifications than could be kept.
+const BREATH: Duration = Duration::from_millis(200);
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -35,7 +41,8 @@ pub struct Happened {
     pub others: bool,
     /// These were taken off `kube-ipvs0`, by whomever.
     pub taken: HashSet<IpAddr>,
-    /// The interface went, or more was taken off it than can be named, or notifications were lost.
+    /// The interface or a local route of ours went, or more was taken off it than can be named, or
+    /// notifications were lost.
     pub anything: bool,
 }
 
@@ -61,12 +68,15 @@ struct State {
 }
 
 /// Starts watching, in the calling thread's network namespace, until the receiver is dropped.
+/// `routes`: whether there are local routes of ours to be missed. Others have routes come and go by
+/// the thousand, of which there is nothing to be told otherwise.
 ///
 /// # Errors
 /// When rtnetlink's groups cannot be joined, or there can be no other thread.
-pub fn start() -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
+pub fn start(routes: bool) -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
     let mut socket = Socket::open(Protocol::Route)?;
-    for group in GROUPS {
+    let of_routes = if routes { &ROUTE_GROUPS[..] } else { &[] };
+    for group in GROUPS.iter().chain(of_routes).copied() {
         socket.join(group)?;
     }
     let mut links = Links::open()?;
@@ -81,7 +91,10 @@ pub fn start() -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
                 Ok(()) => {}
                 // What was lost may have been a change.
                 Err(error) => {
-                    if !error.is_overrun() {
+                    if error.is_overrun() {
+                        // A storm would be answered with another.
+                        thread::sleep(BREATH);
+                    } else {
                         tracing::warn!(
                             "watching the node's addresses: {error}; it is tried again, and what \
                              changes meanwhile is looked at then"
@@ -185,6 +198,7 @@ impl Happened {
                     self.take(&found);
                 }
             }
+            RTM_DELROUTE => self.anything |= route::is_ours(notification.body),
             RTM_NEWLINK | RTM_DELLINK => {
                 let Ok(Some(Link { index, name, .. })) = decode_link(notification.body) else {
                     return;
@@ -265,6 +279,18 @@ mod tests {
         assert_eq!(happened, Happened { taken, ..Happened::default() });
         note(&mut happened, &mut ours, RTM_DELADDR, &mk_address(OURS + 1, address(1)));
         assert!(happened.others && happened.taken.len() == 1);
+    }
+
+    #[test]
+    fn a_route_of_ours_that_goes_is_anything() {
+        let (mut happened, mut ours) = (Happened::default(), Some(OURS));
+        // struct rtmsg with protocol 107 or another, then RTA_DST.
+        let route =
+            |protocol| [2, 12, 0, 0, 255, protocol, 254, 2, 0, 0, 0, 0, 8, 0, 1, 0, 10, 96, 0, 0];
+        note(&mut happened, &mut ours, RTM_DELROUTE, &route(2));
+        assert_eq!(happened, Happened::default(), "others' routes are no news");
+        note(&mut happened, &mut ours, RTM_DELROUTE, &route(107));
+        assert_eq!(happened, Happened { anything: true, ..Happened::default() });
     }
 
     #[test]

@@ -131,6 +131,11 @@ impl RouteBatch {
     }
 }
 
+/// Whether a notification is about a route of ours.
+pub(super) fn is_ours(body: &[u8]) -> bool {
+    matches!(decode_route(body), Ok(Some(_)))
+}
+
 /// Whether a refusal says that there are no routes at all.
 fn is_nothing(error: &Error) -> bool {
     [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]

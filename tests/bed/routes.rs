@@ -32,7 +32,7 @@ fn mk_configuration(bed: &Bed, name: &str, own: &str) -> String {
     let path = format!("{}-{name}.conf", bed.manifests.path().display());
     let text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         clusterCIDR: {},{}\nmode: ipvs\nipvs: {{syncPeriod: 2s}}\n---\n\
+         clusterCIDR: {},{}\nmode: ipvs\nipvs: {{syncPeriod: 10m}}\n---\n\
          apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}\n",
         bed::addresses::POD_RANGE_IPV4,
         bed::addresses::POD_RANGE_IPV6,
@@ -124,6 +124,7 @@ fn a_route_that_somebody_takes_away_is_put_back() {
         bed.wait_until("the address is there again", || bed.bound() == ["203.0.113.10/32"]);
         assert_served(&bed);
     }
+    proxy.stop().unwrap();
     // A route of somebody else's to the same network becomes ours, and one of ours that nobody
     // wants goes.
     bed.tool("ip", &["route", "del", "local", "10.96.0.0/16", "table", "local"]);
@@ -131,7 +132,8 @@ fn a_route_that_somebody_takes_away_is_put_back() {
     let table = ["dev", "kube-ipvs0", "table", "local"];
     bed.tool("ip", &[&add[..], &["10.96.0.0/16"], &table, &["proto", "static"]].concat());
     bed.tool("ip", &[&add[..], &["10.98.0.0/16"], &table, &["proto", "107"]].concat());
-    bed.wait_until("the routes are as they should be", || routes(&bed) == BOTH);
+    let proxy = bed.start(&["--config", &configuration]);
+    assert_eq!(routes(&bed), BOTH);
     let all = bed.tool("ip", &["route", "show", "table", "local"]);
     assert_eq!(all.matches("10.96.0.0/16").count(), 1, "{all}");
     proxy.stop().unwrap();
@@ -193,7 +195,7 @@ fn what_is_excluded_no_route_leads_here() {
     let own = "serviceRoutes: [10.96.0.0/30]";
     let configuration = mk_configuration(&bed, "excluded", own);
     let text = std::fs::read_to_string(&configuration).unwrap();
-    let text = text.replace("{syncPeriod: 2s}", "{excludeCIDRs: [10.96.0.2/32]}");
+    let text = text.replace("{syncPeriod: 10m}", "{excludeCIDRs: [10.96.0.2/32]}");
     std::fs::write(&configuration, text).unwrap();
     bed.start(&["--config", &configuration]).stop().unwrap();
     let expected = ["local 10.96.0.0/31 dev kube-ipvs0", "local 10.96.0.3 dev kube-ipvs0"];
