@@ -6,6 +6,7 @@
 
 mod fault;
 mod life;
+mod refused_all;
 mod storm;
 
 use std::fmt;
@@ -24,9 +25,14 @@ fn is_soak() -> bool {
     std::env::var_os("KUBE_IPVS_SOAK").is_some()
 }
 
-/// For how long there must be nothing to write when all is over.
-fn quiet_time() -> Duration {
-    Duration::from_secs(if is_soak() { 3_600 } else { 70 })
+/// For how long there must be nothing to write when all is over: longer than the longest pause
+/// between two attempts.
+fn quiet_time(fault: Fault) -> Duration {
+    Duration::from_secs(match fault {
+        Fault::None => 3_600,
+        _ if is_soak() => 600,
+        _ => 70,
+    })
 }
 
 /// Runs with the clock paused.

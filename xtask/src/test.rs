@@ -100,10 +100,12 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }
 
-/// What other programs break at random, and being killed at random points: for hours.
+/// A fault of every kind at every step; what other programs break at random, and being killed at
+/// random points: for hours.
 pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let outcomes = guests::soak(&arguments.kernel, arguments.seed)?;
+    let mut outcomes = vec![faults()];
+    outcomes.extend(guests::soak(&arguments.kernel, arguments.seed)?);
     Ok(summarise(&outcomes, false, started.elapsed()))
 }
 
@@ -136,6 +138,14 @@ fn host(filter: Option<&str>) -> Outcome {
     let mut arguments = vec!["test", "--workspace", "--quiet", "--no-fail-fast"];
     arguments.extend(filter);
     tests("host", &arguments, &[], started)
+}
+
+/// The event loop with a fault at every step, all of them, against the kernel in memory.
+fn faults() -> Outcome {
+    announce("faults at every step");
+    let started = Instant::now();
+    let arguments = ["test", "--package", "kube-ipvs", "--test", "scenarios", "--", "faults::"];
+    tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
 }
 
 /// The planner's properties again, optimised, and with so many inputs each that few are left that

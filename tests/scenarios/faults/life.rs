@@ -249,7 +249,7 @@ impl Life {
     }
 
     async fn assert_well(&mut self) {
-        let disturbs = self.case.fault.disturbs();
+        let (disturbs, quiet_time) = (self.case.fault.disturbs(), quiet_time(self.case.fault));
         let (at, theirs) = foreign();
         let world = self.world();
         world.assert_converged(&[at]);
@@ -262,7 +262,7 @@ impl Life {
         world.fake.take_log();
         let before = world.now();
         let started = Instant::now();
-        while started.elapsed() < quiet_time() {
+        while started.elapsed() < quiet_time {
             world.compared().await;
         }
         assert_eq!(world.fake.take_log(), [], "it goes on writing");

@@ -1,0 +1,79 @@
+//! The kernel refuses everything, for a while: 24,000 operations.
+
+use std::time::Duration;
+
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::reconcile::Pace;
+use plan::model::Protocol;
+use tokio::time::Instant;
+
+use super::is_soak;
+use crate::world::{World, frontend, tcp};
+
+/// A virtual server, two real servers, two entries and an address each.
+fn services() -> u16 {
+    if is_soak() { 20_000 } else { 4_000 }
+}
+
+/// So much is tried again in one go at most: 1,024 subjects, each of up to three operations; or, by
+/// the patrol, what is due of one set.
+fn at_once() -> usize {
+    (3 * 1_024).max(services().into())
+}
+
+fn refuse_all(fake: &Fake) {
+    fake.interfere(|request, _| match request {
+        Request::Writing(op) if !op.is_foundation() => Answer::refused(RefusalClass::NotPermitted),
+        _ => Answer::Honest,
+    });
+}
+
+/// Waits until so much is owed, without a look at the kernel each time.
+async fn owing(world: &World, count: usize) {
+    world.status.clone().wait_for(|status| status.owed == count).await.unwrap();
+}
+
+/// The numbers of operations in the requests since the last time.
+fn requests(world: &World) -> Vec<usize> {
+    let told = world.told.take().into_iter();
+    told.filter_map(|words| {
+        words.strip_prefix("written ")?.split(',').next()?.parse::<usize>().ok()
+    })
+    .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_owed_and_tried_again_in_parts_until_it_is_whole() {
+    let fake = Fake::default();
+    refuse_all(&fake);
+    let mut world = World::on(fake, Pace::default());
+    let services: Vec<_> = (1..=services()).map(|number| tcp(number, &[1, 2])).collect();
+    world.feed(&services).await;
+    world.say_complete().await;
+    let n_owed = 4 * services.len();
+    owing(&world, n_owed).await;
+    requests(&world);
+    // Each is tried again some times, more and more rarely.
+    let (started, operations) = (Instant::now(), world.now().operations);
+    for _ in 0..4 {
+        world.compared().await;
+    }
+    let tried = requests(&world);
+    assert!(tried.iter().all(|count| *count <= at_once()), "{tried:?}");
+    let rounds = (world.now().operations - operations) / (6 * services.len() as u64);
+    assert!(rounds <= 12, "{rounds} times in {:?}", started.elapsed());
+    assert_eq!(world.now().owed, n_owed);
+
+    let allowed = Instant::now();
+    world.fake.interfere(|_, _| Answer::Honest);
+    owing(&world, 0).await;
+    assert!(allowed.elapsed() <= Duration::from_secs(75), "{:?}", allowed.elapsed());
+    let tried = requests(&world);
+    assert!(tried.iter().all(|count| *count <= at_once()), "{tried:?}");
+    let last = frontend(services.len().try_into().unwrap(), Protocol::Tcp);
+    assert!(world.fake.actual().virtual_servers.contains_key(&last));
+    world.compared().await;
+    assert_eq!(world.now().drift_repaired, 0);
+    world.assert_converged(&[]);
+}
