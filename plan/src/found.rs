@@ -12,7 +12,7 @@ use crate::diff::{self, Ownership};
 use crate::kernel::{Entry, Frontend};
 use crate::model::Family;
 use crate::op::{Op, Subject};
-use crate::sets::SetId;
+use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
 /// What was found and nobody has asked for yet.
@@ -50,7 +50,7 @@ impl Found {
     /// found or was taken out before, is left to the operations.
     pub fn adopt(&mut self, ops: Vec<Op>) -> Adopted {
         let mut adopted = Adopted::default();
-        let mut taken = HashSet::new();
+        let (mut taken, mut opened) = (HashSet::new(), Vec::new());
         for op in ops {
             let is_there = match (&op, op.subject()) {
                 (Op::BindAddress(address), _) => self.left.addresses.remove(address),
@@ -66,11 +66,28 @@ impl Found {
                 }
                 _ => false,
             };
+            if let Op::CreateVirtualServer(frontend, _) = &op {
+                opened.push(*frontend);
+            }
             if !is_there {
                 adopted.lacking.push(op);
             }
         }
+        adopted.lacking.extend(opened.into_iter().flat_map(|frontend| self.allow(frontend)));
         adopted
+    }
+
+    /// What ends the refusal of connections to a frontend that had no endpoints, and has some now.
+    /// Those who want it refused still have taken their entry out.
+    fn allow(&mut self, frontend: Frontend) -> Vec<Op> {
+        let refusals = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
+        let sets = refusals.map(|kind| SetId { kind, family: frontend.family() });
+        let entry = Entry::AddressPort(frontend);
+        let mut is_refused = |set: &SetId| {
+            self.left.sets.get_mut(set).is_some_and(|there| there.entries.remove(&entry))
+        };
+        let refusing = sets.into_iter().filter(|set| is_refused(set));
+        refusing.map(|set| Op::RemoveEntry(set, entry)).collect()
     }
 
     /// Takes out the virtual servers that are left and have to go, or have to change so that they
@@ -97,7 +114,8 @@ impl Found {
             .collect()
     }
 
-    /// What takes the entries of a set away that are left, but for those that are nobody's to touch.
+    /// What takes the entries of a set away that are left, but for those that are nobody's to
+    /// touch.
     pub fn excess_entries(&mut self, set: SetId, settings: &Settings) -> Vec<Op> {
         let Some(left) = self.left.sets.get_mut(&set) else { return Vec::new() };
         let is_foreign = |entry: &Entry| entry.address().is_some_and(|a| settings.excludes(a));

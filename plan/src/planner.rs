@@ -73,8 +73,8 @@ pub struct Plan {
     /// The Services whose health check is not the same as before, in the order of names. None
     /// means that it has none any more.
     pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
-    /// The Services whose node ports on localhost are not the same as before, in the order of names.
-    /// An empty list means that it has none any more.
+    /// The Services whose node ports on localhost are not the same as before, in the order of
+    /// names. An empty list means that it has none any more.
     pub localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
@@ -138,6 +138,12 @@ impl Planner {
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.store.n_dirty()
+    }
+
+    /// The same without the API server's Service, which goes before all however often it changes.
+    #[must_use]
+    pub fn backlog_in_turn(&self) -> usize {
+        self.store.n_dirty_in_turn()
     }
 
     /// The moment of the oldest change that waits to be planned.

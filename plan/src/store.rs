@@ -86,6 +86,12 @@ impl Store {
         self.dirty.len()
     }
 
+    /// The same without the API server's.
+    #[must_use]
+    pub fn n_dirty_in_turn(&self) -> usize {
+        self.dirty.n_in_turn()
+    }
+
     /// Since when something waits.
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<u64> {

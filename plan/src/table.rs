@@ -27,14 +27,20 @@ pub struct Table {
 // === impl Table ===
 
 impl Table {
-    /// Learns from a listing in the kernel's order. None: there is nothing in it to learn from, or
-    /// this kernel keeps virtual servers otherwise.
+    /// Learns from a listing in the kernel's order. What `known` is from former ones stays if this
+    /// one does not contradict it, since a short listing fits many tables. None: there is nothing
+    /// to learn from, or this kernel keeps virtual servers otherwise.
     #[must_use]
-    pub fn learn(listing: &[Frontend]) -> Option<Self> {
-        let mut tables = (0..=u8::MAX).map(|secret| Self { secret });
-        tables.find(|table| {
-            listing.len() > 1 && listing.is_sorted_by_key(|frontend| table.bucket(frontend))
-        })
+    pub fn learn(listing: &[Frontend], known: Option<Self>) -> Option<Self> {
+        if listing.len() < 2 {
+            return known;
+        }
+        let tables = (0..=u8::MAX).map(|secret| Self { secret });
+        known.into_iter().chain(tables).find(|table| table.is_order_of(listing))
+    }
+
+    fn is_order_of(&self, listing: &[Frontend]) -> bool {
+        listing.is_sorted_by_key(|frontend| self.bucket(frontend))
     }
 
     /// Puts virtual servers in the order in which the kernel takes them back fastest, if all of
@@ -89,7 +95,8 @@ mod tests {
         ) {
             let kernel = Table { secret };
             listing.sort_by_key(|frontend| kernel.bucket(frontend));
-            let table = Table::learn(&listing).unwrap();
+            let table = Table::learn(&listing, None).unwrap();
+            prop_assert_eq!(Table::learn(&listing, Some(kernel)), Some(kernel));
             let mut returning = listing.clone();
             table.sort_for_return(&mut returning);
             prop_assert!(returning.is_sorted_by_key(|it| Reverse(kernel.bucket(it))));
@@ -108,8 +115,9 @@ mod tests {
             protocol: Protocol::Tcp,
             port: 80,
         };
-        assert_eq!(Table::learn(&[of(1), of(2), of(1)]), None);
-        assert_eq!(Table::learn(&[of(1)]), None);
-        assert_eq!(Table::learn(&[]), None);
+        assert_eq!(Table::learn(&[of(1), of(2), of(1)], None), None);
+        assert_eq!(Table::learn(&[of(1)], None), None);
+        let known = Some(Table { secret: 7 });
+        assert_eq!(Table::learn(&[], known), known);
     }
 }

@@ -10,6 +10,7 @@ use plan::actual::{Actual, ActualSet};
 use plan::diff::Wish;
 use plan::event::Event;
 use plan::kernel::Frontend;
+use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use plan::sets::SetId;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use tracing::warn;
 
 use super::Reconciler;
 use super::drain::Known;
-use super::patrol::Part;
+use super::patrol::{LARGEST_CHUNK, Part};
 use super::writing::Basis;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Listing, ReadError};
@@ -66,10 +67,7 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        let part = |subject: &Subject| {
-            matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
-        };
-        self.mend(ops, part).await.map(Ok)
+        self.mend(ops, Some(&Part::Addresses)).await.map(Ok)
     }
 
     async fn inspect_layers(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
@@ -79,7 +77,7 @@ impl Reconciler {
         };
         let families = self.planner.settings().families.iter().copied();
         let ops = families.filter(|family| !complete.contains(family)).map(Op::WriteLayer);
-        self.mend(ops.collect(), |subject| matches!(subject, Subject::Layer(_))).await.map(Ok)
+        self.mend(ops.collect(), Some(&Part::Layers)).await.map(Ok)
     }
 
     async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {
@@ -103,14 +101,11 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        let part = move |subject: &Subject| match subject {
-            Subject::Set(it) | Subject::Entry(it, _) => *it == set,
-            _ => false,
-        };
-        self.mend(ops, part).await.map(Ok)
+        self.mend(ops, Some(&Part::Set(set))).await.map(Ok)
     }
 
-    /// Looks for virtual servers that are there and should not be, or are not there and should be.
+    /// Looks for virtual servers that are there and should not be, and removes them, or are not there
+    /// and should be, and has the patrol look at those before anything else.
     async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
         let listing = match self.kernel.read_frontends().await? {
             Ok(listing) => listing,
@@ -118,7 +113,7 @@ impl Reconciler {
         };
         let mut mended = 0;
         let strangers = self.strangers_among(&listing, Actual::default());
-        mended += self.mend(strangers, |_| false).await?;
+        mended += self.mend(strangers, None).await?;
         let found: HashSet<Frontend> = listing.frontends.into_iter().collect();
         let desired = self.planner.desired();
         let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
@@ -132,13 +127,14 @@ impl Reconciler {
         if let Some(table) = listing.table {
             table.sort_for_return(&mut suspects);
         }
-        for part in suspects.chunks(super::patrol::LARGEST_CHUNK) {
-            match self.inspect_virtual_servers(&part.into()).await? {
-                Ok(more) => mended += more,
-                Err(error) => return Ok(Err(error)),
-            }
+        // Without the API server nothing on this node can follow the cluster.
+        let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
+        suspects.sort_by_key(is_other);
+        // There may be very many. Changes are written in between.
+        for chunk in suspects.chunks(LARGEST_CHUNK) {
+            self.patrol.suspect(Part::VirtualServers(chunk.into()));
         }
-        Ok(Ok(mended))
+        Ok(Ok(mended + suspects.len()))
     }
 
     async fn inspect_virtual_servers(
@@ -168,17 +164,21 @@ impl Reconciler {
                 ops.extend(mending);
             }
         }
-        self.mend(ops, |_| false).await.map(Ok)
+        self.mend(ops, None).await.map(Ok)
     }
 
-    /// Writes what mends a part of the kernel, and strikes out what is owed of it and turned out to
-    /// be in order. Returns how many operations that took which others are to blame for.
+    /// Writes what mends a part of the kernel, and if all of the part was compared, strikes out what
+    /// is owed of it and turned out to be in order. Returns how many operations that took which
+    /// others are to blame for.
     pub(super) async fn mend(
         &mut self,
         ops: Vec<Op>,
-        is_part: impl Fn(&Subject) -> bool,
+        compared: Option<&Part>,
     ) -> Result<usize, WorkerGone> {
-        let ops = self.not_put_off(ops, is_part);
+        if let Some(part) = compared {
+            self.settle_part(part, &ops);
+        }
+        let ops = self.not_put_off(ops);
         if ops.is_empty() {
             return Ok(0);
         }
@@ -195,16 +195,23 @@ impl Reconciler {
         Ok(n_drift)
     }
 
-    /// What of this may be written now.
-    fn not_put_off(&mut self, mut ops: Vec<Op>, is_part: impl Fn(&Subject) -> bool) -> Vec<Op> {
+    /// Strikes out what is owed of a part and needs none of these operations.
+    fn settle_part(&mut self, part: &Part, ops: &[Op]) {
         if self.ledger.is_empty() {
-            return ops;
+            return;
         }
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
         let owed = self.ledger.iter().map(|(subject, _)| *subject);
         let settled: Vec<Subject> =
-            owed.filter(|subject| is_part(subject) && !wrong.contains(subject)).collect();
+            owed.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
         settled.iter().for_each(|subject| self.settle(subject));
+    }
+
+    /// What of this may be written now.
+    fn not_put_off(&mut self, mut ops: Vec<Op>) -> Vec<Op> {
+        if self.ledger.is_empty() {
+            return ops;
+        }
         let now = Instant::now();
         let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
         // Nothing can be done while what the others rest on is missing.
@@ -241,12 +248,12 @@ impl Reconciler {
     }
 
     /// Whether something is owed whose next attempt is not due yet.
-    fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
+    pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
         self.ledger.get(subject).is_some_and(|owed| owed.due > now)
     }
 
-    /// What removes the virtual servers that are ours by what was found beside them, and that nobody
-    /// asks for.
+    /// What removes the virtual servers that are ours by what was found beside them, and that
+    /// nobody asks for.
     async fn strangers(
         &mut self,
         beside: Actual,

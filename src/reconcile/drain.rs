@@ -55,8 +55,8 @@ pub struct Drain {
 pub enum Known<'a> {
     /// From what was wished for before, without looking at the kernel.
     Nothing,
-    /// From comparing this virtual server with what it should be, for no particular reason; none: it
-    /// is not there.
+    /// From comparing this virtual server with what it should be, for no particular reason; none:
+    /// it is not there.
     Compared(Frontend, Option<&'a ActualVirtualServer>),
     /// From a second look at this virtual server; none: it is not there.
     One(Frontend, Option<&'a ActualVirtualServer>),

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use plan::found::Found;
+use plan::model::Family;
 use plan::op::Subject;
 use plan::sets::SetId;
 use plan::settings::Settings;
@@ -60,35 +61,34 @@ impl Reconciler {
             }
         };
         let took = started.elapsed();
+        self.patrol.succeeded();
         let suspects = self.suspects(&glance);
         self.observer.glanced(took, suspects.is_empty());
         for part in suspects {
             let started = Instant::now();
-            let Some(mended) = self.inspect(&part).await? else {
-                self.patrol.suspect(part);
-                self.patrol.pause(Instant::now() + READ_RETRY);
-                return Ok(());
-            };
-            if mended > 0 {
-                self.alarm();
-            } else {
-                self.learn(&part, &glance, started);
+            match self.inspect(&part).await? {
+                None => self.patrol.failed(part, Instant::now()),
+                Some(0) => self.learn(&part, &glance, started),
+                Some(_) => self.alarm(),
             }
         }
         Ok(())
     }
 
-    /// The parts of the kernel that are not as expected.
+    /// The parts of the kernel that are not as expected, but for those that are looked at, or
+    /// written, again at a time of their own.
     fn suspects(&mut self, glance: &Glance) -> Vec<Part> {
+        let now = Instant::now();
         let mut suspects = Vec::new();
-        if !glance.link {
+        if !glance.link && !self.is_put_off(&Subject::Link, now) {
             suspects.push(Part::Addresses);
         }
         let (virtual_servers, owed) = self.n_owed();
         self.expected.is_number_unknown = glance.n_virtual_servers.is_none();
         if let Some(number) = glance.n_virtual_servers {
             let n = self.n_own_virtual_servers() + self.expected.foreign_virtual_servers;
-            if !around(n, virtual_servers).contains(&i64::from(number)) {
+            let is_expected = around(n, virtual_servers).contains(&i64::from(number));
+            if !is_expected && !self.patrol.has_suspects() {
                 suspects.push(Part::Frontends);
             }
         }
@@ -97,14 +97,18 @@ impl Reconciler {
             let n = self.n_own_entries(set) + self.foreign_entries(set);
             let around = around(n, owed.get(&set).copied().unwrap_or(0));
             let is_expected = glance.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
-            if is_expected != Some(true) {
+            if is_expected != Some(true) && !self.is_put_off(&Subject::Set(set), now) {
                 suspects.push(Part::Set(set));
             }
         }
-        let may_look = self.expected.rules_again.is_none_or(|again| again <= Instant::now());
-        if may_look && families.iter().any(|family| !glance.untouched.contains(family)) {
+        let may_look = self.expected.rules_again.is_none_or(|again| again <= now);
+        let is_touched = |family: &&Family| {
+            !glance.untouched.contains(*family) && !self.is_put_off(&Subject::Layer(**family), now)
+        };
+        if may_look && families.iter().any(|family| is_touched(&family)) {
             suspects.push(Part::Layers);
         }
+        suspects.retain(|part| !self.patrol.is_unread(part));
         suspects
     }
 

@@ -38,6 +38,7 @@ mod writing;
 use std::future::Future;
 use std::time::{Duration, SystemTime};
 
+use futures::FutureExt as _;
 use plan::event::Event;
 use plan::layer::InvalidLayerSettings;
 use plan::model::Family;
@@ -195,7 +196,13 @@ impl Reconciler {
                 biased;
                 () = &mut shutdown => return Ok(()),
                 input = inputs.recv(), if !source_ended => match input {
-                    Some(input) => self.take_all(input, &mut inputs),
+                    Some(input) => {
+                        self.take_all(input, &mut inputs);
+                        // However much comes in, the node's addresses get their turn.
+                        if let Some(happened) = changed(&mut addresses).now_or_never() {
+                            self.addresses_changed(happened).await?;
+                        }
+                    }
                     None => {
                         warn!("the source has ended; what it said last stays in force");
                         source_ended = true;

@@ -20,8 +20,8 @@ pub trait Observer: fmt::Debug + Send {
         let _ = event;
     }
 
-    /// So many Services are waiting to be written: said for every change that needs writing, and when
-    /// the first complete list is there.
+    /// So many Services are waiting to be written: said for every change that needs writing, and
+    /// when the first complete list is there.
     fn waiting(&mut self, backlog: usize) {
         let _ = backlog;
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plan::kernel::Frontend;
+use plan::op::Subject;
 use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
@@ -37,6 +38,9 @@ const CHUNK_TIME: Duration = Duration::from_millis(4);
 
 /// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
 const WEIGHT_OF_PART: usize = 64;
+
+/// After so many readings in a row that failed, all others wait as well.
+const FAILURES_IN_A_ROW: u32 = 2;
 
 /// After so many passes in a row that found something, there is a second's rest between them:
 /// somebody is fighting us, and neither side wins by being busier.
@@ -65,6 +69,10 @@ pub(super) struct Patrol {
     paused: Instant,
     /// What is to be looked at before anything else.
     suspects: VecDeque<Part>,
+    /// What could not be read, and when it is tried again.
+    unread: Vec<(Instant, Part)>,
+    /// How many readings in a row have failed.
+    n_failures: u32,
     walk: Option<Walk>,
     is_alert: bool,
     /// How many alert passes in a row have found something.
@@ -91,6 +99,25 @@ struct Walk {
     in_vain: bool,
 }
 
+// === impl Part ===
+
+impl Part {
+    /// Whether something is compared with this part. Virtual servers are told by their frontends.
+    pub(super) fn has(&self, subject: &Subject) -> bool {
+        match self {
+            Self::Addresses => {
+                matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
+            }
+            Self::Layers => matches!(subject, Subject::Layer(_)),
+            Self::Set(set) => match subject {
+                Subject::Set(it) | Subject::Entry(it, _) => it == set,
+                _ => false,
+            },
+            Self::Frontends | Self::VirtualServers(_) => false,
+        }
+    }
+}
+
 // === impl Patrol ===
 
 impl Patrol {
@@ -99,6 +126,8 @@ impl Patrol {
             next_glance: now,
             paused: now,
             suspects: VecDeque::new(),
+            unread: Vec::new(),
+            n_failures: 0,
             walk: None,
             is_alert: false,
             n_in_vain: 0,
@@ -125,6 +154,16 @@ impl Patrol {
         if !self.suspects.contains(&part) {
             self.suspects.push_back(part);
         }
+    }
+
+    /// Whether there is something to be looked at before anything else.
+    pub(super) fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// Whether a part could not be read, and has not been tried again yet.
+    pub(super) fn is_unread(&self, part: &Part) -> bool {
+        self.unread.iter().any(|(_, unread)| unread == part)
     }
 
     /// When there is something to do next.
@@ -159,18 +198,33 @@ impl Patrol {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);
         }
+        if let Some(due) = self.unread.iter().position(|(due, _)| *due <= now) {
+            return Some(self.unread.swap_remove(due).1);
+        }
         let walk = self.walk.as_mut().filter(|walk| walk.may_go_on(now))?;
         walk.take(self.chunk)
     }
 
-    /// What was taken could not be read, and is looked at first when that is possible again.
-    fn failed(&mut self, part: Part, now: Instant) {
-        self.suspect(part);
-        self.pause(now + READ_RETRY);
+    /// A part could not be read. It is tried again by itself, and the others go on without it; but
+    /// where one after the other cannot be read, all of them wait.
+    pub(super) fn failed(&mut self, part: Part, now: Instant) {
+        self.n_failures = self.n_failures.saturating_add(1);
+        if self.n_failures >= FAILURES_IN_A_ROW {
+            self.pause(now + READ_RETRY);
+        }
+        if !self.is_unread(&part) {
+            self.unread.push((now + READ_RETRY, part));
+        }
+    }
+
+    /// Something could be read.
+    pub(super) fn succeeded(&mut self) {
+        self.n_failures = 0;
     }
 
     /// A part took this time, and so many operations.
     fn looked_at(&mut self, part: &Part, took: Duration, repaired: usize) {
+        self.succeeded();
         if let Part::VirtualServers(frontends) = part {
             if took > CHUNK_TIME {
                 self.chunk = (frontends.len() / 2).max(1);
@@ -207,17 +261,19 @@ impl Patrol {
         });
     }
 
-    /// Ends the pass if everything was looked at.
-    fn end_pass(&mut self, now: Instant) -> Option<Pass> {
+    /// Ends the pass if everything was looked at. Says also whether all of it could be read.
+    fn end_pass(&mut self, now: Instant) -> Option<(Pass, bool)> {
         let are_parts_left = !self.suspects.is_empty();
         let walk = self.walk.take_if(|walk| walk.is_over() && !are_parts_left)?;
-        self.is_alert = walk.is_alert && walk.in_vain;
+        let whole = self.unread.is_empty();
+        // What cannot be read is no reason to read all the rest again and again.
+        self.is_alert = walk.is_alert && walk.in_vain && whole;
         self.n_in_vain = if self.is_alert { self.n_in_vain + 1 } else { 0 };
         if self.n_in_vain >= PASSES_IN_A_ROW {
             self.pause(now + SECOND);
         }
         let (took, cost) = (now - walk.began, walk.cost);
-        Some(Pass { took, cost, repaired: walk.repaired, alert: walk.is_alert })
+        Some((Pass { took, cost, repaired: walk.repaired, alert: walk.is_alert }, whole))
     }
 }
 
@@ -299,8 +355,8 @@ impl Reconciler {
         if let Some(part) = self.patrol.next_part(now) {
             self.look_at(part).await?;
         }
-        if let Some(pass) = self.patrol.end_pass(Instant::now()) {
-            self.pass_ended(&pass);
+        if let Some((pass, whole)) = self.patrol.end_pass(Instant::now()) {
+            self.pass_ended(&pass, whole);
         }
         Ok(())
     }
@@ -327,10 +383,16 @@ impl Reconciler {
         }
     }
 
-    fn pass_ended(&mut self, pass: &Pass) {
+    fn pass_ended(&mut self, pass: &Pass, whole: bool) {
         if pass.alert && !self.patrol.is_alert {
-            info!("everything was compared again, and nothing else was wrong");
+            if whole {
+                info!("everything was compared again, and nothing else was wrong");
+            }
             self.observer.alert(false);
+        }
+        // One in which something could not be read is no comparison of everything.
+        if !whole {
+            return;
         }
         self.observer.pass_ended(pass);
         self.round_ended(Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None });
@@ -408,8 +470,8 @@ mod tests {
                 assert!(!it.alarm());
             }
             rounds += 1;
-            if let Some(pass) = it.end_pass(then) {
-                assert!(pass.alert);
+            if let Some((pass, whole)) = it.end_pass(then) {
+                assert!(pass.alert && whole);
             }
         }
         assert!(rounds > 600, "{rounds}: twice everything, a request being slow");

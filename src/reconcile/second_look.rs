@@ -165,7 +165,8 @@ impl Reconciler {
         if ops.is_empty() {
             return Ok(());
         }
-        self.apply(ops, Basis::Reading).await?;
+        // What else may be owed of them was not looked at.
+        self.apply(ops, Basis::Plan).await?;
         let ended = Ended { kind: RoundKind::SecondLook, took: started.elapsed(), oldest: None };
         self.round_ended(ended);
         Ok(())

@@ -40,7 +40,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
-    /// How many Services still wait that did when the kernel was read. Those that come meanwhile
+    /// How many Services still wait that did when the kernel was read, without the API server's. Those that come meanwhile
     /// wait behind them, so that this ends however many there are.
     n_waiting: usize,
     started: Instant,
@@ -92,7 +92,7 @@ impl Reconciler {
         let n_changes = foundation.len();
         let found = self.planner.take_over(actual);
         self.carry_out(foundation, Basis::Reading).await?;
-        let n_waiting = self.planner.backlog();
+        let n_waiting = self.planner.backlog_in_turn();
         self.stage = Stage::TakingOver(Box::new(TakeOver { found, n_waiting, started, n_changes }));
         Ok(())
     }
@@ -104,9 +104,9 @@ impl Reconciler {
         else {
             return Ok(());
         };
-        let before = self.planner.backlog();
+        let before = self.planner.backlog_in_turn();
         let (planned, oldest) = self.plan().await?;
-        let n_planned = before.saturating_sub(self.planner.backlog());
+        let n_planned = before.saturating_sub(self.planner.backlog_in_turn());
         taking.n_waiting = taking.n_waiting.saturating_sub(n_planned);
 
         let adopted = taking.found.adopt(planned);

@@ -85,9 +85,9 @@ impl Reconciler {
         let (planner, ledger) = (&self.planner, &mut self.ledger);
         ops.retain(|op| {
             let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
-            let owed = frontends.find_map(|subject| ledger.get(&subject));
-            let Some(refusal) = owed.map(|owed| owed.refusal.clone()) else { return true };
-            ledger.record(op.clone(), refusal, now);
+            let Some(subject) = frontends.find(|subject| ledger.owes(subject)) else { return true };
+            let reason = format!("{subject} is still there, and would be nobody's");
+            ledger.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
             false
         });
         self.status.send_modify(|status| note_owed(status, &self.ledger));
@@ -95,36 +95,48 @@ impl Reconciler {
 
     /// Sends operations to the kernel as they are.
     async fn send(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
-        let mut rest = ops;
+        let (mut rest, mut failed) = (ops, HashSet::new());
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
             self.planner.make_room(&mut rest);
-            let started = Instant::now();
+            // A set that could not grow is as it was: what fits goes in all the same.
+            let now = Instant::now();
+            rest.retain(|op| {
+                !matches!(op, Op::GrowSet(..)) || !self.is_put_off(&op.subject(), now)
+            });
             let (ops, results) = self.kernel.apply(rest).await?;
-            self.note(ops, results, basis, started);
+            let took = now.elapsed();
+            self.observer.written(&ops, &results, took);
+            let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
+            self.note(ops, results, basis, &mut failed);
+            info!(
+                operations = total,
+                failed = refused,
+                milliseconds = took.as_millis(),
+                "written to the kernel"
+            );
             rest = later;
         }
         Ok(())
     }
 
+    /// Takes account of what became of operations. `failed`: of which subjects any was refused.
     fn note(
         &mut self,
         ops: Vec<Op>,
         results: Vec<Result<(), Refusal>>,
         basis: Basis,
-        started: Instant,
+        failed: &mut HashSet<Subject>,
     ) {
         let now = Instant::now();
-        self.observer.written(&ops, &results, started.elapsed());
         let total = ops.len();
         let (done, refused): (Vec<_>, Vec<_>) =
             ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
-        let failed = refused.len();
-        let mut noted = HashSet::new();
+        let n_refused = refused.len();
         for (op, result) in refused {
             // The first failure explains those that follow from it on the same subject.
             if let Err(refusal) = result
-                && noted.insert(op.subject())
+                && failed.insert(op.subject())
             {
                 let text = format!("{op}: {refusal}");
                 self.note_missing_scheduler(&op, &refusal);
@@ -140,19 +152,13 @@ impl Reconciler {
             debug!("{op}");
             self.planner.carried_out(&op);
             // A subject is in order only if all of what it needed was done.
-            if basis != Basis::Plan && !noted.contains(&op.subject()) {
+            if basis != Basis::Plan && !failed.contains(&op.subject()) {
                 self.settle(&op.subject());
             }
         }
-        info!(
-            operations = total,
-            failed,
-            milliseconds = started.elapsed().as_millis(),
-            "written to the kernel"
-        );
         self.status.send_modify(|status| {
             status.operations += total as u64;
-            status.failures += failed as u64;
+            status.failures += n_refused as u64;
             note_owed(status, &self.ledger);
         });
     }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Answer, Fake, Reading, Request};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
-use plan::model::{Family, Protocol};
+use plan::model::{Family, ObjectName, Protocol};
+use plan::op::Op;
 use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
 
@@ -263,4 +265,55 @@ async fn odd_periods_are_harmless() {
         let took = time_until_whole(&mut world, clear).await;
         assert!(took <= 2 * SECOND, "{period:?}: {took:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
+    let mut world = in_sync(3).await;
+    world.fake.interfere(|request, _| match request {
+        Request::Reading(Reading::Layers) => Answer::refused(RefusalClass::Other),
+        _ => Answer::Honest,
+    });
+    world.fake.disturb(|actual| actual.layers.clear());
+    world.until("unreadable for a while", |status, _| status.failed_readings >= 5).await;
+    let at = frontend(2, Protocol::Tcp);
+    let started = Instant::now();
+    world.fake.disturb(|actual| {
+        actual.virtual_servers.get_mut(&at).unwrap().real_servers.clear();
+    });
+    world.until("whole but for the rules", |_, it| real_server(it, &at, 1).is_some()).await;
+    assert!(started.elapsed() <= TWO_PASSES, "{:?}", started.elapsed());
+    // That is no comparison of everything.
+    let passes = world.now().passes;
+    tokio::time::sleep(TWO_PASSES).await;
+    assert_eq!(world.now().passes, passes);
+    world.fake.interfere(|_, _| Answer::Honest);
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_flush_the_api_server_comes_back_first_and_changes_in_between() {
+    let mut services: Vec<_> = (1..=2_000).map(|number| tcp(number, &[1])).collect();
+    services[1_500].0.name = ObjectName::new("default", "kubernetes");
+    let (api_server, changing) = (services[1_500].0.clone(), services[1_999].0.clone());
+    services[1_500].1 = slice(&api_server, &[1]);
+    let mut world = World::in_sync(&services).await;
+    world.fake.disturb(|actual| actual.virtual_servers.clear());
+    let (first, last) = (frontend(1_501, Protocol::Tcp), frontend(2_000, Protocol::Tcp));
+    world.until("begun", |_, actual| !actual.virtual_servers.is_empty()).await;
+    world.apply_slice(slice(&changing, &[1, 2])).await;
+    world.until("whole", |_, actual| actual.virtual_servers.len() == 2_000).await;
+    let log = world.fake.take_log();
+    let created: Vec<Frontend> = log
+        .iter()
+        .filter_map(|op| match op {
+            Op::CreateVirtualServer(frontend, _) => Some(*frontend),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(created.first(), Some(&first));
+    world.compared().await;
+    assert!(real_server(&world.fake.actual(), &last, 2).is_some());
+    world.assert_converged(&[]);
 }

@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::Fake;
-use kube_ipvs::reconcile::Pace;
+use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
-use plan::kernel::Frontend;
-use plan::model::{EndpointSlice, ObjectName, Protocol, Service};
+use plan::event::Event;
+use plan::kernel::{Entry, Frontend};
+use plan::model::{EndpointSlice, Family, ObjectName, Protocol, Service};
 use plan::op::{Op, Subject};
+use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
 
 use crate::world::{NODE_ADDRESS, World, frontend, real_server, slice, tcp};
 
 const STORM: u16 = 5_000;
+
+const NO_ENDPOINTS: SetId = SetId { kind: SetKind::NoEndpoints, family: Family::V4 };
 
 /// What goes into one round.
 const ROUND: usize = 256;
@@ -142,4 +146,52 @@ async fn what_is_complete_is_adopted_in_rounds_and_what_is_in_excess_goes() {
     let is_removal = |op: &Op| op.phase() >= Op::UnbindAddress(NODE_ADDRESS.into()).phase();
     assert!(log.iter().all(is_removal) && log.is_sorted_by_key(Op::phase));
     world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_changes_again_and_again_cuts_nobody_at_the_start() {
+    // Two rounds, if it is planned in one of them only.
+    let mut all = services(2 * u16::try_from(ROUND).unwrap());
+    all[7].0.name = ObjectName::new("default", "kubernetes");
+    let api_server = all[7].0.clone();
+    all[7].1 = slice(&api_server, &[1]);
+    let kernel = World::in_sync(&all).await.stop().await;
+    let at = frontend(8, Protocol::Tcp);
+    // That is written in the first round, in which it changes for the second.
+    kernel.disturb(|actual| drop(actual.virtual_servers.remove(&at)));
+    kernel.take_log();
+    let mut world = World::on(kernel, Pace::default());
+    world.feed(&all).await;
+    world.taken().await;
+    let (event, inputs) = (slice(&api_server, &[1, 2]), world.sender());
+    world.fake.interfere(move |request, _| {
+        if matches!(request, Request::Writing(Op::CreateVirtualServer(..))) {
+            let event = Event::SliceApplied(Box::new(event.clone()));
+            inputs.try_send(Input::Change(event)).unwrap();
+        }
+        Answer::Honest
+    });
+    world.complete().await;
+    let removed = |op: &Op| matches!(op, Op::RemoveVirtualServer(_));
+    assert_eq!(world.fake.take_log().iter().filter(|op| removed(op)).count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_endpoints_again_is_not_refused_until_the_last_round_of_the_start() {
+    let (without, _) = tcp(1, &[]);
+    let kernel = World::in_sync(&[tcp(1, &[])]).await.stop().await;
+    let refused = Entry::AddressPort(frontend(1, Protocol::Tcp));
+    assert!(kernel.actual().sets[&NO_ENDPOINTS].entries.contains(&refused));
+    let mut all = services(1_000);
+    all[0] = (without.clone(), slice(&without, &[1]));
+    let mut world = World::on(kernel, Pace::default());
+    world.feed(&all).await;
+    world.fake.take_log();
+    world.complete().await;
+    let log = world.fake.take_log();
+    let allowed = log.iter().position(|op| *op == Op::RemoveEntry(NO_ENDPOINTS, refused)).unwrap();
+    let last = log.iter().rposition(|op| matches!(op, Op::CreateVirtualServer(..))).unwrap();
+    assert!(allowed < last, "{allowed} {last}");
+    world.compared().await;
+    assert_eq!(world.now().drift_repaired, 0);
 }

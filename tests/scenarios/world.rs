@@ -94,6 +94,11 @@ impl World {
         inputs.send(Input::Change(event)).await.unwrap();
     }
 
+    /// What the source says things into.
+    pub(crate) fn sender(&self) -> mpsc::Sender<Input> {
+        self.inputs.clone().unwrap()
+    }
+
     pub(crate) async fn triggered(&self, family: Family, at: SystemTime) {
         self.inputs.as_ref().unwrap().send(Input::Triggered(family, at)).await.unwrap();
     }

@@ -63,6 +63,11 @@ impl Queue {
         self.order.make_contiguous().sort_by_cached_key(key);
     }
 
+    /// How many wait, without the API server's Service.
+    pub(super) fn n_in_turn(&self) -> usize {
+        self.order.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.order.len() + usize::from(self.first.is_some())
     }

@@ -56,7 +56,8 @@ impl Linux {
         Ok(())
     }
 
-    /// There is no ARP for IPv6, and a prefix that is not ours to choose is somebody else's address.
+    /// There is no ARP for IPv6, and a prefix that is not ours to choose is somebody else's
+    /// address.
     fn is_bound_otherwise(&self, found: &LinkAddress) -> bool {
         found.address.is_ipv4() && found.prefix == 32 && found.scope != self.scope.number()
     }

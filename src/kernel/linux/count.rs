@@ -77,7 +77,7 @@ impl Count {
         self.listed = before
             .filter(|before| self.now() == Some(*before))
             .map(|count| Listed::new(count, &frontends));
-        self.table = Table::learn(&frontends).or(self.table);
+        self.table = Table::learn(&frontends, self.table);
         Ok(Listing { frontends, table: self.table })
     }
 

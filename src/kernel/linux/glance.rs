@@ -19,7 +19,7 @@ impl Linux {
             link: link.is_some(),
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,
-            untouched: self.untouched()?,
+            untouched: self.untouched(),
         })
     }
 
@@ -84,14 +84,16 @@ impl Linux {
         }
     }
 
-    fn untouched(&mut self) -> Result<HashSet<Family>, ReadError> {
+    /// Rules of which that cannot be told may have been touched: they are read in another way then.
+    fn untouched(&mut self) -> HashSet<Family> {
         let mut untouched = HashSet::new();
         for (family, watch) in &mut self.watches {
-            let unread = |error| ReadError::new(format!("{family} rules"), error);
-            if watch.untouched().map_err(unread)? {
-                untouched.insert(*family);
+            match watch.untouched() {
+                Ok(true) => drop(untouched.insert(*family)),
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%family, "rules cannot be watched: {error}"),
             }
         }
-        Ok(untouched)
+        untouched
     }
 }

@@ -212,8 +212,8 @@ fn seventy_thousand_entries_in_sets_that_began_with_room_for_fewer() {
             let first = room(Capacity::FIRST.entries(), 0);
             all_done(&mut linux, &[Op::CreateSet(set, first)]);
             all_done(&mut linux, &adding(set, entries(set, 65_536)));
-            // Some more may fit: where a part of the buckets has less than its share, the kernel does
-            // not look at the whole (`mtype_add` in net/netfilter/ipset/ip_set_hash_gen.h).
+            // Some more may fit: where a part of the buckets has less than its share, the kernel
+            // does not look at the whole (`mtype_add` in net/netfilter/ipset/ip_set_hash_gen.h).
             let refused = linux.apply(&adding(set, entries(set, 70_000).skip(65_536)));
             let refused: Vec<Refusal> = refused.into_iter().filter_map(Result::err).collect();
             assert!(refused.len() > 2_000, "{} refused", refused.len());
