@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 15] = [
+const DOCUMENTS: [&str; 17] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/alerts.md",
@@ -25,8 +25,10 @@ const DOCUMENTS: [&str; 15] = [
     "docs/kernel-use.md",
     "docs/memory.md",
     "docs/metrics.md",
+    "docs/performance.md",
     "docs/privileges.md",
     "docs/replace-kube-proxy.md",
+    "docs/service-addresses.md",
     "docs/traffic-policies.md",
 ];
 

@@ -2,9 +2,10 @@
 //!
 //! Of each size, each in fresh network namespaces and processes of its own: the least it can cost
 //! (the same state from plain batches), and what it costs the real loop, from the first sync to
-//! nothing at all for a minute and to the repair of what others broke. Times are of the machine it runs
-//! on; ratios and counts are what to compare. Nothing fails because of a time, only because the
-//! kernel refused something, a restart wrote something, or a comparison found something left to do.
+//! nothing at all for a minute and to the repair of what others broke. Times are of the machine it
+//! runs on; ratios and counts are what to compare. Nothing fails because of a time, only because
+//! the kernel refused something, a restart wrote something, or a comparison found something left to
+//! do.
 
 mod checker;
 mod cluster;

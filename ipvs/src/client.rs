@@ -305,8 +305,8 @@ impl Client {
         self.send(&mut batch)?.into_iter().collect()
     }
 
-    /// Asks the kernel for the family's number, which is another one if the module was loaded again.
-    /// The kernel may load it upon this.
+    /// Asks the kernel for the family's number, which is another one if the module was loaded
+    /// again. The kernel may load it upon this.
     fn ask_for_family(&mut self) -> Result<u16, Error> {
         self.family = generic::family(&mut self.socket, FAMILY_NAME).map_err(Error::open)?;
         Ok(self.family)

@@ -18,8 +18,8 @@
 //! before its next use ([`Error::is_socket_failure`]).
 //!
 //! The crate knows no subsystem but the generic netlink controller ([`generic`]), which gives other
-//! families their numbers. `ipvs-rs` and `ipset-netlink` are written on it. [`OptionSocket`] is for the
-//! little that netfilter tells over no netlink socket at all.
+//! families their numbers. `ipvs-rs` and `ipset-netlink` are written on it. [`OptionSocket`] is for
+//! the little that netfilter tells over no netlink socket at all.
 //!
 //! ```no_run
 //! use netlink::{Batch, Protocol, Socket};

@@ -13,8 +13,8 @@ use crate::home::Home;
 ///
 /// Before netlink, parts of netfilter were spoken to by `getsockopt` on any socket of a family, and
 /// some things are told there only: how many virtual servers IPVS has, and the rules of x_tables.
-/// It belongs to one network namespace for good, and sends and receives nothing. When it fails, it is
-/// opened again.
+/// It belongs to one network namespace for good, and sends and receives nothing. When it fails, it
+/// is opened again.
 #[derive(Debug)]
 pub struct OptionSocket {
     socket: RefCell<OwnedFd>,

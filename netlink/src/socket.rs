@@ -54,8 +54,8 @@ pub struct Notification<'a> {
     pub body: &'a [u8],
 }
 
-/// A netlink socket. It belongs to one network namespace for good. When it fails, it is opened again
-/// at its next use, if the thread that uses it is in that namespace.
+/// A netlink socket. It belongs to one network namespace for good. When it fails, it is opened
+/// again at its next use, if the thread that uses it is in that namespace.
 #[derive(Debug)]
 pub struct Socket {
     socket: netlink_sys::Socket,

@@ -45,7 +45,8 @@ enum Order {
 /// What turns the actual state into the desired one, by phases.
 ///
 /// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
-/// of ours, an entry of our sets, a virtual server that one of these tells of. Families that are not in the settings are left alone.
+/// of ours, an entry of our sets, a virtual server that one of these tells of. Families that are
+/// not in the settings are left alone.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
     let mut ops = foundation(actual, settings, |set| desired.n_entries(set));

@@ -66,9 +66,9 @@ impl FlowTargets {
 
     /// Whether a flow is to be forgotten, so that the next packet begins a new one.
     ///
-    /// At a frontend that is somebody's, a flow is stale if it leads to none of the endpoints, which
-    /// includes those that were never redirected at all. At one that is nobody's any more, only
-    /// those are that were redirected: the others are not ours.
+    /// At a frontend that is somebody's, a flow is stale if it leads to none of the endpoints,
+    /// which includes those that were never redirected at all. At one that is nobody's any more,
+    /// only those are that were redirected: the others are not ours.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
         match self.0.get(&flow.frontend()) {

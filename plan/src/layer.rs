@@ -6,9 +6,9 @@
 //! how many services there are, nor on whether a set is empty, because a rule that looks into an
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
-//! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes
-//! as little as possible, and what people know from runbooks stays true. Four things are ours: the
-//! way to twins, refusing where there are no endpoints, source ranges for the node's own traffic, and
+//! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
+//! little as possible, and what people know from runbooks stays true. Four things are ours: the way
+//! to twins, refusing where there are no endpoints, source ranges for the node's own traffic, and
 //! refusing inside local routes.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.

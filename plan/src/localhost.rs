@@ -1,6 +1,6 @@
 //! Node ports on this node's loopback addresses, which IPVS cannot serve: it never sends on what
-//! comes from there (`crosses_local_route_boundary` in net/netfilter/ipvs/ip_vs_xmit.c). Connections
-//! to them are passed on by a process instead.
+//! comes from there (`crosses_local_route_boundary` in net/netfilter/ipvs/ip_vs_xmit.c).
+//! Connections to them are passed on by a process instead.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;

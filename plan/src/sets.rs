@@ -1,5 +1,6 @@
 //! The table of ipsets: constant. The first seventeen have kube-proxy's names and types, known to
-//! network plugins, runbooks and dashboards; the others are for what kube-proxy's ipvs mode cannot do.
+//! network plugins, runbooks and dashboards; the others are for what kube-proxy's ipvs mode cannot
+//! do.
 
 use std::fmt;
 

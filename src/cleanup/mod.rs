@@ -144,10 +144,11 @@ impl Outcome {
         }
     }
 
-    /// Removes virtual servers, then routes and the interface. Returns whether the sets can go as well.
+    /// Removes virtual servers, then routes and the interface. Returns whether the sets can go as
+    /// well.
     ///
-    /// By sets, addresses and routes it is known whose a virtual server is, so they stay as long as one of
-    /// ours does: another run will know it by them.
+    /// By sets, addresses and routes it is known whose a virtual server is, so they stay as long as
+    /// one of ours does: another run will know it by them.
     fn remove_state(&mut self, remains: &mut Remains, removal: &state::Removal) -> bool {
         self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
         let failed = remains.remove_virtual_servers(&removal.virtual_servers);

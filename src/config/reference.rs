@@ -245,7 +245,9 @@ pub const FIELDS: [Field; 63] = [
     does(
         "ipvs.syncPeriod",
         "duration",
-        "how often the kernel is read and compared with what it should be",
+        "in this time all of the kernel is compared with what it should be, a little at a time; \
+         longer where that would take more than a fortieth of it. What was flushed or deleted is \
+         mostly noticed within a second",
     ),
     does(
         "ipvs.tcpFinTimeout",

@@ -1,9 +1,9 @@
 //! Connection tracking, over ctnetlink: removing flows that lead nowhere.
 //!
 //! Entries are listed and judged here, then deleted one by one in batches. The kernel helps to list
-//! less: since Linux 5.8 a listing can have a filter. Older kernels pass over what they do not know,
-//! so every entry is looked at as if there were none. By address is never asked for, because for
-//! IPv6 some kernels leave out exactly what was asked for (`ctnetlink_filter_match_tuple` in
+//! less: since Linux 5.8 a listing can have a filter. Older kernels pass over what they do not
+//! know, so every entry is looked at as if there were none. By address is never asked for, because
+//! for IPv6 some kernels leave out exactly what was asked for (`ctnetlink_filter_match_tuple` in
 //! net/netfilter/nf_conntrack_netlink.c took the result of `ipv6_addr_cmp` for its opposite).
 
 mod message;

@@ -136,8 +136,9 @@ impl Estimators {
 // === impl Kind ===
 
 impl Kind {
-    /// How the running kernel does it, by the switches that it has once IPVS is loaded. Distributions
-    /// have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but for tests.
+    /// How the running kernel does it, by the switches that it has once IPVS is loaded.
+    /// Distributions have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but
+    /// for tests.
     #[must_use]
     pub fn of(proc_sys: &Path) -> Self {
         if proc_sys.join(PROCESSORS).exists() {

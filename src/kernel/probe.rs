@@ -164,7 +164,8 @@ fn scheduler(facts: &Facts) -> Option<Finding> {
 fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let v4 = facts.iptables_v4.is_ok();
     let v6 = facts.ipv6 == Ipv6::Available && facts.iptables_v6.as_ref().is_some_and(Result::is_ok);
-    // What keeps one family from being served is fatal only when the other one is not served either.
+    // What keeps one family from being served is fatal only when the other one is not served
+    // either.
     let fatal = !v4 && !v6;
     let remedy = "see what the error says; on the host `modprobe -a` the modules that it names, or \
                   choose the other kind of iptables (--iptables-variant nft or legacy)";

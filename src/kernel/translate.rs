@@ -16,7 +16,8 @@ const SCHEDULER_FLAGS: ipvs::Flags =
     ipvs::Flags::SCHEDULER_1.union(ipvs::Flags::SCHEDULER_2).union(ipvs::Flags::SCHEDULER_3);
 
 /// What tells a deadline in an upper threshold from somebody's threshold: nobody means a thousand
-/// million connections. With the deadline added it stays within what `ipvsadm` restores, `i32::MAX`.
+/// million connections. With the deadline added it stays within what `ipvsadm` restores,
+/// `i32::MAX`.
 const DEADLINE_MARK: u32 = 1 << 30;
 
 // === IPVS ===

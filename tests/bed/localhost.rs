@@ -151,8 +151,8 @@ fn a_port_that_the_node_uses_itself_is_left_to_it() {
     assert_shares(&tally, &[("pod1-1", 1), ("pod2-1", 1)]);
 }
 
-/// A neighbour that sends to the node's 127.0.0.1, to a node that lets such packets in: kube-proxy's
-/// mode iptables leaves it so.
+/// A neighbour that sends to the node's 127.0.0.1, to a node that lets such packets in:
+/// kube-proxy's mode iptables leaves it so.
 #[test]
 fn a_neighbour_does_not_reach_localhost() {
     let bed = Bed::new();

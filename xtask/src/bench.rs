@@ -60,7 +60,7 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// For the footprint: how many services.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for addresses, how many.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -73,6 +73,8 @@ enum Measurement {
     AtScale,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
+    /// Ways to put many addresses on the interface.
+    Addresses,
 }
 
 /// Where something was measured.
@@ -154,8 +156,10 @@ pub(crate) fn short_form() -> Result<()> {
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
-    if arguments.what == Measurement::Footprint {
-        return footprint(arguments);
+    match arguments.what {
+        Measurement::AtScale => {}
+        Measurement::Footprint => return footprint(arguments),
+        Measurement::Addresses => return addresses(arguments),
     }
     let results = match arguments.from.split_first() {
         Some((first, others)) => {
@@ -245,6 +249,28 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
         files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
         ..Guest::default()
     };
+    print_of(&guest, &program, arguments)
+}
+
+fn addresses(arguments: &BenchArguments) -> Result<ExitCode> {
+    eprintln!("bench: building");
+    let program = build::bench_program("addresses", build::QUICK)?;
+    for lane in arguments.lane.lanes() {
+        for kernel in &arguments.kernel {
+            println!("lane {lane}, Linux {kernel}");
+            let (kernel, accel) = (*kernel, lane.accel());
+            let guest = Guest { kernel, accel, limit: LIMIT, ..Guest::default() };
+            let code = print_of(&guest, &program, arguments)?;
+            if code != ExitCode::SUCCESS {
+                return Ok(code);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a program that prints what it has measured.
+fn print_of(guest: &Guest, program: &Path, arguments: &BenchArguments) -> Result<ExitCode> {
     let verdict =
         guest.run(&program.to_string_lossy(), &arguments.arguments, &mut std::io::stdout())?;
     eprintln!("bench: {verdict}");

@@ -2,8 +2,8 @@
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
 //! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
-//! inside a local route of ours, or their entry in one of our sets; twins are told by their network.
-//! kube-proxy writes the same, so what it left behind is ours too.
+//! inside a local route of ours, or their entry in one of our sets; twins are told by their
+//! network. kube-proxy writes the same, so what it left behind is ours too.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -117,8 +117,8 @@ impl Writer<'_> {
         let load_balancer = self.commented(SetKind::LoadBalancer, "dst,dst");
         let external = self.commented(SetKind::ExternalIp, "dst,dst");
         let external_local = self.commented(SetKind::ExternalIpLocal, "dst,dst");
-        // Accepted is what comes from outside (neither by a bridge's port nor from the node itself),
-        // and what is for an address of this node.
+        // Accepted is what comes from outside (neither by a bridge's port nor from the node
+        // itself), and what is for an address of this node.
         let outside = "-m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -j ACCEPT";
         let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
 

@@ -2,8 +2,9 @@
 //!
 //! `iptables-save` prints rules so that they can be compared with what they should be, but it is a
 //! program, and slow where others keep many rules. That nothing has changed since can be asked of
-//! the kernel, of nf_tables ([`nft`]) and of x_tables ([`legacy`]). Only our own chains and the jumps into them count: rules that others come and go
-//! with, in the same built-in chains, change no fingerprint.
+//! the kernel, of nf_tables ([`nft`]) and of x_tables ([`legacy`]). Only our own chains and the
+//! jumps into them count: rules that others come and go with, in the same built-in chains, change
+//! no fingerprint.
 
 mod legacy;
 mod nft;

@@ -19,8 +19,8 @@ use programmed::Programmed;
 use queues::Queues;
 use stages::Stages;
 
-/// What came of a connection to a node port on localhost: it was passed on; the Service could not be
-/// reached; there were too many.
+/// What came of a connection to a node port on localhost: it was passed on; the Service could not
+/// be reached; there were too many.
 const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
 
 /// From the source to those who check and announce, and from there to the event loop.

@@ -228,7 +228,8 @@ impl Follower {
             let is_first = parameters.continue_token.is_none();
             let page = match self.page(&parameters).await {
                 Err(Failure::Expired) if !is_first => {
-                    // The server forgets sooner than we read. What came stays; the list begins again.
+                    // The server forgets sooner than we read. What came stays; the list begins
+                    // again.
                     info!(
                         kind = self.kind.name(),
                         "a page's token has expired; lists in one piece"

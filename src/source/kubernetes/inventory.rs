@@ -2,8 +2,8 @@
 //! steps in, events out.
 //!
 //! Of an object nothing is kept but its name, which is the planner's copy. So an object that comes
-//! again as it was is delivered again, after each list; the planner sees that it is the same. What is
-//! wrong with it is said once.
+//! again as it was is delivered again, after each list; the planner sees that it is the same. What
+//! is wrong with it is said once.
 
 #[cfg(test)]
 mod tests;

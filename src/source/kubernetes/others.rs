@@ -14,7 +14,8 @@ use plan::event::Event;
 
 use crate::source::{FollowNodes, SourceEvent};
 
-/// How long Services wait for the other nodes' addresses, once. A list takes a fraction of a second.
+/// How long Services wait for the other nodes' addresses, once. A list takes a fraction of a
+/// second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of the other nodes. Those without addresses are as if they were not there.

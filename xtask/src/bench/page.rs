@@ -25,9 +25,10 @@ and the run fails if anything is left to do.
 There are two lanes. *Native*: user-mode-linux, a kernel that is a program of the machine. It and the
 loop run at the processor's own speed, on one processor; a system call costs some microseconds more
 than on a machine, and starting a process tens of milliseconds, so what was waited for iptables is
-told apart and is not part of any ratio. Four tables of x_tables, which the loop looks at once a second
-(this kernel has no nf_tables), take 0.25 to 0.65 s to read, and what comes just then waits for that;
-on the emulated machine it is 5 to 20 ms. *Emulated*: qemu without hardware virtualisation. Everything is
+in the times and in the picture, but in no ratio (`programs_wall_ms` has it). This kernel has no nf_tables
+for IPv4; the tables of x_tables, which the loop looks at once a second, took it 0.25 to 0.65 s to
+hand out when that was measured by itself, where the emulated machine took 4 to 22 ms. What comes
+just then waits for that. *Emulated*: qemu without hardware virtualisation. Everything is
 ten times as slow and more, so only ratios and counts are worth reading.
 ";
 
@@ -84,7 +85,8 @@ const SCHEMA: &str = "
 ## The figures for machines
 
 `docs/performance.json` has all of it. `machine`, `commit` and `profile` say what was measured on what;
-each of `runs` has a `lane` (`uml`, which is native, or `qemu`), the `kernel`, `nothing` (the loop with
+each of `runs` has a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
+`kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `nothing` (the loop with
 `default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose
 lines have:
 
@@ -97,7 +99,7 @@ lines have:
 | `programs`, `programs_wall_ms`, `programs_ms` | programs started, the time they were waited for, their processor time |
 | `requests`, `sends` | netlink requests, and the sends they went in |
 | `writing_requests` | those requests that wrote; the others looked whether all is as it should be |
-| `operations` | operations that the loop asked its thread for the kernel for |
+| `operations` | operations that the loop had its thread for the kernel carry out |
 | `wakeups` | how often a thread had been asleep and went on |
 | `anonymous_kib`, `resident_kib`, `peak_kib` | memory at the end: of its own; with what is shared with files; and the most it ever was |
 ";
@@ -250,7 +252,7 @@ fn memory(run: &Run, sizes: &[&Measured]) -> String {
     let nothing = run.report.nothing.iter().find(|line| line.name == "first_sync");
     let nothing = nothing.map_or(0, |line| line.anonymous_kib);
     let mut page =
-        "| | after the first sync | at its peak | at the end | for each endpoint |\n| --- | ---: | ---: | ---: | ---: |\n"
+        "| | after the first sync | at its peak | at the end | all of it, for each endpoint |\n| --- | ---: | ---: | ---: | ---: |\n"
             .to_owned();
     for size in sizes {
         let Some(first) = size.ours("first_sync") else { continue };

@@ -25,9 +25,9 @@ pub(crate) enum AccelChoice {
     Tcg,
     /// The processor's virtualisation.
     Kvm,
-    /// None: the kernel is a program of this machine, Debian's user-mode-linux. Its code and that of
-    /// its programs run at native speed; system calls and new processes do not. Its iptables
-    /// are the legacy ones.
+    /// None: the kernel is a program of this machine, Debian's user-mode-linux. Its code and that
+    /// of its programs run at native speed; system calls and new processes do not. Its iptables are
+    /// the legacy ones.
     Uml,
 }
 

@@ -150,7 +150,8 @@ fn make(package: &KernelPackage, image: &Image) -> Result<()> {
     replace(&image.base, |file| tree.write(BufWriter::new(File::create(file)?)))
 }
 
-/// Writes a file under another name first, so that a guest starting meanwhile never sees half of it.
+/// Writes a file under another name first, so that a guest starting meanwhile never sees half of
+/// it.
 fn replace(target: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let partial = target.with_extension("partial");
     write(&partial).with_context(|| format!("{} cannot be made", target.display()))?;

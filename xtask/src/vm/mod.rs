@@ -1,8 +1,8 @@
 //! The virtual machine bed: a real kernel with IPVS on a machine that has none.
 //!
-//! [`guest::Guest::run`] boots one of Debian's own kernels in qemu with a fresh root file system in memory,
-//! runs one program in it as root, and says how that ended. What has to be there for it (host
-//! packages, the kernel, the base image) is made on the way and kept below `target/vm`.
+//! [`guest::Guest::run`] boots one of Debian's own kernels in qemu with a fresh root file system in
+//! memory, runs one program in it as root, and says how that ended. What has to be there for it
+//! (host packages, the kernel, the base image) is made on the way and kept below `target/vm`.
 //!
 //! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
 //! `boot` (one guest's process), `verdict` (how a run ended), `accel` (KVM where it works), `image`

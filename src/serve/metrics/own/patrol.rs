@@ -33,7 +33,7 @@ impl Patrol {
             )?,
             passes: make.counters(
                 "patrol_passes_total",
-                "Passes in which all of the kernel was compared with what it should be, part by \
+                "Passes in which everything in the kernel but the rules was compared with what it should be, part by \
                  part, by their pace: with pauses between the parts, or without.",
                 &["pace"],
             )?,
@@ -53,7 +53,7 @@ impl Patrol {
             alerts: make.counter("patrol_alerts_total", "How often it began to do so.")?,
             last_comparison: make.number(
                 "last_comparison_timestamp_seconds",
-                "When all of the kernel was last compared with what it should be, in seconds since \
+                "When everything in the kernel but the rules was last compared with what it should be, in seconds since \
                  1970.",
             )?,
         };

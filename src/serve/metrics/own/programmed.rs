@@ -38,7 +38,7 @@ impl Programmed {
         )?;
         let capacity: IntGaugeVec = make.gauges(
             "set_capacity",
-            "Entries that a set may have before it has to grow.",
+            "Entries that a set has room for; it grows when seven eighths of that are taken.",
             "set",
         )?;
         let fill = |set: SetId| Fill {
