@@ -54,7 +54,7 @@ pub(crate) struct BenchArguments {
     /// The file that gets everything as JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench/performance.json")]
     json: PathBuf,
-    /// Measure nothing; take these files of earlier runs instead.
+    /// Measure nothing; take these files of earlier runs instead, of one machine and commit.
     #[arg(long, value_delimiter = ',', value_name = "FILE")]
     from: Vec<PathBuf>,
     /// Write docs/performance.md, its picture and its JSON.
@@ -165,7 +165,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Some((first, others)) => {
             let mut results = Results::read(first)?;
             for path in others {
-                results.runs.extend(Results::read(path)?.runs);
+                results.add(Results::read(path)?)?;
             }
             results
         }

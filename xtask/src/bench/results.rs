@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Lane;
@@ -118,6 +118,21 @@ impl Results {
         }
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Adds what was measured on the same machine at the same commit: sizes to the run of the same
+    /// kernel in the same lane, or runs.
+    pub(crate) fn add(&mut self, others: Self) -> Result<()> {
+        let what = |it: &Self| (it.machine.clone(), it.commit.clone(), it.profile.clone());
+        ensure!(what(self) == what(&others), "these are not of one machine, commit and profile");
+        for other in others.runs {
+            let same = |run: &&mut Run| (run.lane, &run.series) == (other.lane, &other.series);
+            match self.runs.iter_mut().find(same) {
+                Some(run) => run.report.sizes.extend(other.report.sizes),
+                None => self.runs.push(other),
+            }
+        }
+        Ok(())
     }
 
     /// The runs at native speed.
@@ -271,5 +286,32 @@ mod tests {
         assert_eq!(ratio(size(line(9.0, None), line(3.0, None)), "else"), None);
         let over = run(vec![line(6.0, None)]);
         assert_eq!(over.ratio(&size(line(9.0, None), line(3.0, None)), "it"), Some(1.0));
+    }
+    #[test]
+    fn results_of_one_commit_go_together() {
+        let measured =
+            |services| Measured { services, endpoints: 10, raw: Vec::new(), ours: Vec::new() };
+        let results = |commit: &str, series: &str, services| Results {
+            machine: Machine { processor: "one".into(), processors: 1, memory_gib: 1 },
+            commit: commit.to_owned(),
+            profile: "release".to_owned(),
+            runs: vec![Run {
+                lane: Lane::Uml,
+                series: series.to_owned(),
+                report: Report {
+                    kernel: series.to_owned(),
+                    short: false,
+                    memory_kib: 1,
+                    nothing: Vec::new(),
+                    sizes: vec![measured(services)],
+                },
+            }],
+        };
+        let mut all = results("a", "6.1", 1);
+        all.add(results("a", "6.1", 2)).unwrap();
+        all.add(results("a", "6.12", 1)).unwrap();
+        let sizes: Vec<usize> = all.runs.iter().map(|run| run.report.sizes.len()).collect();
+        assert_eq!(sizes, [2, 1]);
+        assert!(all.add(results("b", "6.1", 3)).is_err());
     }
 }
