@@ -68,7 +68,7 @@ const LINES: [(&str, &str, &str); 17] = [
     (
         "verification",
         "verification",
-        "what reading and comparing everything takes, without the pauses in between",
+        "what reading and comparing everything takes, without the pauses in between; not waited for where a pass takes minutes",
     ),
     (
         "change_at_any_time",
