@@ -57,6 +57,9 @@ pub(crate) struct BenchArguments {
     /// Measure nothing; take these files of earlier runs instead, of one machine and commit.
     #[arg(long, value_delimiter = ',', value_name = "FILE")]
     from: Vec<PathBuf>,
+    /// What else a reader of the page should know of how it was measured.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    remark: String,
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
@@ -149,6 +152,7 @@ pub(crate) fn short_form() -> Result<()> {
         short: true,
         json: build::workspace().join("target/bench/short.json"),
         from: Vec::new(),
+        remark: String::new(),
         write_docs: false,
         arguments: Vec::new(),
     })?;
@@ -161,7 +165,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Measurement::Footprint => return footprint(arguments),
         Measurement::Addresses => return addresses(arguments),
     }
-    let results = match arguments.from.split_first() {
+    let mut results = match arguments.from.split_first() {
         Some((first, others)) => {
             let mut results = Results::read(first)?;
             for path in others {
@@ -171,6 +175,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         }
         None => at_scale(arguments)?,
     };
+    if !arguments.remark.is_empty() {
+        results.remark.clone_from(&arguments.remark);
+    }
     if arguments.write_docs {
         write_docs(&results)?;
     }

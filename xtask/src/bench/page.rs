@@ -84,7 +84,7 @@ const LINES: [(&str, &str, &str); 17] = [
 const SCHEMA: &str = "
 ## The figures for machines
 
-`docs/performance.json` has all of it. `machine`, `commit` and `profile` say what was measured on what;
+`docs/performance.json` has all of it. `machine`, `commit`, `profile` and `remark` say what was measured on what;
 each of `runs` has a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
 `kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `nothing` (the loop with
 `default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose
@@ -129,13 +129,15 @@ fn machine(results: &Results) -> String {
         .collect();
     format!(
         "\nMeasured at commit {}, built with cargo's profile `{}`, on {} processors ({}) with {} GiB of \
-         memory. Guests had one processor. Kernels: {}.\n",
+         memory. Guests had one processor. Kernels: {}.{}{}\n",
         results.commit,
         results.profile,
         machine.processors,
         machine.processor,
         machine.memory_gib,
-        kernels.join(", ")
+        kernels.join(", "),
+        if results.remark.is_empty() { "" } else { " " },
+        results.remark
     )
 }
 

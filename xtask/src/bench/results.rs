@@ -22,6 +22,9 @@ pub(crate) struct Results {
     pub(crate) commit: String,
     /// Cargo's profile that it was built with.
     pub(crate) profile: String,
+    /// What else a reader of the figures should know.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) remark: String,
     pub(crate) runs: Vec<Run>,
 }
 
@@ -104,7 +107,7 @@ impl Results {
         git.args(["describe", "--always", "--dirty"]).current_dir(build::workspace());
         let commit = String::from_utf8_lossy(&host_tool::output(&mut git)?).trim().to_owned();
         let (machine, profile) = (Machine::this()?, profile.to_owned());
-        Ok(Self { machine, commit, profile, runs: Vec::new() })
+        Ok(Self { machine, commit, profile, remark: String::new(), runs: Vec::new() })
     }
 
     pub(crate) fn read(path: &Path) -> Result<Self> {
@@ -295,6 +298,7 @@ mod tests {
             machine: Machine { processor: "one".into(), processors: 1, memory_gib: 1 },
             commit: commit.to_owned(),
             profile: "release".to_owned(),
+            remark: String::new(),
             runs: vec![Run {
                 lane: Lane::Uml,
                 series: series.to_owned(),
