@@ -122,7 +122,9 @@ impl Reconciler {
                 found.contains(frontend) && !self.drain.is_draining(frontend)
             }
         });
-        let mut suspects: Vec<Frontend> = suspects.copied().collect();
+        // What is owed has its own time, and nobody else is to blame for it.
+        let is_owed = |it: &&Frontend| self.ledger.owes(&Subject::VirtualServer(**it));
+        let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_owed(it)).copied().collect();
         suspects.sort_unstable();
         if let Some(table) = listing.table {
             table.sort_for_return(&mut suspects);

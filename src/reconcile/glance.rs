@@ -97,7 +97,8 @@ impl Reconciler {
             let n = self.n_own_entries(set) + self.foreign_entries(set);
             let around = around(n, owed.get(&set).copied().unwrap_or(0));
             let is_expected = glance.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
-            if is_expected != Some(true) && !self.is_put_off(&Subject::Set(set), now) {
+            let is_owed = is_expected.is_none() && self.is_put_off(&Subject::Set(set), now);
+            if is_expected != Some(true) && !is_owed {
                 suspects.push(Part::Set(set));
             }
         }

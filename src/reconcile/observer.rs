@@ -111,8 +111,6 @@ pub struct Pass {
     pub took: Duration,
     /// Reading and comparing, without the pauses.
     pub cost: Duration,
-    /// How many operations put back what others had changed.
-    pub repaired: usize,
     /// Whether it went on without pauses.
     pub alert: bool,
 }

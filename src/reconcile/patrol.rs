@@ -86,7 +86,6 @@ pub(super) struct Patrol {
 struct Walk {
     began: Instant,
     cost: Duration,
-    repaired: usize,
     /// What is still to be looked at.
     parts: VecDeque<Part>,
     frontends: Vec<Frontend>,
@@ -149,9 +148,9 @@ impl Patrol {
         now < self.paused
     }
 
-    /// Looks at this part before any other.
+    /// Looks at this part before any other, unless it could not be read a moment ago.
     pub(super) fn suspect(&mut self, part: Part) {
-        if !self.suspects.contains(&part) {
+        if !self.suspects.contains(&part) && !self.is_unread(&part) {
             self.suspects.push_back(part);
         }
     }
@@ -222,8 +221,8 @@ impl Patrol {
         self.n_failures = 0;
     }
 
-    /// A part took this time, and so many operations.
-    fn looked_at(&mut self, part: &Part, took: Duration, repaired: usize) {
+    /// A part took this time.
+    fn looked_at(&mut self, part: &Part, took: Duration) {
         self.succeeded();
         if let Part::VirtualServers(frontends) = part {
             if took > CHUNK_TIME {
@@ -234,7 +233,6 @@ impl Patrol {
         }
         if let Some(walk) = &mut self.walk {
             walk.cost += took;
-            walk.repaired += repaired;
         }
     }
 
@@ -273,7 +271,7 @@ impl Patrol {
             self.pause(now + SECOND);
         }
         let (took, cost) = (now - walk.began, walk.cost);
-        Some((Pass { took, cost, repaired: walk.repaired, alert: walk.is_alert }, whole))
+        Some((Pass { took, cost, alert: walk.is_alert }, whole))
     }
 }
 
@@ -285,7 +283,6 @@ impl Walk {
         Self {
             began: now,
             cost: Duration::ZERO,
-            repaired: 0,
             parts,
             frontends,
             total,
@@ -366,9 +363,9 @@ impl Reconciler {
         let started = Instant::now();
         match self.inspect(&part).await? {
             None => self.patrol.failed(part, Instant::now()),
-            Some(repaired) => {
-                self.patrol.looked_at(&part, started.elapsed(), repaired);
-                if repaired > 0 {
+            Some(mended) => {
+                self.patrol.looked_at(&part, started.elapsed());
+                if mended > 0 {
                     self.alarm();
                 }
             }
@@ -422,7 +419,7 @@ mod tests {
             assert!(patrol.take_glance(period, now));
             let parts = std::iter::from_fn(|| {
                 let part = patrol.next_part(now)?;
-                patrol.looked_at(&part, cost, 0);
+                patrol.looked_at(&part, cost);
                 Some(part)
             });
             let count = parts.count();
@@ -465,7 +462,7 @@ mod tests {
             assert_eq!(it.next_wake(then), then);
             it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
             let part = it.next_part(then).unwrap();
-            it.looked_at(&part, SECOND, usize::from(rounds == 0));
+            it.looked_at(&part, SECOND);
             if rounds == 0 {
                 assert!(!it.alarm());
             }

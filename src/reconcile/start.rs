@@ -40,7 +40,8 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
-    /// How many Services still wait that did when the kernel was read, without the API server's. Those that come meanwhile
+    /// How many Services still wait that did when the kernel was read, without the API server's,
+    /// which goes before all, and may do so again and again. Those that come meanwhile
     /// wait behind them, so that this ends however many there are.
     n_waiting: usize,
     started: Instant,

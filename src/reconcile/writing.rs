@@ -78,7 +78,7 @@ impl Reconciler {
     /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
     /// after a restart, nothing would tell that they are ours. It is owed as long as they are.
     fn keep_signs(&mut self, ops: &mut Vec<Op>) {
-        if self.ledger.is_empty() {
+        if ops.is_empty() || self.ledger.is_empty() {
             return;
         }
         let now = Instant::now();
@@ -86,7 +86,8 @@ impl Reconciler {
         ops.retain(|op| {
             let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
             let Some(subject) = frontends.find(|subject| ledger.owes(subject)) else { return true };
-            let reason = format!("{subject} is still there, and would be nobody's");
+            let reason =
+                format!("{subject} may still be there, and would be nobody's; it has to go first");
             ledger.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
             false
         });

@@ -317,3 +317,19 @@ async fn after_a_flush_the_api_server_comes_back_first_and_changes_in_between() 
     assert!(real_server(&world.fake.actual(), &last, 2).is_some());
     world.assert_converged(&[]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_refuses_is_nobodys_damage() {
+    let mut world = in_sync(3).await;
+    world.fake.keep_number();
+    world.fake.refuse(usize::MAX, RefusalClass::Exhausted, |op| {
+        matches!(op, Op::CreateVirtualServer(..))
+    });
+    world.feed(&[tcp(4, &[1])]).await;
+    world.until("owed", |status, _| status.owed == 1).await;
+    world.compared().await;
+    world.compared().await;
+    let told = world.told.take();
+    assert!(!told.iter().any(|words| words.starts_with("alert")), "{told:?}");
+    assert_eq!(world.now().drift_repaired, 0);
+}

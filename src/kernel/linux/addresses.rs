@@ -2,6 +2,7 @@
 
 use plan::kernel::LINK;
 use plan::op::Op;
+use rustix::io::Errno;
 
 use super::super::link::AddressBatch;
 use super::{Linux, Refusal, RefusalClass, all_failed, is, refusal};
@@ -33,28 +34,35 @@ impl Linux {
                 _ => {}
             }
         }
-        let results = match self.links.send(&mut batch) {
+        let sent = self.links.send(&mut batch);
+        self.judge(ops, sent, |op| match op {
+            Op::BindAddress(_) => Some(Errno::EXIST),
+            Op::UnbindAddress(_) => Some(Errno::ADDRNOTAVAIL),
+            _ => None,
+        })
+    }
+
+    /// What became of operations on the interface. `done`: the kernel's word for what was so
+    /// already.
+    pub(super) fn judge(
+        &mut self,
+        ops: &[Op],
+        sent: Result<Vec<Result<(), netlink::Error>>, netlink::Error>,
+        done: impl Fn(&Op) -> Option<Errno>,
+    ) -> Vec<Result<(), Refusal>> {
+        let results = match sent {
             Ok(results) => results,
             Err(error) => return all_failed(ops, &refusal(&error)),
         };
-        let results: Vec<Result<(), Refusal>> = ops
-            .iter()
-            .zip(results)
-            .map(|(op, result)| match (op, result) {
-                (Op::BindAddress(_), Err(error)) if is(&error, rustix::io::Errno::EXIST) => Ok(()),
-                (Op::UnbindAddress(_), Err(error))
-                    if is(&error, rustix::io::Errno::ADDRNOTAVAIL) =>
-                {
-                    Ok(())
-                }
-                (_, result) => result.map_err(|error| refusal(&error)),
-            })
-            .collect();
-        if results.iter().flat_map(|r| r.as_ref().err()).any(|r| r.class == RefusalClass::Surprise)
-        {
+        let judged = ops.iter().zip(results).map(|(op, result)| match result {
+            Err(error) if done(op).is_some_and(|errno| is(&error, errno)) => Ok(()),
+            result => result.map_err(|error| refusal(&error)),
+        });
+        let judged: Vec<Result<(), Refusal>> = judged.collect();
+        if judged.iter().any(Result::is_err) {
             // Perhaps the interface was deleted, or made anew by somebody else.
             self.index = None;
         }
-        results
+        judged
     }
 }

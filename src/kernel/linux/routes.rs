@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use ipnet::IpNet;
 use plan::op::Op;
+use rustix::io::Errno;
 
 use super::super::route::RouteBatch;
-use super::{Linux, ReadError, Refusal, all_failed, is, refusal};
+use super::{Linux, ReadError, Refusal, all_failed};
 
 // === impl Linux ===
 
@@ -40,22 +41,7 @@ impl Linux {
                 _ => {}
             }
         }
-        let results = match self.routes.send(&mut batch) {
-            Ok(results) => results,
-            Err(error) => return all_failed(ops, &refusal(&error)),
-        };
-        let results: Vec<Result<(), Refusal>> = ops
-            .iter()
-            .zip(results)
-            .map(|(op, result)| match (op, result) {
-                (Op::RemoveRoute(_), Err(error)) if is(&error, rustix::io::Errno::SRCH) => Ok(()),
-                (_, result) => result.map_err(|error| refusal(&error)),
-            })
-            .collect();
-        if results.iter().any(Result::is_err) {
-            // Perhaps the interface was deleted, or made anew by somebody else.
-            self.index = None;
-        }
-        results
+        let sent = self.routes.send(&mut batch);
+        self.judge(ops, sent, |op| matches!(op, Op::RemoveRoute(_)).then_some(Errno::SRCH))
     }
 }

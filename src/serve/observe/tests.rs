@@ -306,12 +306,8 @@ async fn what_waits_gets_older_while_nobody_says_anything() {
 #[test]
 fn the_patrol_is_told() {
     let mut world = World::new();
-    let pass = |alert| Pass {
-        took: Duration::from_secs(30),
-        cost: Duration::from_millis(80),
-        repaired: 0,
-        alert,
-    };
+    let pass =
+        |alert| Pass { took: Duration::from_secs(30), cost: Duration::from_millis(80), alert };
     world.observing.glanced(Duration::ZERO, true);
     world.observing.glanced(Duration::ZERO, false);
     world.observing.alert(true);

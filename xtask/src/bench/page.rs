@@ -145,7 +145,9 @@ fn targets(results: &Results) -> String {
     let runs: Vec<(&Run, Vec<Outcome>)> =
         results.native().map(|run| (run, targets::outcomes(run))).collect();
     let Some((_, first)) = runs.first() else { return String::new() };
-    let mut page = "\n## What is aimed at\n\nIn the native lane.\n\n| What | Aim |".to_owned();
+    let mut page = "\n## What is aimed at\n\nIn the native lane; the fewest and the most services are those of ten endpoints each that \
+                    were measured.\n\n| What | Aim |"
+        .to_owned();
     let mut rule = "\n| --- | --- |".to_owned();
     for (run, _) in &runs {
         let _ = write!(page, " Linux {} |", run.series);
