@@ -1,6 +1,7 @@
 //! Whether the kernel is exactly as it should be: asked of a process of its own, whose planner is
 //! told the same, so that neither its memory nor its work is in what is measured.
 
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -13,6 +14,7 @@ use plan::actual::Actual;
 use plan::event::Event;
 use plan::model::Family;
 use plan::planner::Planner;
+use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Change, Size};
@@ -124,8 +126,30 @@ pub(crate) fn run(size: Size) -> Result<()> {
     Ok(())
 }
 
+fn read_all(kernel: &mut Linux) -> Result<Actual> {
+    let addresses = kernel.read_addresses()?;
+    let frontends = kernel.read_frontends()?.frontends;
+    let found = kernel.read_virtual_servers(&frontends)?;
+    let found = frontends.into_iter().zip(found);
+    let mut sets = HashMap::new();
+    for set in Family::BOTH.into_iter().flat_map(SetId::all) {
+        if let Some(there) = kernel.read_set(set)? {
+            sets.insert(set, there);
+        }
+    }
+    Ok(Actual {
+        link: addresses.link,
+        addresses: addresses.bound,
+        routes: addresses.routes,
+        local_addresses: addresses.local,
+        virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
+        sets,
+        layers: kernel.read_layers()?,
+    })
+}
+
 fn compare(planner: &mut Planner, kernel: &mut Linux) -> Result<Answer> {
-    let actual: Actual = kernel.read()?;
+    let actual = read_all(kernel)?;
     planner.apply(Event::LocalAddresses(actual.local_addresses.iter().copied().collect()));
     planner.plan();
     let left = planner.diff(&actual);

@@ -42,6 +42,8 @@ pub(crate) struct Line {
     pub(crate) operations: u64,
     /// How often a thread had been asleep and went on.
     pub(crate) wakeups: u64,
+    /// How often a page of memory was touched for the first time.
+    pub(crate) faults: u64,
     /// Resident memory at the end, without what is shared with files; and the most that was
     /// resident so far, with it.
     pub(crate) anonymous_kib: u64,
@@ -113,6 +115,7 @@ impl Stopwatch {
             writing_requests: counts.writing - self.counts.writing,
             operations: counts.operations - self.counts.operations,
             wakeups: used.wakeups,
+            faults: used.faults,
             anonymous_kib: usage.anonymous_kib,
             resident_kib: usage.resident_kib,
             peak_kib: usage.peak_kib,

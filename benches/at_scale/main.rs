@@ -98,9 +98,10 @@ fn measure(arguments: &Arguments) -> Result<()> {
         print!("{measured}");
         eprintln!("at_scale: {size}: {} s", started.elapsed().as_secs());
         report.sizes.push(measured);
-    }
-    if let Some(path) = &arguments.json {
-        report.write(path)?;
+        // The next size takes many minutes: what is measured must not be lost with it.
+        if let Some(path) = &arguments.json {
+            report.write(path)?;
+        }
     }
     Ok(())
 }

@@ -25,6 +25,9 @@ use crate::metered::{Listener, Meter, Metered, Seen, is_followed};
 
 /// As much waits between the source and the loop in the program.
 const QUEUE: usize = 1_024;
+/// So much is handed at once to the loop's thread, where the program has its source: one turn between
+/// threads for each event would cost more than the event.
+const AT_ONCE: usize = 256;
 /// The largest cluster takes minutes on an emulated machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1_800);
 /// Where the loop's log goes.
@@ -37,7 +40,7 @@ const LOG_LINES: usize = 40;
 pub(crate) struct Node {
     pub(crate) size: Size,
     pub(crate) meter: Meter,
-    inputs: mpsc::Sender<Input>,
+    inputs: mpsc::Sender<Vec<Input>>,
     status: watch::Receiver<Status>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
@@ -58,7 +61,17 @@ impl Node {
             Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
         let status = reconciler.status();
         let addresses = address_monitor::start(false).map_err(|error| anyhow!("{error}"))?;
-        let (inputs, outbox) = mpsc::channel(QUEUE);
+        let (inputs, mut inbox) = mpsc::channel::<Vec<Input>>(1);
+        let (source, outbox) = mpsc::channel(QUEUE);
+        let deliver = async move {
+            while let Some(inputs) = inbox.recv().await {
+                for input in inputs {
+                    if source.send(input).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        };
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("loop".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -66,6 +79,7 @@ impl Node {
                 // It ends as well when nobody can stop it any more.
                 let _ = stopped.await;
             };
+            runtime.spawn(deliver);
             Ok(runtime.block_on(reconciler.run(outbox, Some(addresses), shutdown))?)
         })?;
         Ok(Self { size, meter, inputs, status, stop, thread, told: Cell::new(0) })
@@ -78,16 +92,21 @@ impl Node {
     /// Says everything that there is, and returns when it began to say so and when it had.
     pub(crate) fn tell_all(&self) -> Result<(Instant, Instant)> {
         let began = Instant::now();
-        for event in self.size.events() {
-            self.tell(event)?;
+        let mut events = self.size.events();
+        loop {
+            let some: Vec<Event> = events.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            self.tell(some)?;
         }
-        self.input(Input::Complete)?;
+        self.input(vec![Input::Complete])?;
         Ok((began, Instant::now()))
     }
 
     /// Says that something happens.
     pub(crate) fn change(&self, change: &Change) -> Result<()> {
-        self.size.events_of(change).into_iter().try_for_each(|event| self.tell(event))
+        self.tell(self.size.events_of(change))
     }
 
     /// Waits until the kernel is as it should be for the first time.
@@ -108,7 +127,7 @@ impl Node {
     pub(crate) fn change_and_wait(&self, change: &Change) -> Result<Duration> {
         let events = self.size.events_of(change);
         let began = Instant::now();
-        events.into_iter().try_for_each(|event| self.tell(event))?;
+        self.tell(events)?;
         Ok(self.wait_written()?.saturating_duration_since(began))
     }
 
@@ -118,13 +137,14 @@ impl Node {
         self.thread.join().map_err(|_| anyhow!("the loop's thread panicked"))?
     }
 
-    fn tell(&self, event: Event) -> Result<()> {
-        self.told.set(self.told.get() + u64::from(is_followed(&event)));
-        self.input(Input::Change(event))
+    fn tell(&self, events: Vec<Event>) -> Result<()> {
+        let followed = events.iter().filter(|event| is_followed(event)).count();
+        self.told.set(self.told.get() + followed as u64);
+        self.input(events.into_iter().map(Input::Change).collect())
     }
 
-    fn input(&self, input: Input) -> Result<()> {
-        self.inputs.blocking_send(input).map_err(|_| anyhow!("the loop has ended"))
+    fn input(&self, inputs: Vec<Input>) -> Result<()> {
+        self.inputs.blocking_send(inputs).map_err(|_| anyhow!("the loop has ended"))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::fs;
+use std::hint::black_box;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,10 @@ pub(crate) struct Report {
     pub(crate) short: bool,
     /// The guest's memory.
     pub(crate) memory_kib: u64,
+    /// What a page costs that is touched for the first time, and the least that a system call
+    /// costs, in microseconds: dear where the kernel is a program.
+    pub(crate) fault_us: f64,
+    pub(crate) call_us: f64,
     /// The program with nothing but `default/kubernetes`.
     pub(crate) nothing: Vec<Line>,
     pub(crate) sizes: Vec<Measured>,
@@ -45,6 +51,8 @@ impl Report {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             short,
             memory_kib: total.parse()?,
+            fault_us: fault_us(),
+            call_us: call_us(),
             nothing: Vec::new(),
             sizes: Vec::new(),
         })
@@ -54,6 +62,25 @@ impl Report {
         let text = serde_json::to_string_pretty(self)?;
         fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))
     }
+}
+
+fn fault_us() -> f64 {
+    const PAGE: usize = 4_096;
+    const PAGES: u32 = 8_192;
+    // Zeroed memory of this size is not touched before it is used.
+    let mut memory = vec![0_u8; PAGE * PAGES as usize];
+    let began = Instant::now();
+    memory.iter_mut().step_by(PAGE).for_each(|octet| *black_box(octet) = 1);
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(PAGES)
+}
+
+fn call_us() -> f64 {
+    const CALLS: u32 = 10_000;
+    let began = Instant::now();
+    for _ in 0..CALLS {
+        black_box(rustix::process::getppid());
+    }
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS)
 }
 
 impl fmt::Display for Measured {

@@ -3,14 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use kube_ipvs::kernel::rules::{self, ProgramsRun};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).
 const MILLISECONDS_A_TICK: f64 = 10.0;
 
-/// Whose processor time and wake-ups count.
+/// Whose processor time, wake-ups and page faults count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     All,
@@ -27,6 +27,7 @@ pub(crate) struct Usage {
     pub(crate) programs_ms: f64,
     pub(crate) programs: ProgramsRun,
     pub(crate) wakeups: u64,
+    pub(crate) faults: u64,
     pub(crate) anonymous_kib: u64,
     pub(crate) resident_kib: u64,
     pub(crate) peak_kib: u64,
@@ -38,13 +39,13 @@ impl Usage {
     pub(crate) fn now(whose: Whose) -> Result<Self> {
         let this = fs::read_link("/proc/thread-self").context("which thread this is")?;
         let (own, own_time) = match whose {
-            Whose::All => (Ticks::default(), Duration::ZERO),
+            Whose::All => (Statistics::default(), Duration::ZERO),
             Whose::Others => (
-                Ticks::read(&format!("/proc/{}/stat", this.display()))?,
+                Statistics::read(&format!("/proc/{}/stat", this.display()))?,
                 time(ClockId::ThreadCPUTime),
             ),
         };
-        let all = Ticks::read("/proc/self/stat")?;
+        let all = Statistics::read("/proc/self/stat")?;
         let status = read("/proc/self/status")?;
         let mut wakeups = 0;
         for task in fs::read_dir("/proc/self/task").context("the threads")?.flatten() {
@@ -62,6 +63,7 @@ impl Usage {
             programs_ms: all.children,
             programs: rules::programs_run(),
             wakeups,
+            faults: all.faults - own.faults,
             anonymous_kib: number(&status, "RssAnon:")?,
             resident_kib: number(&status, "VmRSS:")?,
             peak_kib: number(&status, "VmHWM:")?,
@@ -81,34 +83,41 @@ impl Usage {
             },
             // A thread that has ended takes its count along.
             wakeups: self.wakeups.saturating_sub(before.wakeups),
+            faults: self.faults.saturating_sub(before.faults),
             ..*self
         }
     }
 }
 
-/// Of proc_pid_stat(5), in milliseconds.
+/// Of proc_pid_stat(5), times in milliseconds.
 #[derive(Default)]
-struct Ticks {
+struct Statistics {
+    faults: u64,
     user: f64,
     system: f64,
     /// Of the processes that it waited for.
     children: f64,
 }
 
-// === impl Ticks ===
+// === impl Statistics ===
 
-impl Ticks {
+impl Statistics {
     fn read(path: &str) -> Result<Self> {
         let stat = read(path)?;
-        // The name in parentheses may have anything in it. After it, utime is the 12th field, then
-        // stime, cutime and cstime.
+        // The name in parentheses may have anything in it. After it, minflt is the 8th field, utime
+        // the 12th, then stime, cutime and cstime.
         let (_, fields) = stat.rsplit_once(") ").with_context(|| format!("{path} has no name"))?;
-        let ticks = |index: usize| -> Result<f64> {
+        let number = |index: usize| -> Result<u64> {
             let field = fields.split_whitespace().nth(index);
-            let ticks: f64 = field.with_context(|| format!("{path} is short"))?.parse()?;
-            Ok(ticks * MILLISECONDS_A_TICK)
+            Ok(field.with_context(|| format!("{path} is short"))?.parse()?)
         };
-        Ok(Self { user: ticks(11)?, system: ticks(12)?, children: ticks(13)? + ticks(14)? })
+        let time = |index: usize| Ok::<_, Error>(number(index)? as f64 * MILLISECONDS_A_TICK);
+        Ok(Self {
+            faults: number(7)?,
+            user: time(11)?,
+            system: time(12)?,
+            children: time(13)? + time(14)?,
+        })
     }
 }
 

@@ -158,6 +158,37 @@ impl Client {
         self.read_one(&Request::GetService(id), decode_virtual_server)
     }
 
+    /// Reads virtual servers, many in a send: a result for each, in the same order.
+    ///
+    /// # Errors
+    /// When the socket fails. The inner errors are those of [`Client::service`].
+    pub fn services(
+        &mut self,
+        ids: &[VirtualServerId],
+    ) -> Result<Vec<Result<VirtualServerStatus, Error>>, Error> {
+        let mut batch = self.batch();
+        for id in ids {
+            batch.push(&Request::GetService(id));
+        }
+        let failed = |error| Error::batch(ids.len(), error);
+        let mut answers =
+            self.socket.ask(&mut batch.requests, decode_virtual_server).map_err(failed)?;
+        let doubt = answers.iter().filter_map(|answer| answer.as_ref().err()).any(may_lack_family);
+        if doubt && self.ask_for_family()? != batch.family() {
+            batch = self.batch();
+            for id in ids {
+                batch.push(&Request::GetService(id));
+            }
+            answers =
+                self.socket.ask(&mut batch.requests, decode_virtual_server).map_err(failed)?;
+        }
+        let request = |index| batch.requests.body(index).unwrap_or_default();
+        let told = answers.into_iter().enumerate();
+        Ok(told
+            .map(|(index, answer)| answer.map_err(|error| Error::request(request(index), error)))
+            .collect())
+    }
+
     /// Adds a real server.
     ///
     /// # Errors

@@ -15,6 +15,8 @@ use crate::home::Home;
 use crate::namespace::Namespace;
 use crate::reply::{Content, replies};
 
+mod ask;
+
 /// How often a listing is tried when changes disturb it.
 pub const DUMP_ATTEMPTS: usize = 8;
 
@@ -67,6 +69,7 @@ pub struct Socket {
     failure: Option<Errno>,
     sequence: u32,
     requests_per_send: usize,
+    questions_per_send: usize,
     buffer: Vec<u8>,
     traffic: Traffic,
 }
@@ -132,6 +135,7 @@ impl Socket {
             failure: None,
             sequence: 1,
             requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
+            questions_per_send: (receive / ask::ANSWER_COST).clamp(1, REQUESTS_PER_SEND),
             buffer: Vec::new(),
             traffic: Traffic::default(),
         })
@@ -176,7 +180,7 @@ impl Socket {
             results.resize_with(first + count, || Ok(()));
             let results = results.get_mut(first..).unwrap_or_default();
             let last = results.len().saturating_sub(1);
-            self.collect(begin, results, |is_answered| is_answered(last))?;
+            self.collect(begin, results, |is_answered| is_answered(last), |_, _| ())?;
         }
         Ok(results)
     }
@@ -199,7 +203,8 @@ impl Socket {
         // Only a transaction that cannot even be opened has an answer to its first request.
         let last = batch.len().saturating_sub(2);
         let begin = self.transmit(batch, 0, batch.len(), 0)?;
-        self.collect(begin, &mut results, |is_answered| is_answered(0) || is_answered(last))?;
+        let is_complete = |is_answered: &dyn Fn(usize) -> bool| is_answered(0) || is_answered(last);
+        self.collect(begin, &mut results, is_complete, |_, _| ())?;
         results.into_iter().collect()
     }
 
@@ -313,12 +318,14 @@ impl Socket {
 
     /// Reads the answers to the requests numbered from `begin` on into `results`, which are all
     /// "done" at first: the kernel answers only those that fail, and those that ask for it. Reads
-    /// until `is_complete` says so, which can ask whether the request at an index is answered.
+    /// until `is_complete` says so, which can ask whether the request at an index is answered. What
+    /// the subsystem says itself is handed over, with its request's index.
     fn collect(
         &mut self,
         begin: u32,
         results: &mut [Result<(), Error>],
         is_complete: impl Fn(&dyn Fn(usize) -> bool) -> bool,
+        mut message: impl FnMut(usize, &[u8]),
     ) -> Result<(), Error> {
         let mut answered = vec![false; results.len()];
         let mut lost = None;
@@ -349,8 +356,10 @@ impl Socket {
                     continue;
                 };
                 *answered = true;
-                if let Content::Refused(refusal) = reply.content {
-                    *result = Err(refusal.into());
+                match reply.content {
+                    Content::Refused(refusal) => *result = Err(refusal.into()),
+                    Content::Message { body, .. } => message(index, body),
+                    _ => {}
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use crate::actual::{Actual, ActualSet, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet};
 use crate::desired::Desired;
 use crate::diff::{self, Ownership};
 use crate::kernel::{Entry, Frontend};
@@ -15,10 +15,12 @@ use crate::op::{Op, Subject};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
-/// What was found and nobody has asked for yet.
+/// What was found and nobody has asked for yet. Of virtual servers only that they are there: they
+/// are read when it is their turn, so that their real servers are never all in memory.
 #[derive(Debug)]
 pub struct Found {
-    left: Actual,
+    beside: Actual,
+    frontends: HashSet<Frontend>,
     /// The virtual servers that nothing found beside them tells to be ours.
     strangers: HashSet<Frontend>,
 }
@@ -29,21 +31,19 @@ pub struct Adopted {
     /// What was not found, as it was planned.
     pub lacking: Vec<Op>,
     /// The virtual servers that were found. They may be as they should be, or not.
-    pub virtual_servers: Vec<(Frontend, ActualVirtualServer)>,
+    pub frontends: Vec<Frontend>,
 }
 
 // === impl Found ===
 
 impl Found {
-    /// All of it, before the first plan.
-    #[must_use]
-    pub fn new(actual: Actual, settings: &Settings) -> Self {
+    /// The virtual servers and all that is beside them, before the first plan.
+    pub(crate) fn new(beside: Actual, frontends: HashSet<Frontend>, settings: &Settings) -> Self {
         let desired = Desired::default();
-        let ownership = Ownership { desired: &desired, actual: &actual, settings };
-        let frontends = actual.virtual_servers.keys();
-        let strangers = frontends.filter(|frontend| !ownership.is_ours(frontend)).copied();
+        let ownership = Ownership { desired: &desired, actual: &beside, settings };
+        let strangers = frontends.iter().filter(|frontend| !ownership.is_ours(frontend)).copied();
         let strangers = strangers.collect();
-        Self { left: actual, strangers }
+        Self { beside, frontends, strangers }
     }
 
     /// Takes out what these planned operations are about. What is not in here, because it was not
@@ -53,13 +53,13 @@ impl Found {
         let (mut taken, mut opened) = (HashSet::new(), Vec::new());
         for op in ops {
             let is_there = match (&op, op.subject()) {
-                (Op::BindAddress(address), _) => self.left.addresses.remove(address),
+                (Op::BindAddress(address), _) => self.beside.addresses.remove(address),
                 (Op::AddEntry(set, entry), _) => {
-                    self.left.sets.get_mut(set).is_some_and(|there| there.entries.remove(entry))
+                    self.beside.sets.get_mut(set).is_some_and(|there| there.entries.remove(entry))
                 }
                 (_, Subject::VirtualServer(frontend)) => {
-                    if let Some(found) = self.left.virtual_servers.remove(&frontend) {
-                        adopted.virtual_servers.push((frontend, found));
+                    if self.frontends.remove(&frontend) {
+                        adopted.frontends.push(frontend);
                         taken.insert(frontend);
                     }
                     taken.contains(&frontend)
@@ -84,7 +84,7 @@ impl Found {
         let sets = refusals.map(|kind| SetId { kind, family: frontend.family() });
         let entry = Entry::AddressPort(frontend);
         let mut is_refused = |set: &SetId| {
-            self.left.sets.get_mut(set).is_some_and(|there| there.entries.remove(&entry))
+            self.beside.sets.get_mut(set).is_some_and(|there| there.entries.remove(&entry))
         };
         let refusing = sets.into_iter().filter(|set| is_refused(set));
         refusing.map(|set| Op::RemoveEntry(set, entry)).collect()
@@ -97,7 +97,7 @@ impl Found {
         at_most: usize,
         desired: &Desired,
         settings: &Settings,
-    ) -> Vec<(Frontend, ActualVirtualServer)> {
+    ) -> Vec<Frontend> {
         let nothing = Actual::default();
         let ownership = Ownership { desired, actual: &nothing, settings };
         let concerns_us = |frontend: &&Frontend| {
@@ -105,19 +105,19 @@ impl Found {
                 || !self.strangers.contains(frontend)
                 || ownership.is_ours(frontend)
         };
-        let ours = self.left.virtual_servers.keys().filter(concerns_us);
+        let ours = self.frontends.iter().filter(concerns_us);
         let mut ours: Vec<Frontend> = ours.take(at_most).copied().collect();
+        for frontend in &ours {
+            self.frontends.remove(frontend);
+        }
         ours.sort_unstable();
-        let taken = ours.into_iter();
-        taken
-            .filter_map(|frontend| Some((frontend, self.left.virtual_servers.remove(&frontend)?)))
-            .collect()
+        ours
     }
 
     /// What takes the entries of a set away that are left, but for those that are nobody's to
     /// touch.
     pub fn excess_entries(&mut self, set: SetId, settings: &Settings) -> Vec<Op> {
-        let Some(left) = self.left.sets.get_mut(&set) else { return Vec::new() };
+        let Some(left) = self.beside.sets.get_mut(&set) else { return Vec::new() };
         let is_foreign = |entry: &Entry| entry.address().is_some_and(|a| settings.excludes(a));
         let mut ours: Vec<Entry> = left.entries.extract_if(|entry| !is_foreign(entry)).collect();
         ours.sort_unstable();
@@ -130,10 +130,10 @@ impl Found {
         let is_ours = |address: &IpAddr| {
             settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
         };
-        let mut ours: Vec<IpAddr> = self.left.addresses.extract_if(is_ours).collect();
+        let mut ours: Vec<IpAddr> = self.beside.addresses.extract_if(is_ours).collect();
         diff::sort_for_removal(&mut ours);
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
-        let routes = diff::routes(&self.left.routes, settings);
+        let routes = diff::routes(&self.beside.routes, settings);
         ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
         ops
     }
@@ -141,12 +141,12 @@ impl Found {
     /// How many virtual servers are left.
     #[must_use]
     pub fn n_virtual_servers(&self) -> usize {
-        self.left.virtual_servers.len()
+        self.frontends.len()
     }
 
     /// How many entries of a set are left.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
-        self.left.sets.get(&set).map_or(0, ActualSet::n_entries)
+        self.beside.sets.get(&set).map_or(0, ActualSet::n_entries)
     }
 }

@@ -233,14 +233,15 @@ impl Planner {
         diff::routes(found, &self.settings)
     }
 
-    /// What was found at the start, before the first plan, to be taken over in rounds.
+    /// What was found at the start, before the first plan, to be taken over in rounds: the virtual
+    /// servers that there are, and all that is beside them.
     ///
     /// The Services that wait are put in the order of their age: of several that claim a frontend,
     /// the one that has it comes first, and finds it as it left it.
-    pub fn take_over(&mut self, actual: Actual) -> Found {
+    pub fn take_over(&mut self, beside: Actual, frontends: HashSet<Frontend>) -> Found {
         self.store.sort_dirty();
-        self.rooms = Rooms::of(&actual.sets);
-        Found::new(actual, &self.settings)
+        self.rooms = Rooms::of(&beside.sets);
+        Found::new(beside, frontends, &self.settings)
     }
 
     /// Whether a virtual server that nobody asks for is ours, by what is desired and by what was

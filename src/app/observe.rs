@@ -48,10 +48,6 @@ impl Observer for Observers {
         self.each(|observer| observer.planned(plan, planner, took));
     }
 
-    fn read(&mut self, took: Duration) {
-        self.each(|observer| observer.read(took));
-    }
-
     fn reading_failed(&mut self, error: &ReadError) {
         self.each(|observer| observer.reading_failed(error));
     }

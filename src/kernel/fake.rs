@@ -27,8 +27,6 @@ pub struct Fake(Arc<Mutex<State>>);
 /// How often a fake kernel was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Looks {
-    /// At everything.
-    pub readings: usize,
     /// At the signs that cost little.
     pub glances: usize,
     /// At which virtual servers there are.
@@ -96,12 +94,6 @@ impl Fake {
     /// Takes the operations that were carried out or tried since the last time.
     pub fn take_log(&self) -> Vec<Op> {
         std::mem::take(&mut self.state().log)
-    }
-
-    /// How often everything was read.
-    #[must_use]
-    pub fn readings(&self) -> usize {
-        self.state().looks.readings
     }
 
     /// How often it was looked at, by what was looked at.
@@ -174,12 +166,6 @@ impl Fake {
 }
 
 impl Kernel for Fake {
-    fn read(&mut self) -> Result<Actual, ReadError> {
-        let mut state = self.state();
-        state.looks.readings += 1;
-        Ok(state.readable(Reading::Everything)?.into_owned())
-    }
-
     fn glance(&mut self) -> Result<Glance, ReadError> {
         let mut state = self.state();
         state.looks.glances += 1;

@@ -15,7 +15,7 @@ mod tests {
 
 use std::collections::{HashMap, HashSet};
 
-use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::{Frontend, LINK};
 use plan::layer::Layer;
@@ -142,48 +142,21 @@ impl Linux {
         Ok((index, self.links.addresses().map_err(unread)?))
     }
 
-    fn all_virtual_servers(&mut self) -> Result<HashMap<Frontend, ActualVirtualServer>, ReadError> {
-        let snapshot =
-            self.ipvs.snapshot().map_err(|error| ReadError::new("virtual servers", error))?;
-        Ok(snapshot
-            .iter()
-            .filter_map(|listing| {
-                let found = &listing.virtual_server.server;
-                let frontend = translate::frontend(&found.id)?;
-                let actual = translate::actual_virtual_server(found, &listing.real_servers);
-                Some((frontend, actual))
-            })
-            .collect())
-    }
-
-    fn virtual_server(
+    /// With its real servers, if there is such a virtual server.
+    fn with_real_servers(
         &mut self,
         frontend: &Frontend,
+        found: Result<ipvs::VirtualServerStatus, ipvs::Error>,
     ) -> Result<Option<ActualVirtualServer>, ReadError> {
-        let unread =
-            |error: ipvs::Error| ReadError::new(format!("virtual server {frontend}"), error);
-        let id = translate::virtual_server_id(frontend);
-        let found = match self.ipvs.service(&id) {
-            Ok(found) => found,
-            Err(error) if error.is_no_such_service() => return Ok(None),
-            Err(error) => return Err(unread(error)),
-        };
-        match self.ipvs.list_destinations(&id) {
-            Ok(servers) => Ok(Some(translate::actual_virtual_server(&found.server, &servers))),
+        let found = found.and_then(|found| {
+            let real_servers = self.ipvs.list_destinations(&found.server.id)?;
+            Ok(translate::actual_virtual_server(&found.server, &real_servers))
+        });
+        match found {
+            Ok(found) => Ok(Some(found)),
             Err(error) if error.is_no_such_service() => Ok(None),
-            Err(error) => Err(unread(error)),
+            Err(error) => Err(ReadError::new(format!("virtual server {frontend}"), error)),
         }
-    }
-
-    fn all_sets(&mut self) -> Result<HashMap<SetId, ActualSet>, ReadError> {
-        let families: Vec<Family> = self.rules.keys().copied().collect();
-        let mut sets = HashMap::new();
-        for set in families.into_iter().flat_map(SetId::all) {
-            if let Some(there) = self.read_set(set)? {
-                sets.insert(set, there);
-            }
-        }
-        Ok(sets)
     }
 
     fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -268,19 +241,6 @@ impl Linux {
 }
 
 impl Kernel for Linux {
-    fn read(&mut self) -> Result<Actual, ReadError> {
-        let addresses = self.read_addresses()?;
-        Ok(Actual {
-            link: addresses.link,
-            addresses: addresses.bound,
-            routes: addresses.routes,
-            local_addresses: addresses.local,
-            virtual_servers: self.all_virtual_servers()?,
-            sets: self.all_sets()?,
-            layers: self.read_layers()?,
-        })
-    }
-
     fn glance(&mut self) -> Result<Glance, ReadError> {
         self.look()
     }
@@ -293,7 +253,11 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
-        frontends.iter().map(|frontend| self.virtual_server(frontend)).collect()
+        let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
+        let found = self.ipvs.services(&ids);
+        let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
+        let each = frontends.iter().zip(found);
+        each.map(|(frontend, found)| self.with_real_servers(frontend, found)).collect()
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -43,12 +43,6 @@ pub use timed::{Part, Reading, Stopwatch, Timed};
 ///
 /// Carrying out what is already so is success: an entry that is there, an address that is gone.
 pub trait Kernel: Send {
-    /// Reads everything that could be ours. Costs as much as there is in the kernel.
-    ///
-    /// # Errors
-    /// When any part of it could not be read: half a picture is worse than none.
-    fn read(&mut self) -> Result<Actual, ReadError>;
-
     /// Looks for the signs that something was flushed, deleted or added. Costs the same, however
     /// much there is in the kernel.
     ///
@@ -91,7 +85,7 @@ pub trait Kernel: Send {
     /// When those of one family could not be read.
     fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError>;
 
-    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read`].
+    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read_layers`].
     fn prescribe(&mut self, layer: Layer);
 
     /// Carries out the operations, in their order, and returns a result for each. One that fails

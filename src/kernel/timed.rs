@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -16,8 +16,6 @@ use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
 /// What is read from the kernel at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reading {
-    /// All of it.
-    Everything,
     /// The signs that something was changed.
     Glance,
     /// The frontends of all virtual servers.
@@ -99,10 +97,6 @@ impl<K: Kernel, S: Stopwatch> Timed<K, S> {
 }
 
 impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
-    fn read(&mut self) -> Result<Actual, ReadError> {
-        self.time(Reading::Everything, K::read)
-    }
-
     fn glance(&mut self) -> Result<Glance, ReadError> {
         self.time(Reading::Glance, K::glance)
     }
@@ -184,8 +178,6 @@ mod tests {
         let ops = [Op::CreateLink, bind(1), bind(1), bind(2), Op::CreateLink];
         let results = kernel.apply(&ops);
         assert_eq!(results, [Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
-        let actual = kernel.read().unwrap();
-        assert_eq!((actual.link, actual.addresses.len()), (true, 2));
         assert!(kernel.glance().unwrap().link);
         assert_eq!(kernel.read_frontends(), Ok(Listing::default()));
         assert_eq!(kernel.read_virtual_servers(&[]), Ok(Vec::new()));
@@ -194,8 +186,7 @@ mod tests {
         assert_eq!(kernel.read_addresses().unwrap().bound.len(), 2);
         assert_eq!(kernel.read_layers(), Ok(HashSet::new()));
         let told = told.0.lock().unwrap();
-        let expected = "Link Addresses Link Everything Glance Frontends VirtualServers Set \
-                        Addresses Rules";
+        let expected = "Link Addresses Link Glance Frontends VirtualServers Set Addresses Rules";
         assert_eq!(told.join(" "), expected);
     }
 }

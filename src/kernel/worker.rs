@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
-use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -44,7 +44,6 @@ type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 
 #[derive(Debug)]
 enum Request {
-    Read(Reply<Reading<Actual>>),
     Glance(Reply<Reading<Glance>>),
     ReadFrontends(Reply<Reading<Listing>>),
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<Option<ActualVirtualServer>>>>),
@@ -71,14 +70,6 @@ impl KernelHandle {
             }
         })?;
         Ok(Self { requests })
-    }
-
-    /// See [`Kernel::read`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read(&self) -> Result<Reading<Actual>, WorkerGone> {
-        self.ask(Request::Read).await
     }
 
     /// See [`Kernel::glance`].
@@ -173,7 +164,6 @@ impl KernelHandle {
 fn serve(kernel: &mut impl Kernel, request: Request) {
     // A reply that nobody waits for any more is no loss: the asker is gone.
     match request {
-        Request::Read(reply) => drop(reply.send(kernel.read())),
         Request::Glance(reply) => drop(reply.send(kernel.glance())),
         Request::ReadFrontends(reply) => drop(reply.send(kernel.read_frontends())),
         Request::ReadVirtualServers(frontends, reply) => {

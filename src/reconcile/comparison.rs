@@ -159,7 +159,7 @@ impl Reconciler {
             let subject = Subject::VirtualServer(*frontend);
             if mending.is_empty() || !self.is_put_off(&subject, now) {
                 let known = Known::Compared(*frontend, found.as_ref());
-                let mending = self.let_drain(mending, known);
+                let mending = self.let_drain(mending, known, now);
                 if mending.is_empty() {
                     self.settle(&subject);
                 }

@@ -6,8 +6,9 @@
 //!   timers ─────────▶ └────────────┘ ──Status──▶ whoever watches
 //! ```
 //!
-//! - `start`: nothing is written before the first complete list of every source. Then the kernel
-//!   is read once, and taken over in rounds: what is right already is adopted as it is.
+//! - `start`: nothing is written before the first complete list of every source. Then
+//!   what there is in the kernel is listed once, and taken over in rounds: what is right already is
+//!   adopted as it is.
 //! - `rounds`: from then on a change costs what it changes. Dirty Services are compiled in the
 //!   order in which they became so, a limited number in one round, and the difference to their
 //!   former state is written.
@@ -222,11 +223,12 @@ impl Reconciler {
 
     /// Takes an input, and whatever else is there already.
     fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>) {
+        let moment = self.moment();
         let mut next = Some(first);
         let mut room = MOST_INPUTS;
         while let Some(input) = next {
             match input {
-                Input::Change(event) => self.take(event),
+                Input::Change(event) => self.take_at(event, moment),
                 Input::Triggered(family, at) => {
                     if self.triggers.len() < MOST_TRIGGERS {
                         self.triggers.push((family, at));
@@ -243,24 +245,28 @@ impl Reconciler {
     }
 
     fn take(&mut self, event: Event) {
+        self.take_at(event, self.moment());
+    }
+
+    fn take_at(&mut self, event: Event, moment: u64) {
         self.observer.arrived(&event);
-        let moment = u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.planner.apply_at(event, moment);
+    }
+
+    /// Now, for the planner: in microseconds.
+    fn moment(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        match &self.stage {
-            Stage::Incomplete => now + FAR,
-            Stage::Unread(retry) => *retry,
-            Stage::TakingOver(_) => now,
-            Stage::Running => {
-                let write = self.planner.is_dirty().then_some(self.next_write);
-                let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
-                let due = again.into_iter().flatten().chain(write);
-                due.fold(self.patrol.next_wake(now), Instant::min)
-            }
+        if !self.is_running() {
+            return self.stage.next_step().unwrap_or(now + FAR);
         }
+        let write = self.planner.is_dirty().then_some(self.next_write);
+        let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
+        let due = again.into_iter().flatten().chain(write);
+        due.fold(self.patrol.next_wake(now), Instant::min)
     }
 
     /// Does some of what is due.
@@ -268,8 +274,9 @@ impl Reconciler {
         let now = Instant::now();
         match &self.stage {
             Stage::Incomplete => Ok(()),
-            Stage::Unread(retry) if now < *retry => Ok(()),
+            Stage::Unread(next) if now < *next => Ok(()),
             Stage::Unread(_) => self.begin().await,
+            Stage::TakingOver(taking) if now < taking.next => self.second_looks().await,
             Stage::TakingOver(_) => {
                 self.take_over_some().await?;
                 self.second_looks().await

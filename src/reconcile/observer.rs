@@ -31,11 +31,6 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (plan, planner, took);
     }
 
-    /// The whole kernel state was read, in this time.
-    fn read(&mut self, took: Duration) {
-        let _ = took;
-    }
-
     /// The kernel could not be read.
     fn reading_failed(&mut self, error: &ReadError) {
         let _ = error;

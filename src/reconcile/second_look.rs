@@ -93,10 +93,11 @@ impl Reconciler {
         let mut ops = Vec::new();
         match self.kernel.read_virtual_servers(Arc::clone(&frontends)).await? {
             Ok(found) => {
+                let now = Instant::now();
                 for (frontend, found) in frontends.iter().zip(&found) {
                     let mending = self.planner.repair(frontend, found.as_ref());
                     let known = Known::One(*frontend, found.as_ref());
-                    let mending = self.let_drain(mending, known);
+                    let mending = self.let_drain(mending, known, now);
                     if mending.is_empty() {
                         self.settle(&Subject::VirtualServer(*frontend));
                     }
@@ -135,10 +136,10 @@ impl Reconciler {
     }
 
     /// Turns removals into draining, where connections are to end by themselves.
-    pub(super) fn let_drain(&mut self, ops: Vec<Op>, known: Known<'_>) -> Vec<Op> {
+    pub(super) fn let_drain(&mut self, ops: Vec<Op>, known: Known<'_>, now: Instant) -> Vec<Op> {
         let (planner, pace) = (&self.planner, &self.pace);
         let time = |frontend: &Frontend| drain_time(planner, pace, frontend);
-        self.drain.rewrite(ops, known, &time, Instant::now())
+        self.drain.rewrite(ops, known, &time, now)
     }
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.

@@ -1,12 +1,17 @@
 //! From the first complete list to a kernel in sync.
 //!
-//! The kernel is read once. What everything rests on is written, then Services are planned in
-//! rounds as later on ([`super::rounds`]), and of each round what was not found is written: so the
-//! time to the first Service, which is the API server's own, does not grow with their number. In
-//! the end, what was found and nobody asked for is taken away.
+//! What there is in the kernel is listed once, but for real servers. What everything rests on is
+//! written, then Services are planned in rounds as later on ([`super::rounds`]). Of each round, the
+//! virtual servers that were listed are read and compared, and what was not listed is written: so
+//! neither the time to the first Service, which is the API server's own, nor what is kept in memory
+//! meanwhile grows with the number of endpoints. In the end, what was found and nobody asked for is
+//! taken away.
 
-use plan::event::Event;
+use std::collections::HashSet;
+
+use plan::actual::Actual;
 use plan::found::Found;
+use plan::kernel::Frontend;
 use plan::op::Op;
 use plan::planner::Limit;
 use plan::sets::{SetId, SetKind};
@@ -15,13 +20,12 @@ use tracing::info;
 
 use super::drain::Known;
 use super::observer::RoundKind;
+use super::patrol::LARGEST_CHUNK;
 use super::rounds::Ended;
 use super::writing::Basis;
 use super::{READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
-
-/// So many virtual servers that are in excess are dealt with at once.
-const AT_ONCE: usize = 256;
+use crate::kernel::{Addresses, ReadError};
 
 /// How far the loop has come.
 #[derive(Debug)]
@@ -40,6 +44,10 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
+    /// Virtual servers that were found, and could not be read when it was their turn.
+    unread: Vec<Frontend>,
+    /// Nothing more is taken over before this.
+    pub(super) next: Instant,
     /// How many Services still wait that did when the kernel was read, without the API server's,
     /// which goes before all, and may do so again and again. Those that come meanwhile
     /// wait behind them, so that this ends however many there are.
@@ -58,6 +66,15 @@ impl Stage {
         }
     }
 
+    /// When the next step of the start is to be made.
+    pub(super) fn next_step(&self) -> Option<Instant> {
+        match self {
+            Self::Incomplete | Self::Running => None,
+            Self::Unread(next) => Some(*next),
+            Self::TakingOver(taking) => Some(taking.next),
+        }
+    }
+
     /// Whether what has changed may be written some time.
     pub(super) fn may_write(&self) -> bool {
         !matches!(self, Self::Incomplete)
@@ -65,37 +82,69 @@ impl Stage {
 }
 
 impl Reconciler {
-    /// Reads the kernel, and writes what everything rests on.
+    /// Reads what there is in the kernel, and writes what everything rests on.
     pub(super) async fn begin(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
         // Node ports have no place before the node's addresses are known, and the kernel side must
         // know the rules before it is asked whether they are there. Whether they are is part of the
         // reading, so the plan that has only them is done with.
-        if self.read_addresses().await?.is_none() {
+        let Some(addresses) = self.read_addresses().await? else {
             self.stage = Stage::Unread(Instant::now() + READ_RETRY);
             return Ok(());
-        }
+        };
         drop(self.planner.plan_round(Limit { services: 0, operations: 0 }));
         self.prescribe().await?;
-        let reading = Instant::now();
-        let actual = match self.kernel.read().await? {
-            Ok(actual) => actual,
+        let (beside, frontends) = match self.read_beside(addresses).await? {
+            Ok(found) => found,
             Err(error) => {
                 self.reading_failed(&error);
                 self.stage = Stage::Unread(Instant::now() + READ_RETRY);
                 return Ok(());
             }
         };
-        self.observer.read(reading.elapsed());
         self.status.send_modify(|status| status.readings += 1);
-        self.take(Event::LocalAddresses(actual.local_addresses.iter().copied().collect()));
-        let foundation = self.planner.foundation(&actual);
+        let foundation = self.planner.foundation(&beside);
         let n_changes = foundation.len();
-        let found = self.planner.take_over(actual);
+        let found = self.planner.take_over(beside, frontends);
         self.carry_out(foundation, Basis::Reading).await?;
-        let n_waiting = self.planner.backlog_in_turn();
-        self.stage = Stage::TakingOver(Box::new(TakeOver { found, n_waiting, started, n_changes }));
+        self.stage = Stage::TakingOver(Box::new(TakeOver {
+            found,
+            unread: Vec::new(),
+            next: Instant::now(),
+            n_waiting: self.planner.backlog_in_turn(),
+            started,
+            n_changes,
+        }));
         Ok(())
+    }
+
+    /// Reads which virtual servers there are, and all that is beside them and could be ours. Any
+    /// part of it that cannot be read makes it fail: half a picture is worse than none.
+    async fn read_beside(
+        &mut self,
+        addresses: Addresses,
+    ) -> Result<Result<(Actual, HashSet<Frontend>), ReadError>, WorkerGone> {
+        let mut beside = Actual {
+            link: addresses.link,
+            addresses: addresses.bound,
+            routes: addresses.routes,
+            local_addresses: addresses.local,
+            ..Actual::default()
+        };
+        let families = &self.planner.settings().families;
+        for set in families.iter().flat_map(|family| SetId::all(*family)) {
+            match self.kernel.read_set(set).await? {
+                Ok(Some(there)) => drop(beside.sets.insert(set, there)),
+                Ok(None) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        match self.kernel.read_layers().await? {
+            Ok(layers) => beside.layers = layers,
+            Err(error) => return Ok(Err(error)),
+        }
+        let listing = self.kernel.read_frontends().await?;
+        Ok(listing.map(|listing| (beside, listing.frontends.into_iter().collect())))
     }
 
     /// Takes over what the Services of one round ask for, and after the last of them, takes away
@@ -111,22 +160,19 @@ impl Reconciler {
         taking.n_waiting = taking.n_waiting.saturating_sub(n_planned);
 
         let adopted = taking.found.adopt(planned);
-        let mut ops = self.let_drain(adopted.lacking, Known::Nothing);
+        let mut ops = self.let_drain(adopted.lacking, Known::Nothing, Instant::now());
         self.hold_back(&mut ops);
-        for (frontend, server) in &adopted.virtual_servers {
-            let mending = self.planner.repair(frontend, Some(server));
-            ops.extend(self.let_drain(mending, Known::Compared(*frontend, Some(server))));
-        }
+        ops.extend(self.mend_found(adopted.frontends, &mut taking).await?);
         taking.n_changes += ops.len();
         self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
         let ended = Ended { kind: RoundKind::Comparison, took: taking.started.elapsed(), oldest };
-        if taking.n_waiting > 0 && self.planner.backlog() > 0 {
+        let is_waiting = taking.n_waiting > 0 && self.planner.backlog() > 0;
+        if is_waiting || !taking.unread.is_empty() || !self.remove_excess(&mut taking).await? {
             self.round_ended(ended);
             self.stage = Stage::TakingOver(taking);
             return Ok(());
         }
-        self.remove_excess(&mut taking).await?;
         info!(changes = taking.n_changes, "first comparison with the kernel");
         self.expected.learn(&taking.found, self.planner.settings());
         self.patrol.begin(Instant::now());
@@ -139,9 +185,40 @@ impl Reconciler {
         Ok(())
     }
 
+    /// What makes virtual servers that were found as they should be. Those that cannot be read are
+    /// left for later.
+    async fn mend_found(
+        &mut self,
+        mut frontends: Vec<Frontend>,
+        taking: &mut TakeOver,
+    ) -> Result<Vec<Op>, WorkerGone> {
+        frontends.append(&mut taking.unread);
+        let mut ops = Vec::new();
+        for (index, chunk) in frontends.chunks(LARGEST_CHUNK).enumerate() {
+            match self.kernel.read_virtual_servers(chunk.into()).await? {
+                Ok(found) => {
+                    let now = Instant::now();
+                    for (frontend, found) in chunk.iter().zip(&found) {
+                        let mending = self.planner.repair(frontend, found.as_ref());
+                        let known = Known::Compared(*frontend, found.as_ref());
+                        ops.extend(self.let_drain(mending, known, now));
+                    }
+                }
+                Err(error) => {
+                    self.reading_failed(&error);
+                    taking.unread.extend(frontends.iter().skip(index * LARGEST_CHUNK));
+                    taking.next = Instant::now() + READ_RETRY;
+                    break;
+                }
+            }
+        }
+        Ok(ops)
+    }
+
     /// Takes away what was found and nobody asked for, in the order in which traffic is led off:
-    /// see [`Op::phase`].
-    async fn remove_excess(&mut self, taking: &mut TakeOver) -> Result<(), WorkerGone> {
+    /// see [`Op::phase`]. Returns whether all of it could be read; otherwise it is to be called
+    /// again.
+    async fn remove_excess(&mut self, taking: &mut TakeOver) -> Result<bool, WorkerGone> {
         let settings = self.planner.settings().clone();
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
@@ -154,23 +231,23 @@ impl Reconciler {
         self.remove(ops, taking).await?;
         loop {
             let desired = self.planner.desired();
-            let part = taking.found.next_virtual_servers(AT_ONCE, desired, &settings);
+            let part = taking.found.next_virtual_servers(LARGEST_CHUNK, desired, &settings);
             if part.is_empty() {
                 break;
             }
-            let mut ops = Vec::new();
-            for (frontend, server) in &part {
-                let mending = self.planner.repair(frontend, Some(server));
-                ops.extend(self.let_drain(mending, Known::Compared(*frontend, Some(server))));
-            }
+            let ops = self.mend_found(part, taking).await?;
             self.flows.note_ops(&ops, &self.planner);
             self.remove(ops, taking).await?;
+            // What tells whose these are goes after them.
+            if !taking.unread.is_empty() {
+                return Ok(false);
+            }
         }
         for set in others {
             let ops = taking.found.excess_entries(set, &settings);
             self.remove(ops, taking).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn remove(&mut self, mut ops: Vec<Op>, taking: &mut TakeOver) -> Result<(), WorkerGone> {

@@ -5,7 +5,7 @@
 pub struct Status {
     /// Whether the kernel was once as it should be, as far as it let us.
     pub in_sync_once: bool,
-    /// Readings of the whole kernel state.
+    /// Starts: how often what there is in the kernel was listed.
     pub readings: u64,
     /// Passes of the patrol: so often everything was compared since.
     pub passes: u64,

@@ -35,7 +35,7 @@ impl Reconciler {
         basis: Basis,
     ) -> Result<(), WorkerGone> {
         if basis == Basis::Plan {
-            ops = self.let_drain(ops, Known::Nothing);
+            ops = self.let_drain(ops, Known::Nothing, Instant::now());
             self.hold_back(&mut ops);
         }
         ops.sort_by_key(Op::phase);

@@ -21,7 +21,7 @@ async fn an_endpoint_more_among_500_services_is_one_operation_and_no_reading() {
     let operations = world.now().operations;
     world.apply_slice(slice(&services[250].0, &[1, 2, 3])).await;
     world.until("written", |status, _| status.operations > operations).await;
-    assert_eq!(world.fake.readings(), 1);
+    assert_eq!(world.now().readings, 1);
     world.compared().await;
     assert_eq!(
         words(&world.fake.take_log()),
@@ -88,7 +88,7 @@ async fn node_ports_follow_the_addresses_of_the_node() {
                 && !actual.virtual_servers.contains_key(&at(old))
         })
         .await;
-    assert_eq!(world.fake.readings(), 1);
+    assert_eq!(world.now().readings, 1);
     world.compared().await;
     assert_eq!(
         words(&world.fake.take_log()),

@@ -1,7 +1,11 @@
 //! From nothing, or from what a former run left, to a kernel in sync.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::{Answer, Reading, Request};
 use kube_ipvs::reconcile::Pace;
 use plan::model::{ObjectName, Protocol};
 use plan::op::{Op, Phase};
@@ -18,10 +22,10 @@ async fn nothing_is_written_or_read_before_the_source_is_complete() {
     world.addresses.report(|happened| happened.others = true);
     world.feed(&[tcp(2, &[1])]).await;
     world.taken().await;
-    assert_eq!(world.fake.readings(), 0);
+    assert_eq!(world.now().readings, 0);
     assert_eq!(world.fake.take_log(), []);
     world.complete().await;
-    assert_eq!(world.fake.readings(), 1);
+    assert_eq!(world.now().readings, 1);
     let log = world.fake.take_log();
     assert_eq!(log.first(), Some(&Op::CreateLink));
     assert_eq!(log.len() as u64, world.now().operations);
@@ -92,5 +96,55 @@ async fn a_kernel_that_cannot_be_read_at_the_start_is_tried_again_and_not_writte
     world.fake.fail_readings(0);
     world.until("in sync", |status, _| status.in_sync_once).await;
     assert_eq!((world.now().failures, world.now().drift_repaired), (0, 0));
+    world.assert_converged(&[]);
+}
+
+/// Starts on what a run with three Services left, with so many of them now, while virtual servers can
+/// be listed and not be read. Returns what makes them readable.
+async fn started_half_blind(services: u8) -> (World, Arc<AtomicBool>) {
+    let all = [tcp(1, &[1, 2]), tcp(2, &[1]), tcp(3, &[3])];
+    let kernel = World::in_sync(&all).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    let readable = Arc::new(AtomicBool::new(false));
+    let may_read = Arc::clone(&readable);
+    world.fake.interfere(move |request, _| match request {
+        Request::Reading(Reading::VirtualServers) if !may_read.load(Ordering::Relaxed) => {
+            Answer::refused(RefusalClass::Other)
+        }
+        _ => Answer::Honest,
+    });
+    world.feed(all.get(..services.into()).unwrap()).await;
+    world.say_complete().await;
+    world.until("failing", |status, _| status.failed_readings >= 3).await;
+    (world, readable)
+}
+
+#[tokio::test(start_paused = true)]
+async fn virtual_servers_that_cannot_be_read_are_taken_over_when_they_can() {
+    let (mut world, readable) = started_half_blind(3).await;
+    // What was not there is served all the same.
+    world.feed(&[tcp(4, &[4])]).await;
+    world.until("something new", |status, _| status.operations > 0).await;
+    assert!(!world.now().in_sync_once);
+    let fourth = frontend(4, Protocol::Tcp).address.to_string();
+    let log = world.fake.take_log();
+    assert!(log.iter().all(|op| op.to_string().contains(&fourth)), "{log:?}");
+    readable.store(true, Ordering::Relaxed);
+    world.until("in sync", |status, _| status.in_sync_once).await;
+    assert_eq!((world.now().readings, world.now().failures), (1, 0));
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_tells_whose_they_are_stays_while_virtual_servers_cannot_be_read() {
+    let (mut world, readable) = started_half_blind(0).await;
+    let left = world.fake.actual();
+    assert_eq!(left.virtual_servers.len(), 3);
+    let entries: usize = left.sets.values().map(|set| set.entries.len()).sum();
+    assert!(entries >= 3, "{:?}", left.sets);
+    assert!(!world.now().in_sync_once);
+    readable.store(true, Ordering::Relaxed);
+    world.until("in sync", |status, _| status.in_sync_once).await;
+    assert_eq!(world.fake.actual().virtual_servers.len(), 0);
     world.assert_converged(&[]);
 }

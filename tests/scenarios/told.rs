@@ -45,10 +45,6 @@ impl Observer for Told {
         self.note(format!("planned {}", plan.ops.len()));
     }
 
-    fn read(&mut self, _: Duration) {
-        self.note("read");
-    }
-
     fn drifted(&mut self, mending: &[&Op]) {
         self.note(format!("drifted {}", mending.len()));
     }

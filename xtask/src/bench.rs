@@ -194,22 +194,29 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
     for lane in arguments.lane.lanes() {
         for kernel in &arguments.kernel {
             let started = Instant::now();
-            let report = in_guest(*lane, *kernel, &program, arguments)?;
+            let (verdict, report) = in_guest(*lane, *kernel, &program, arguments)?;
             eprintln!("bench: {lane}, Linux {kernel}: {} s", started.elapsed().as_secs());
             results.runs.push(Run { lane: *lane, series: kernel.to_string(), report });
             results.write(&arguments.json)?;
+            if verdict != Verdict::Exited(0) {
+                let file = arguments.json.display();
+                bail!(
+                    "measuring in lane {lane} on Linux {kernel}: {verdict}; {file} has the sizes before"
+                );
+            }
         }
     }
     eprintln!("bench: {} has everything", arguments.json.display());
     Ok(results)
 }
 
+/// Returns how it ended, and what it had measured until then.
 fn in_guest(
     lane: Lane,
     kernel: Kernel,
     program: &Path,
     arguments: &BenchArguments,
-) -> Result<Report> {
+) -> Result<(Verdict, Report)> {
     let output = tempfile::tempdir()?;
     let guest = Guest {
         kernel,
@@ -227,11 +234,10 @@ fn in_guest(
         options.push("--short".to_owned());
     }
     let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
-    if verdict != Verdict::Exited(0) {
-        bail!("measuring in lane {lane} on Linux {kernel}: {verdict}");
-    }
-    let report = std::fs::read(output.path().join(REPORT)).context("the guest left no report")?;
-    serde_json::from_slice(&report).context("the guest's report cannot be read")
+    let report = std::fs::read(output.path().join(REPORT))
+        .with_context(|| format!("{lane}, Linux {kernel}: {verdict}, and it left no report"))?;
+    let report = serde_json::from_slice(&report).context("the guest's report cannot be read")?;
+    Ok((verdict, report))
 }
 
 fn write_docs(results: &Results) -> Result<()> {

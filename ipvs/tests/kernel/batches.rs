@@ -42,6 +42,15 @@ fn thousands_go_in_and_out_in_a_few_sends() {
     }
     assert_eq!(network.saved().len(), count);
 
+    // Many are read at once, and one that is not there harms only itself.
+    let ids: Vec<_> = (0..=VIRTUAL_SERVERS).map(|number| server(number).id).collect();
+    let before = client.traffic();
+    let mut found = client.services(&ids).unwrap();
+    assert!(client.traffic().sends - before.sends <= 5, "{:?}", client.traffic());
+    assert!(found.pop().unwrap().is_err_and(|error| error.is_no_such_service()));
+    let found: Vec<_> = found.into_iter().map(|found| found.unwrap().server.id).collect();
+    assert_eq!(Some(&*found), ids.split_last().map(|(_, others)| others));
+
     // The same once more: every one is there already, and each says so.
     let results = client.send(&mut batch).unwrap();
     assert_eq!(results.len(), count);

@@ -63,6 +63,33 @@ fn each_of_many_requests_has_its_own_result() {
 }
 
 #[test]
+fn each_of_many_questions_has_its_own_answer() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let mut batch = Batch::new();
+    for number in 0..1_500 {
+        let wanted = if number % 7 == 0 { 0x7fff_fff0 } else { 1 };
+        batch.push(GET_LINK, 0, |message| link(wanted, message));
+    }
+    batch.push(GET_LINK, 0, |message| message.attributes().bytes(1, &[0; 70_000]));
+    let decode = |body: &[u8]| index(body)?.ok_or(DecodeError::new("index", "there is none"));
+    let mut answers = socket.ask(&mut batch, decode).unwrap();
+    assert!(answers.pop().unwrap().is_err(), "it is too long");
+    assert_eq!(answers.len(), 1_500);
+    for (number, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(index) => assert!(*index == 1 && number % 7 > 0, "question {number}: {index}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
+                assert_eq!(number % 7, 0, "question {number}: {error}");
+            }
+        }
+    }
+    assert!(socket.traffic().sends < 20, "{:?}", socket.traffic());
+    // Nothing of it is left over to confuse what comes next.
+    assert!(socket.dump(GET_LINK, any_link, index).unwrap().contains(&1));
+}
+
+#[test]
 fn a_request_that_is_too_long_harms_only_itself() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     let mut batch = Batch::new();

@@ -7,7 +7,7 @@
 mod damage;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use plan::actual::Actual;
 use plan::event::Event;
@@ -122,14 +122,18 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
     };
     let settings = planner.settings().clone();
     let foundation = planner.foundation(kernel.actual());
-    let mut found = planner.take_over(kernel.actual().clone());
+    let frontends = kernel.actual().virtual_servers.keys().copied().collect();
+    let mut found = planner.take_over(kernel.actual().clone(), frontends);
+    let mend = |planner: &Planner, kernel: &MemoryKernel, frontends: Vec<Frontend>| {
+        let there = |it: &Frontend| kernel.actual().virtual_servers.get(it).cloned();
+        let each = frontends.into_iter();
+        each.flat_map(|it| planner.repair(&it, there(&it).as_ref())).collect::<Vec<Op>>()
+    };
     write(kernel, foundation);
     while planner.is_dirty() {
         let adopted = found.adopt(planner.plan_round(limit).ops);
         let mut ops = adopted.lacking;
-        for (frontend, server) in &adopted.virtual_servers {
-            ops.extend(planner.repair(frontend, Some(server)));
-        }
+        ops.extend(mend(planner, kernel, adopted.frontends));
         write(kernel, ops);
     }
     let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
@@ -144,8 +148,8 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
         if part.is_empty() {
             break;
         }
-        let mending = part.iter().flat_map(|(at, server)| planner.repair(at, Some(server)));
-        write(kernel, mending.collect());
+        let mending = mend(planner, kernel, part);
+        write(kernel, mending);
     }
     for set in others {
         write(kernel, found.excess_entries(set, &settings));
@@ -207,7 +211,7 @@ proptest! {
                 there.capacity = Capacity::new(capacity);
             }
         }
-        drop(pair.planner.take_over(pair.kernel.actual().clone()));
+        drop(pair.planner.take_over(pair.kernel.actual().clone(), HashSet::new()));
         for group in &groups {
             pair.apply(group);
             while pair.planner.is_dirty() {

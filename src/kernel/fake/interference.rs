@@ -23,8 +23,6 @@ pub enum Request<'a> {
 /// What is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reading {
-    /// Everything at once.
-    Everything,
     /// The signs that cost little.
     Glance,
     /// Which virtual servers there are.
@@ -59,8 +57,7 @@ pub enum Answer {
 
 impl Reading {
     /// Everything that can be read.
-    pub const ALL: [Self; 7] = [
-        Self::Everything,
+    pub const ALL: [Self; 6] = [
         Self::Glance,
         Self::Frontends,
         Self::VirtualServers,

@@ -83,7 +83,6 @@ labels! {
     /// Every value of the label `what`.
     READINGS;
     reading(Reading) {
-        Reading::Everything => "everything",
         Reading::Glance => "glance",
         Reading::Frontends => "frontends",
         Reading::VirtualServers => "virtual_servers",

@@ -89,7 +89,7 @@ impl Fault {
 
     /// Of these the kernel makes listings in parts without saying that one was disturbed.
     pub(super) fn can_miss(reading: Reading) -> bool {
-        matches!(reading, Reading::Everything | Reading::Frontends | Reading::VirtualServers)
+        matches!(reading, Reading::Frontends | Reading::VirtualServers)
     }
 
     /// Whether the kernel is not as we left it, or does not look like it.

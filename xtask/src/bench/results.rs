@@ -48,13 +48,17 @@ pub(crate) struct Run {
 }
 
 /// What the guest wrote.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// `uname -r`.
     pub(crate) kernel: String,
     /// Whether it watched for seconds only.
     pub(crate) short: bool,
     pub(crate) memory_kib: u64,
+    /// What a page costs that is touched for the first time, and the least that a system call
+    /// costs, in microseconds.
+    pub(crate) fault_us: f64,
+    pub(crate) call_us: f64,
     /// The loop with nothing but `default/kubernetes`.
     pub(crate) nothing: Vec<Line>,
     pub(crate) sizes: Vec<Measured>,
@@ -93,6 +97,7 @@ pub(crate) struct Line {
     pub(crate) writing_requests: u64,
     pub(crate) operations: u64,
     pub(crate) wakeups: u64,
+    pub(crate) faults: u64,
     pub(crate) anonymous_kib: u64,
     pub(crate) resident_kib: u64,
     pub(crate) peak_kib: u64,
@@ -272,13 +277,7 @@ mod tests {
         let run = |nothing| Run {
             lane: Lane::Uml,
             series: "6.1".to_owned(),
-            report: Report {
-                kernel: "6.1.0".to_owned(),
-                short: false,
-                memory_kib: 1,
-                nothing,
-                sizes: Vec::new(),
-            },
+            report: Report { nothing, ..Report::default() },
         };
         let alone = run(Vec::new());
         let ratio = |size, name| alone.ratio(&size, name);
@@ -302,13 +301,7 @@ mod tests {
             runs: vec![Run {
                 lane: Lane::Uml,
                 series: series.to_owned(),
-                report: Report {
-                    kernel: series.to_owned(),
-                    short: false,
-                    memory_kib: 1,
-                    nothing: Vec::new(),
-                    sizes: vec![measured(services)],
-                },
+                report: Report { sizes: vec![measured(services)], ..Report::default() },
             }],
         };
         let mut all = results("a", "6.1", 1);
