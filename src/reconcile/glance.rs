@@ -61,6 +61,7 @@ impl Reconciler {
             }
         };
         let took = started.elapsed();
+        self.patrol.glanced(took, started + took);
         self.patrol.succeeded();
         let suspects = self.suspects(&glance);
         self.observer.glanced(took, suspects.is_empty());

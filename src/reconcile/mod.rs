@@ -260,13 +260,17 @@ impl Reconciler {
 
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        if !self.is_running() {
-            return self.stage.next_step().unwrap_or(now + FAR);
+        match &self.stage {
+            Stage::Incomplete => now + FAR,
+            Stage::Unread(retry) => *retry,
+            Stage::TakingOver(_) => now,
+            Stage::Running => {
+                let write = self.planner.is_dirty().then_some(self.next_write);
+                let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
+                let due = again.into_iter().flatten().chain(write);
+                due.fold(self.patrol.next_wake(now), Instant::min)
+            }
         }
-        let write = self.planner.is_dirty().then_some(self.next_write);
-        let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
-        let due = again.into_iter().flatten().chain(write);
-        due.fold(self.patrol.next_wake(now), Instant::min)
     }
 
     /// Does some of what is due.
@@ -274,9 +278,8 @@ impl Reconciler {
         let now = Instant::now();
         match &self.stage {
             Stage::Incomplete => Ok(()),
-            Stage::Unread(next) if now < *next => Ok(()),
+            Stage::Unread(retry) if now < *retry => Ok(()),
             Stage::Unread(_) => self.begin().await,
-            Stage::TakingOver(taking) if now < taking.next => self.second_looks().await,
             Stage::TakingOver(_) => {
                 self.take_over_some().await?;
                 self.second_looks().await

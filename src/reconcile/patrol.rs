@@ -25,6 +25,11 @@ use crate::kernel::worker::WorkerGone;
 
 /// From one glance to the next.
 const SECOND: Duration = Duration::from_secs(1);
+/// A glance that takes long is rarer: it rests so many times what it took. Where x_tables has many
+/// thousands of other rules, all of them are read; and kernels from 4.18 to 6.8 that are made with
+/// `CONFIG_BPFILTER` and without its module start modprobe at each request to x_tables
+/// (`bpfilter_mbox_request` in net/ipv4/bpfilter/sockopt.c).
+const GLANCE_REST: u32 = 10;
 
 /// A pass takes at least so many times what it costs, unless it is alert.
 const REST: u32 = 40;
@@ -174,6 +179,11 @@ impl Patrol {
         };
         let next = if is_busy { now } else { self.next_glance };
         next.max(self.paused)
+    }
+
+    /// A glance took so long.
+    pub(super) fn glanced(&mut self, took: Duration, now: Instant) {
+        self.next_glance = self.next_glance.max(now + took * GLANCE_REST);
     }
 
     /// Whether it is time for a glance. It also tells how much of the pass may be done by now.
@@ -474,5 +484,19 @@ mod tests {
         assert!(rounds > 600, "{rounds}: twice everything, a request being slow");
         it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
         assert_eq!(it.next_part(then), None);
+    }
+
+    #[test]
+    fn a_glance_that_takes_long_is_rarer() {
+        let (mut now, period) = (Instant::now(), Duration::from_secs(30));
+        let mut patrol = Patrol::new(now);
+        for (took, rest) in [(0, 1_000), (20, 1_000), (100, 1_100), (800, 8_800)] {
+            assert!(patrol.take_glance(period, now), "{took} ms");
+            let took = Duration::from_millis(took);
+            patrol.glanced(took, now + took);
+            let next = now + Duration::from_millis(rest);
+            assert!(!patrol.take_glance(period, next - Duration::from_millis(1)));
+            now = next;
+        }
     }
 }

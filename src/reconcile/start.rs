@@ -44,10 +44,6 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
-    /// Virtual servers that were found, and could not be read when it was their turn.
-    unread: Vec<Frontend>,
-    /// Nothing more is taken over before this.
-    pub(super) next: Instant,
     /// How many Services still wait that did when the kernel was read, without the API server's,
     /// which goes before all, and may do so again and again. Those that come meanwhile
     /// wait behind them, so that this ends however many there are.
@@ -63,15 +59,6 @@ impl Stage {
     pub(super) fn source_is_complete(&mut self) {
         if matches!(self, Self::Incomplete) {
             *self = Self::Unread(Instant::now());
-        }
-    }
-
-    /// When the next step of the start is to be made.
-    pub(super) fn next_step(&self) -> Option<Instant> {
-        match self {
-            Self::Incomplete | Self::Running => None,
-            Self::Unread(next) => Some(*next),
-            Self::TakingOver(taking) => Some(taking.next),
         }
     }
 
@@ -109,8 +96,6 @@ impl Reconciler {
         self.carry_out(foundation, Basis::Reading).await?;
         self.stage = Stage::TakingOver(Box::new(TakeOver {
             found,
-            unread: Vec::new(),
-            next: Instant::now(),
             n_waiting: self.planner.backlog_in_turn(),
             started,
             n_changes,
@@ -162,17 +147,17 @@ impl Reconciler {
         let adopted = taking.found.adopt(planned);
         let mut ops = self.let_drain(adopted.lacking, Known::Nothing, Instant::now());
         self.hold_back(&mut ops);
-        ops.extend(self.mend_found(adopted.frontends, &mut taking).await?);
+        ops.extend(self.mend_found(&adopted.frontends).await?);
         taking.n_changes += ops.len();
         self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
         let ended = Ended { kind: RoundKind::Comparison, took: taking.started.elapsed(), oldest };
-        let is_waiting = taking.n_waiting > 0 && self.planner.backlog() > 0;
-        if is_waiting || !taking.unread.is_empty() || !self.remove_excess(&mut taking).await? {
+        if taking.n_waiting > 0 && self.planner.backlog() > 0 {
             self.round_ended(ended);
             self.stage = Stage::TakingOver(taking);
             return Ok(());
         }
+        self.remove_excess(&mut taking).await?;
         info!(changes = taking.n_changes, "first comparison with the kernel");
         self.expected.learn(&taking.found, self.planner.settings());
         self.patrol.begin(Instant::now());
@@ -186,15 +171,11 @@ impl Reconciler {
     }
 
     /// What makes virtual servers that were found as they should be. Those that cannot be read are
-    /// left for later.
-    async fn mend_found(
-        &mut self,
-        mut frontends: Vec<Frontend>,
-        taking: &mut TakeOver,
-    ) -> Result<Vec<Op>, WorkerGone> {
-        frontends.append(&mut taking.unread);
+    /// owed: what is planned for them meanwhile is held back, and what tells whose they are stays.
+    async fn mend_found(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
         let mut ops = Vec::new();
-        for (index, chunk) in frontends.chunks(LARGEST_CHUNK).enumerate() {
+        let mut chunks = frontends.chunks(LARGEST_CHUNK);
+        while let Some(chunk) = chunks.next() {
             match self.kernel.read_virtual_servers(chunk.into()).await? {
                 Ok(found) => {
                     let now = Instant::now();
@@ -206,9 +187,8 @@ impl Reconciler {
                 }
                 Err(error) => {
                     self.reading_failed(&error);
-                    taking.unread.extend(frontends.iter().skip(index * LARGEST_CHUNK));
-                    taking.next = Instant::now() + READ_RETRY;
-                    break;
+                    // A kernel that does not answer is not asked once for each chunk.
+                    self.owe_unread(chunk.iter().chain(chunks.by_ref().flatten()), &error);
                 }
             }
         }
@@ -216,9 +196,8 @@ impl Reconciler {
     }
 
     /// Takes away what was found and nobody asked for, in the order in which traffic is led off:
-    /// see [`Op::phase`]. Returns whether all of it could be read; otherwise it is to be called
-    /// again.
-    async fn remove_excess(&mut self, taking: &mut TakeOver) -> Result<bool, WorkerGone> {
+    /// see [`Op::phase`].
+    async fn remove_excess(&mut self, taking: &mut TakeOver) -> Result<(), WorkerGone> {
         let settings = self.planner.settings().clone();
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
@@ -235,19 +214,15 @@ impl Reconciler {
             if part.is_empty() {
                 break;
             }
-            let ops = self.mend_found(part, taking).await?;
+            let ops = self.mend_found(&part).await?;
             self.flows.note_ops(&ops, &self.planner);
             self.remove(ops, taking).await?;
-            // What tells whose these are goes after them.
-            if !taking.unread.is_empty() {
-                return Ok(false);
-            }
         }
         for set in others {
             let ops = taking.found.excess_entries(set, &settings);
             self.remove(ops, taking).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
     async fn remove(&mut self, mut ops: Vec<Op>, taking: &mut TakeOver) -> Result<(), WorkerGone> {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use plan::event::Event;
+use plan::kernel::Frontend;
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ use super::drain::Known;
 use super::ledger::Ledger;
 use super::{Reconciler, Status};
 use crate::kernel::worker::WorkerGone;
-use crate::kernel::{Refusal, RefusalClass};
+use crate::kernel::{ReadError, Refusal, RefusalClass};
 
 /// So many operations go to the kernel in one request at most.
 const MOST_OPERATIONS: usize = 8_192;
@@ -173,6 +174,23 @@ impl Reconciler {
         {
             self.take(Event::SchedulerMissing(server.scheduler.clone()));
         }
+    }
+
+    /// Has virtual servers looked at again that are there and could not be read.
+    pub(super) fn owe_unread<'a>(
+        &mut self,
+        frontends: impl Iterator<Item = &'a Frontend>,
+        error: &ReadError,
+    ) {
+        let now = Instant::now();
+        let refusal = Refusal::new(RefusalClass::AnswerLost, error);
+        for frontend in frontends {
+            // What it would take at most.
+            let wished = self.planner.repair(frontend, None).into_iter().next();
+            let op = wished.unwrap_or(Op::RemoveVirtualServer(*frontend));
+            self.ledger.record(op, refusal.clone(), now);
+        }
+        self.status.send_modify(|status| note_owed(status, &self.ledger));
     }
 
     pub(super) fn settle(&mut self, subject: &Subject) {

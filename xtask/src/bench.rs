@@ -54,7 +54,7 @@ pub(crate) struct BenchArguments {
     /// The file that gets everything as JSON.
     #[arg(long, value_name = "FILE", default_value = "target/bench/performance.json")]
     json: PathBuf,
-    /// Measure nothing; take these files of earlier runs instead, of one machine and commit.
+    /// Measure nothing; take these files of earlier runs instead, of one machine.
     #[arg(long, value_delimiter = ',', value_name = "FILE")]
     from: Vec<PathBuf>,
     /// What else a reader of the page should know of how it was measured.
@@ -190,13 +190,15 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
     eprintln!("bench: building");
     let profile = if arguments.short { build::QUICK } else { build::RELEASE };
     let program = build::bench_program("at_scale", profile)?;
-    let mut results = Results::of_this_machine(profile)?;
+    let (mut results, commit) = (Results::of_this_machine()?, results::commit()?);
     for lane in arguments.lane.lanes() {
         for kernel in &arguments.kernel {
             let started = Instant::now();
             let (verdict, report) = in_guest(*lane, *kernel, &program, arguments)?;
             eprintln!("bench: {lane}, Linux {kernel}: {} s", started.elapsed().as_secs());
-            results.runs.push(Run { lane: *lane, series: kernel.to_string(), report });
+            let (commit, profile) = (commit.clone(), profile.to_owned());
+            let (lane, series) = (*lane, kernel.to_string());
+            results.runs.push(Run { commit, profile, lane, series, report });
             results.write(&arguments.json)?;
             if verdict != Verdict::Exited(0) {
                 let file = arguments.json.display();

@@ -27,10 +27,9 @@ loop run at the processor's own speed, on one processor. A system call costs som
 a page of memory that is touched for the first time some seventy (where a machine needs a fraction of
 one; `call_us` and `fault_us` of each run have them), and starting a process tens of milliseconds, so
 what was waited for iptables is in the times and in the picture, but in no ratio (`programs_wall_ms` has
-it). This kernel has no nf_tables
-for IPv4; the tables of x_tables, which the loop looks at once a second, took it 0.25 to 0.65 s to
-hand out when that was measured by itself, where the emulated machine took 4 to 22 ms. What comes
-just then waits for that. *Emulated*: qemu without hardware virtualisation. Everything is
+it). These kernels have no nf_tables for IPv4. That of Linux 6.1 starts modprobe at each request to
+x_tables unless modules may not be loaded (`benches/at_scale/main.rs`), so they may not once those that
+are needed are there. *Emulated*: qemu without hardware virtualisation. Everything is
 ten times as slow and more, so only ratios and counts are worth reading.
 ";
 
@@ -86,8 +85,8 @@ const LINES: [(&str, &str, &str); 17] = [
 const SCHEMA: &str = "
 ## The figures for machines
 
-`docs/performance.json` has all of it. `machine`, `commit`, `profile` and `remark` say what was measured on what;
-each of `runs` has a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
+`docs/performance.json` has all of it. `machine` and `remark` say on what it was measured;
+each of `runs` has the `commit` and cargo's `profile` that were measured, a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
 `kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `fault_us` and `call_us`
 (what a page costs that is touched for the first time, and the least that a system call costs), `nothing` (the loop with
 `default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose
@@ -129,13 +128,14 @@ fn machine(results: &Results) -> String {
     let kernels: Vec<String> = results
         .runs
         .iter()
-        .map(|run| format!("{} ({})", run.report.kernel, run.lane.title()))
+        .map(|run| {
+            let (kernel, lane) = (&run.report.kernel, run.lane.title());
+            format!("{kernel} ({lane}) at commit {}, profile `{}`", run.commit, run.profile)
+        })
         .collect();
     format!(
-        "\nMeasured at commit {}, built with cargo's profile `{}`, on {} processors ({}) with {} GiB of \
-         memory. Guests had one processor. Kernels: {}.{}{}\n",
-        results.commit,
-        results.profile,
+        "\nMeasured on {} processors ({}) with {} GiB of memory. Guests had one processor. Kernels, and \
+         what was built with which of cargo's profiles: {}.{}{}\n",
         machine.processors,
         machine.processor,
         machine.memory_gib,
@@ -207,8 +207,9 @@ fn tables(run: &Run) -> String {
     };
     let mut page = format!(
         "\n## {title}\n\nMilliseconds; the median where there are many, and the 99th percentile behind it. In \
-         parentheses, how many times the raw cost that is; for the first sync and the restart, without \
-         what they take with no services at all.{note}\n\n"
+         parentheses, how many times the raw cost that is; for the first sync and the restart, \
+         of processor time, without what they take with no services at all and without the page \
+         faults of the raw cost.{note}\n\n"
     );
     page += &table(&sizes, run, time);
     page += "\nProcessor time in milliseconds, netlink requests in so many sends, and programs started: of each change \

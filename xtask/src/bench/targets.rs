@@ -47,7 +47,6 @@ pub(crate) fn outcomes(run: &Run) -> Vec<Outcome> {
     outcomes
 }
 
-/// Processor time, since whoever makes the events up has the same processor.
 fn first_sync(run: &Run, size: &Measured) -> Option<Outcome> {
     let (ratio, why) = over_raw(run, size, "first_sync")?;
     Some(Outcome {
@@ -68,24 +67,22 @@ fn restart(run: &Run, size: &Measured) -> Option<Outcome> {
     })
 }
 
-/// The processor time over that of nothing, as a multiple of the raw cost; and what of the
-/// difference is page faults.
+/// The ratio, and what of it is page faults.
 fn over_raw(run: &Run, size: &Measured, name: &str) -> Option<(f64, String)> {
-    let nothing = run.report.nothing.iter().find(|line| line.name == name)?;
-    let (ours, raw) = (size.ours(name)?, size.raw(name)?);
+    let (nothing, ours) = (run.nothing(name)?, size.ours(name)?);
+    let raw_ms = run.without_faults_ms(size.raw(name)?);
     let own_ms = ours.cpu_ms - nothing.cpu_ms;
-    let faults = ours.faults.saturating_sub(nothing.faults + raw.faults);
+    let faults = ours.faults.saturating_sub(nothing.faults);
     let faults_ms = faults as f64 * run.report.fault_us / 1_000.0;
     let why = format!(
-        "{own_ms:.0} ms, where the raw cost is {:.0} ms. Of the difference, {faults_ms:.0} ms are \
-         {faults} page faults more, since memory is kept that the raw cost has no use for; one takes \
-         this lane {:.0} µs, where a machine needs one or less. Without them it would be {:.2} times \
-         the raw cost. The rest is planning, comparing, remembering, and turns between threads",
-        raw.cpu_ms,
+        "{own_ms:.0} ms, where the raw cost is {raw_ms:.0} ms. {faults_ms:.0} ms are {faults} page \
+         faults, since memory is kept that the raw cost has no use for; one takes this lane {:.0} µs, \
+         where a machine needs one or less. Without them it would be {:.2} times the raw cost. The \
+         rest is planning, comparing, remembering, and turns between threads",
         run.report.fault_us,
-        (own_ms - faults_ms) / raw.cpu_ms,
+        (own_ms - faults_ms) / raw_ms,
     );
-    Some((own_ms / raw.cpu_ms, why))
+    Some((run.ratio(size, name)?, why))
 }
 
 fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
@@ -147,8 +144,8 @@ fn latency(size: &Measured) -> Vec<Outcome> {
             "the same, spread over the time in which everything is verified: 99th percentile",
             "change_at_any_time",
             20.0,
-            "what the thread for the kernel does meanwhile: on Linux 6.1 in this lane, reading the \
-             tables of x_tables once a second (see above)",
+            "what the thread for the kernel does meanwhile: a part of verification, or a glance; the \
+             largest sets, and the addresses, can only be read whole",
         ),
     ];
     rows.into_iter()
