@@ -25,10 +25,8 @@ use crate::kernel::worker::WorkerGone;
 
 /// From one glance to the next.
 const SECOND: Duration = Duration::from_secs(1);
-/// A glance that takes long is rarer: it rests so many times what it took. Where x_tables has many
-/// thousands of other rules, all of them are read; and kernels from 4.18 to 6.8 that are made with
-/// `CONFIG_BPFILTER` and without its module start modprobe at each request to x_tables
-/// (`bpfilter_mbox_request` in net/ipv4/bpfilter/sockopt.c).
+/// A glance rests so many times what it took: x_tables hands out the rules of others, too
+/// (docs/kernel-use.md).
 const GLANCE_REST: u32 = 10;
 
 /// A pass takes at least so many times what it costs, unless it is alert.
