@@ -1,8 +1,10 @@
 //! How many virtual servers there are, without listing them.
 //!
 //! The kernel has a count of those of IPv4, in which those by firewall mark are included. Those of
-//! IPv6 are in the reference count of its module, together with much else. So the numbers are
-//! compared with what they were when the virtual servers were last listed.
+//! IPv6 are in the reference count of its module, together with much else: somebody who lists
+//! virtual servers is in it as long as that takes, which may be seconds. So the numbers are compared
+//! with what they were when the virtual servers were last listed, and a few users more are no reason
+//! to list them again at once.
 
 use ipvs::Counter;
 use plan::kernel::Frontend;
@@ -11,6 +13,9 @@ use plan::op::Op;
 use plan::table::Table;
 
 use super::Listing;
+
+/// So many times in a row there are more users than there were before that is looked into.
+const MOST_RISEN: u32 = 10;
 
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ struct Listed {
     v6: u32,
     /// Users of the module that are neither.
     other_users: Option<u32>,
+    /// How many times in a row there were more of those.
+    risen: u32,
 }
 
 /// What can be said of the number without a listing.
@@ -58,9 +65,9 @@ impl Count {
         Self { counter, listed: None, table: None }
     }
 
-    pub(super) fn number(&self) -> Number {
+    pub(super) fn number(&mut self) -> Number {
         let Some(now) = self.now() else { return Number::Uncounted };
-        match self.listed {
+        match &mut self.listed {
             Some(listed) => listed.number(now),
             None => Number::Unknown,
         }
@@ -73,9 +80,9 @@ impl Count {
     ) -> Result<Listing, E> {
         let before = self.now();
         let frontends = list()?;
-        // What was counted is what was listed only if nobody wrote meanwhile.
         self.listed = before
-            .filter(|before| self.now() == Some(*before))
+            .zip(self.now())
+            .and_then(|(before, after)| undisturbed(before, after))
             .map(|count| Listed::new(count, &frontends));
         self.table = Table::learn(&frontends, self.table);
         Ok(Listing { frontends, table: self.table })
@@ -117,19 +124,37 @@ impl Listed {
             hidden: count.ipv4.saturating_sub(v4),
             v6,
             other_users: count.users.map(|users| users.wrapping_sub(servers)),
+            risen: 0,
         }
     }
 
-    fn number(self, now: ipvs::Count) -> Number {
+    fn number(&mut self, now: ipvs::Count) -> Number {
         let servers = now.ipv4.saturating_add(self.v6);
+        let number = Number::Known(servers.saturating_sub(self.hidden));
+        let other_users = now.users.map(|users| users.wrapping_sub(servers));
+        let (Some(now), Some(before)) = (other_users, self.other_users) else { return number };
         // Another namespace's virtual servers and a scheduler that was loaded are users, too, so a
-        // difference only says that it is time to look.
-        if now.users.map(|users| users.wrapping_sub(servers)) == self.other_users {
-            Number::Known(servers.saturating_sub(self.hidden))
-        } else {
-            Number::Unknown
+        // difference only says that it is time to look. With fewer, one of IPv6 may be gone; more are
+        // whoever is listing, or what is nobody's business but the next comparison's.
+        match now.wrapping_sub(before).cast_signed() {
+            0 => {
+                self.risen = 0;
+                number
+            }
+            1.. => {
+                self.risen += 1;
+                if self.risen < MOST_RISEN { number } else { Number::Unknown }
+            }
+            _ => Number::Unknown,
         }
     }
+}
+
+/// What was counted before and after a listing, if what was listed is what was counted: nobody wrote
+/// meanwhile. The users that there were only once list themselves.
+fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
+    let users = before.users.zip(after.users).map(|(before, after)| before.min(after));
+    (before.ipv4 == after.ipv4).then_some(ipvs::Count { ipv4: before.ipv4, users })
 }
 
 fn is_v6(frontend: &Frontend) -> bool {
@@ -158,23 +183,44 @@ mod tests {
     #[test]
     fn it_is_what_a_listing_would_show() {
         // Of ten of IPv4, two are by firewall mark. The module has four more users.
-        let listed = Listed::new(mk_count(10, 10 + 3 + 4), &mk_frontends(8, 3));
+        let mut listed = Listed::new(mk_count(10, 10 + 3 + 4), &mk_frontends(8, 3));
         for (now, number) in [
             (mk_count(10, 17), Number::Known(11)),
             (mk_count(9, 16), Number::Known(10)),
             (mk_count(0, 7), Number::Known(1)),
             (mk_count(10, 16), Number::Unknown),
-            (mk_count(10, 18), Number::Unknown),
+            (mk_count(10, 18), Number::Known(11)),
         ] {
             assert_eq!(listed.number(now), number, "{now:?}");
         }
-        let v6 = Listed { v6: 4, ..listed };
+        let mut v6 = Listed { v6: 4, ..listed };
         assert_eq!(v6.number(mk_count(10, 18)), Number::Known(12));
     }
 
     #[test]
+    fn whoever_lists_now_and_then_is_no_reason_to_list() {
+        let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
+        for _ in 0..5 {
+            for _ in 1..MOST_RISEN {
+                assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
+            }
+            assert_eq!(listed.number(mk_count(10, 17)), Number::Known(11));
+        }
+        for _ in 1..MOST_RISEN {
+            assert_eq!(listed.number(mk_count(10, 18)), Number::Known(11));
+        }
+        assert_eq!(listed.number(mk_count(10, 18)), Number::Unknown, "it stays");
+    }
+
+    #[test]
+    fn a_listing_beside_another_one_is_learned_from() {
+        assert_eq!(undisturbed(mk_count(10, 19), mk_count(10, 18)), Some(mk_count(10, 18)));
+        assert_eq!(undisturbed(mk_count(10, 18), mk_count(11, 19)), None, "somebody wrote");
+    }
+
+    #[test]
     fn without_a_module_those_of_ipv6_are_as_listed() {
-        let listed = Listed::new(ipvs::Count { ipv4: 5, users: None }, &mk_frontends(5, 3));
+        let mut listed = Listed::new(ipvs::Count { ipv4: 5, users: None }, &mk_frontends(5, 3));
         assert_eq!(listed.number(ipvs::Count { ipv4: 4, users: None }), Number::Known(7));
     }
 }
