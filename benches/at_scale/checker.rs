@@ -21,7 +21,7 @@ use crate::cluster::{Change, Size};
 use crate::node;
 
 /// What follows a change by itself, such as removing what has drained, has so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How many operations an error names.
 const NAMED: usize = 10;
 

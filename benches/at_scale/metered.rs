@@ -50,6 +50,8 @@ pub(crate) struct Seen {
     pub(crate) round_ended: Option<Instant>,
     /// When the last operations were answered.
     pub(crate) written: Option<Instant>,
+    /// Whether operations are being carried out: thousands of addresses take the kernel many seconds.
+    pub(crate) is_writing: bool,
     /// When `default/kubernetes` was served first.
     pub(crate) first_service: Option<Instant>,
     /// Verifications of everything that there is.
@@ -148,6 +150,7 @@ impl Kernel for Metered {
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let before = self.linux.traffic().requests;
+        self.meter.lock().is_writing = true;
         let results = self.counted(|linux| linux.apply(ops));
         let requests = self.linux.traffic().requests - before;
         let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
@@ -159,6 +162,7 @@ impl Kernel for Metered {
             seen.counts.writing += requests;
             seen.refused += refused as u64;
             seen.written = Some(now);
+            seen.is_writing = false;
             if serves && seen.first_service.is_none() {
                 seen.first_service = Some(now);
             }

@@ -226,7 +226,11 @@ impl Run {
     /// The guest has one processor: whoever compares would take it from the loop.
     fn wait_quiet(&self) {
         let quiet = Duration::from_secs(1);
-        while self.node.seen().written.is_some_and(|written| written.elapsed() < quiet) {
+        loop {
+            let seen = self.node.seen();
+            if !seen.is_writing && seen.written.is_none_or(|written| written.elapsed() >= quiet) {
+                return;
+            }
             thread::sleep(quiet / 10);
         }
     }

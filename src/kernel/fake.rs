@@ -48,6 +48,8 @@ struct State {
     looks: Looks,
     faults: Vec<Fault>,
     unreadable: usize,
+    /// Virtual servers that cannot be read.
+    spoiled: HashSet<Frontend>,
     interference: Option<Interference>,
     /// Whether it does not tell how many virtual servers there are.
     keeps_number: bool,
@@ -131,6 +133,11 @@ impl Fake {
         self.state().unreadable = times;
     }
 
+    /// From now on, what it says of this virtual server cannot be read.
+    pub fn spoil(&self, frontend: Frontend) {
+        self.state().spoiled.insert(frontend);
+    }
+
     /// Asks this about every request from now on, before anything else.
     pub fn interfere(
         &self,
@@ -194,6 +201,9 @@ impl Kernel for Fake {
     ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
+        if let Some(spoiled) = frontends.iter().find(|frontend| state.spoiled.contains(frontend)) {
+            return Err(ReadError::new(format!("virtual server {spoiled}"), "injected"));
+        }
         let actual = state.readable(Reading::VirtualServers)?;
         let found = |frontend: &Frontend| actual.virtual_servers.get(frontend).cloned();
         Ok(frontends.iter().map(found).collect())

@@ -1,5 +1,5 @@
 //! A look every second at what shows that something was flushed, deleted or added: it costs the
-//! same, however much there is.
+//! same, however much there is of ours. Where it takes long it is rarer.
 //!
 //! What there should be is what is desired and what stays although it is not: what is somebody
 //! else's, and what drains. How much that is, is learned: from what was left over at the start, and
@@ -61,7 +61,7 @@ impl Reconciler {
             }
         };
         let took = started.elapsed();
-        self.patrol.glanced(took, started + took);
+        self.patrol.glanced(took, self.pace.sync_period, started + took);
         self.patrol.succeeded();
         let suspects = self.suspects(&glance);
         self.observer.glanced(took, suspects.is_empty());

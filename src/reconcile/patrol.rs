@@ -25,7 +25,7 @@ use crate::kernel::worker::WorkerGone;
 
 /// From one glance to the next.
 const SECOND: Duration = Duration::from_secs(1);
-/// A glance rests so many times what it took: x_tables hands out the rules of others, too
+/// A glance rests so many times what glances take: x_tables hands out the rules of others, too
 /// (docs/kernel-use.md).
 const GLANCE_REST: u32 = 10;
 
@@ -68,6 +68,8 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Patrol {
     next_glance: Instant,
+    /// What the last glance took.
+    glance_took: Duration,
     /// Nothing is looked at before this.
     paused: Instant,
     /// What is to be looked at before anything else.
@@ -126,6 +128,7 @@ impl Patrol {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             next_glance: now,
+            glance_took: Duration::ZERO,
             paused: now,
             suspects: VecDeque::new(),
             unread: Vec::new(),
@@ -179,9 +182,10 @@ impl Patrol {
         next.max(self.paused)
     }
 
-    /// A glance took so long.
-    pub(super) fn glanced(&mut self, took: Duration, now: Instant) {
-        self.next_glance = self.next_glance.max(now + took * GLANCE_REST);
+    /// A glance took so long. One that does by chance changes nothing.
+    pub(super) fn glanced(&mut self, took: Duration, period: Duration, now: Instant) {
+        let usual = took.min(std::mem::replace(&mut self.glance_took, took));
+        self.next_glance = self.next_glance.max(now + (usual * GLANCE_REST).min(period));
     }
 
     /// Whether it is time for a glance. It also tells how much of the pass may be done by now.
@@ -488,10 +492,12 @@ mod tests {
     fn a_glance_that_takes_long_is_rarer() {
         let (mut now, period) = (Instant::now(), Duration::from_secs(30));
         let mut patrol = Patrol::new(now);
-        for (took, rest) in [(0, 1_000), (20, 1_000), (100, 1_100), (800, 8_800)] {
+        let took_and_rest =
+            [(0, 1_000), (900, 1_000), (100, 1_100), (800, 1_800), (800, 8_800), (9_000, 17_000)];
+        for (took, rest) in took_and_rest.into_iter().chain([(9_000, 39_000)]) {
             assert!(patrol.take_glance(period, now), "{took} ms");
             let took = Duration::from_millis(took);
-            patrol.glanced(took, now + took);
+            patrol.glanced(took, period, now + took);
             let next = now + Duration::from_millis(rest);
             assert!(!patrol.take_glance(period, next - Duration::from_millis(1)));
             now = next;

@@ -14,8 +14,15 @@ use super::patrol::{LARGEST_CHUNK, Part};
 use super::rounds::Ended;
 use super::writing::Basis;
 use super::{Pace, READ_RETRY, Reconciler};
-use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{ReadError, RefusalClass};
+
+/// So many readings of virtual servers may fail in one go: enough to find the one among
+/// [`LARGEST_CHUNK`] that cannot be read.
+const MOST_FAILURES: u32 = LARGEST_CHUNK.ilog2() + 2;
+
+/// None may fail after this time: the kernel does not answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Reconciler {
     /// Looks again at what was refused, where the time has come.
@@ -43,9 +50,7 @@ impl Reconciler {
                 (subject, None) => ops.extend(self.as_wished(*subject)),
             }
         }
-        for chunk in frontends.chunks(LARGEST_CHUNK) {
-            ops.extend(self.second_look(chunk.into()).await?);
-        }
+        ops.extend(self.look_again_at_each(&frontends).await?);
         self.carry_out(ops, Basis::Reading).await?;
         let ended = Ended { kind: RoundKind::SecondLook, took: now.elapsed(), oldest: None };
         self.round_ended(ended);
@@ -88,31 +93,56 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What mends virtual servers.
-    async fn second_look(&mut self, frontends: Arc<[Frontend]>) -> Result<Vec<Op>, WorkerGone> {
-        let mut ops = Vec::new();
-        match self.kernel.read_virtual_servers(Arc::clone(&frontends)).await? {
-            Ok(found) => {
-                let now = Instant::now();
-                for (frontend, found) in frontends.iter().zip(&found) {
-                    let mending = self.planner.repair(frontend, found.as_ref());
-                    let known = Known::One(*frontend, found.as_ref());
-                    let mending = self.let_drain(mending, known, now);
-                    if mending.is_empty() {
-                        self.settle(&Subject::VirtualServer(*frontend));
-                    }
+    /// What mends virtual servers. Those that cannot be read are put off, and do not keep others
+    /// from being read; but a kernel that does not answer is not asked for each.
+    async fn look_again_at_each(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
+        let started = Instant::now();
+        let (mut ops, mut n_failures) = (Vec::new(), 0);
+        let mut left: Vec<&[Frontend]> = frontends.chunks(LARGEST_CHUNK).rev().collect();
+        while let Some(chunk) = left.pop() {
+            let error = match self.second_look(chunk).await? {
+                Ok(mending) => {
                     ops.extend(mending);
+                    continue;
                 }
+                Err(error) => error,
+            };
+            n_failures += 1;
+            let gives_up = n_failures == MOST_FAILURES || started.elapsed() >= PATIENCE;
+            if chunk.len() > 1 && !gives_up {
+                let (one, other) = chunk.split_at(chunk.len() / 2);
+                left.extend([other, one]);
+                continue;
             }
-            Err(error) => {
-                self.reading_failed(&error);
-                let retry = Instant::now() + READ_RETRY;
-                for frontend in frontends.iter() {
-                    self.ledger.postpone(&Subject::VirtualServer(*frontend), retry);
-                }
+            self.reading_failed(&error);
+            let others = if gives_up { std::mem::take(&mut left) } else { Vec::new() };
+            for frontend in chunk.iter().chain(others.into_iter().flatten()) {
+                let subject = Subject::VirtualServer(*frontend);
+                self.ledger.postpone(&subject, Instant::now() + READ_RETRY);
             }
         }
         Ok(ops)
+    }
+
+    async fn second_look(
+        &mut self,
+        frontends: &[Frontend],
+    ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
+        let found = match self.kernel.read_virtual_servers(frontends.into()).await? {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (mut ops, now) = (Vec::new(), Instant::now());
+        for (frontend, found) in frontends.iter().zip(&found) {
+            let mending = self.planner.repair(frontend, found.as_ref());
+            let known = Known::One(*frontend, found.as_ref());
+            let mending = self.let_drain(mending, known, now);
+            if mending.is_empty() {
+                self.settle(&Subject::VirtualServer(*frontend));
+            }
+            ops.extend(mending);
+        }
+        Ok(Ok(ops))
     }
 
     /// What makes an entry, an address or a route as it is wished for.

@@ -188,6 +188,7 @@ impl Reconciler {
             // What it would take at most.
             let wished = self.planner.repair(frontend, None).into_iter().next();
             let op = wished.unwrap_or(Op::RemoveVirtualServer(*frontend));
+            self.flows.note_ops(std::slice::from_ref(&op), &self.planner);
             self.ledger.record(op, refusal.clone(), now);
         }
         self.status.send_modify(|status| note_owed(status, &self.ledger));

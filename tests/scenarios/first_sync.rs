@@ -12,7 +12,7 @@ use plan::model::{ObjectName, Protocol};
 use plan::op::{Op, Phase};
 use tokio::time::Instant;
 
-use crate::world::{World, frontend, slice, tcp};
+use crate::world::{World, frontend, real_server, slice, tcp};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_or_read_before_the_source_is_complete() {
@@ -149,4 +149,19 @@ async fn what_tells_whose_they_are_stays_while_virtual_servers_cannot_be_read() 
     world.until("in order", |status, _| status.owed == 0).await;
     assert_eq!(world.fake.actual().virtual_servers.len(), 0);
     world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_virtual_server_that_cannot_be_read_takes_no_other_along() {
+    let before: Vec<_> = (1..=100).map(|number| tcp(number, &[1])).collect();
+    let kernel = World::in_sync(&before).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    world.fake.spoil(frontend(37, Protocol::Tcp));
+    // All have moved meanwhile.
+    world.feed(&(1..=100).map(|number| tcp(number, &[2])).collect::<Vec<_>>()).await;
+    world.say_complete().await;
+    world.until("all others", |status, _| status.in_sync_once && status.owed == 1).await;
+    let actual = world.fake.actual();
+    let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
+    assert_eq!((1..=100).filter(is_stale).collect::<Vec<u16>>(), [37]);
 }

@@ -23,7 +23,7 @@ use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
-use results::{Report, Results, Run};
+use results::{Commit, Measured, Report, Results, Run};
 
 /// The largest cluster takes a quarter of an hour at native speed, and two hours emulated.
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
@@ -196,9 +196,10 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
             let started = Instant::now();
             let (verdict, report) = in_guest(*lane, *kernel, &program, arguments)?;
             eprintln!("bench: {lane}, Linux {kernel}: {} s", started.elapsed().as_secs());
-            let (commit, profile) = (commit.clone(), profile.to_owned());
-            let (lane, series) = (*lane, kernel.to_string());
-            results.runs.push(Run { commit, profile, lane, series, report });
+            let sizes = report.sizes.iter().map(Measured::label).collect();
+            let commits = vec![Commit { commit: commit.clone(), sizes }];
+            let (profile, lane, series) = (profile.to_owned(), *lane, kernel.to_string());
+            results.runs.push(Run { commits, profile, lane, series, report });
             results.write(&arguments.json)?;
             if verdict != Verdict::Exited(0) {
                 let file = arguments.json.display();

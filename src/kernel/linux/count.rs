@@ -15,7 +15,7 @@ use plan::table::Table;
 use super::Listing;
 
 /// So many times in a row there are more users than there were before that is looked into.
-const MOST_RISEN: u32 = 10;
+const MOST_RISEN: u32 = 5;
 
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
@@ -36,8 +36,9 @@ struct Listed {
     v6: u32,
     /// Users of the module that are neither.
     other_users: Option<u32>,
-    /// How many times in a row there were more of those.
+    /// How many times in a row there were more of those, and how many more the last time.
     risen: u32,
+    more: i32,
 }
 
 /// What can be said of the number without a listing.
@@ -125,6 +126,7 @@ impl Listed {
             v6,
             other_users: count.users.map(|users| users.wrapping_sub(servers)),
             risen: 0,
+            more: 0,
         }
     }
 
@@ -132,29 +134,24 @@ impl Listed {
         let servers = now.ipv4.saturating_add(self.v6);
         let number = Number::Known(servers.saturating_sub(self.hidden));
         let other_users = now.users.map(|users| users.wrapping_sub(servers));
-        let (Some(now), Some(before)) = (other_users, self.other_users) else { return number };
+        let more = match (other_users, self.other_users) {
+            (Some(now), Some(before)) => now.wrapping_sub(before).cast_signed(),
+            (None, None) => 0,
+            _ => return Number::Unknown,
+        };
         // Another namespace's virtual servers and a scheduler that was loaded are users, too, so a
-        // difference only says that it is time to look. With fewer, one of IPv6 may be gone; more are
-        // whoever is listing, or what is nobody's business but the next comparison's.
-        match now.wrapping_sub(before).cast_signed() {
-            0 => {
-                self.risen = 0;
-                number
-            }
-            1.. => {
-                self.risen += 1;
-                if self.risen < MOST_RISEN { number } else { Number::Unknown }
-            }
-            _ => Number::Unknown,
-        }
+        // difference only says that it is time to look. With fewer than before, one of IPv6 may be
+        // gone; more are whoever is listing, or what is nobody's business but the next comparison's.
+        let has_fallen = more < std::mem::replace(&mut self.more, more) && more != 0;
+        self.risen = if more == 0 { 0 } else { self.risen + 1 };
+        if has_fallen || more < 0 || self.risen >= MOST_RISEN { Number::Unknown } else { number }
     }
 }
 
-/// What was counted before and after a listing, if what was listed is what was counted: nobody wrote
-/// meanwhile. The users that there were only once list themselves.
+/// What was counted before a listing, if what was listed is what was counted: nobody deleted
+/// anything meanwhile, and whoever came as a user lists, or is seen at the next look.
 fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
-    let users = before.users.zip(after.users).map(|(before, after)| before.min(after));
-    (before.ipv4 == after.ipv4).then_some(ipvs::Count { ipv4: before.ipv4, users })
+    (before.ipv4 == after.ipv4 && before.users <= after.users).then_some(before)
 }
 
 fn is_v6(frontend: &Frontend) -> bool {
@@ -213,9 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn one_of_ipv6_that_goes_while_a_scheduler_is_loaded_is_seen() {
+        let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
+        assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
+        assert_eq!(listed.number(mk_count(10, 18)), Number::Unknown);
+        assert_eq!(listed.number(ipvs::Count { ipv4: 10, users: None }), Number::Unknown);
+    }
+
+    #[test]
     fn a_listing_beside_another_one_is_learned_from() {
-        assert_eq!(undisturbed(mk_count(10, 19), mk_count(10, 18)), Some(mk_count(10, 18)));
+        assert_eq!(undisturbed(mk_count(10, 18), mk_count(10, 19)), Some(mk_count(10, 18)));
         assert_eq!(undisturbed(mk_count(10, 18), mk_count(11, 19)), None, "somebody wrote");
+        assert_eq!(undisturbed(mk_count(10, 19), mk_count(10, 18)), None, "maybe of IPv6");
     }
 
     #[test]

@@ -87,8 +87,8 @@ impl OwnMetrics {
             )?,
             owed: make.gauges(
                 "owed",
-                "Things whose last write the kernel refused, by the class of the refusal; they are \
-                 tried again.",
+                "Things whose last write the kernel refused, or that could not be read at the start, \
+                 by the class of the refusal; they are tried again.",
                 "class",
             )?,
             drift: make.counters(

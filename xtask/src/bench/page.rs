@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Lane;
-use super::results::{Line, Measured, Results, Run, grouped, names};
+use super::results::{Commit, Line, Measured, Results, Run, grouped, names};
 use super::targets::{self, Outcome};
 
 /// What stands above all figures.
@@ -86,7 +86,7 @@ const SCHEMA: &str = "
 ## The figures for machines
 
 `docs/performance.json` has all of it. `machine` and `remark` say on what it was measured;
-each of `runs` has the `commit` and cargo's `profile` that were measured, a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
+each of `runs` has the `commits` (of which `sizes`) and cargo's `profile` that were measured, a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
 `kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `fault_us` and `call_us`
 (what a page costs that is touched for the first time, and the least that a system call costs), `nothing` (the loop with
 `default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose
@@ -130,7 +130,9 @@ fn machine(results: &Results) -> String {
         .iter()
         .map(|run| {
             let (kernel, lane) = (&run.report.kernel, run.lane.title());
-            format!("{kernel} ({lane}) at commit {}, profile `{}`", run.commit, run.profile)
+            let of = |it: &Commit| format!("{} at commit {}", it.sizes.join(", "), it.commit);
+            let commits: Vec<String> = run.commits.iter().map(of).collect();
+            format!("{kernel} ({lane}), {}, profile `{}`", commits.join(" and "), run.profile)
         })
         .collect();
     format!(
@@ -139,7 +141,7 @@ fn machine(results: &Results) -> String {
         machine.processors,
         machine.processor,
         machine.memory_gib,
-        kernels.join(", "),
+        kernels.join("; "),
         if results.remark.is_empty() { "" } else { " " },
         results.remark
     )

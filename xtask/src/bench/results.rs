@@ -36,14 +36,21 @@ pub(crate) struct Machine {
 /// One guest, or several of the same commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// The commit that was measured, and cargo's profile that it was built with.
-    pub(crate) commit: String,
+    /// The commits that were measured, and cargo's profile that they were built with.
+    pub(crate) commits: Vec<Commit>,
     pub(crate) profile: String,
     pub(crate) lane: Lane,
     /// The kernel's series: `6.1`.
     pub(crate) series: String,
     #[serde(flatten)]
     pub(crate) report: Report,
+}
+
+/// What was measured of which sizes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Commit {
+    pub(crate) commit: String,
+    pub(crate) sizes: Vec<String>,
 }
 
 /// What the guest wrote.
@@ -124,15 +131,15 @@ impl Results {
     }
 
     /// Adds what was measured on the same machine: sizes to the run of the same kernel in the same
-    /// lane, which must be of the same commit, or runs.
+    /// lane, or runs.
     pub(crate) fn add(&mut self, others: Self) -> Result<()> {
         ensure!(self.machine == others.machine, "these are not of one machine");
         for other in others.runs {
             let same = |run: &&mut Run| (run.lane, &run.series) == (other.lane, &other.series);
             match self.runs.iter_mut().find(same) {
                 Some(run) => {
-                    let is_same = (&run.commit, &run.profile) == (&other.commit, &other.profile);
-                    ensure!(is_same, "these are not of one commit and profile");
+                    ensure!(run.profile == other.profile, "these are not of one profile");
+                    run.commits.extend(other.commits);
                     // What disturbs such a measurement makes it longer.
                     run.report.fault_us = run.report.fault_us.min(other.report.fault_us);
                     run.report.call_us = run.report.call_us.min(other.report.call_us);
@@ -299,7 +306,7 @@ mod tests {
         let size =
             |ours, raw| Measured { services: 1, endpoints: 1, ours: vec![ours], raw: vec![raw] };
         let run = |nothing| Run {
-            commit: "a".to_owned(),
+            commits: Vec::new(),
             profile: "release".to_owned(),
             lane: Lane::Uml,
             series: "6.1".to_owned(),
@@ -318,26 +325,27 @@ mod tests {
         assert_eq!(over.ratio(&size(busy(9.0, 10), busy(2.5, 10)), "it"), Some(2.0));
     }
     #[test]
-    fn results_of_one_commit_go_together() {
+    fn results_of_one_machine_and_profile_go_together() {
         let measured =
             |services| Measured { services, endpoints: 10, raw: Vec::new(), ours: Vec::new() };
-        let results = |commit: &str, series: &str, services| Results {
+        let results = |profile: &str, commit: &str, series: &str, services| Results {
             machine: Machine { processor: "one".into(), processors: 1, memory_gib: 1 },
             remark: String::new(),
             runs: vec![Run {
-                commit: commit.to_owned(),
-                profile: "release".to_owned(),
+                commits: vec![Commit { commit: commit.to_owned(), sizes: Vec::new() }],
+                profile: profile.to_owned(),
                 lane: Lane::Uml,
                 series: series.to_owned(),
                 report: Report { sizes: vec![measured(services)], ..Report::default() },
             }],
         };
-        let mut all = results("a", "6.1", 1);
-        all.add(results("a", "6.1", 2)).unwrap();
-        all.add(results("a", "6.12", 1)).unwrap();
+        let mut all = results("release", "a", "6.1", 1);
+        all.add(results("release", "b", "6.1", 2)).unwrap();
+        all.add(results("release", "a", "6.12", 1)).unwrap();
         let sizes: Vec<usize> = all.runs.iter().map(|run| run.report.sizes.len()).collect();
         assert_eq!(sizes, [2, 1]);
-        all.add(results("b", "5.10", 1)).unwrap();
-        assert!(all.add(results("b", "6.1", 3)).is_err());
+        assert_eq!(all.runs[0].commits.len(), 2);
+        all.add(results("release", "b", "5.10", 1)).unwrap();
+        assert!(all.add(results("bed", "b", "6.1", 3)).is_err());
     }
 }
