@@ -8,6 +8,8 @@
 //! When something was wrong the patrol is *alert*: it begins anew and goes on without pauses until
 //! one whole pass has found nothing.
 
+mod walk;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
+use self::walk::Walk;
 use super::observer::{Pass, RoundKind};
 use super::rounds::Ended;
 use super::{READ_RETRY, Reconciler};
@@ -29,18 +32,12 @@ const SECOND: Duration = Duration::from_secs(1);
 /// (docs/kernel-use.md).
 const GLANCE_REST: u32 = 10;
 
-/// A pass takes at least so many times what it costs, unless it is alert.
-const REST: u32 = 40;
-
 /// So many virtual servers are read in one request at most.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
 /// What a request for a chunk of virtual servers may take: it gets smaller above, and larger far
 /// below that.
 const CHUNK_TIME: Duration = Duration::from_millis(4);
-
-/// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
-const WEIGHT_OF_PART: usize = 64;
 
 /// After so many readings in a row that failed, all others wait as well.
 const FAILURES_IN_A_ROW: u32 = 2;
@@ -84,23 +81,6 @@ pub(super) struct Patrol {
     n_in_vain: u32,
     /// How many virtual servers are read in one request.
     chunk: usize,
-}
-
-/// A pass under way.
-#[derive(Debug)]
-struct Walk {
-    began: Instant,
-    cost: Duration,
-    /// What is still to be looked at.
-    parts: VecDeque<Part>,
-    frontends: Vec<Frontend>,
-    /// How much there was to look at, how much was, and how much may be by now.
-    total: usize,
-    done: usize,
-    granted: usize,
-    is_alert: bool,
-    /// Whether something was wrong since it began.
-    in_vain: bool,
 }
 
 // === impl Part ===
@@ -287,56 +267,6 @@ impl Patrol {
     }
 }
 
-// === impl Walk ===
-
-impl Walk {
-    fn new(parts: VecDeque<Part>, frontends: Vec<Frontend>, is_alert: bool, now: Instant) -> Self {
-        let total = parts.len() * WEIGHT_OF_PART + frontends.len();
-        Self {
-            began: now,
-            cost: Duration::ZERO,
-            parts,
-            frontends,
-            total,
-            done: 0,
-            granted: if is_alert { total } else { 0 },
-            is_alert,
-            in_vain: false,
-        }
-    }
-
-    fn may_go_on(&self, now: Instant) -> bool {
-        self.done < self.granted
-            && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
-    }
-
-    /// Whether everything was looked at, and its time is up.
-    fn is_over(&self) -> bool {
-        self.done.min(self.granted) >= self.total
-    }
-
-    /// Works out how much may be done by now, of a pass that takes this long.
-    fn grant(&mut self, period: Duration, now: Instant) {
-        if !self.is_alert {
-            let period = period.max(SECOND).as_millis();
-            let elapsed = (now - self.began).as_millis().min(period);
-            let granted = (self.total as u128).saturating_mul(elapsed) / period;
-            self.granted = usize::try_from(granted).unwrap_or(self.total);
-        }
-    }
-
-    fn take(&mut self, chunk: usize) -> Option<Part> {
-        if let Some(part) = self.parts.pop_front() {
-            self.done += WEIGHT_OF_PART;
-            return Some(part);
-        }
-        let rest = self.frontends.len().saturating_sub(chunk);
-        let chunk: Arc<[Frontend]> = self.frontends.drain(rest..).collect();
-        self.done += chunk.len();
-        (!chunk.is_empty()).then_some(Part::VirtualServers(chunk))
-    }
-}
-
 impl Reconciler {
     /// Does what is due of the watch over the kernel: a glance, a part of it, or nothing.
     pub(super) async fn watch_over(&mut self) -> Result<(), WorkerGone> {
@@ -413,6 +343,7 @@ impl Reconciler {
 mod tests {
     use plan::model::Protocol;
 
+    use super::walk::REST;
     use super::*;
 
     fn frontends(count: u16) -> Vec<Frontend> {

@@ -1,0 +1,86 @@
+//! A pass of the patrol under way: what is still to be looked at, and how much of it may be by now.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plan::kernel::Frontend;
+use tokio::time::Instant;
+
+use super::{Part, SECOND};
+
+/// A pass takes at least so many times what it costs, unless it is alert.
+pub(super) const REST: u32 = 40;
+
+/// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
+const WEIGHT_OF_PART: usize = 64;
+
+/// A pass under way.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pub(super) began: Instant,
+    pub(super) cost: Duration,
+    /// What is still to be looked at.
+    parts: VecDeque<Part>,
+    frontends: Vec<Frontend>,
+    /// How much there was to look at, how much was, and how much may be by now.
+    total: usize,
+    done: usize,
+    granted: usize,
+    pub(super) is_alert: bool,
+    /// Whether something was wrong since it began.
+    pub(super) in_vain: bool,
+}
+
+impl Walk {
+    pub(super) fn new(
+        parts: VecDeque<Part>,
+        frontends: Vec<Frontend>,
+        is_alert: bool,
+        now: Instant,
+    ) -> Self {
+        let total = parts.len() * WEIGHT_OF_PART + frontends.len();
+        Self {
+            began: now,
+            cost: Duration::ZERO,
+            parts,
+            frontends,
+            total,
+            done: 0,
+            granted: if is_alert { total } else { 0 },
+            is_alert,
+            in_vain: false,
+        }
+    }
+
+    pub(super) fn may_go_on(&self, now: Instant) -> bool {
+        self.done < self.granted
+            && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
+    }
+
+    /// Whether everything was looked at, and its time is up.
+    pub(super) fn is_over(&self) -> bool {
+        self.done.min(self.granted) >= self.total
+    }
+
+    /// Works out how much may be done by now, of a pass that takes this long.
+    pub(super) fn grant(&mut self, period: Duration, now: Instant) {
+        if !self.is_alert {
+            let period = period.max(SECOND).as_millis();
+            let elapsed = (now - self.began).as_millis().min(period);
+            let granted = (self.total as u128).saturating_mul(elapsed) / period;
+            self.granted = usize::try_from(granted).unwrap_or(self.total);
+        }
+    }
+
+    pub(super) fn take(&mut self, chunk: usize) -> Option<Part> {
+        if let Some(part) = self.parts.pop_front() {
+            self.done += WEIGHT_OF_PART;
+            return Some(part);
+        }
+        let rest = self.frontends.len().saturating_sub(chunk);
+        let chunk: Arc<[Frontend]> = self.frontends.drain(rest..).collect();
+        self.done += chunk.len();
+        (!chunk.is_empty()).then_some(Part::VirtualServers(chunk))
+    }
+}
