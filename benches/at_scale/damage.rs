@@ -4,8 +4,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::node;
-
 /// Something that a person, or a program, may do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Damage {
@@ -29,10 +27,7 @@ pub(crate) const ALL: [Damage; 4] = [
 
 impl Damage {
     pub(crate) fn inflict(&self) -> Result<()> {
-        let program = match self.program {
-            "iptables" if node::is_user_mode() => "iptables-legacy",
-            program => program,
-        };
+        let program = self.program;
         let status = Command::new(program).args(self.arguments).status();
         let status = status.with_context(|| format!("start {program}"))?;
         ensure!(status.success(), "{program} {}: {status}", self.arguments.join(" "));

@@ -151,10 +151,9 @@ impl Node {
 /// A planner that knows nothing, and the kernel it plans for, in the calling thread's network
 /// namespace.
 pub(crate) fn open() -> Result<(Planner, Linux)> {
-    let variant = if is_user_mode() { Variant::Legacy } else { Variant::Auto };
     let mut rules = HashMap::new();
     for family in Family::BOTH {
-        rules.insert(family, Rules::open(family, variant)?);
+        rules.insert(family, Rules::open(family, Variant::Auto)?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
     let needed = modules::needed(&SchedulerName::default(), &kinds);
@@ -164,12 +163,6 @@ pub(crate) fn open() -> Result<(Planner, Linux)> {
     let random_fully = rules.values().all(Rules::random_fully);
     let settings = Settings { random_fully, ..Settings::new("this-node") };
     Ok((Planner::new(settings), Linux::open(rules)?))
-}
-
-/// Whether the kernel is a program of another machine, which has no nf_tables for IPv4.
-pub(crate) fn is_user_mode() -> bool {
-    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    processor.contains("User Mode Linux")
 }
 
 /// Does it while the loop says what it does to a file, as it says it to a journal in earnest. The

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 
 /// The profile of what guests run: optimised a little, since emulated machines are slow, and
 /// building must stay quick.
@@ -20,6 +21,32 @@ pub(crate) enum Tests {
     Program(&'static str),
     /// Beside the code of a library, those whose names contain this.
     Inside(&'static str),
+}
+
+/// What `for_guests` has built, as cargo reports it.
+#[derive(Debug)]
+pub(crate) struct ForGuests(String);
+
+/// What cargo reports of something that it has built.
+#[derive(Debug, Deserialize)]
+struct Artifact {
+    /// Where the package is and what it is called: `path+file:///x/ipvs#ipvs-rs@0.1.0`.
+    package_id: String,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Profile {
+    /// Whether it is tests, also where it lies beside what they test.
+    test: bool,
 }
 
 // === impl Tests ===
@@ -39,6 +66,40 @@ impl fmt::Display for Tests {
         match self {
             Self::Program(name) | Self::Inside(name) => f.write_str(name),
         }
+    }
+}
+
+// === impl ForGuests ===
+
+impl ForGuests {
+    pub(crate) fn daemon(&self) -> Result<PathBuf> {
+        let is_wanted = |artifact: &Artifact| artifact.is("kube-ipvs", "bin", false);
+        executable(&self.0, is_wanted).context("cargo has not built the daemon")
+    }
+
+    pub(crate) fn tests(&self, package: &str, tests: Tests) -> Result<PathBuf> {
+        let is_wanted = |artifact: &Artifact| match tests {
+            Tests::Program(name) => {
+                artifact.target.name == name && artifact.is(package, "test", true)
+            }
+            Tests::Inside(_) => artifact.is(package, "lib", true),
+        };
+        executable(&self.0, is_wanted)
+            .with_context(|| format!("cargo has not built the tests {tests} of {package}"))
+    }
+}
+
+// === impl Artifact ===
+
+impl Artifact {
+    fn is(&self, package: &str, kind: &str, test: bool) -> bool {
+        // The name is left out where the folder has the same.
+        let (folder, version) = self.package_id.rsplit_once('#').unwrap_or_default();
+        let named = version.split_once('@').map(|(name, _)| name);
+        let name = named.or_else(|| folder.rsplit_once('/').map(|(_, name)| name));
+        name == Some(package)
+            && self.target.kind.iter().any(|it| it == kind)
+            && self.profile.test == test
     }
 }
 
@@ -97,38 +158,48 @@ pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     program(&arguments, name, profile)
 }
 
-/// Builds tests that need a real kernel.
-pub(crate) fn test_program(package: &str, tests: Tests) -> Result<PathBuf> {
-    let feature = format!("{package}/kernel-tests");
-    let mut arguments = vec!["test", "--no-run", "--package", package, "--features", &feature];
-    match tests {
-        Tests::Program(name) => arguments.extend(["--test", name]),
-        Tests::Inside(_) => arguments.push("--lib"),
+/// Builds tests that need a real kernel, and the daemon that they start: in one go, since what is
+/// built by itself is built again wherever it needs other features of something.
+pub(crate) fn for_guests(packages: &[(&str, Tests)]) -> Result<ForGuests> {
+    let mut arguments = words(&["test", "--no-run", "--package", "kube-ipvs"]);
+    for (package, tests) in packages {
+        arguments.extend(words(&["--package", package, "--features"]));
+        arguments.push(format!("{package}/kernel-tests"));
+        match tests {
+            Tests::Program(name) => arguments.extend(words(&["--test", name])),
+            Tests::Inside(_) => arguments.push("--lib".to_owned()),
+        }
     }
-    match tests {
-        Tests::Program(name) => program(&arguments, name, QUICK),
-        Tests::Inside(_) => program(&arguments, &package.replace('-', "_"), QUICK),
-    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    report(&arguments, QUICK).map(ForGuests)
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Builds, and finds the executable in what cargo reports about it.
 fn program(arguments: &[&str], target: &str, profile: &str) -> Result<PathBuf> {
+    let report = report(arguments, profile)?;
+    let is_wanted = |artifact: &Artifact| artifact.target.name == target;
+    executable(&report, is_wanted).with_context(|| format!("cargo built no executable `{target}`"))
+}
+
+/// Builds, and returns what cargo reports about it, a JSON object a line.
+fn report(arguments: &[&str], profile: &str) -> Result<String> {
     let mut all = arguments.to_vec();
     all.extend(["--profile", profile, "--message-format=json-render-diagnostics"]);
     let mut report = Vec::new();
     cargo_into(&all, &[], &mut report)?;
-    executable(&String::from_utf8_lossy(&report), target)
-        .with_context(|| format!("cargo built no executable `{target}`"))
+    Ok(String::from_utf8_lossy(&report).into_owned())
 }
 
-fn executable(report: &str, target: &str) -> Option<PathBuf> {
+fn executable(report: &str, is_wanted: impl Fn(&Artifact) -> bool) -> Option<PathBuf> {
     report
         .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| {
-            message.pointer("/target/name").and_then(|name| name.as_str()) == Some(target)
-        })
-        .filter_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok())
+        .filter(is_wanted)
+        .filter_map(|artifact| artifact.executable)
         .next_back()
 }
 
@@ -148,12 +219,31 @@ pub(crate) fn workspace() -> &'static Path {
 mod tests {
     use super::*;
 
+    fn artifact(package: &str, name: &str, kind: &str, test: bool, executable: &str) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/{package}","target":{{"name":"{name}","kind":["{kind}"]}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+        )
+    }
+
     #[test]
-    fn the_executable_is_found_by_its_targets_name() {
-        let report = r#"{"reason":"compiler-artifact","target":{"name":"ipvs"},"executable":null}
-{"reason":"compiler-artifact","target":{"name":"kernel"},"executable":"/t/deps/kernel-12"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(report, "kernel"), Some(PathBuf::from("/t/deps/kernel-12")));
-        assert_eq!(executable(report, "ipvs"), None);
+    fn executables_are_told_by_package_name_and_kind() {
+        let ipvs = "ipvs#ipvs-rs@0.1.0";
+        let report = [
+            artifact(ipvs, "ipvs", "lib", false, "null"),
+            artifact(ipvs, "kernel", "test", true, r#""/t/kernel-1""#),
+            artifact("ipset#ipset-netlink@0.1.0", "kernel", "test", true, r#""/t/kernel-2""#),
+            artifact("kube-ipvs#0.1.0", "kube_ipvs", "lib", true, r#""/t/kube_ipvs-3""#),
+            artifact("kube-ipvs#0.1.0", "kube-ipvs", "bin", false, r#""/t/kube-ipvs""#),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let built = ForGuests(report.join("\n"));
+        assert_eq!(built.daemon().unwrap(), Path::new("/t/kube-ipvs"));
+        let kernel = Tests::Program("kernel");
+        assert_eq!(built.tests("ipvs-rs", kernel).unwrap(), Path::new("/t/kernel-1"));
+        assert_eq!(built.tests("ipset-netlink", kernel).unwrap(), Path::new("/t/kernel-2"));
+        let inside = built.tests("kube-ipvs", Tests::Inside("kernel")).unwrap();
+        assert_eq!(inside, Path::new("/t/kube_ipvs-3"));
+        assert!(built.tests("kube-ipvs", kernel).is_err());
+        assert!(built.tests("ipvs-rs", Tests::Inside("kernel")).is_err());
     }
 }

@@ -16,6 +16,7 @@ use crate::bench;
 use crate::build;
 use crate::licences;
 use crate::scripts;
+use crate::vm::accel::AccelChoice;
 use crate::vm::kernel::Kernel;
 
 /// What is tested where.
@@ -27,6 +28,10 @@ pub(crate) struct TestArguments {
     /// The kernels of the kernel tier. The bed tier runs on the first of them.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "5.10", "6.12"])]
     kernel: Vec<Kernel>,
+    /// What runs all of the bed tier; without it, user-mode-linux does, and the default of `vm run`
+    /// once more what depends on the kind of iptables.
+    #[arg(long, value_enum)]
+    accel: Option<AccelChoice>,
     /// Only tests whose names contain this, in the tiers that run tests.
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
@@ -38,6 +43,9 @@ pub(crate) struct SoakArguments {
     /// The kernels to run on.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
+    /// What runs the guests. Emulation takes many times as long.
+    #[arg(long, value_enum, default_value_t = AccelChoice::Uml)]
+    accel: AccelChoice,
     /// A seed that a run has printed, to have the same again.
     #[arg(long)]
     seed: Option<u64>,
@@ -88,8 +96,12 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         outcomes.push(host(filter));
         outcomes.push(properties(filter));
     }
-    let suites: Vec<guests::Suite> =
-        guests::SUITES.into_iter().filter(|suite| wanted(suite.tier)).collect();
+    let run_by = |suite: guests::Suite| match arguments.accel {
+        Some(accel) if suite.tier == Tier::Bed => suite.run_by(accel),
+        _ => Some(suite),
+    };
+    let suites = guests::SUITES.into_iter().filter(|suite| wanted(suite.tier));
+    let suites: Vec<guests::Suite> = suites.filter_map(run_by).collect();
     if !suites.is_empty() {
         outcomes.extend(guests::run(&suites, &arguments.kernel, filter)?);
     }
@@ -105,7 +117,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
 pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let mut outcomes = vec![faults()];
-    outcomes.extend(guests::soak(&arguments.kernel, arguments.seed)?);
+    outcomes.extend(guests::soak(&arguments.kernel, arguments.accel, arguments.seed)?);
     Ok(summarise(&outcomes, false, started.elapsed()))
 }
 
@@ -144,7 +156,8 @@ fn host(filter: Option<&str>) -> Outcome {
 fn faults() -> Outcome {
     announce("faults at every step");
     let started = Instant::now();
-    let arguments = ["test", "--package", "kube-ipvs", "--test", "scenarios", "--", "faults::"];
+    let mut arguments = vec!["test", "--profile", build::QUICK, "--package", "kube-ipvs"];
+    arguments.extend(["--test", "scenarios", "--", "faults::"]);
     tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
 }
 
@@ -153,7 +166,7 @@ fn faults() -> Outcome {
 fn properties(filter: Option<&str>) -> Outcome {
     announce("properties of the planner");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", "bed", "--quiet"];
+    let mut arguments = vec!["test", "--profile", build::QUICK, "--quiet"];
     arguments.extend(["--package", "kube-ipvs-plan", "--test", "properties"]);
     arguments.extend(filter);
     tests("properties", &arguments, &[("PROPTEST_CASES", "30000")], started)

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Outcome, Tee, Tier, announce};
 use crate::build::{self, Tests};
+use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
@@ -24,8 +25,12 @@ pub(super) struct Suite {
     package: &'static str,
     tests: Tests,
     pub(super) tier: Tier,
+    /// What runs the guests.
+    accel: AccelChoice,
     /// How many guests share them.
     guests: usize,
+    /// Of all tests those whose names begin so; none: all.
+    only: &'static [&'static str],
 }
 
 /// What one guest does.
@@ -33,12 +38,15 @@ pub(super) struct Suite {
 struct Job {
     name: String,
     kernel: Kernel,
+    accel: AccelChoice,
     program: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     limit: Duration,
 }
 
+/// Nodes, pods and clients, and the real program.
+const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 2] = ["disturbance::", "killed::"];
 /// What a guest may take.
@@ -48,10 +56,15 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
-pub(super) const SUITES: [Suite; 7] = [
+///
+/// What takes time on the bed is waiting and starting programs, which an emulated processor makes
+/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and what depends on
+/// how rules and packets meet is done again in a virtual machine, with iptables for nf_tables.
+pub(super) const SUITES: [Suite; 8] = [
     // The longest first, so that no guest works alone at the end.
-    Suite::new(Tier::Bed, "kube-ipvs", Tests::Program("bed")).shared_by(4),
-    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&["balance::", "masquerade::", "ownership::"]),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")).in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside("tests::kernel")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
@@ -67,39 +80,40 @@ pub(super) fn run(
     filter: Option<&str>,
 ) -> Result<Vec<Outcome>> {
     announce("building what runs on real kernels");
-    let daemon = build::daemon()?;
+    let tests: Vec<_> = suites.iter().map(|suite| (suite.package, suite.tests)).collect();
+    let built = build::for_guests(&tests)?;
     let first = *kernels.first().context("--kernel names none")?;
     let mut jobs = Vec::new();
     for suite in suites {
-        let program = build::test_program(suite.package, suite.tests)?;
-        let shares = suite.shares(&program, filter)?;
+        let program = built.tests(suite.package, suite.tests)?;
+        let shares = suite.shares(tests_of(&program)?, filter);
         let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
-        for (kernel, (number, arguments)) in
-            kernels.iter().flat_map(|kernel| shares.iter().enumerate().map(move |it| (*kernel, it)))
-        {
-            let mut name = format!("{} {} on {kernel}", suite.package, suite.tests);
-            if shares.len() > 1 {
-                name += &format!(", {} of {}", number + 1, shares.len());
+        for kernel in kernels {
+            for (number, share) in shares.iter().enumerate() {
+                let place = (shares.len() > 1).then_some((number + 1, shares.len()));
+                jobs.push(suite.job(*kernel, program.clone(), share, place));
             }
-            let (program, arguments) = (program.clone(), arguments.clone());
-            let environment = Vec::new();
-            jobs.push(Job { name, kernel, program, arguments, environment, limit: LIMIT });
         }
     }
-    Ok(side_by_side(&jobs, &daemon))
+    Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
 /// Runs the long forms, each in a guest of its own, with what is random from this seed if one is
 /// given.
-pub(super) fn soak(kernels: &[Kernel], seed: Option<u64>) -> Result<Vec<Outcome>> {
+pub(super) fn soak(
+    kernels: &[Kernel],
+    accel: AccelChoice,
+    seed: Option<u64>,
+) -> Result<Vec<Outcome>> {
     announce("building what runs on real kernels");
-    let daemon = build::daemon()?;
-    let program = build::test_program("kube-ipvs", Tests::Program("bed"))?;
+    let built = build::for_guests(&[("kube-ipvs", BED)])?;
+    let program = built.tests("kube-ipvs", BED)?;
     let mut environment = vec![("KUBE_IPVS_SOAK".to_owned(), "1".to_owned())];
     environment.extend(seed.map(|seed| ("KUBE_IPVS_SEED".to_owned(), seed.to_string())));
     let job = |kernel: Kernel, filter: &str| Job {
         name: format!("{} on {kernel}", filter.trim_end_matches(':')),
         kernel,
+        accel,
         program: program.clone(),
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
@@ -110,7 +124,7 @@ pub(super) fn soak(kernels: &[Kernel], seed: Option<u64>) -> Result<Vec<Outcome>
         .flat_map(|kernel| LONG.iter().map(move |filter| (*kernel, *filter)))
         .map(|(kernel, filter)| job(kernel, filter))
         .collect();
-    Ok(side_by_side(&jobs, &daemon))
+    Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
 fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
@@ -140,31 +154,65 @@ fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
 
 impl Suite {
     const fn new(tier: Tier, package: &'static str, tests: Tests) -> Self {
-        Self { package, tests, tier, guests: 1 }
+        Self { package, tests, tier, accel: AccelChoice::Auto, guests: 1, only: &[] }
     }
 
     const fn shared_by(self, guests: usize) -> Self {
         Self { guests, ..self }
     }
 
-    /// The test program's arguments in each guest.
-    fn shares(&self, program: &Path, filter: Option<&str>) -> Result<Vec<Vec<String>>> {
-        // One at a time: the guest has one processor, and a test's timing is then its own.
-        let mut arguments = vec!["--test-threads=1".to_owned()];
-        if self.guests == 1 || filter.is_some() {
-            arguments.extend(filter.or(self.tests.filter()).map(str::to_owned));
-            return Ok(vec![arguments]);
-        }
-        arguments.push("--exact".to_owned());
-        let mut shares = vec![arguments; self.guests];
+    const fn in_user_mode(self) -> Self {
+        Self { accel: AccelChoice::Uml, ..self }
+    }
+
+    const fn only(self, only: &'static [&'static str]) -> Self {
+        Self { only, ..self }
+    }
+
+    /// The same tests, all of them, run by this. Nothing if that is less than others do.
+    pub(super) fn run_by(self, accel: AccelChoice) -> Option<Self> {
+        self.only.is_empty().then_some(Self { accel, ..self })
+    }
+
+    /// The tests of each guest.
+    fn shares(&self, all: Vec<String>, filter: Option<&str>) -> Vec<Vec<String>> {
+        let is_wanted = |test: &String| {
+            self.tests.filter().is_none_or(|inside| test.contains(inside))
+                && (self.only.is_empty() || self.only.iter().any(|start| test.starts_with(start)))
+                && filter.is_none_or(|filter| test.contains(filter))
+        };
+        let mut shares = vec![Vec::new(); self.guests];
         // Neighbours in a file take as long as one another, so they are dealt out like cards.
-        let tests = tests_of(program)?;
-        for (share, test) in (0..self.guests).cycle().zip(tests) {
-            if let Some(share) = shares.get_mut(share) {
+        let places = (0..self.guests).cycle();
+        for (place, test) in places.zip(all.into_iter().filter(is_wanted)) {
+            if let Some(share) = shares.get_mut(place) {
                 share.push(test);
             }
         }
-        Ok(shares)
+        shares.retain(|share| !share.is_empty());
+        shares
+    }
+
+    /// These tests of it, the n-th share of so many.
+    fn job(
+        &self,
+        kernel: Kernel,
+        program: PathBuf,
+        tests: &[String],
+        share: Option<(usize, usize)>,
+    ) -> Job {
+        let mut name = format!("{} {} on {kernel}", self.package, self.tests);
+        if self.accel == AccelChoice::Uml {
+            name += " (user mode)";
+        }
+        if let Some((number, all)) = share {
+            name += &format!(", {number} of {all}");
+        }
+        // One at a time: the guest has one processor, and a test's timing is then its own.
+        let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
+        arguments.extend_from_slice(tests);
+        let (accel, environment) = (self.accel, Vec::new());
+        Job { name, kernel, accel, program, arguments, environment, limit: LIMIT }
     }
 }
 
@@ -191,6 +239,7 @@ impl Job {
         let started = Instant::now();
         let mut guest = Guest {
             kernel: self.kernel,
+            accel: self.accel,
             files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
             limit: self.limit,
             ..Guest::default()

@@ -71,6 +71,7 @@ impl Machine {
         let errors = scratch.join("errors");
         let mut copied = Copied { file: File::create_new(&output)?, to: console };
         File::create_new(&report_file)?;
+        let mut processor = None;
         let mut command = match self.accel {
             Accel::Tcg | Accel::Kvm => {
                 let mut arguments = self.arguments();
@@ -78,7 +79,10 @@ impl Machine {
                 arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
                 qemu(&arguments)
             }
-            Accel::Uml => user_mode::command(self, scratch)?,
+            Accel::Uml => {
+                let processor = processor.insert(user_mode::Processor::claim()?);
+                user_mode::command(self, processor, scratch)?
+            }
         };
         command.stdin(Stdio::null()).stderr(File::create(&errors)?);
         let mut process = Process::start(&mut command)?;

@@ -17,6 +17,10 @@ ln -s /proc/self/fd/0 /dev/stdin
 ln -s /proc/self/fd/1 /dev/stdout
 ln -s /proc/self/fd/2 /dev/stderr
 mount --make-rshared /
+# As on a host without nf_tables, which this kernel cannot do for IPv4.
+for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+	ln -sf xtables-legacy-multi "/usr/sbin/$name"
+done
 hostname guest
 ip link set lo up
 

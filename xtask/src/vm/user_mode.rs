@@ -58,8 +58,16 @@ pub(crate) fn prepare(kernel: Kernel, base: &Image) -> Result<Image> {
     Ok(image)
 }
 
+/// A processor of this machine that no other guest is bound to, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Processor {
+    number: usize,
+    /// Locked. Without it, there was none left, and guests share this one.
+    _claim: Option<File>,
+}
+
 /// The command for a guest, whose console is `output` in `scratch` and whose report is beside it.
-pub(crate) fn command(machine: &Machine, scratch: &Path) -> Result<Command> {
+pub(crate) fn command(machine: &Machine, processor: &Processor, scratch: &Path) -> Result<Command> {
     let directory = machine.kernel.parent().unwrap_or(Path::new("/"));
     let libraries = directory.join("libraries");
     let mut command = Command::new("setpriv");
@@ -69,7 +77,7 @@ pub(crate) fn command(machine: &Machine, scratch: &Path) -> Result<Command> {
     command.args(["unshare", "--pid", "--fork", "--kill-child"]);
     command.args(["sh", "-c", "\"$@\"; exit $?", "user-mode-linux"]);
     // With one processor of its own, it need not wait for another to hear of every system call.
-    command.arg("taskset").args(["--cpu-list", &last_processor()]);
+    command.arg("taskset").args(["--cpu-list", &processor.number.to_string()]);
     command.arg("env").arg(format!("LD_LIBRARY_PATH={}", libraries.display()));
     // Where the guest's memory is.
     command.arg("TMPDIR=/dev/shm");
@@ -92,9 +100,35 @@ fn argument(name: &str, value: &Path) -> String {
     format!("{name}={}", value.display())
 }
 
-fn last_processor() -> String {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (processors - 1).to_string()
+// === impl Processor ===
+
+impl Processor {
+    /// The last one that is free of those that this process may use: the first is the busiest.
+    pub(crate) fn claim() -> Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let allowed = list.and_then(parse_processors).context("there are no processors")?;
+        for number in &allowed {
+            let claim = File::create(cache_directory().join(format!("processor-{number}")))?;
+            if claim.try_lock().is_ok() {
+                return Ok(Self { number: *number, _claim: Some(claim) });
+            }
+        }
+        let number = allowed.first().copied().unwrap_or_default();
+        Ok(Self { number, _claim: None })
+    }
+}
+
+/// From a list such as `0-3,6`, as the kernel writes them, the last one first; `None` if it is none,
+/// or empty.
+fn parse_processors(list: &str) -> Option<Vec<usize>> {
+    let mut processors = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        processors.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    processors.reverse();
+    (!processors.is_empty()).then_some(processors)
 }
 
 /// Changes whenever an image made now would differ from one made before.
@@ -183,6 +217,15 @@ fn build_registers_library(directory: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read_from_behind() {
+        assert_eq!(parse_processors("\t0-3,6\n"), Some(vec![6, 3, 2, 1, 0]));
+        assert_eq!(parse_processors("\t5\n"), Some(vec![5]));
+        for none in ["", "a", "1-", "3-1"] {
+            assert_eq!(parse_processors(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn the_loader_is_replaced_and_nothing_else() {
