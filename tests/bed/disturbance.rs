@@ -154,6 +154,7 @@ fn whatever_others_do_the_state_is_soon_exactly_as_it_should_be() {
     let mut churn = Churn::new(amount(50, 1_000), &mut random, &bed.manifests);
     let proxy = bed.start(&[]);
     let rules = State::of(&bed).rules;
+    assert!(rules.iter().any(|rule| rule.contains("KUBE-SERVICES")), "{rules:?}");
     let patience = patience(&bed);
     let mut foreign = Foreign::default();
     let expected = |churn: &Churn, foreign: &Foreign| {

@@ -59,6 +59,7 @@ fn killed_at_random_points_it_finds_and_mends_everything_and_cuts_nobody() {
     bed.manifests.apply(&service).unwrap();
     let mut proxy = bed.start(&[]);
     let rules = State::of(&bed).rules;
+    assert!(rules.iter().any(|rule| rule.contains("KUBE-SERVICES")), "{rules:?}");
     let plan = StreamPlan { interval: Duration::from_millis(200), askers: 1, kept_open: 4 };
     let question = Question::tcp((ip("10.96.0.10"), 80));
     bed.wait_until("it answers", || bed::ask(bed.client(), question).is_ok());

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// The profile of what guests run: optimised a little, since emulated machines are slow, and
-/// building must stay quick.
+/// The profile of what is tested: optimised a little, since emulated machines are slow, and building
+/// must stay quick.
 pub(crate) const QUICK: &str = "bed";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
@@ -158,13 +158,13 @@ pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     program(&arguments, name, profile)
 }
 
-/// Builds tests that need a real kernel, and the daemon that they start: in one go, since what is
-/// built by itself is built again wherever it needs other features of something.
+/// Builds tests that need a real kernel, and the daemon that they start: in one go and as parts of
+/// the whole workspace, since what is built by itself is built again wherever it, or what it rests
+/// on, is to have other features.
 pub(crate) fn for_guests(packages: &[(&str, Tests)]) -> Result<ForGuests> {
-    let mut arguments = words(&["test", "--no-run", "--package", "kube-ipvs"]);
+    let mut arguments = words(&["test", "--no-run", "--workspace"]);
     for (package, tests) in packages {
-        arguments.extend(words(&["--package", package, "--features"]));
-        arguments.push(format!("{package}/kernel-tests"));
+        arguments.extend(["--features".to_owned(), format!("{package}/kernel-tests")]);
         match tests {
             Tests::Program(name) => arguments.extend(words(&["--test", name])),
             Tests::Inside(_) => arguments.push("--lib".to_owned()),

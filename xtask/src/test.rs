@@ -25,7 +25,8 @@ pub(crate) struct TestArguments {
     /// The tiers to run; without it, all.
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
-    /// The kernels of the kernel tier. The bed tier runs on the first of them.
+    /// The kernels of the kernel tier. The bed tier runs on the newest of them in user mode, and
+    /// otherwise on the first.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "5.10", "6.12"])]
     kernel: Vec<Kernel>,
     /// What runs all of the bed tier; without it, user-mode-linux does, and the default of `vm run`
@@ -147,7 +148,8 @@ fn lint() -> Vec<Outcome> {
 fn host(filter: Option<&str>) -> Outcome {
     announce("host tests");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--workspace", "--quiet", "--no-fail-fast"];
+    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
+    arguments.extend(["--quiet", "--no-fail-fast"]);
     arguments.extend(filter);
     tests("host", &arguments, &[], started)
 }
@@ -156,18 +158,17 @@ fn host(filter: Option<&str>) -> Outcome {
 fn faults() -> Outcome {
     announce("faults at every step");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", build::QUICK, "--package", "kube-ipvs"];
+    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
     arguments.extend(["--test", "scenarios", "--", "faults::"]);
     tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
 }
 
-/// The planner's properties again, optimised, and with so many inputs each that few are left that
-/// nobody thought of.
+/// The planner's properties again, with so many inputs each that few are left that nobody thought of.
 fn properties(filter: Option<&str>) -> Outcome {
     announce("properties of the planner");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", build::QUICK, "--quiet"];
-    arguments.extend(["--package", "kube-ipvs-plan", "--test", "properties"]);
+    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
+    arguments.extend(["--quiet", "--test", "properties"]);
     arguments.extend(filter);
     tests("properties", &arguments, &[("PROPTEST_CASES", "30000")], started)
 }

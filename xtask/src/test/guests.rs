@@ -73,7 +73,7 @@ pub(super) const SUITES: [Suite; 8] = [
 ];
 
 /// Builds them all, then runs them: those of the kernel tier on every kernel, those of the bed on
-/// the first.
+/// the newest in user mode, and otherwise on the first.
 pub(super) fn run(
     suites: &[Suite],
     kernels: &[Kernel],
@@ -83,11 +83,16 @@ pub(super) fn run(
     let tests: Vec<_> = suites.iter().map(|suite| (suite.package, suite.tests)).collect();
     let built = build::for_guests(&tests)?;
     let first = *kernels.first().context("--kernel names none")?;
+    let newest = kernels.iter().copied().max().unwrap_or(first);
     let mut jobs = Vec::new();
     for suite in suites {
         let program = built.tests(suite.package, suite.tests)?;
         let shares = suite.shares(tests_of(&program)?, filter);
-        let kernels = if suite.tier == Tier::Kernel { kernels } else { &[first] };
+        let kernels = match (suite.tier, suite.accel) {
+            (Tier::Kernel, _) => kernels,
+            (_, AccelChoice::Uml) => &[newest],
+            _ => &[first],
+        };
         for kernel in kernels {
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));

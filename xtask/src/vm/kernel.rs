@@ -4,8 +4,8 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// A kernel series that Debian ships for cloud machines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// A kernel series that Debian ships for cloud machines. The newest is the greatest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kernel {
     /// Debian 11: the oldest long-term series that clusters still run.
     #[value(name = "5.10")]
