@@ -116,8 +116,8 @@ fn is_user_mode() -> Result<bool> {
 }
 
 /// By now all that are needed are there. Debian's user-mode-linux 6.1 is made with `CONFIG_BPFILTER`
-/// and without its module, and starts modprobe at each request to x_tables, which takes it a tenth of
-/// a second.
+/// and without its module, and has a program look for it at each request to x_tables, which takes it
+/// some 50 ms.
 fn never_load_modules() -> Result<()> {
     std::fs::write("/proc/sys/kernel/modprobe", "\n").context("have no modules loaded")
 }

@@ -206,7 +206,7 @@ impl Run {
             let mut watch = Stopwatch::start(before)?;
             let meter = self.node.meter.clone();
             meter.wait(damage.name, patience, |seen| seen.counts.operations > before.operations)?;
-            self.wait_quiet();
+            self.wait_quiet()?;
             watch.ended();
             self.checker.wait_exact(damage.name)?;
             let seen = self.node.seen();
@@ -224,13 +224,15 @@ impl Run {
     }
 
     /// The guest has one processor: whoever compares would take it from the loop.
-    fn wait_quiet(&self) {
+    fn wait_quiet(&self) -> Result<()> {
         let quiet = Duration::from_secs(1);
+        let deadline = Instant::now() + crate::node::PATIENCE;
         loop {
             let seen = self.node.seen();
             if !seen.is_writing && seen.written.is_none_or(|written| written.elapsed() >= quiet) {
-                return;
+                return Ok(());
             }
+            ensure!(Instant::now() < deadline, "the loop does not stop writing");
             thread::sleep(quiet / 10);
         }
     }

@@ -17,9 +17,14 @@ use super::{Pace, READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, RefusalClass};
 
-/// So many readings of virtual servers may fail in one go: enough to find the one among
+/// So many readings of virtual servers may fail in one go: enough to find some among
 /// [`LARGEST_CHUNK`] that cannot be read.
-const MOST_FAILURES: u32 = LARGEST_CHUNK.ilog2() + 2;
+const MOST_FAILURES: u32 = 4 * LARGEST_CHUNK.ilog2();
+
+/// A virtual server that could not be read even by itself waits for so long: several turns of the
+/// others, so that it is not the first again each time, and they come to be read where dozens like
+/// it are in the way.
+const LONE_RETRY: Duration = READ_RETRY.saturating_mul(4);
 
 /// None may fail after this time: the kernel does not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -115,13 +120,19 @@ impl Reconciler {
                 continue;
             }
             self.reading_failed(&error);
-            let others = if gives_up { std::mem::take(&mut left) } else { Vec::new() };
-            for frontend in chunk.iter().chain(others.into_iter().flatten()) {
-                let subject = Subject::VirtualServer(*frontend);
-                self.ledger.postpone(&subject, Instant::now() + READ_RETRY);
+            self.postpone_reading(chunk, if chunk.len() > 1 { READ_RETRY } else { LONE_RETRY });
+            if gives_up {
+                left.drain(..).for_each(|others| self.postpone_reading(others, READ_RETRY));
             }
         }
         Ok(ops)
+    }
+
+    fn postpone_reading(&mut self, frontends: &[Frontend], pause: Duration) {
+        let due = Instant::now() + pause;
+        for frontend in frontends {
+            self.ledger.postpone(&Subject::VirtualServer(*frontend), due);
+        }
     }
 
     async fn second_look(

@@ -165,3 +165,19 @@ async fn one_virtual_server_that_cannot_be_read_takes_no_other_along() {
     let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
     assert_eq!((1..=100).filter(is_stale).collect::<Vec<u16>>(), [37]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn dozens_that_cannot_be_read_take_no_other_along() {
+    let all = |endpoint| (1..=200).map(move |number| tcp(number, &[endpoint])).collect::<Vec<_>>();
+    let kernel = World::in_sync(&all(1)).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    // Neighbours, and the first in every list.
+    let spoiled: Vec<u16> = (1..=40).collect();
+    spoiled.iter().for_each(|number| world.fake.spoil(frontend(*number, Protocol::Tcp)));
+    world.feed(&all(2)).await;
+    world.say_complete().await;
+    world.until("all others", |status, _| status.in_sync_once && status.owed == 40).await;
+    let actual = world.fake.actual();
+    let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
+    assert_eq!((1..=200).filter(is_stale).collect::<Vec<u16>>(), spoiled);
+}

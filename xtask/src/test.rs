@@ -140,6 +140,8 @@ fn lint() -> Vec<Outcome> {
             &["doc", "--workspace", "--no-deps", "--all-features"],
             &[("RUSTDOCFLAGS", "-Dwarnings")],
         ),
+        // What is tested is built with whatever features the tests want of its dependencies.
+        cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
         check("licences", licences::check),
         check("scripts", scripts::check),
     ]

@@ -142,14 +142,15 @@ impl Listed {
         // Another namespace's virtual servers and a scheduler that was loaded are users, too, so a
         // difference only says that it is time to look. With fewer than before, one of IPv6 may be
         // gone; more are whoever is listing, or what is nobody's business but the next comparison's.
+        // So is one that goes just when a user comes: there are as many as before.
         let has_fallen = more < std::mem::replace(&mut self.more, more) && more != 0;
         self.risen = if more == 0 { 0 } else { self.risen + 1 };
         if has_fallen || more < 0 || self.risen >= MOST_RISEN { Number::Unknown } else { number }
     }
 }
 
-/// What was counted before a listing, if what was listed is what was counted: nobody deleted
-/// anything meanwhile, and whoever came as a user lists, or is seen at the next look.
+/// What was counted before a listing, if what was listed seems to be what was counted. Whoever came
+/// as a user lists; should it be a virtual server of IPv6, it stays, and is seen after some looks.
 fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
     (before.ipv4 == after.ipv4 && before.users <= after.users).then_some(before)
 }
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_ipv6_that_goes_while_a_scheduler_is_loaded_is_seen() {
+    fn one_of_ipv6_that_goes_after_a_scheduler_was_loaded_is_seen() {
         let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
         assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
         assert_eq!(listed.number(mk_count(10, 18)), Number::Unknown);

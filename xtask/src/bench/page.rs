@@ -86,7 +86,8 @@ const SCHEMA: &str = "
 ## The figures for machines
 
 `docs/performance.json` has all of it. `machine` and `remark` say on what it was measured;
-each of `runs` has the `commits` (of which `sizes`) and cargo's `profile` that were measured, a `lane` (`uml`, which is native, or `qemu`), the kernel's `series` and
+each of `runs` has the `commits` that were measured (`commit`, and at which `sizes`), cargo's `profile`, a `lane`
+(`uml`, which is native, or `qemu`), the kernel's `series` and
 `kernel` (its release), `short` (whether it watched for seconds only), the guest's `memory_kib`, `fault_us` and `call_us`
 (what a page costs that is touched for the first time, and the least that a system call costs), `nothing` (the loop with
 `default/kubernetes` alone) and `sizes`; each of those `services` and `endpoints` (of each), `raw` and `ours`, whose

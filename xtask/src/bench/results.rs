@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
 }
 
-/// One guest, or several of the same commit.
+/// One guest, or several of the same kernel that were put together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// The commits that were measured, and cargo's profile that they were built with.
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) report: Report,
 }
 
-/// What was measured of which sizes.
+/// A commit, and the sizes that were measured at it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Commit {
     pub(crate) commit: String,

@@ -45,6 +45,8 @@ struct Job {
     limit: Duration,
 }
 
+/// Of the bed what is done again with iptables for nf_tables: rules and the packets that meet them.
+const NFT: [&str; 5] = ["balance::", "flows::", "host::", "masquerade::", "ownership::"];
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
@@ -58,11 +60,11 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
 ///
 /// What takes time on the bed is waiting and starting programs, which an emulated processor makes
-/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and what depends on
-/// how rules and packets meet is done again in a virtual machine, with iptables for nf_tables.
+/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it is
+/// done again in a virtual machine, with iptables for nf_tables.
 pub(super) const SUITES: [Suite; 8] = [
     // The longest first, so that no guest works alone at the end.
-    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&["balance::", "masquerade::", "ownership::"]),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).in_user_mode().shared_by(4),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")).in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside("tests::kernel")),
@@ -87,7 +89,11 @@ pub(super) fn run(
     let mut jobs = Vec::new();
     for suite in suites {
         let program = built.tests(suite.package, suite.tests)?;
-        let shares = suite.shares(tests_of(&program)?, filter);
+        let tests = tests_of(&program)?;
+        if let Some(missing) = suite.missing(&tests) {
+            bail!("{} {}: no test is called {missing}", suite.package, suite.tests);
+        }
+        let shares = suite.shares(tests, filter);
         let kernels = match (suite.tier, suite.accel) {
             (Tier::Kernel, _) => kernels,
             (_, AccelChoice::Uml) => &[newest],
@@ -177,6 +183,12 @@ impl Suite {
     /// The same tests, all of them, run by this. Nothing if that is less than others do.
     pub(super) fn run_by(self, accel: AccelChoice) -> Option<Self> {
         self.only.is_empty().then_some(Self { accel, ..self })
+    }
+
+    /// What it is to run of and has no test of that name.
+    fn missing(&self, all: &[String]) -> Option<&'static str> {
+        let mut wanted = self.only.iter().copied().chain(self.tests.filter());
+        wanted.find(|name| !all.iter().any(|test| test.contains(name)))
     }
 
     /// The tests of each guest.
