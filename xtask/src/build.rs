@@ -14,6 +14,11 @@ pub(crate) const QUICK: &str = "bed";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
 
+/// What exists only where there is a real kernel. Always all of it, so that nothing is built again
+/// for want of another's.
+const KERNEL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs-bed/kernel-tests,\
+    ipset-netlink/kernel-tests,ipvs-rs/kernel-tests";
+
 /// Where in a package tests are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tests {
@@ -153,29 +158,26 @@ pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
 
 /// Builds the measurement that needs a real kernel.
 pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
-    let features = "kube-ipvs/kernel-tests";
-    let arguments = ["build", "--package", "kube-ipvs", "--features", features, "--bench", name];
+    // What is only to be seen to work has the features of what is tested, and is there already.
+    let package: &[&str] =
+        if profile == QUICK { &["--workspace"] } else { &["--package", "kube-ipvs"] };
+    let features = if profile == QUICK { KERNEL_TESTS } else { "kube-ipvs/kernel-tests" };
+    let arguments = [&["build", "--features", features, "--bench", name], package].concat();
     program(&arguments, name, profile)
 }
 
 /// Builds tests that need a real kernel, and the daemon that they start: in one go and as parts of
 /// the whole workspace, since what is built by itself is built again wherever it, or what it rests
 /// on, is to have other features.
-pub(crate) fn for_guests(packages: &[(&str, Tests)]) -> Result<ForGuests> {
-    let mut arguments = words(&["test", "--no-run", "--workspace"]);
-    for (package, tests) in packages {
-        arguments.extend(["--features".to_owned(), format!("{package}/kernel-tests")]);
+pub(crate) fn for_guests(tests: &[Tests]) -> Result<ForGuests> {
+    let mut arguments = vec!["test", "--no-run", "--workspace", "--features", KERNEL_TESTS];
+    for tests in tests {
         match tests {
-            Tests::Program(name) => arguments.extend(words(&["--test", name])),
-            Tests::Inside(_) => arguments.push("--lib".to_owned()),
+            Tests::Program(name) => arguments.extend(["--test", name]),
+            Tests::Inside(_) => arguments.push("--lib"),
         }
     }
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     report(&arguments, QUICK).map(ForGuests)
-}
-
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Builds, and finds the executable in what cargo reports about it.

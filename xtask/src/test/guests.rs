@@ -66,7 +66,7 @@ pub(super) const SUITES: [Suite; 8] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).in_user_mode().shared_by(4),
-    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")).in_user_mode(),
+    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside("tests::kernel")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
@@ -82,7 +82,7 @@ pub(super) fn run(
     filter: Option<&str>,
 ) -> Result<Vec<Outcome>> {
     announce("building what runs on real kernels");
-    let tests: Vec<_> = suites.iter().map(|suite| (suite.package, suite.tests)).collect();
+    let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
     let built = build::for_guests(&tests)?;
     let first = *kernels.first().context("--kernel names none")?;
     let newest = kernels.iter().copied().max().unwrap_or(first);
@@ -117,7 +117,7 @@ pub(super) fn soak(
     seed: Option<u64>,
 ) -> Result<Vec<Outcome>> {
     announce("building what runs on real kernels");
-    let built = build::for_guests(&[("kube-ipvs", BED)])?;
+    let built = build::for_guests(&[BED])?;
     let program = built.tests("kube-ipvs", BED)?;
     let mut environment = vec![("KUBE_IPVS_SOAK".to_owned(), "1".to_owned())];
     environment.extend(seed.map(|seed| ("KUBE_IPVS_SEED".to_owned(), seed.to_string())));
