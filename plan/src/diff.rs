@@ -17,7 +17,7 @@ use crate::order;
 use crate::room::Room;
 use crate::sets::SetId;
 use crate::settings::Settings;
-pub(crate) use ownership::{Ownership, recorded};
+pub(crate) use ownership::{Ownership, recorded, records};
 
 /// What is wished for at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

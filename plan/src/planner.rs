@@ -16,12 +16,12 @@ use crate::diff::{self, Ownership};
 use crate::event::Event;
 use crate::found::Found;
 use crate::fragment::Fragment;
-use crate::kernel::Frontend;
+use crate::kernel::{Entry, Frontend};
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
-use crate::op::Op;
+use crate::op::{Op, Subject};
 use crate::order;
 use crate::problem::Problem;
 use crate::room::{Capacity, Rooms};
@@ -258,9 +258,23 @@ impl Planner {
     #[must_use]
     pub fn disowned_by(&self, op: &Op) -> Vec<Frontend> {
         let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
-        let mut frontends = diff::recorded(*set, entry, self.local_addresses());
+        let mut frontends = self.told_by(*set, entry);
         frontends.retain(|frontend| self.desired.owner(frontend).is_none());
         frontends
+    }
+
+    /// The frontends whose virtual servers this entry tells to be ours.
+    #[must_use]
+    pub fn told_by(&self, set: SetId, entry: &Entry) -> Vec<Frontend> {
+        diff::recorded(set, entry, self.local_addresses())
+    }
+
+    /// The entries that are to be there before a virtual server is: they tell whose it is, and the
+    /// rules know the Service by them.
+    pub fn signs_of(&self, frontend: &Frontend) -> impl Iterator<Item = Subject> {
+        diff::records(frontend, self.local_addresses())
+            .filter(|(set, entry)| self.desired.has_entry(*set, entry))
+            .map(|(set, entry)| Subject::Entry(set, entry))
     }
 
     /// What turns one virtual server into what is desired. To be asked only about what an

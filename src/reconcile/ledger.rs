@@ -55,6 +55,14 @@ impl Ledger {
         news
     }
 
+    /// Takes account of an operation that was not tried, since another one has to come first, for
+    /// which the time comes then.
+    pub fn wait(&mut self, op: Op, reason: Refusal, due: Instant) {
+        let subject = op.subject();
+        let attempts = self.take(&subject).map_or(0, |former| former.attempts);
+        self.put(subject, Owed { op, refusal: reason, attempts, due });
+    }
+
     /// Strikes a subject out: it is as it should be. Returns whether something was owed.
     pub fn settle(&mut self, subject: &Subject) -> bool {
         self.take(subject).is_some()

@@ -66,14 +66,44 @@ impl Reconciler {
         });
     }
 
-    /// Sends operations to the kernel; what tells whose a virtual server is goes after it, and
-    /// stays while that could not be removed.
+    /// Sends operations, which are in the order of their phases, to the kernel. What tells whose a
+    /// virtual server is comes before it, and goes after it: it is not made while that could not be
+    /// written, and that stays while it could not be removed.
     pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let disowns = |op: &Op| !self.planner.disowned_by(op).is_empty();
-        let (mut last, ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
+        let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
+        if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
+            let rest = ops.split_off(first);
+            self.send(ops, basis).await?;
+            ops = rest;
+            self.await_signs(&mut ops);
+        }
         self.send(ops, basis).await?;
         self.keep_signs(&mut last);
         self.send(last, basis).await
+    }
+
+    /// Takes out virtual servers that nothing would tell to be ours: should their Service go while
+    /// nobody looks, they would stay for ever. They are owed as long as their entry is.
+    fn await_signs(&mut self, ops: &mut Vec<Op>) {
+        if self.ledger.is_empty() {
+            return;
+        }
+        let (planner, ledger) = (&self.planner, &mut self.ledger);
+        let mut waiting = HashSet::new();
+        ops.retain(|op| {
+            if let Op::CreateVirtualServer(frontend, _) = op {
+                let mut signs = planner.signs_of(frontend);
+                let owed = signs.find_map(|sign| Some((sign, ledger.get(&sign)?.due)));
+                if let Some((sign, due)) = owed {
+                    let reason = format!("{sign} is not there yet, and has to come first");
+                    ledger.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
+                    waiting.insert(op.subject());
+                }
+            }
+            !waiting.contains(&op.subject())
+        });
+        self.status.send_modify(|status| note_owed(status, &self.ledger));
     }
 
     /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
@@ -197,7 +227,17 @@ impl Reconciler {
     pub(super) fn settle(&mut self, subject: &Subject) {
         if self.ledger.settle(subject) {
             info!("{subject} is in order again");
+            self.hasten_told_by(subject);
             self.status.send_modify(|status| note_owed(status, &self.ledger));
+        }
+    }
+
+    /// Has the virtual servers looked at again that may have waited for this entry.
+    fn hasten_told_by(&mut self, subject: &Subject) {
+        let Subject::Entry(set, entry) = subject else { return };
+        let now = Instant::now();
+        for frontend in self.planner.told_by(*set, entry) {
+            self.ledger.hasten(&Subject::VirtualServer(frontend), now);
         }
     }
 }

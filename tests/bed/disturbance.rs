@@ -178,7 +178,8 @@ fn whatever_others_do_the_state_is_soon_exactly_as_it_should_be() {
             random.rest(PAUSE);
         }
         println!("round {round}: {succeeded} of {} did something", happened.len());
-        assert!(2 * succeeded >= happened.len(), "too little of it did anything: {happened:?}");
+        // After `ipvsadm -C` there is nothing to delete for a while.
+        assert!(4 * succeeded >= happened.len(), "too little of it did anything: {happened:?}");
         require_soon(&bed, &expected(&churn, &foreign), patience, &happened);
     }
     let expected = expected(&churn, &foreign);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use kube_ipvs::kernel::RefusalClass;
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel::VirtualServer;
+use plan::kernel::{Entry, Frontend, VirtualServer};
 use plan::model::{Choice, Protocol};
 use plan::op::{Op, Subject};
 use plan::settings::SchedulerName;
 use tokio::time::Instant;
 
-use crate::world::{World, frontend, real_server, tcp};
+use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, real_server, slice, tcp};
 
 /// Whether an operation puts the first Service's virtual server there.
 fn creates_first(op: &Op) -> bool {
@@ -143,7 +143,7 @@ async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
     world.fake.refuse(4, RefusalClass::Exhausted, move |op| {
         op.subject() == subject && matches!(op, Op::AddRealServer(..))
     });
-    world.apply_slice(crate::world::slice(&service, &[2])).await;
+    world.apply_slice(slice(&service, &[2])).await;
     world.until("owed", |status, _| status.owed == 1).await;
     assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
 }
@@ -162,7 +162,7 @@ async fn what_has_drained_settles_nothing_else_of_its_virtual_server() {
     };
     set_connections(&world, 1);
     world.fake.refuse(8, RefusalClass::Exhausted, |op| matches!(op, Op::AddRealServer(..)));
-    world.apply_slice(crate::world::slice(&service, &[2])).await;
+    world.apply_slice(slice(&service, &[2])).await;
     world.until("owed", |status, _| status.failures >= 7).await;
     // Before the next attempt, which is a minute away, pod 1 has drained.
     set_connections(&world, 0);
@@ -208,4 +208,23 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     world.feed(&[choosing(3)]).await;
     world.until("the next", |_, actual| scheduler(actual, 3).as_deref() == Some("rr")).await;
     assert_eq!(world.now().failures, failures);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_virtual_server_waits_for_what_tells_whose_it_is() {
+    let mut world = World::in_sync(&[]).await;
+    let service = node_port_service(7, 30_007);
+    let at_node_port =
+        Frontend { address: NODE_ADDRESS.into(), port: 30_007, ..frontend(7, Protocol::Tcp) };
+    let is_sign = |op: &Op| matches!(op, Op::AddEntry(_, Entry::Port(30_007)));
+    world.fake.refuse(3, RefusalClass::Exhausted, is_sign);
+    world.feed(&[(service.clone(), slice(&service, &[1]))]).await;
+    let cluster = frontend(7, Protocol::Tcp);
+    world.until("the other one", |_, actual| real_server(actual, &cluster, 1).is_some()).await;
+    assert_eq!(world.now().owed, 2, "the entry, and what waits for it");
+    assert!(!world.fake.actual().virtual_servers.contains_key(&at_node_port));
+    world.until("in order", |status, _| status.owed == 0).await;
+    assert!(world.fake.actual().virtual_servers.contains_key(&at_node_port));
+    assert_eq!(world.now().failures, 3);
+    world.assert_converged(&[]);
 }

@@ -55,6 +55,21 @@ pub(crate) fn recorded(set: SetId, entry: &Entry, local: &HashSet<IpAddr>) -> Ve
     }
 }
 
+/// The entries any of which tells that a virtual server at this frontend is ours.
+pub(crate) fn records(
+    frontend: &Frontend,
+    local: &HashSet<IpAddr>,
+) -> impl Iterator<Item = (SetId, Entry)> {
+    let (frontend, family) = (*frontend, frontend.family());
+    let is_local = local.contains(&frontend.address);
+    let of_all = RECORDS.into_iter().map(move |kind| (kind, Entry::AddressPort(frontend)));
+    let of_node_ports = NODE_PORT_RECORDS
+        .into_iter()
+        .filter(move |(_, protocol)| is_local && *protocol == frontend.protocol)
+        .map(move |(kind, _)| (kind, Entry::Port(frontend.port)));
+    of_all.chain(of_node_ports).map(move |(kind, entry)| (SetId { kind, family }, entry))
+}
+
 // === impl Ownership ===
 
 impl Ownership<'_> {
