@@ -34,6 +34,8 @@ EOF
 	echo /usr/sbin/modprobe-for-kernel > /proc/sys/kernel/modprobe
 	;;
 esac
+# Built into most kernels, and so not loaded by those who need it.
+modprobe ipv6
 hostname guest
 ip link set lo up
 
