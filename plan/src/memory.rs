@@ -119,8 +119,12 @@ impl MemoryKernel {
                 .map(drop)
                 .ok_or(Refusal::NoVirtualServer),
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
-            Op::ChangeRealServer(frontend, real) | Op::MoveRealServer(frontend, real) => {
-                self.change_real_server(frontend, *real)
+            Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
+            Op::MoveRealServer(frontend, real) => {
+                self.change_real_server(frontend, *real)?;
+                // Their order is not kept here. Whoever moves one moves all that are out of order.
+                self.virtual_server(frontend)?.in_order = true;
+                Ok(())
             }
             Op::DrainRealServer(frontend, socket, deadline) => {
                 self.drain_real_server(frontend, socket, *deadline)
