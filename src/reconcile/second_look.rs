@@ -21,9 +21,9 @@ use crate::kernel::{ReadError, RefusalClass};
 /// [`LARGEST_CHUNK`] that cannot be read.
 const MOST_FAILURES: u32 = 4 * LARGEST_CHUNK.ilog2();
 
-/// A virtual server that could not be read even by itself waits for so long: several turns of the
-/// others, so that it is not the first again each time, and they come to be read where dozens like
-/// it are in the way.
+/// A virtual server that could not be read even by itself, while others wait, waits for so long:
+/// several turns of the others, so that it is not the first again each time, and they come to be
+/// read where dozens like it are in the way.
 const LONE_RETRY: Duration = READ_RETRY.saturating_mul(4);
 
 /// None may fail after this time: the kernel does not answer.
@@ -120,7 +120,8 @@ impl Reconciler {
                 continue;
             }
             self.reading_failed(&error);
-            self.postpone_reading(chunk, if chunk.len() > 1 { READ_RETRY } else { LONE_RETRY });
+            let is_in_the_way = chunk.len() == 1 && frontends.len() > 1;
+            self.postpone_reading(chunk, if is_in_the_way { LONE_RETRY } else { READ_RETRY });
             if gives_up {
                 left.drain(..).for_each(|others| self.postpone_reading(others, READ_RETRY));
             }

@@ -80,8 +80,7 @@ impl Ownership<'_> {
                 || self.actual.addresses.contains(&frontend.address)
                 || self.desired.has_address(frontend.address)
                 || self.is_routed(frontend)
-                || self.is_recorded(frontend)
-                || self.is_recorded_node_port(frontend))
+                || self.is_recorded(frontend))
     }
 
     /// The networks of twins are ours alone.
@@ -97,20 +96,9 @@ impl Ownership<'_> {
     }
 
     fn is_recorded(&self, frontend: &Frontend) -> bool {
-        RECORDS.into_iter().any(|kind| self.has(kind, frontend, &Entry::AddressPort(*frontend)))
-    }
-
-    fn is_recorded_node_port(&self, frontend: &Frontend) -> bool {
-        NODE_PORT_RECORDS.into_iter().any(|(kind, protocol)| {
-            frontend.protocol == protocol
-                && self.actual.local_addresses.contains(&frontend.address)
-                && self.has(kind, frontend, &Entry::Port(frontend.port))
+        records(frontend, &self.actual.local_addresses).any(|(set, entry)| {
+            self.actual.sets.get(&set).is_some_and(|there| there.entries.contains(&entry))
+                || self.desired.has_entry(set, &entry)
         })
-    }
-
-    fn has(&self, kind: SetKind, frontend: &Frontend, entry: &Entry) -> bool {
-        let set = SetId { kind, family: frontend.family() };
-        self.actual.sets.get(&set).is_some_and(|there| there.entries.contains(entry))
-            || self.desired.has_entry(set, entry)
     }
 }

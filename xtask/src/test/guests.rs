@@ -91,7 +91,11 @@ pub(super) fn run(
         let program = built.tests(suite.package, suite.tests)?;
         let tests = tests_of(&program)?;
         if let Some(missing) = suite.missing(&tests) {
-            bail!("{} {}: no test is called {missing}", suite.package, suite.tests);
+            bail!(
+                "{} {} has no test called {missing}, which SUITES names: was it renamed?",
+                suite.package,
+                suite.tests
+            );
         }
         let shares = suite.shares(tests, filter);
         let kernels = match (suite.tier, suite.accel) {
@@ -187,8 +191,10 @@ impl Suite {
 
     /// What it is to run of and has no test of that name.
     fn missing(&self, all: &[String]) -> Option<&'static str> {
-        let mut wanted = self.only.iter().copied().chain(self.tests.filter());
-        wanted.find(|name| !all.iter().any(|test| test.contains(name)))
+        let is_start = |start: &&'static str| all.iter().any(|test| test.starts_with(*start));
+        let is_inside = |inside: &&'static str| all.iter().any(|test| test.contains(*inside));
+        let start = self.only.iter().copied().find(|start| !is_start(start));
+        start.or_else(|| self.tests.filter().filter(|inside| !is_inside(inside)))
     }
 
     /// The tests of each guest.

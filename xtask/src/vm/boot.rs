@@ -71,6 +71,7 @@ impl Machine {
         let errors = scratch.join("errors");
         let mut copied = Copied { file: File::create_new(&output)?, to: console };
         File::create_new(&report_file)?;
+        // Claimed until the guest is over.
         let mut processor = None;
         let mut command = match self.accel {
             Accel::Tcg | Accel::Kvm => {

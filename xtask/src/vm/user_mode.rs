@@ -105,11 +105,16 @@ fn argument(name: &str, value: &Path) -> String {
 impl Processor {
     /// The last one that is free of those that this process may use: the first is the busiest.
     pub(crate) fn claim() -> Result<Self> {
-        let status = std::fs::read_to_string("/proc/self/status")?;
+        const STATUS: &str = "/proc/self/status";
+        let status = std::fs::read_to_string(STATUS).with_context(|| format!("read {STATUS}"))?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let allowed = list.and_then(parse_processors).context("there are no processors")?;
+        let allowed = list
+            .and_then(parse_processors)
+            .with_context(|| format!("{STATUS} names no allowed processors: {list:?}"))?;
         for number in &allowed {
-            let claim = File::create(cache_directory().join(format!("processor-{number}")))?;
+            let path = cache_directory().join(format!("processor-{number}"));
+            let claim = File::create(&path)
+                .with_context(|| format!("{} cannot be made", path.display()))?;
             if claim.try_lock().is_ok() {
                 return Ok(Self { number: *number, _claim: Some(claim) });
             }
