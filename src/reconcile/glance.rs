@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use plan::found::Found;
 use plan::model::Family;
@@ -20,6 +21,9 @@ use super::{READ_RETRY, Reconciler};
 use crate::kernel::Glance;
 use crate::kernel::worker::WorkerGone;
 
+/// Rules that always seem touched rest so many times what reading them takes.
+const RULES_REST: u32 = 40;
+
 /// What there is beside what is desired.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
@@ -29,8 +33,18 @@ pub(super) struct Expected {
     foreign_entries: HashMap<SetId, i64>,
     /// Whether the kernel does not tell how many virtual servers there are.
     is_number_unknown: bool,
-    /// Rules that seem to have been touched and were in order are not looked at before this again.
-    rules_again: Option<Instant>,
+    suspicion: Suspicion,
+}
+
+/// Whether to look at rules that seem to have been touched. That takes programs, which may take long
+/// where there are many rules of others, and there are rules of which the kernel does not tell
+/// whether they were.
+#[derive(Debug, Default)]
+struct Suspicion {
+    /// How often in a row it was wrong.
+    n_wrong: u32,
+    /// Not before this.
+    again: Option<Instant>,
 }
 
 // === impl Expected ===
@@ -45,6 +59,25 @@ impl Expected {
 
     pub(super) fn is_number_unknown(&self) -> bool {
         self.is_number_unknown
+    }
+}
+
+// === impl Suspicion ===
+
+impl Suspicion {
+    /// Whether to look at the rules, of which a glance says whether they seem touched.
+    fn is_due(&mut self, touched: bool, now: Instant) -> bool {
+        if !touched {
+            *self = Self::default();
+        }
+        touched && self.again.is_none_or(|again| again <= now)
+    }
+
+    /// They were in order, and reading them took so long. Once, that is because somebody wrote just
+    /// then: the next one who does must be noticed at once.
+    fn was_wrong(&mut self, took: Duration, now: Instant) {
+        self.n_wrong = self.n_wrong.saturating_add(1);
+        self.again = (self.n_wrong > 1).then(|| now + took * RULES_REST);
     }
 }
 
@@ -70,7 +103,12 @@ impl Reconciler {
             match self.inspect(&part).await? {
                 None => self.patrol.failed(part, Instant::now()),
                 Some(0) => self.learn(&part, &glance, started),
-                Some(_) => self.alarm(),
+                Some(_) => {
+                    if part == Part::Layers {
+                        self.expected.suspicion = Suspicion::default();
+                    }
+                    self.alarm();
+                }
             }
         }
         Ok(())
@@ -103,11 +141,11 @@ impl Reconciler {
                 suspects.push(Part::Set(set));
             }
         }
-        let may_look = self.expected.rules_again.is_none_or(|again| again <= now);
         let is_touched = |family: &&Family| {
             !glance.untouched.contains(*family) && !self.is_put_off(&Subject::Layer(**family), now)
         };
-        if may_look && families.iter().any(|family| is_touched(&family)) {
+        let touched = families.iter().any(|family| is_touched(&family));
+        if self.expected.suspicion.is_due(touched, now) {
             suspects.push(Part::Layers);
         }
         suspects.retain(|part| !self.patrol.is_unread(part));
@@ -129,9 +167,8 @@ impl Reconciler {
                     self.expected.foreign_entries.insert(*set, foreign);
                 }
             }
-            // Reading them takes programs, which may take long where there are many others.
             Part::Layers => {
-                self.expected.rules_again = Some(Instant::now() + started.elapsed() * 40);
+                self.expected.suspicion.was_wrong(started.elapsed(), Instant::now());
             }
             Part::Addresses | Part::VirtualServers(_) => {}
         }
@@ -170,4 +207,34 @@ fn around(n: i64, distance: i64) -> RangeInclusive<i64> {
 
 fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_were_in_order_once_are_looked_at_whenever_they_seem_touched() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut it = Suspicion::default();
+        assert!(!it.is_due(false, now) && it.is_due(true, now));
+        it.was_wrong(second, now);
+        assert!(!it.is_due(false, now + second));
+        for n in 2..5 {
+            assert!(it.is_due(true, now + n * second));
+            it.was_wrong(second, now + n * second);
+            assert!(!it.is_due(false, now + n * second));
+        }
+    }
+
+    #[test]
+    fn rules_of_which_the_kernel_does_not_tell_are_looked_at_more_seldom() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut it = Suspicion::default();
+        it.was_wrong(second, now);
+        assert!(it.is_due(true, now + second));
+        it.was_wrong(second, now + second);
+        assert!(!it.is_due(true, now + 40 * second));
+        assert!(it.is_due(true, now + 41 * second));
+    }
 }

@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bed::Proxy;
+
 use crate::churn::{Churn, Random, State, amount, patience};
 use crate::fixture::Bed;
 
@@ -14,6 +16,8 @@ const QUIET: Duration = Duration::from_secs(5);
 /// So often something else is tried where there is nothing to disturb. More than a quarter always
 /// finds something.
 const TRIES: u32 = 40;
+/// So much is shown of what the program has said last, when the state is not whole.
+const LOG_LINES: usize = 200;
 /// The longest pause between two things that happen.
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -130,24 +134,39 @@ impl Disturbance {
 }
 
 /// Waits for the state to be exactly this, but for what drains.
-fn require_soon(bed: &Bed, expected: &State, patience: Duration, what: &[String]) {
+fn require_soon(
+    (bed, proxy): (&Bed, &Proxy),
+    expected: &State,
+    patience: Duration,
+    what: &[String],
+) {
     let last = Instant::now();
     loop {
-        // What is read after the patience has ended does not count.
-        let in_time = last.elapsed() <= patience;
+        // What is found was so when it began to be read, or got so soon after.
+        let begun = last.elapsed();
+        let in_time = begun <= patience;
         let difference = expected.difference(&State::of(bed).without_draining());
         if difference.is_empty() {
-            println!("whole, seen {:?} after the last disturbance", last.elapsed());
+            println!(
+                "whole, as read from {begun:?} to {:?} after the last disturbance",
+                last.elapsed()
+            );
             return;
         }
         assert!(
             in_time,
-            "not whole {patience:?} after the last of these:\n{}\n{}\n{}",
+            "not whole {patience:?} after the last of these:\n{}\n{}\n{}\n{}",
             what.join("\n"),
             difference.join("\n"),
-            bed.cluster.dump()
+            bed.cluster.dump(),
+            last_lines(&proxy.log().unwrap()),
         );
     }
+}
+
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -166,7 +185,7 @@ fn whatever_others_do_the_state_is_soon_exactly_as_it_should_be() {
         state.rules.clone_from(&rules);
         state
     };
-    require_soon(&bed, &expected(&churn, &foreign), patience, &[]);
+    require_soon((&bed, &proxy), &expected(&churn, &foreign), patience, &[]);
     for round in 0..amount(4, 100) {
         let mut happened = Vec::new();
         let mut succeeded = 0;
@@ -190,7 +209,7 @@ fn whatever_others_do_the_state_is_soon_exactly_as_it_should_be() {
         }
         println!("round {round}: {succeeded} of {} did something", happened.len());
         assert_eq!(succeeded, wanted, "too little of it did anything: {happened:?}");
-        require_soon(&bed, &expected(&churn, &foreign), patience, &happened);
+        require_soon((&bed, &proxy), &expected(&churn, &foreign), patience, &happened);
     }
     let expected = expected(&churn, &foreign);
     bed.wait_until("nothing drains", || expected == State::of(&bed));

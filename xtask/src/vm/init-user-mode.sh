@@ -22,16 +22,15 @@ for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6
 	ln -sf xtables-legacy-multi "/usr/sbin/$name"
 done
 # That of 6.1 has a hook for a module that Debian does not make, and looks for it at every request to
-# x_tables (CONFIG_BPFILTER). A shell denies it in half the time that modprobe takes.
+# x_tables (CONFIG_BPFILTER), which starts modprobe each time. It may not, and so it has from the
+# beginning whatever it would load by itself.
 case $(uname -r) in
 6.1.*)
-	cat > /usr/sbin/modprobe-for-kernel <<'EOF'
-#!/bin/sh
-case $* in *" bpfilter") exit 1 ;; esac
-exec /usr/sbin/modprobe "$@"
-EOF
-	chmod 755 /usr/sbin/modprobe-for-kernel
-	echo /usr/sbin/modprobe-for-kernel > /proc/sys/kernel/modprobe
+	for start in ip_set ip_vs iptable_ ip6table_ xt_ ipt_ ip6t_ nf_ dummy veth bridge br_netfilter \
+		macvlan ipvlan tun.ko sctp sch_ inet_diag tcp_diag udp_diag crc32c hmac sha; do
+		find "/lib/modules/$(uname -r)" -name "$start*"
+	done | sed 's|.*/||; s|\.ko$||' | xargs modprobe -a
+	echo > /proc/sys/kernel/modprobe
 	;;
 esac
 # Built into most kernels, and so not loaded by those who need it.
