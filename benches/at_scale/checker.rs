@@ -130,6 +130,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
     let addresses = kernel.read_addresses()?;
     let frontends = kernel.read_frontends()?.frontends;
     let found = kernel.read_virtual_servers(&frontends)?;
+    let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
     let found = frontends.into_iter().zip(found);
     let mut sets = HashMap::new();
     for set in Family::BOTH.into_iter().flat_map(SetId::all) {

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
+use kube_ipvs::kernel::{
+    Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
+};
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
-use plan::actual::{ActualSet, ActualVirtualServer};
+use plan::actual::ActualSet;
 use plan::event::Event;
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
@@ -128,7 +130,7 @@ impl Kernel for Metered {
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
-    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
         self.counted(|linux| linux.read_virtual_servers(frontends))
     }
 

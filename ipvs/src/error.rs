@@ -139,6 +139,12 @@ impl Error {
         self.netlink().is_some_and(netlink::Error::is_answer_lost)
     }
 
+    /// The answer came and cannot be read.
+    #[must_use]
+    pub fn is_undecodable(&self) -> bool {
+        self.netlink().is_some_and(netlink::Error::is_undecodable)
+    }
+
     /// The error number: the kernel's refusal, or the failed system call's.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {

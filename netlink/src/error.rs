@@ -111,6 +111,12 @@ impl Error {
         errno.is_some_and(|errno| !PASSING.contains(&errno))
     }
 
+    /// Whether an answer came that cannot be read.
+    #[must_use]
+    pub fn is_undecodable(&self) -> bool {
+        matches!(&*self.0, Kind::Decode(_))
+    }
+
     /// Whether a dump was disturbed by changes each time it was tried.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {

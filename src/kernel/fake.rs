@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plan::actual::{Actual, ActualSet, ActualVirtualServer};
+use plan::actual::{Actual, ActualSet};
 use plan::flows::{Flow, FlowTargets};
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -15,7 +15,9 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
 
-use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass};
+use super::{
+    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
+};
 use interference::Interference;
 pub use interference::{Answer, Reading, Request};
 
@@ -138,6 +140,11 @@ impl Fake {
         self.state().spoiled.insert(frontend);
     }
 
+    /// From now on, every virtual server can be read again.
+    pub fn unspoil(&self) {
+        self.state().spoiled.clear();
+    }
+
     /// Asks this about every request from now on, before anything else.
     pub fn interfere(
         &self,
@@ -198,14 +205,17 @@ impl Kernel for Fake {
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
-    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
-        if let Some(spoiled) = frontends.iter().find(|frontend| state.spoiled.contains(frontend)) {
-            return Err(ReadError::new(format!("virtual server {spoiled}"), "injected"));
-        }
+        let spoiled = state.spoiled.clone();
         let actual = state.readable(Reading::VirtualServers)?;
-        let found = |frontend: &Frontend| actual.virtual_servers.get(frontend).cloned();
+        let found = |frontend: &Frontend| {
+            if spoiled.contains(frontend) {
+                return Err(ReadError::new(format!("virtual server {frontend}"), "injected"));
+            }
+            Ok(actual.virtual_servers.get(frontend).cloned())
+        };
         Ok(frontends.iter().map(found).collect())
     }
 

@@ -15,7 +15,7 @@ mod tests {
 
 use std::collections::{HashMap, HashSet};
 
-use plan::actual::{ActualSet, ActualVirtualServer};
+use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
 use plan::kernel::{Frontend, LINK};
 use plan::layer::Layer;
@@ -29,7 +29,8 @@ use super::route::Routes;
 use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
 use super::{
-    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, sysctl, translate,
+    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
+    sysctl, translate,
 };
 use count::Count;
 use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
@@ -147,15 +148,20 @@ impl Linux {
         &mut self,
         frontend: &Frontend,
         found: Result<ipvs::VirtualServerStatus, ipvs::Error>,
-    ) -> Result<Option<ActualVirtualServer>, ReadError> {
+    ) -> Result<VirtualServerReading, ReadError> {
         let found = found.and_then(|found| {
             let real_servers = self.ipvs.list_destinations(&found.server.id)?;
             Ok(translate::actual_virtual_server(&found.server, &real_servers))
         });
         match found {
-            Ok(found) => Ok(Some(found)),
-            Err(error) if error.is_no_such_service() => Ok(None),
-            Err(error) => Err(ReadError::new(format!("virtual server {frontend}"), error)),
+            Ok(found) => Ok(Ok(Some(found))),
+            Err(error) if error.is_no_such_service() => Ok(Ok(None)),
+            Err(error) => {
+                // What is in the answer, or in the question, is no other's.
+                let is_its_own = error.is_undecodable() || error.is_invalid();
+                let error = ReadError::new(format!("virtual server {frontend}"), error);
+                if is_its_own { Ok(Err(error)) } else { Err(error) }
+            }
         }
     }
 
@@ -252,7 +258,7 @@ impl Kernel for Linux {
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
-    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
         let found = self.ipvs.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;

@@ -57,15 +57,15 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn read_frontends(&mut self) -> Result<Listing, ReadError>;
 
-    /// Reads virtual servers with their real servers: one for each that was asked for, in the same
-    /// order; none where there is no such virtual server.
+    /// Reads virtual servers with their real servers: a result for each that was asked for, in the
+    /// same order. One with which something is wrong takes no other along.
     ///
     /// # Errors
-    /// When one could not be read.
+    /// When the kernel does not answer, or lets nothing be read.
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
-    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError>;
+    ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
     /// Reads a set with its entries; none if there is no such set.
     ///
@@ -98,6 +98,9 @@ pub trait Kernel: Send {
     /// When they could not be listed, or not all be removed.
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
+
+/// A virtual server with its real servers, none if it is not there; or why it cannot be read.
+pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 
 /// What a look at constant cost shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

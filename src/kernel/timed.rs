@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use plan::actual::{ActualSet, ActualVirtualServer};
+use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -11,7 +11,7 @@ use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::sets::SetId;
 
-use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
+use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// What is read from the kernel at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,7 +108,7 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
-    ) -> Result<Vec<Option<ActualVirtualServer>>, ReadError> {
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
         self.time(Reading::VirtualServers, |kernel| kernel.read_virtual_servers(frontends))
     }
 

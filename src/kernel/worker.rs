@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
-use plan::actual::{ActualSet, ActualVirtualServer};
+use plan::actual::ActualSet;
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -21,7 +21,7 @@ use plan::op::Op;
 use plan::sets::SetId;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal};
+use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// The event loop's end: sends requests to the worker and waits for the answers.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 enum Request {
     Glance(Reply<Reading<Glance>>),
     ReadFrontends(Reply<Reading<Listing>>),
-    ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<Option<ActualVirtualServer>>>>),
+    ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<VirtualServerReading>>>),
     ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
     ReadLayers(Reply<Reading<HashSet<Family>>>),
@@ -91,11 +91,11 @@ impl KernelHandle {
     /// See [`Kernel::read_virtual_servers`].
     ///
     /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
+    /// [`WorkerGone`]; the inner results are the kernel's.
     pub async fn read_virtual_servers(
         &self,
         frontends: Arc<[Frontend]>,
-    ) -> Result<Reading<Vec<Option<ActualVirtualServer>>>, WorkerGone> {
+    ) -> Result<Reading<Vec<VirtualServerReading>>, WorkerGone> {
         self.ask(|reply| Request::ReadVirtualServers(frontends, reply)).await
     }
 

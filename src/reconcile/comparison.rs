@@ -143,18 +143,20 @@ impl Reconciler {
         &mut self,
         frontends: &Arc<[Frontend]>,
     ) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let found = match self.kernel.read_virtual_servers(Arc::clone(frontends)).await? {
-            Ok(found) => found,
+        let mut seen = match self.read_virtual_servers(frontends).await? {
+            Ok(seen) => seen,
             Err(error) => return Ok(Err(error)),
         };
+        // Nobody's any more: what had to be done about it is done, or owed.
+        let desired = self.planner.desired();
+        let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
+        seen.found.retain(|(frontend, _)| is_ours(frontend));
+        if seen.unread.iter().any(|(frontend, _)| is_ours(frontend)) {
+            self.patrol.missed_some();
+        }
         let now = Instant::now();
         let mut ops = Vec::new();
-        for (frontend, found) in frontends.iter().zip(&found) {
-            let desired = self.planner.desired();
-            // Nobody's any more: what had to be done about it is done, or owed.
-            if desired.owner(frontend).is_none() {
-                continue;
-            }
+        for (frontend, found) in &seen.found {
             let mending = self.planner.repair(frontend, found.as_ref());
             let subject = Subject::VirtualServer(*frontend);
             if mending.is_empty() || !self.is_put_off(&subject, now) {

@@ -128,16 +128,20 @@ impl Drain {
         due.take(LOOKS_AT_ONCE).map(|(_, frontend)| *frontend).collect()
     }
 
-    /// Puts the looks off that are due: the kernel cannot be looked at.
-    pub fn postpone(&mut self, now: Instant, until: Instant) {
-        while let Some((look, frontend)) = self.agenda.first().copied()
-            && look <= now
-            && now < until
-        {
-            self.agenda.pop_first();
-            self.agenda.insert((until, frontend));
+    /// Puts all looks off that are due: the kernel cannot be looked at.
+    pub fn postpone_due(&mut self, now: Instant, until: Instant) {
+        let due = self.agenda.iter().take_while(|(look, _)| *look <= now);
+        let due: Vec<Frontend> = due.map(|(_, frontend)| *frontend).collect();
+        self.postpone(due, until);
+    }
+
+    /// Puts looks off: these cannot be looked at.
+    pub fn postpone(&mut self, frontends: impl IntoIterator<Item = Frontend>, until: Instant) {
+        for frontend in frontends {
             if let Some(draining) = self.draining.get_mut(&frontend) {
+                self.agenda.remove(&(draining.look, frontend));
                 draining.look = until;
+                self.agenda.insert((until, frontend));
             }
         }
     }

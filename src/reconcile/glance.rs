@@ -33,12 +33,12 @@ pub(super) struct Expected {
     foreign_entries: HashMap<SetId, i64>,
     /// Whether the kernel does not tell how many virtual servers there are.
     is_number_unknown: bool,
-    suspicion: Suspicion,
+    suspicions: HashMap<Family, Suspicion>,
 }
 
-/// Whether to look at rules that seem to have been touched. That takes programs, which may take long
-/// where there are many rules of others, and there are rules of which the kernel does not tell
-/// whether they were.
+/// Whether to look at a family's rules that seem to have been touched. That takes programs, which may
+/// take long where there are many rules of others, and there are rules of which the kernel does not
+/// tell whether they were.
 #[derive(Debug, Default)]
 struct Suspicion {
     /// How often in a row it was wrong.
@@ -105,7 +105,7 @@ impl Reconciler {
                 Some(0) => self.learn(&part, &glance, started),
                 Some(_) => {
                     if part == Part::Layers {
-                        self.expected.suspicion = Suspicion::default();
+                        self.expected.suspicions.clear();
                     }
                     self.alarm();
                 }
@@ -141,11 +141,14 @@ impl Reconciler {
                 suspects.push(Part::Set(set));
             }
         }
-        let is_touched = |family: &&Family| {
-            !glance.untouched.contains(*family) && !self.is_put_off(&Subject::Layer(**family), now)
-        };
-        let touched = families.iter().any(|family| is_touched(&family));
-        if self.expected.suspicion.is_due(touched, now) {
+        let mut are_rules_due = false;
+        for family in families {
+            let is_put_off = self.is_put_off(&Subject::Layer(*family), now);
+            let is_touched = !glance.untouched.contains(family) && !is_put_off;
+            let suspicion = self.expected.suspicions.entry(*family).or_default();
+            are_rules_due |= suspicion.is_due(is_touched, now);
+        }
+        if are_rules_due {
             suspects.push(Part::Layers);
         }
         suspects.retain(|part| !self.patrol.is_unread(part));
@@ -168,7 +171,11 @@ impl Reconciler {
                 }
             }
             Part::Layers => {
-                self.expected.suspicion.was_wrong(started.elapsed(), Instant::now());
+                for (family, suspicion) in &mut self.expected.suspicions {
+                    if !glance.untouched.contains(family) {
+                        suspicion.was_wrong(started.elapsed(), Instant::now());
+                    }
+                }
             }
             Part::Addresses | Part::VirtualServers(_) => {}
         }

@@ -1,5 +1,5 @@
-//! What the kernel refused: every failed write has an owner until it has succeeded. So has what was
-//! found at the start and could not be read.
+//! What the kernel refused: every failed write has an owner until it has succeeded. So has a virtual
+//! server that could not be read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

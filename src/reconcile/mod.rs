@@ -30,6 +30,7 @@ mod glance;
 pub mod ledger;
 pub mod observer;
 mod patrol;
+mod reading;
 mod rounds;
 mod second_look;
 mod start;

@@ -208,6 +208,13 @@ impl Patrol {
         }
     }
 
+    /// Some of a part could not be read, which will hardly be otherwise before the next pass.
+    pub(super) fn missed_some(&mut self) {
+        if let Some(walk) = &mut self.walk {
+            walk.has_missed = true;
+        }
+    }
+
     /// Something could be read.
     pub(super) fn succeeded(&mut self) {
         self.n_failures = 0;
@@ -255,7 +262,7 @@ impl Patrol {
     fn end_pass(&mut self, now: Instant) -> Option<(Pass, bool)> {
         let are_parts_left = !self.suspects.is_empty();
         let walk = self.walk.take_if(|walk| walk.is_over() && !are_parts_left)?;
-        let whole = self.unread.is_empty();
+        let whole = self.unread.is_empty() && !walk.has_missed;
         // What cannot be read is no reason to read all the rest again and again.
         self.is_alert = walk.is_alert && walk.in_vain && whole;
         self.n_in_vain = if self.is_alert { self.n_in_vain + 1 } else { 0 };

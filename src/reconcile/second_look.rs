@@ -14,20 +14,8 @@ use super::patrol::{LARGEST_CHUNK, Part};
 use super::rounds::Ended;
 use super::writing::Basis;
 use super::{Pace, READ_RETRY, Reconciler};
+use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
-use crate::kernel::{ReadError, RefusalClass};
-
-/// So many readings of virtual servers may fail in one go: enough to find some among
-/// [`LARGEST_CHUNK`] that cannot be read.
-const MOST_FAILURES: u32 = 4 * LARGEST_CHUNK.ilog2();
-
-/// A virtual server that could not be read even by itself, while others wait, waits for so long:
-/// several turns of the others, so that it is not the first again each time, and they come to be
-/// read where dozens like it are in the way.
-const LONE_RETRY: Duration = READ_RETRY.saturating_mul(4);
-
-/// None may fail after this time: the kernel does not answer.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Reconciler {
     /// Looks again at what was refused, where the time has come.
@@ -98,63 +86,42 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What mends virtual servers. Those that cannot be read are put off, and do not keep others
-    /// from being read; but a kernel that does not answer is not asked for each.
+    /// What mends virtual servers. Those that cannot be read are put off.
     async fn look_again_at_each(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
-        let started = Instant::now();
-        let (mut ops, mut n_failures) = (Vec::new(), 0);
-        let mut left: Vec<&[Frontend]> = frontends.chunks(LARGEST_CHUNK).rev().collect();
-        while let Some(chunk) = left.pop() {
-            let error = match self.second_look(chunk).await? {
-                Ok(mending) => {
-                    ops.extend(mending);
-                    continue;
+        let mut ops = Vec::new();
+        let mut rest = frontends;
+        while !rest.is_empty() {
+            let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
+            let seen = match self.read_virtual_servers(&chunk.into()).await? {
+                Ok(seen) => seen,
+                Err(error) => {
+                    self.reading_failed(&error);
+                    // A kernel that does not answer is not asked once for each chunk.
+                    self.postpone_reading(rest.iter());
+                    break;
                 }
-                Err(error) => error,
             };
-            n_failures += 1;
-            let gives_up = n_failures == MOST_FAILURES || started.elapsed() >= PATIENCE;
-            if chunk.len() > 1 && !gives_up {
-                let (one, other) = chunk.split_at(chunk.len() / 2);
-                left.extend([other, one]);
-                continue;
+            self.postpone_reading(seen.unread.iter().map(|(frontend, _)| frontend));
+            let now = Instant::now();
+            for (frontend, found) in &seen.found {
+                let mending = self.planner.repair(frontend, found.as_ref());
+                let known = Known::One(*frontend, found.as_ref());
+                let mending = self.let_drain(mending, known, now);
+                if mending.is_empty() {
+                    self.settle(&Subject::VirtualServer(*frontend));
+                }
+                ops.extend(mending);
             }
-            self.reading_failed(&error);
-            let is_in_the_way = chunk.len() == 1 && frontends.len() > 1;
-            self.postpone_reading(chunk, if is_in_the_way { LONE_RETRY } else { READ_RETRY });
-            if gives_up {
-                left.drain(..).for_each(|others| self.postpone_reading(others, READ_RETRY));
-            }
+            rest = others;
         }
         Ok(ops)
     }
 
-    fn postpone_reading(&mut self, frontends: &[Frontend], pause: Duration) {
-        let due = Instant::now() + pause;
+    fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
+        let due = Instant::now() + READ_RETRY;
         for frontend in frontends {
             self.ledger.postpone(&Subject::VirtualServer(*frontend), due);
         }
-    }
-
-    async fn second_look(
-        &mut self,
-        frontends: &[Frontend],
-    ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
-        let found = match self.kernel.read_virtual_servers(frontends.into()).await? {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
-        let (mut ops, now) = (Vec::new(), Instant::now());
-        for (frontend, found) in frontends.iter().zip(&found) {
-            let mending = self.planner.repair(frontend, found.as_ref());
-            let known = Known::One(*frontend, found.as_ref());
-            let mending = self.let_drain(mending, known, now);
-            if mending.is_empty() {
-                self.settle(&Subject::VirtualServer(*frontend));
-            }
-            ops.extend(mending);
-        }
-        Ok(Ok(ops))
     }
 
     /// What makes an entry, an address or a route as it is wished for.
@@ -191,19 +158,24 @@ impl Reconciler {
         if due.is_empty() {
             return Ok(());
         }
-        let found = match self.kernel.read_virtual_servers(Arc::clone(&due)).await? {
-            Ok(found) => found,
+        let seen = match self.read_virtual_servers(&due).await? {
+            Ok(seen) => seen,
             Err(error) => {
                 self.reading_failed(&error);
-                self.drain.postpone(started, Instant::now() + READ_RETRY);
+                self.drain.postpone_due(started, Instant::now() + READ_RETRY);
                 return Ok(());
             }
         };
+        let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+        self.drain.postpone(unread, Instant::now() + READ_RETRY);
         let mut ops = Vec::new();
-        for (frontend, found) in due.iter().zip(&found) {
+        for (frontend, found) in &seen.found {
             let time = drain_time(&self.planner, &self.pace, frontend);
             ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
         }
+        // Its second look will find more of it than what was known to drain.
+        let is_owed = |it: &Frontend| self.ledger.owes(&Subject::VirtualServer(*it));
+        ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_owed(frontend)));
         // Their time has come: these are not to be drained once more.
         if ops.is_empty() {
             return Ok(());

@@ -174,23 +174,27 @@ impl Reconciler {
     /// owed: what is planned for them meanwhile is held back, and what tells whose they are stays.
     async fn mend_found(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
         let mut ops = Vec::new();
-        let mut chunks = frontends.chunks(LARGEST_CHUNK);
-        while let Some(chunk) = chunks.next() {
-            match self.kernel.read_virtual_servers(chunk.into()).await? {
-                Ok(found) => {
-                    let now = Instant::now();
-                    for (frontend, found) in chunk.iter().zip(&found) {
-                        let mending = self.planner.repair(frontend, found.as_ref());
-                        let known = Known::Compared(*frontend, found.as_ref());
-                        ops.extend(self.let_drain(mending, known, now));
-                    }
-                }
+        let mut rest = frontends;
+        while !rest.is_empty() {
+            let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
+            let seen = match self.read_virtual_servers(&chunk.into()).await? {
+                Ok(seen) => seen,
                 Err(error) => {
                     self.reading_failed(&error);
                     // A kernel that does not answer is not asked once for each chunk.
-                    self.owe_unread(chunk.iter().chain(chunks.by_ref().flatten()), &error);
+                    let unread: Vec<_> = rest.iter().map(|it| (*it, error.clone())).collect();
+                    self.owe_unread(&unread);
+                    break;
                 }
+            };
+            self.owe_unread(&seen.unread);
+            let now = Instant::now();
+            for (frontend, found) in &seen.found {
+                let mending = self.planner.repair(frontend, found.as_ref());
+                let known = Known::Compared(*frontend, found.as_ref());
+                ops.extend(self.let_drain(mending, known, now));
             }
+            rest = others;
         }
         Ok(ops)
     }

@@ -207,19 +207,14 @@ impl Reconciler {
     }
 
     /// Has virtual servers looked at again that are there and could not be read.
-    pub(super) fn owe_unread<'a>(
-        &mut self,
-        frontends: impl Iterator<Item = &'a Frontend>,
-        error: &ReadError,
-    ) {
+    pub(super) fn owe_unread(&mut self, unread: &[(Frontend, ReadError)]) {
         let now = Instant::now();
-        let refusal = Refusal::new(RefusalClass::AnswerLost, error);
-        for frontend in frontends {
+        for (frontend, error) in unread {
             // What it would take at most.
             let wished = self.planner.repair(frontend, None).into_iter().next();
             let op = wished.unwrap_or(Op::RemoveVirtualServer(*frontend));
             self.flows.note_ops(std::slice::from_ref(&op), &self.planner);
-            self.ledger.record(op, refusal.clone(), now);
+            self.ledger.record(op, Refusal::new(RefusalClass::AnswerLost, error), now);
         }
         self.status.send_modify(|status| note_owed(status, &self.ledger));
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use kube_ipvs::reconcile::Pace;
+use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel::Frontend;
 use plan::model::{Choice, Protocol, Service};
@@ -71,6 +72,23 @@ async fn looking_at_it_in_vain_does_not_put_off_the_comparison() {
     world.fake.fail_readings(0);
     world.compared().await;
     assert_eq!(said(&world), [QUIET]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_looked_at_puts_off_no_other() {
+    let services = [tcp(1, &[1, 2]), tcp(2, &[1, 2])];
+    let mut world = World::in_sync(&services).await;
+    for (service, _) in &services {
+        world.apply_slice(slice(service, &[2])).await;
+    }
+    world.fake.spoil(frontend(1, Protocol::Tcp));
+    let is_gone = |actual: &Actual, number| {
+        real_server(actual, &frontend(number, Protocol::Tcp), 1).is_none()
+    };
+    world.until("the other", |_, actual| is_gone(actual, 2)).await;
+    assert!(!is_gone(&world.fake.actual(), 1));
+    world.fake.unspoil();
+    world.until("both", |_, actual| is_gone(actual, 1)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -333,3 +333,23 @@ async fn what_the_kernel_refuses_is_nobodys_damage() {
     assert!(!told.iter().any(|words| words.starts_with("alert")), "{told:?}");
     assert_eq!(world.now().drift_repaired, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
+    let mut world = in_sync(100).await;
+    world.fake.spoil(frontend(7, Protocol::Tcp));
+    let took = time_until_whole(&mut world, |actual| delete_real_server(actual, 8, 1)).await;
+    assert!(took <= TWO_PASSES, "{took:?}");
+    // A change is written to it all the same, and what is wrong with it is mended when it can be read.
+    world.apply_slice(slice(&tcp(7, &[]).0, &[1, 2, 3])).await;
+    let seventh = frontend(7, Protocol::Tcp);
+    world.until("changed", |_, actual| real_server(actual, &seventh, 3).is_some()).await;
+    world.fake.disturb(|actual| delete_real_server(actual, 7, 1));
+    let passes = world.now().passes;
+    tokio::time::sleep(2 * TWO_PASSES).await;
+    assert_eq!(world.now().passes, passes, "not everything was compared");
+    assert!(real_server(&world.fake.actual(), &seventh, 1).is_none());
+    world.fake.unspoil();
+    world.until("whole", |_, actual| real_server(actual, &seventh, 1).is_some()).await;
+    world.assert_converged(&[]);
+}

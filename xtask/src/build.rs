@@ -14,10 +14,15 @@ pub(crate) const QUICK: &str = "bed";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
 
-/// What exists only where there is a real kernel. Always all of it, so that nothing is built again
-/// for want of another's.
+/// What exists only where there is a real kernel. Whatever is tested has always all of it, so that
+/// nothing is built again for want of another's.
 const KERNEL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs-bed/kernel-tests,\
     ipset-netlink/kernel-tests,ipvs-rs/kernel-tests";
+
+/// How cargo is called for whatever is tested: with all of the workspace, since what is built by
+/// itself is built again wherever it, or what it rests on, is to have other features.
+pub(crate) const TEST: [&str; 6] =
+    ["test", "--profile", QUICK, "--workspace", "--features", KERNEL_TESTS];
 
 /// Where in a package tests are.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +51,19 @@ struct Artifact {
 struct Target {
     name: String,
     kind: Vec<String>,
+    #[serde(default, rename = "required-features")]
+    required_features: Vec<String>,
+}
+
+/// What cargo says of the workspace.
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    targets: Vec<Target>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -166,33 +184,40 @@ pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     program(&arguments, name, profile)
 }
 
-/// Builds tests that need a real kernel, and the daemon that they start: in one go and as parts of
-/// the whole workspace, since what is built by itself is built again wherever it, or what it rests
-/// on, is to have other features.
+/// The names of the programs in `tests` that need no real kernel.
+pub(crate) fn host_programs() -> Result<Vec<String>> {
+    let mut metadata = Vec::new();
+    cargo_into(&["metadata", "--no-deps", "--format-version=1"], &[], &mut metadata)?;
+    let metadata: Metadata = serde_json::from_slice(&metadata).context("cargo's metadata")?;
+    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
+    let for_hosts = targets.filter(|it| it.kind == ["test"] && it.required_features.is_empty());
+    Ok(for_hosts.map(|target| target.name).collect())
+}
+
+/// Builds tests that need a real kernel, and the daemon that they start, in one go.
 pub(crate) fn for_guests(tests: &[Tests]) -> Result<ForGuests> {
-    let mut arguments = vec!["test", "--no-run", "--workspace", "--features", KERNEL_TESTS];
+    let mut arguments = [&TEST[..], &["--no-run"]].concat();
     for tests in tests {
         match tests {
             Tests::Program(name) => arguments.extend(["--test", name]),
             Tests::Inside(_) => arguments.push("--lib"),
         }
     }
-    report(&arguments, QUICK).map(ForGuests)
+    report(&arguments).map(ForGuests)
 }
 
 /// Builds, and finds the executable in what cargo reports about it.
 fn program(arguments: &[&str], target: &str, profile: &str) -> Result<PathBuf> {
-    let report = report(arguments, profile)?;
+    let report = report(&[arguments, &["--profile", profile]].concat())?;
     let is_wanted = |artifact: &Artifact| artifact.target.name == target;
     executable(&report, is_wanted).with_context(|| format!("cargo built no executable `{target}`"))
 }
 
 /// Builds, and returns what cargo reports about it, a JSON object a line.
-fn report(arguments: &[&str], profile: &str) -> Result<String> {
-    let mut all = arguments.to_vec();
-    all.extend(["--profile", profile, "--message-format=json-render-diagnostics"]);
+fn report(arguments: &[&str]) -> Result<String> {
+    let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let mut report = Vec::new();
-    cargo_into(&all, &[], &mut report)?;
+    cargo_into(&arguments, &[], &mut report)?;
     Ok(String::from_utf8_lossy(&report).into_owned())
 }
 
@@ -225,6 +250,13 @@ mod tests {
         format!(
             r#"{{"reason":"compiler-artifact","package_id":"path+file:///w/{package}","target":{{"name":"{name}","kind":["{kind}"]}},"profile":{{"test":{test}}},"executable":{executable}}}"#
         )
+    }
+
+    #[test]
+    fn programs_that_need_a_kernel_are_not_for_hosts() {
+        let programs = host_programs().unwrap();
+        assert!(programs.iter().any(|name| name == "scenarios"), "{programs:?}");
+        assert!(!programs.iter().any(|name| name == "bed" || name == "kernel"), "{programs:?}");
     }
 
     #[test]

@@ -150,18 +150,31 @@ fn lint() -> Vec<Outcome> {
 fn host(filter: Option<&str>) -> Outcome {
     announce("host tests");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
-    arguments.extend(["--quiet", "--no-fail-fast"]);
-    arguments.extend(filter);
-    tests("host", &arguments, &[], started)
+    let mut output = Tee::default();
+    let broken =
+        tests_and_documentation(filter, &mut output).err().map(|error| format!("{error:#}"));
+    Outcome { name: "host".into(), tally: output.finish(), broken, took: started.elapsed() }
+}
+
+/// Built with the features that guests' tests have, or else everything would be built twice: what
+/// needs a guest is left out by name.
+fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()> {
+    let programs = build::host_programs()?;
+    let programs = programs.iter().flat_map(|name| ["--test", name.as_str()]);
+    let all = [&build::TEST[..], &["--quiet", "--no-fail-fast"]].concat();
+    let mut tests: Vec<&str> =
+        all.iter().copied().chain(["--lib", "--bins"]).chain(programs).chain(filter).collect();
+    tests.extend(["--", "--skip", guests::INSIDE]);
+    let documentation: Vec<&str> = all.into_iter().chain(["--doc"]).chain(filter).collect();
+    let tests = build::cargo_into(&tests, &[], output);
+    build::cargo_into(&documentation, &[], output).and(tests)
 }
 
 /// The event loop with a fault at every step, all of them, against the kernel in memory.
 fn faults() -> Outcome {
     announce("faults at every step");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
-    arguments.extend(["--test", "scenarios", "--", "faults::"]);
+    let arguments = [&build::TEST[..], &["--test", "scenarios", "--", "faults::"]].concat();
     tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
 }
 
@@ -169,8 +182,7 @@ fn faults() -> Outcome {
 fn properties(filter: Option<&str>) -> Outcome {
     announce("properties of the planner");
     let started = Instant::now();
-    let mut arguments = vec!["test", "--profile", build::QUICK, "--workspace"];
-    arguments.extend(["--quiet", "--test", "properties"]);
+    let mut arguments = [&build::TEST[..], &["--quiet", "--test", "properties"]].concat();
     arguments.extend(filter);
     tests("properties", &arguments, &[("PROPTEST_CASES", "30000")], started)
 }

@@ -172,9 +172,9 @@ fn many_are_looked_at_in_portions() {
         }
     }
     assert_eq!((looks, drain.len()), (1_000, 1_000));
-    drain.postpone(later, later + 5 * SECOND);
+    drain.postpone_due(later, later + 5 * SECOND);
     assert_eq!(drain.next_look(), Some(later + 2 * FIRST_LOOK), "none was due");
-    drain.postpone(later + 2 * FIRST_LOOK, later + 7 * SECOND);
+    drain.postpone_due(later + 2 * FIRST_LOOK, later + 7 * SECOND);
     assert_eq!(drain.next_look(), Some(later + 7 * SECOND));
     assert_eq!(drain.due(later + 7 * SECOND).len(), LOOKS_AT_ONCE);
 }

@@ -28,6 +28,8 @@ pub(super) struct Walk {
     done: usize,
     granted: usize,
     pub(super) is_alert: bool,
+    /// Whether some of it could not be read.
+    pub(super) has_missed: bool,
     /// Whether something was wrong since it began.
     pub(super) in_vain: bool,
 }
@@ -49,6 +51,7 @@ impl Walk {
             done: 0,
             granted: if is_alert { total } else { 0 },
             is_alert,
+            has_missed: false,
             in_vain: false,
         }
     }

@@ -87,7 +87,7 @@ impl OwnMetrics {
             )?,
             owed: make.gauges(
                 "owed",
-                "Things whose last write the kernel refused, or that could not be read at the start, \
+                "Things whose last write the kernel refused, or that could not be read, \
                  by the class of the refusal; they are tried again.",
                 "class",
             )?,

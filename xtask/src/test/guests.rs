@@ -47,6 +47,8 @@ struct Job {
 
 /// Of the bed what is done again with iptables for nf_tables: rules and the packets that meet them.
 const NFT: [&str; 5] = ["balance::", "flows::", "host::", "masquerade::", "ownership::"];
+/// What tests beside the code are called that need a real kernel.
+pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
@@ -67,7 +69,7 @@ pub(super) const SUITES: [Suite; 8] = [
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).in_user_mode().shared_by(4),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside("tests::kernel")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
     Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")),

@@ -1,0 +1,48 @@
+//! Reading virtual servers, of which some may not be readable.
+
+use std::sync::Arc;
+
+use plan::actual::ActualVirtualServer;
+use plan::kernel::Frontend;
+
+use super::Reconciler;
+use crate::kernel::ReadError;
+use crate::kernel::worker::WorkerGone;
+
+/// Virtual servers that were read together.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What was found of each; none: it is not there.
+    pub(super) found: Vec<(Frontend, Option<ActualVirtualServer>)>,
+    /// What cannot be read, and why, which has been told.
+    pub(super) unread: Vec<(Frontend, ReadError)>,
+}
+
+impl Reconciler {
+    /// Reads virtual servers. What cannot be read is told of, and set apart. The inner error is that
+    /// of a kernel of which nothing can be read; it has not been told.
+    pub(super) async fn read_virtual_servers(
+        &mut self,
+        frontends: &Arc<[Frontend]>,
+    ) -> Result<Result<Seen, ReadError>, WorkerGone> {
+        let readings = match self.kernel.read_virtual_servers(Arc::clone(frontends)).await? {
+            Ok(readings) => readings,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut seen = Seen::default();
+        for (frontend, reading) in frontends.iter().zip(readings) {
+            match reading {
+                Ok(found) => seen.found.push((*frontend, found)),
+                Err(error) => seen.unread.push((*frontend, error)),
+            }
+        }
+        if let Some(((_, error), others)) = seen.unread.split_first() {
+            let mut error = error.clone();
+            if !others.is_empty() {
+                error.what += &format!(", and {} others", others.len());
+            }
+            self.reading_failed(&error);
+        }
+        Ok(Ok(seen))
+    }
+}
