@@ -35,8 +35,8 @@ const GLANCE_REST: u32 = 10;
 /// So many virtual servers are read in one request at most.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
-/// What a request for a chunk of virtual servers may take: it gets smaller above, and larger far
-/// below that.
+/// What comparing a chunk of virtual servers is to take: the next one is as large as fits, and twice
+/// as large as the last one at most.
 const CHUNK_TIME: Duration = Duration::from_millis(4);
 
 /// After so many readings in a row that failed, all others wait as well.
@@ -224,11 +224,11 @@ impl Patrol {
     fn looked_at(&mut self, part: &Part, took: Duration) {
         self.succeeded();
         if let Part::VirtualServers(frontends) = part {
-            if took > CHUNK_TIME {
-                self.chunk = (frontends.len() / 2).max(1);
-            } else if took < CHUNK_TIME / 4 {
-                self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
-            }
+            let fits = (frontends.len() as u128 * CHUNK_TIME.as_nanos())
+                .checked_div(took.as_nanos())
+                .and_then(|fits| usize::try_from(fits).ok())
+                .unwrap_or(LARGEST_CHUNK);
+            self.chunk = fits.min(self.chunk * 2).clamp(1, LARGEST_CHUNK);
         }
         if let Some(walk) = &mut self.walk {
             walk.cost += took;
@@ -397,6 +397,25 @@ mod tests {
             Duration::from_millis(100) * u32::try_from(requests.iter().sum::<usize>()).unwrap();
         assert!(cost * REST <= 1_005 * SECOND && cost * REST >= 900 * SECOND, "{cost:?}");
         assert_eq!(it.chunk, 1, "and reads less at once");
+    }
+
+    #[test]
+    fn a_chunk_is_as_large_as_its_time_allows() {
+        let now = Instant::now();
+        let mut it = Patrol::new(now);
+        let mut look = |cost: Duration, times: usize| {
+            for _ in 0..times {
+                let frontends = frontends(u16::try_from(it.chunk).unwrap());
+                let took = cost * u32::try_from(frontends.len()).unwrap();
+                it.looked_at(&Part::VirtualServers(frontends.into()), took);
+            }
+            it.chunk
+        };
+        assert_eq!(look(Duration::from_micros(100), 3), 40);
+        assert_eq!(look(Duration::from_millis(1), 1), 4, "the machine is slow for a moment");
+        assert_eq!(look(Duration::from_micros(100), 4), 40);
+        assert_eq!(look(Duration::from_micros(2), 4), LARGEST_CHUNK);
+        assert_eq!(look(Duration::from_secs(1), 1), 1);
     }
 
     #[test]
