@@ -1,9 +1,11 @@
 //! Every kind of flow meets the fate that the Service API promises.
 //!
 //! `row` has the words, `table` the expectations, `world` the cluster on which `trial` tries them;
-//! `marks` is about the marks on packets.
+//! `mistaken` knows the answers that the kernel gives to somebody else; `marks` is about the marks on
+//! packets.
 
 mod marks;
+mod mistaken;
 mod row;
 mod table;
 mod trial;

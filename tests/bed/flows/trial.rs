@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bed::{Answer, Namespace, Protocol, Question, Refusal, ask};
 
+use super::mistaken;
 use super::row::{Client, Frontend, Given, Outcome, Row, Seen};
 use super::world::{PROTOCOLS, World};
 
@@ -19,6 +20,8 @@ const AT_ONCE: usize = 24;
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long an answer may take that should not come. A second request is sent after one second.
 pub(super) const SILENCE: Duration = Duration::from_millis(1500);
+/// A flow whose answer IPVS takes for another one's is tried so often.
+const TRIES: u32 = 3;
 /// A refusal that comes later may be one of a second request.
 const AT_ONCE_IS: Duration = Duration::from_millis(900);
 /// Failures that are shown with what the nodes hold.
@@ -99,13 +102,26 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
                 Seen::Itself => world.own_addresses(client, place.ipv4),
                 Seen::Node => world.entry_addresses(client, place.frontend, place.ipv4),
             };
-            answers(from, question.within(ANSWER), servers.len()).and_then(|answers| {
-                let names: BTreeSet<&str> =
-                    answers.iter().map(|answer| answer.server.as_str()).collect();
-                let right = names == servers.iter().copied().collect()
-                    && answers.iter().all(|answer| sources.contains(&answer.seen_source.ip()));
-                if right { Ok(()) } else { Err(told(&answers)) }
-            })
+            let attempt = || {
+                answers(from, question.within(ANSWER), servers.len()).and_then(|answers| {
+                    let names: BTreeSet<&str> =
+                        answers.iter().map(|answer| answer.server.as_str()).collect();
+                    let right = names == servers.iter().copied().collect()
+                        && answers.iter().all(|answer| sources.contains(&answer.seen_source.ip()));
+                    if right { Ok(()) } else { Err(told(&answers)) }
+                })
+            };
+            let mut seen = attempt();
+            for _ in 1..TRIES {
+                let Some(mistaken) =
+                    seen.as_ref().err().and_then(|_| mistaken::find(world, target.0))
+                else {
+                    break;
+                };
+                println!("{mistaken}");
+                seen = attempt();
+            }
+            seen
         }
         Outcome::Refused => refusal(from, question),
         Outcome::Dropped => silence(from, question.within(SILENCE)),
