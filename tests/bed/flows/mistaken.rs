@@ -1,15 +1,15 @@
 //! Answers that IPVS takes for another connection's.
 //!
 //! A node's IPVS tells whose an answer is by the client's address and port and the real server's
-//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c). A client may use a port again with
-//! another destination while the node remembers the former connection, and masquerading may choose
-//! one that the node has had from the client itself. Where another node sends such a connection to
-//! the same real server, its answer gets the former destination's address, and is lost. With
-//! thousands of connections in a minute, that happens in one run of many.
+//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c). A client may use a port at once, or
+//! again, with another destination, and masquerading may choose one that the node has had from the
+//! client itself. Where both connections lead to the same real server, an answer gets the other
+//! destination's address, and is lost. With thousands of connections in a minute, that happens in one
+//! run of several.
 
 use std::net::{IpAddr, SocketAddr};
 
-use bed::Host;
+use bed::{Host, Protocol};
 
 use super::world::World;
 
@@ -20,24 +20,52 @@ struct Seen {
     server: SocketAddr,
 }
 
-/// Finds a connection to this address that has no answer, and on another node the one that has got it,
-/// and says which.
-pub(super) fn find(world: &World, address: IpAddr) -> Option<String> {
-    let nodes = || world.bed.cluster.nodes().iter();
-    let unanswered = nodes().flat_map(|node| {
+/// A connection of connection tracking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tracked {
+    client: SocketAddr,
+    seen: Seen,
+}
+
+/// A connection of IPVS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Balanced {
+    virtual_server: SocketAddr,
+    seen: Seen,
+}
+
+/// Finds a connection to this address whose answers may have been taken for another one's, on any
+/// node, and says which.
+pub(super) fn find(world: &World, protocol: Protocol, address: IpAddr) -> Option<String> {
+    let nodes = world.bed.cluster.nodes();
+    let known: Vec<(&str, String)> =
+        nodes.iter().map(|node| (node.namespace.name(), said(node, "ipvsadm", "-Lnc"))).collect();
+    nodes.iter().find_map(|node| {
         let tracked = said(node, "conntrack", "-L");
-        let seen: Vec<Seen> =
-            tracked.lines().filter_map(|line| unanswered(line, address)).collect();
-        seen.into_iter().map(move |seen| (node, seen))
-    });
-    unanswered.into_iter().find_map(|(node, seen)| {
-        let others = nodes().filter(|other| other.namespace.name() != node.namespace.name());
-        others.into_iter().find_map(|other| {
-            let known = said(other, "ipvsadm", "-Lnc");
-            let line = known.lines().find(|line| connection(line) == Some(seen))?;
-            Some(format!("{seen:?} to {address} is taken for this of another node: {line}"))
+        let to_address = tracked.lines().filter(|line| is_of(line, protocol));
+        to_address.filter_map(|line| tracked_to(address, line)).find_map(|it| {
+            let here = known.iter().find(|(name, _)| *name == node.namespace.name());
+            let own = here.and_then(|(_, known)| {
+                let here = known.lines().filter(|line| is_of(line, protocol));
+                let itself = Seen { client: it.client, server: it.seen.server };
+                here.filter_map(balanced).find(|other| other.seen == itself)
+            });
+            let others = known.iter().flat_map(|(_, known)| known.lines());
+            let mut others = others.filter(|line| is_of(line, protocol));
+            let other = others.find(|line| {
+                balanced(line).is_some_and(|other| {
+                    other.seen == it.seen
+                        && own.is_none_or(|own| own.virtual_server != other.virtual_server)
+                })
+            })?;
+            Some(format!("{it:?} to {address} may be taken for this: {other}"))
         })
     })
+}
+
+fn is_of(line: &str, protocol: Protocol) -> bool {
+    let name = format!("{protocol:?} ");
+    line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(&name))
 }
 
 fn said(node: &Host, program: &str, option: &str) -> String {
@@ -45,27 +73,28 @@ fn said(node: &Host, program: &str, option: &str) -> String {
 }
 
 /// From a line of `conntrack -L`, which has a connection from the client's side and then from the
-/// server's.
-fn unanswered(line: &str, address: IpAddr) -> Option<Seen> {
-    let (asked, answer) = line.split_once("[UNREPLIED]")?;
-    let value = |text: &str, key: &str| {
-        text.split_whitespace().find_map(|word| word.strip_prefix(key).map(str::to_owned))
+/// server's: nothing if it is not to this address.
+fn tracked_to(address: IpAddr, line: &str) -> Option<Tracked> {
+    let values = |key: &str| -> Vec<&str> {
+        line.split_whitespace().filter_map(|word| word.strip_prefix(key)).collect()
     };
-    if value(asked, "dst=")?.parse() != Ok(address) {
-        return None;
-    }
-    let socket = |address: &str, port: &str| {
-        let address: IpAddr = value(answer, address)?.parse().ok()?;
-        Some(SocketAddr::new(address, value(answer, port)?.parse().ok()?))
+    let (from, to) = (values("src="), values("dst="));
+    let (from_ports, to_ports) = (values("sport="), values("dport="));
+    let socket = |addresses: &[&str], ports: &[&str], side: usize| {
+        let address: IpAddr = addresses.get(side)?.parse().ok()?;
+        Some(SocketAddr::new(address, ports.get(side)?.parse().ok()?))
     };
-    Some(Seen { client: socket("dst=", "dport=")?, server: socket("src=", "sport=")? })
+    let client = socket(&from, &from_ports, 0)?;
+    let seen = Seen { client: socket(&to, &to_ports, 1)?, server: socket(&from, &from_ports, 1)? };
+    (to.first()?.parse() == Ok(address)).then_some(Tracked { client, seen })
 }
 
 /// From a line of `ipvsadm -Lnc`: protocol, time left, state, client, virtual server, real server.
-fn connection(line: &str) -> Option<Seen> {
+fn balanced(line: &str) -> Option<Balanced> {
     let mut sockets = line.split_whitespace().skip(3).map(str::parse::<SocketAddr>);
-    let (client, _, server) = (sockets.next()?, sockets.next()?, sockets.next()?);
-    Some(Seen { client: client.ok()?, server: server.ok()? })
+    let client = sockets.next()?.ok()?;
+    let virtual_server = sockets.next()?.ok()?;
+    Some(Balanced { virtual_server, seen: Seen { client, server: sockets.next()?.ok()? } })
 }
 
 #[test]
@@ -75,10 +104,11 @@ fn the_connection_that_gets_anothers_answer_is_told() {
                    dport=57154 mark=0 use=1";
     let known = "TCP 00:04  CLOSE       [fd00:244:2::12]:57154 [fd00:192::11]:31014 \
                  [fd00:192::11]:8080";
-    let seen = unanswered(tracked, "fd00:203::2:29".parse().unwrap());
-    assert!(seen.is_some() && seen == connection(known), "{seen:?}");
-    assert_eq!(unanswered(tracked, "fd00:203::2:28".parse().unwrap()), None);
-    assert_ne!(connection(&known.replace("57154", "57155")), seen);
-    let known = "UDP 04:44  UDP         10.0.0.1:68 10.96.0.1:53 10.244.1.1:8080";
-    assert_eq!(connection(known).unwrap().server, "10.244.1.1:8080".parse().unwrap());
+    let it = tracked_to("fd00:203::2:29".parse().unwrap(), tracked).unwrap();
+    assert_eq!(it.seen, balanced(known).unwrap().seen);
+    assert_eq!(it.client, it.seen.client, "it is not masqueraded");
+    assert_eq!(tracked_to("fd00:203::2:28".parse().unwrap(), tracked), None);
+    assert_ne!(balanced(&known.replace("57154", "57155")).unwrap().seen, it.seen);
+    assert!(is_of(tracked, Protocol::Tcp) && is_of(known, Protocol::Tcp));
+    assert!(!is_of(known, Protocol::Udp));
 }

@@ -113,8 +113,10 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
             };
             let mut seen = attempt();
             for _ in 1..TRIES {
-                let Some(mistaken) =
-                    seen.as_ref().err().and_then(|_| mistaken::find(world, target.0))
+                let Some(mistaken) = seen
+                    .as_ref()
+                    .err()
+                    .and_then(|_| mistaken::find(world, place.protocol, target.0))
                 else {
                     break;
                 };
