@@ -108,7 +108,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
     pub bind_address_hard_fail: Option<bool>,
 
-    /// Serve what helps to find out where time is spent.
+    /// Let how much is logged be changed while it runs, at /debug/flags/v.
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
     pub profiling: Option<bool>,
 

@@ -13,7 +13,7 @@ use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
 use plan::layer::{JUMPS, Layer, LayerSettings, LocalTraffic};
 use plan::model::Family;
 use plan::sets::{SetId, SetType};
-use plan::settings::TwinNetworks;
+use plan::settings::{Settings, TwinNetworks};
 
 /// What kube-proxy's IPVS mode leaves, of IPv4.
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
@@ -170,8 +170,9 @@ impl Node {
     }
 
     fn clean(&self, exclude: &[&str]) -> Outcome {
-        let exclude: Vec<_> = exclude.iter().map(|net| net.parse().unwrap()).collect();
-        self.0.enter(|| cleanup::all(&exclude)).unwrap()
+        let exclude = exclude.iter().map(|net| net.parse().unwrap()).collect();
+        let chosen = Settings { exclude, ..Settings::new("") };
+        self.0.enter(|| cleanup::all(&chosen)).unwrap()
     }
 
     fn move_over(&self, in_use: Backend) -> Outcome {

@@ -18,7 +18,7 @@ pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
 
 /// Removes everything that kube-proxy or we have in the kernel.
 pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
-    let outcome = cleanup::all(&configuration.settings.exclude);
+    let outcome = cleanup::all(&configuration.settings);
     outcome.log();
     if !outcome.is_complete() {
         bail!("encountered an error while tearing down rules; the lines above say what is left");

@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use plan::kernel::LINK;
 use plan::model::Family;
 use plan::sets::SetId;
+use plan::settings::Settings;
 
 use crate::kernel::nftables::Nftables;
 use crate::kernel::remains::Remains;
@@ -47,16 +47,17 @@ pub struct Outcome {
 }
 
 /// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
-/// network namespace. Whatever is inside `exclude` is somebody else's and stays.
+/// network namespace. Of what was chosen, it matters which networks are excluded, and which are those
+/// of twins: whatever is inside the former is somebody else's and stays.
 ///
 /// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
 #[must_use]
-pub fn all(exclude: &[IpNet]) -> Outcome {
+pub fn all(chosen: &Settings) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.remove_tables();
     let opened = Remains::open().and_then(|mut remains| {
         let found = remains.read()?;
-        Ok((remains, state::removal(&found, exclude)))
+        Ok((remains, state::removal(&found, chosen)))
     });
     let mut state = match opened {
         Ok(state) => Some(state),

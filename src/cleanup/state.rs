@@ -40,10 +40,11 @@ pub(super) enum LinkRemoval {
 }
 
 /// What is to be removed: what a planner that wants nothing would remove, and the sets and the
-/// interface themselves when nothing of somebody else's is in them. `exclude`: the networks in
-/// which everything is somebody else's.
-pub(super) fn removal(found: &Found, exclude: &[IpNet]) -> Removal {
-    let settings = Settings { exclude: exclude.to_vec(), ..Settings::new("") };
+/// interface themselves when nothing of somebody else's is in them. `chosen` tells in which networks
+/// everything is somebody else's, and in which everything is a twin's.
+pub(super) fn removal(found: &Found, chosen: &Settings) -> Removal {
+    let (exclude, twins) = (chosen.exclude.clone(), chosen.twins);
+    let settings = Settings { exclude, twins, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
     let mut removal = Removal::default();
@@ -100,6 +101,7 @@ mod tests {
     use plan::actual::{ActualSet, ActualVirtualServer};
     use plan::model::{Family, Protocol};
     use plan::sets::SetKind;
+    use plan::settings::TwinNetworks;
 
     use super::*;
 
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_is_ours_goes_and_nothing_else() {
-        let removal = removal(&mk_found(), &[]);
+        let removal = removal(&mk_found(), &Settings::new(""));
         let expected = [
             ("10.96.0.1", 443),
             ("192.168.0.11", 30_080),
@@ -168,15 +170,34 @@ mod tests {
         let mut found = mk_found();
         let routes: [IpNet; 2] = ["172.30.0.0/16", "fd00:97::/108"].map(|net| net.parse().unwrap());
         found.actual.routes = routes.into();
-        let removal = removal(&found, &[]);
+        let removal = removal(&found, &Settings::new(""));
         assert_eq!(removal.routes, routes);
         assert!(removal.virtual_servers.contains(&mk_frontend("172.30.0.1", 80)));
         assert_eq!(removal.virtual_servers.len(), 5);
     }
 
     #[test]
+    fn all_in_the_networks_of_twins_goes_and_they_are_those_that_were_chosen() {
+        let mut found = mk_found();
+        let twins = ["240.96.0.7", "198.19.0.7"].map(|address| mk_frontend(address, 80));
+        for twin in twins {
+            let there = found.actual.virtual_servers[&mk_frontend("10.96.0.1", 443)].clone();
+            found.actual.virtual_servers.insert(twin, there);
+        }
+        let of_ours = |twins: TwinNetworks| {
+            let chosen = Settings { twins, ..Settings::new("") };
+            removal(&found, &chosen).virtual_servers
+        };
+        let is_removed = |networks| twins.map(|twin| of_ours(networks).contains(&twin));
+        let elsewhere = TwinNetworks { v4: "198.18.0.0/15".parse().ok(), v6: None };
+        assert_eq!(is_removed(TwinNetworks::default()), [true, false]);
+        assert_eq!(is_removed(elsewhere), [false, true]);
+        assert_eq!(is_removed(TwinNetworks::NONE), [false, false]);
+    }
+
+    #[test]
     fn nothing_there_is_nothing_to_do() {
-        assert_eq!(removal(&Found::default(), &[]), Removal::default());
+        assert_eq!(removal(&Found::default(), &Settings::new("")), Removal::default());
     }
 
     #[test]
@@ -186,7 +207,8 @@ mod tests {
         let cluster = mk_set(SetKind::ClusterIp, Family::V4);
         found.actual.addresses.insert(own.address);
         found.actual.sets.get_mut(&cluster).unwrap().entries.insert(Entry::AddressPort(own));
-        let removal = removal(&found, &["10.96.0.0/16".parse().unwrap()]);
+        let exclude = vec!["10.96.0.0/16".parse().unwrap()];
+        let removal = removal(&found, &Settings { exclude, ..Settings::new("") });
         assert!(!removal.virtual_servers.contains(&mk_frontend("10.96.0.1", 443)));
         assert_eq!(removal.virtual_servers.len(), 3);
         let LinkRemoval::Addresses(addresses) = &removal.link else { panic!("{removal:?}") };
@@ -202,7 +224,7 @@ mod tests {
         let mut found = mk_found();
         found.link_kind = Some("bridge".into());
         found.foreign_sets = vec![mk_set(SetKind::LoopBack, Family::V4)];
-        let removal = removal(&found, &[]);
+        let removal = removal(&found, &Settings::new(""));
         assert_eq!(removal.link, LinkRemoval::Foreign("bridge".into()));
         // Recorded in a set, but not only by an address on that interface.
         assert!(removal.virtual_servers.contains(&mk_frontend("10.96.0.1", 443)));

@@ -169,10 +169,10 @@ pub const FIELDS: [Field; 63] = [
     does(
         "conntrack.maxPerCore",
         "number",
-        "nf_conntrack_max is set to this times the processor cores, at least conntrack.min; 0 \
-         leaves it",
+        "nf_conntrack_max is set to this times the processor cores, at least conntrack.min, at \
+         most 1048576; 0 leaves it",
     ),
-    does("conntrack.min", "number", "the least value of nf_conntrack_max"),
+    does("conntrack.min", "number", "the least nf_conntrack_max, where maxPerCore is not 0"),
     does("conntrack.tcpBeLiberal", "bool", "sets nf_conntrack_tcp_be_liberal"),
     does(
         "conntrack.tcpCloseWaitTimeout",
@@ -202,7 +202,12 @@ pub const FIELDS: [Field; 63] = [
         "how traffic from this node's own pods is recognised, which then is not masqueraded: \
          ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix; empty is ClusterCIDR",
     ),
-    does("enableProfiling", "bool", "serves profiles at metricsBindAddress"),
+    does(
+        "enableProfiling",
+        "bool",
+        "lets how much is logged be changed at metricsBindAddress, by a PUT of a number to \
+         /debug/flags/v. There are no profiles: /debug/pprof says to use perf",
+    ),
     does(
         "featureGates",
         "map of bool",

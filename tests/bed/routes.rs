@@ -2,6 +2,7 @@
 
 use bed::{Connection, Namespace, Protocol, Question, Refusal, Server, Service};
 use kube_ipvs::cleanup;
+use plan::settings::Settings;
 
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
@@ -182,7 +183,7 @@ fn cleanup_takes_the_routes_too() {
     let configuration = mk_configuration(&bed, "routes", ROUTES);
     bed.start(&["--config", &configuration]).stop().unwrap();
     assert_eq!(routes(&bed), BOTH, "stopping removes nothing");
-    let outcome = bed.node().enter(|| cleanup::all(&[])).unwrap();
+    let outcome = bed.node().enter(|| cleanup::all(&Settings::new(""))).unwrap();
     assert!(outcome.is_complete(), "{outcome}");
     assert!(outcome.removed.contains(&"2 local routes".to_owned()), "{outcome}");
     assert_eq!(routes(&bed), Vec::<String>::new());
