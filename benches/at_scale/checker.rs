@@ -1,7 +1,7 @@
 //! Whether the kernel is exactly as it should be: asked of a process of its own, whose planner is
 //! told the same, so that neither its memory nor its work is in what is measured.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -138,6 +138,12 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
             sets.insert(set, there);
         }
     }
+    let mut layers = HashSet::new();
+    for family in Family::BOTH {
+        if kernel.read_layer(family)? {
+            layers.insert(family);
+        }
+    }
     Ok(Actual {
         link: addresses.link,
         addresses: addresses.bound,
@@ -145,7 +151,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
         local_addresses: addresses.local,
         virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
         sets,
-        layers: kernel.read_layers()?,
+        layers,
     })
 }
 

@@ -1,6 +1,5 @@
 //! The kernel and the loop's observer, with counters.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -142,8 +141,8 @@ impl Kernel for Metered {
         self.counted(Kernel::read_addresses)
     }
 
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
-        self.counted(Kernel::read_layers)
+    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
+        self.counted(|linux| linux.read_layer(family))
     }
 
     fn prescribe(&mut self, layer: Layer) {

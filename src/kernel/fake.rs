@@ -237,10 +237,10 @@ impl Kernel for Fake {
         })
     }
 
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
+    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
         let mut state = self.state();
         state.looks.layers += 1;
-        Ok(state.readable(Reading::Layers)?.layers.clone())
+        Ok(state.readable(Reading::Layer(family))?.layers.contains(&family))
     }
 
     fn prescribe(&mut self, _layer: Layer) {}

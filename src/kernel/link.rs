@@ -185,12 +185,18 @@ impl AddressBatch {
     }
 
     pub(crate) fn add(&mut self, address: IpAddr, scope: Scope) {
-        self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address, scope);
+        let prefix = full_length(address);
+        self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, (address, prefix), scope);
     }
 
     /// Whatever its scope is.
     pub(crate) fn remove(&mut self, address: IpAddr) {
-        self.push(RTM_DELADDR, 0, address, Scope::default());
+        self.remove_prefix(address, full_length(address));
+    }
+
+    /// One that somebody has bound with a prefix of this length.
+    pub(crate) fn remove_prefix(&mut self, address: IpAddr, prefix: u8) {
+        self.push(RTM_DELADDR, 0, (address, prefix), Scope::default());
     }
 
     /// A message of it, without its header.
@@ -199,11 +205,14 @@ impl AddressBatch {
         self.batch.body(index)
     }
 
-    fn push(&mut self, message_type: u16, flags: u16, address: IpAddr, scope: Scope) {
-        let (family, prefix) = match address {
-            IpAddr::V4(_) => (AF_INET, 32),
-            IpAddr::V6(_) => (AF_INET6, 128),
-        };
+    fn push(
+        &mut self,
+        message_type: u16,
+        flags: u16,
+        (address, prefix): (IpAddr, u8),
+        scope: Scope,
+    ) {
+        let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
         self.batch.push(message_type, flags, |message| {
             message.body().extend_from_slice(&[family, prefix, 0, scope.number()]);
             message.body().extend_from_slice(&self.index.to_ne_bytes());
@@ -215,6 +224,11 @@ impl AddressBatch {
             }
         });
     }
+}
+
+/// The prefix length of an address by itself.
+const fn full_length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 pub(super) fn decode_link(body: &[u8]) -> Result<Option<Link>, DecodeError> {

@@ -222,9 +222,11 @@ impl Linux {
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
         let moves = ops.iter().any(|op| matches!(op, Op::MoveRealServer(..)));
         let _kept = moves.then(sysctl::Orphans::keep);
+        let mut gone = HashSet::new();
         let results = match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
+                    gone.insert(op.subject());
                     return Ok(());
                 }
                 let mut refusal = ipvs_refusal(&error);
@@ -237,6 +239,8 @@ impl Linux {
         };
         for (op, result) in ops.iter().zip(&results) {
             match result {
+                // What was gone already is not in the count; if somebody else did that, a glance shows it.
+                Ok(()) if is_removal(op) && gone.contains(&op.subject()) => {}
                 Ok(()) => self.count.done(op),
                 Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
                 Err(_) => {}
@@ -293,23 +297,19 @@ impl Kernel for Linux {
         })
     }
 
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
-        let mut complete = HashSet::new();
-        for (family, layer) in &self.layers {
-            let (Some(rules), Some(watch)) = (self.rules.get(family), self.watches.get_mut(family))
-            else {
-                continue;
-            };
-            let comparison = watch
-                .check(rules, layer)
-                .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
-            if comparison.matches() {
-                complete.insert(*family);
-            } else {
-                tracing::debug!(%family, "rules differ: {comparison}");
-            }
+    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
+        let (Some(layer), Some(rules), Some(watch)) =
+            (self.layers.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
+        else {
+            return Ok(false);
+        };
+        let comparison = watch
+            .check(rules, layer)
+            .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+        if !comparison.matches() {
+            tracing::debug!(%family, "rules differ: {comparison}");
         }
-        Ok(complete)
+        Ok(comparison.matches())
     }
 
     fn prescribe(&mut self, layer: Layer) {
@@ -362,10 +362,14 @@ const fn part(op: &Op) -> Part {
     }
 }
 
+const fn is_removal(op: &Op) -> bool {
+    matches!(op, Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_))
+}
+
 /// Removing, or draining, what is gone is success.
 fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
     match op {
-        Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => error.is_no_such_service(),
+        _ if is_removal(op) => error.is_no_such_service(),
         Op::DrainRealServer(..) | Op::RemoveRealServer(..) => {
             error.is_no_such_service() || error.is_not_found()
         }

@@ -79,13 +79,13 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn read_addresses(&mut self) -> Result<Addresses, ReadError>;
 
-    /// Reads which families' constant rules are all there, as they were prescribed.
+    /// Reads whether a family's constant rules are all there, as they were prescribed.
     ///
     /// # Errors
-    /// When those of one family could not be read.
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError>;
+    /// When they could not be read.
+    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError>;
 
-    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read_layers`].
+    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read_layer`].
     fn prescribe(&mut self, layer: Layer);
 
     /// Carries out the operations, in their order, and returns a result for each. One that fails

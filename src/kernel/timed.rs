@@ -1,6 +1,5 @@
 //! A kernel that says how long everything takes it.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use plan::actual::ActualSet;
@@ -26,7 +25,7 @@ pub enum Reading {
     Set,
     /// The addresses of all interfaces.
     Addresses,
-    /// The rules.
+    /// A family's rules.
     Rules,
 }
 
@@ -120,8 +119,8 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
         self.time(Reading::Addresses, K::read_addresses)
     }
 
-    fn read_layers(&mut self) -> Result<HashSet<Family>, ReadError> {
-        self.time(Reading::Rules, K::read_layers)
+    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
+        self.time(Reading::Rules, |kernel| kernel.read_layer(family))
     }
 
     fn prescribe(&mut self, layer: Layer) {
@@ -184,7 +183,7 @@ mod tests {
         let set = SetId::all(Family::V4).next().unwrap();
         assert_eq!(kernel.read_set(set), Ok(None));
         assert_eq!(kernel.read_addresses().unwrap().bound.len(), 2);
-        assert_eq!(kernel.read_layers(), Ok(HashSet::new()));
+        assert_eq!(kernel.read_layer(Family::V4), Ok(false));
         let told = told.0.lock().unwrap();
         let expected = "Link Addresses Link Glance Frontends VirtualServers Set Addresses Rules";
         assert_eq!(told.join(" "), expected);

@@ -8,7 +8,6 @@
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
@@ -49,7 +48,7 @@ enum Request {
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<VirtualServerReading>>>),
     ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
-    ReadLayers(Reply<Reading<HashSet<Family>>>),
+    ReadLayer(Family, Reply<Reading<bool>>),
     Prescribe(Box<Layer>),
     Apply(Vec<Op>, Reply<Applied>),
     RemoveFlows(Family, Arc<FlowTargets>, Reply<Result<u64, Refusal>>),
@@ -115,12 +114,12 @@ impl KernelHandle {
         self.ask(Request::ReadAddresses).await
     }
 
-    /// See [`Kernel::read_layers`].
+    /// See [`Kernel::read_layer`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_layers(&self) -> Result<Reading<HashSet<Family>>, WorkerGone> {
-        self.ask(Request::ReadLayers).await
+    pub async fn read_layer(&self, family: Family) -> Result<Reading<bool>, WorkerGone> {
+        self.ask(|reply| Request::ReadLayer(family, reply)).await
     }
 
     /// See [`Kernel::prescribe`].
@@ -171,7 +170,7 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
         }
         Request::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
         Request::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
-        Request::ReadLayers(reply) => drop(reply.send(kernel.read_layers())),
+        Request::ReadLayer(family, reply) => drop(reply.send(kernel.read_layer(family))),
         Request::Prescribe(layer) => kernel.prescribe(*layer),
         Request::Apply(ops, reply) => {
             let results = kernel.apply(&ops);

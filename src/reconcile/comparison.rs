@@ -10,7 +10,7 @@ use plan::actual::{Actual, ActualSet};
 use plan::diff::Wish;
 use plan::event::Event;
 use plan::kernel::Frontend;
-use plan::model::ServiceName;
+use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::sets::SetId;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ impl Reconciler {
     pub(super) async fn inspect(&mut self, part: &Part) -> Result<Mended, WorkerGone> {
         let done = match part {
             Part::Addresses => self.inspect_addresses().await?,
-            Part::Layers => self.inspect_layers().await?,
+            Part::Layer(family) => self.inspect_layer(*family).await?,
             Part::Set(set) => self.inspect_set(*set).await?,
             Part::Frontends => self.inspect_frontends().await?,
             Part::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await?,
@@ -70,14 +70,16 @@ impl Reconciler {
         self.mend(ops, Some(&Part::Addresses)).await.map(Ok)
     }
 
-    async fn inspect_layers(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let complete = match self.kernel.read_layers().await? {
-            Ok(complete) => complete,
+    async fn inspect_layer(
+        &mut self,
+        family: Family,
+    ) -> Result<Result<usize, ReadError>, WorkerGone> {
+        let ops = match self.kernel.read_layer(family).await? {
+            Ok(true) => Vec::new(),
+            Ok(false) => vec![Op::WriteLayer(family)],
             Err(error) => return Ok(Err(error)),
         };
-        let families = self.planner.settings().families.iter().copied();
-        let ops = families.filter(|family| !complete.contains(family)).map(Op::WriteLayer);
-        self.mend(ops.collect(), Some(&Part::Layers)).await.map(Ok)
+        self.mend(ops, Some(&Part::Layer(family))).await.map(Ok)
     }
 
     async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {

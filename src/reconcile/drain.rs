@@ -37,8 +37,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// what else there is to do.
 const LOOKS_AT_ONCE: usize = 64;
 
-/// How long the connections of a virtual server's real servers may take to end.
-pub type DrainTime<'a> = &'a dyn Fn(&Frontend) -> Duration;
+/// What is wished for of virtual servers, as far as draining depends on it.
+#[derive(Clone, Copy)]
+pub struct Wishes<'a> {
+    /// How long the connections of its real servers may take to end.
+    pub time: &'a dyn Fn(&Frontend) -> Duration,
+    /// Whether the order of its real servers matters.
+    pub is_ordered: &'a dyn Fn(&Frontend) -> bool,
+}
 
 /// The real servers that are draining.
 #[derive(Debug)]
@@ -97,14 +103,14 @@ impl Drain {
         &mut self,
         ops: Vec<Op>,
         known: Known<'_>,
-        time: DrainTime<'_>,
+        wishes: Wishes<'_>,
         now: Instant,
     ) -> Vec<Op> {
         self.forget_wanted(&ops, known);
         let (retiring, ops): (Vec<Op>, Vec<Op>) =
             ops.into_iter().partition(|op| matches!(op, Op::RetireVirtualServer(_)));
         let mut rewritten: Vec<Op> =
-            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
+            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, wishes, now)).collect();
         for op in retiring {
             let Op::RetireVirtualServer(frontend) = op else { continue };
             match self.take(&frontend) {
@@ -217,12 +223,12 @@ impl Drain {
         &mut self,
         op: Op,
         known: Known<'_>,
-        time: DrainTime<'_>,
+        wishes: Wishes<'_>,
         now: Instant,
     ) -> Option<Op> {
         match op {
             Op::RemoveRealServer(frontend, socket) if frontend.protocol == Protocol::Tcp => {
-                self.drain(frontend, socket, known, time(&frontend), now)
+                self.drain(frontend, socket, known, (wishes.time)(&frontend), now)
             }
             // It is still there, and its real servers have connections.
             Op::CreateVirtualServer(frontend, server) if self.is_kept(&frontend, known) => {
@@ -231,11 +237,13 @@ impl Drain {
             }
             Op::AddRealServer(frontend, server) => {
                 self.stay(&frontend);
-                let draining = self.forget(&frontend, &server.socket());
-                Some(if draining && matches!(known, Known::Nothing) {
-                    Op::ChangeRealServer(frontend, server)
-                } else {
+                let is_there = self.forget(&frontend, &server.socket());
+                Some(if !is_there || !matches!(known, Known::Nothing) {
                     Op::AddRealServer(frontend, server)
+                } else if (wishes.is_ordered)(&frontend) {
+                    Op::MoveRealServer(frontend, server)
+                } else {
+                    Op::ChangeRealServer(frontend, server)
                 })
             }
             Op::ChangeRealServer(frontend, server) => {

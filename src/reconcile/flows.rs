@@ -91,7 +91,8 @@ impl Flows {
         let known = self.obstacle.take();
         let news = known.as_ref().is_none_or(|known| known.refusal != refusal);
         let attempts = known.map_or(0, |known| known.attempts).saturating_add(1);
-        let due = now + delay(refusal.class, attempts);
+        // While changes wait, it would not be tried sooner.
+        let due = (now + delay(refusal.class, attempts)).max(self.last.unwrap_or(now) + PAUSE);
         self.obstacle = Some(Obstacle { refusal, attempts, due });
         news
     }

@@ -104,8 +104,8 @@ impl Reconciler {
                 None => self.patrol.failed(part, Instant::now()),
                 Some(0) => self.learn(&part, &glance, started),
                 Some(_) => {
-                    if part == Part::Layers {
-                        self.expected.suspicions.clear();
+                    if let Part::Layer(family) = part {
+                        self.expected.suspicions.remove(&family);
                     }
                     self.alarm();
                 }
@@ -141,15 +141,13 @@ impl Reconciler {
                 suspects.push(Part::Set(set));
             }
         }
-        let mut are_rules_due = false;
         for family in families {
             let is_put_off = self.is_put_off(&Subject::Layer(*family), now);
             let is_touched = !glance.untouched.contains(family) && !is_put_off;
             let suspicion = self.expected.suspicions.entry(*family).or_default();
-            are_rules_due |= suspicion.is_due(is_touched, now);
-        }
-        if are_rules_due {
-            suspects.push(Part::Layers);
+            if suspicion.is_due(is_touched, now) {
+                suspects.push(Part::Layer(*family));
+            }
         }
         suspects.retain(|part| !self.patrol.is_unread(part));
         suspects
@@ -170,12 +168,9 @@ impl Reconciler {
                     self.expected.foreign_entries.insert(*set, foreign);
                 }
             }
-            Part::Layers => {
-                for (family, suspicion) in &mut self.expected.suspicions {
-                    if !glance.untouched.contains(family) {
-                        suspicion.was_wrong(started.elapsed(), Instant::now());
-                    }
-                }
+            Part::Layer(family) => {
+                let suspicion = self.expected.suspicions.entry(*family).or_default();
+                suspicion.was_wrong(started.elapsed(), Instant::now());
             }
             Part::Addresses | Part::VirtualServers(_) => {}
         }

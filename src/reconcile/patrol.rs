@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plan::kernel::Frontend;
+use plan::model::Family;
 use plan::op::Subject;
 use plan::sets::SetId;
 use tokio::time::Instant;
@@ -51,8 +52,8 @@ const PASSES_IN_A_ROW: u32 = 8;
 pub(super) enum Part {
     /// The interface and its addresses.
     Addresses,
-    /// The rules.
-    Layers,
+    /// A family's rules.
+    Layer(Family),
     /// A set.
     Set(SetId),
     /// Which virtual servers there are.
@@ -92,7 +93,7 @@ impl Part {
             Self::Addresses => {
                 matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
             }
-            Self::Layers => matches!(subject, Subject::Layer(_)),
+            Self::Layer(family) => *subject == Subject::Layer(*family),
             Self::Set(set) => match subject {
                 Subject::Set(it) | Subject::Entry(it, _) => it == set,
                 _ => false,
@@ -189,7 +190,9 @@ impl Patrol {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);
         }
-        if let Some(due) = self.unread.iter().position(|(due, _)| *due <= now) {
+        // Two that stay unreadable must not take turns while all others wait.
+        let is_due = |(due, _): &(Instant, Part)| *due <= now && self.n_failures == 0;
+        if let Some(due) = self.unread.iter().position(is_due) {
             return Some(self.unread.swap_remove(due).1);
         }
         let walk = self.walk.as_mut().filter(|walk| walk.may_go_on(now))?;

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use plan::diff::Wish;
 use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
+use plan::order;
 use plan::planner::Planner;
 use tokio::time::Instant;
 
-use super::drain::Known;
+use super::drain::{Known, Wishes};
 use super::observer::RoundKind;
 use super::patrol::{LARGEST_CHUNK, Part};
 use super::rounds::Ended;
@@ -62,7 +64,7 @@ impl Reconciler {
             Subject::Address(_) | Subject::Route(_) if surprise => Some(Part::Addresses),
             Subject::Set(set) => Some(Part::Set(*set)),
             Subject::Entry(set, _) if surprise || full => Some(Part::Set(*set)),
-            Subject::Layer(_) => Some(Part::Layers),
+            Subject::Layer(family) => Some(Part::Layer(*family)),
             Subject::Entry(..)
             | Subject::Address(_)
             | Subject::Route(_)
@@ -101,7 +103,11 @@ impl Reconciler {
                     break;
                 }
             };
-            self.postpone_reading(seen.unread.iter().map(|(frontend, _)| frontend));
+            let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+            let (unwanted, unread): (Vec<_>, Vec<_>) = unread.partition(|it| self.is_unwanted(it));
+            self.postpone_reading(unread.iter());
+            // Whatever it is, it goes.
+            ops.extend(unwanted.into_iter().map(Op::RemoveVirtualServer));
             let now = Instant::now();
             for (frontend, found) in &seen.found {
                 let mending = self.planner.repair(frontend, found.as_ref());
@@ -115,6 +121,11 @@ impl Reconciler {
             rest = others;
         }
         Ok(ops)
+    }
+
+    /// Whether nobody asks for it, so that it need not be read.
+    fn is_unwanted(&self, frontend: &Frontend) -> bool {
+        matches!(self.planner.desired().wish(frontend), Wish::Unclaimed)
     }
 
     fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
@@ -148,7 +159,12 @@ impl Reconciler {
     pub(super) fn let_drain(&mut self, ops: Vec<Op>, known: Known<'_>, now: Instant) -> Vec<Op> {
         let (planner, pace) = (&self.planner, &self.pace);
         let time = |frontend: &Frontend| drain_time(planner, pace, frontend);
-        self.drain.rewrite(ops, known, &time, now)
+        let is_ordered = |frontend: &Frontend| match planner.desired().wish(frontend) {
+            Wish::Open(server, _) => order::matters(server),
+            Wish::Closed | Wish::Unclaimed => false,
+        };
+        let wishes = Wishes { time: &time, is_ordered: &is_ordered };
+        self.drain.rewrite(ops, known, wishes, now)
     }
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.

@@ -104,7 +104,7 @@ impl Reconciler {
     }
 
     /// Reads which virtual servers there are, and all that is beside them and could be ours. Any
-    /// part of it that cannot be read makes it fail: half a picture is worse than none.
+    /// part of it that cannot be read makes it fail, but for rules: half a picture is worse than none.
     async fn read_beside(
         &mut self,
         addresses: Addresses,
@@ -124,9 +124,14 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        match self.kernel.read_layers().await? {
-            Ok(layers) => beside.layers = layers,
-            Err(error) => return Ok(Err(error)),
+        for family in self.planner.settings().families.clone() {
+            match self.kernel.read_layer(family).await? {
+                Ok(true) => drop(beside.layers.insert(family)),
+                Ok(false) => {}
+                // What is not understood is written, and owed where that fails, too: a family whose
+                // rules somebody has spoiled takes nothing else along.
+                Err(error) => self.reading_failed(&error),
+            }
         }
         let listing = self.kernel.read_frontends().await?;
         Ok(listing.map(|listing| (beside, listing.frontends.into_iter().collect())))

@@ -72,15 +72,16 @@ impl Reconciler {
     pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let disowns = |op: &Op| !self.planner.disowned_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
+        let mut failed = HashSet::new();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
             let rest = ops.split_off(first);
-            self.send(ops, basis).await?;
+            self.send(ops, basis, &mut failed).await?;
             ops = rest;
             self.await_signs(&mut ops);
         }
-        self.send(ops, basis).await?;
+        self.send(ops, basis, &mut failed).await?;
         self.keep_signs(&mut last);
-        self.send(last, basis).await
+        self.send(last, basis, &mut failed).await
     }
 
     /// Takes out virtual servers that nothing would tell to be ours: should their Service go while
@@ -125,9 +126,14 @@ impl Reconciler {
         self.status.send_modify(|status| note_owed(status, &self.ledger));
     }
 
-    /// Sends operations to the kernel as they are.
-    async fn send(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
-        let (mut rest, mut failed) = (ops, HashSet::new());
+    /// Sends operations to the kernel as they are. `failed`: of which subjects any was refused.
+    async fn send(
+        &mut self,
+        ops: Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(), WorkerGone> {
+        let mut rest = ops;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
             self.planner.make_room(&mut rest);
@@ -140,7 +146,7 @@ impl Reconciler {
             let took = now.elapsed();
             self.observer.written(&ops, &results, took);
             let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
-            self.note(ops, results, basis, &mut failed);
+            self.note(ops, results, basis, failed);
             info!(
                 operations = total,
                 failed = refused,
@@ -152,7 +158,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Takes account of what became of operations. `failed`: of which subjects any was refused.
+    /// Takes account of what became of operations.
     fn note(
         &mut self,
         ops: Vec<Op>,

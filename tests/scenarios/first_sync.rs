@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Answer, Reading, Request};
 use kube_ipvs::reconcile::Pace;
+use plan::event::Event;
 use plan::kernel::Entry;
 use plan::model::{ObjectName, Protocol};
 use plan::op::{Op, Phase};
@@ -164,6 +165,21 @@ async fn one_virtual_server_that_cannot_be_read_takes_no_other_along() {
     let actual = world.fake.actual();
     let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
     assert_eq!((1..=100).filter(is_stale).collect::<Vec<u16>>(), [37]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_be_read_and_nobody_wants_goes() {
+    let both = [tcp(1, &[1]), tcp(2, &[1])];
+    let kernel = World::in_sync(&both).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    both.iter().zip(1..).for_each(|(_, number)| world.fake.spoil(frontend(number, Protocol::Tcp)));
+    // One Service went before the start, the other goes after it.
+    world.feed(&both[..1]).await;
+    world.complete().await;
+    world.send(Event::ServiceRemoved(both[0].0.name.clone())).await;
+    world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
+    world.until("in order", |status, _| status.owed == 0).await;
+    world.assert_converged(&[]);
 }
 
 #[tokio::test(start_paused = true)]

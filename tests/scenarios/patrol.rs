@@ -12,9 +12,10 @@ use plan::kernel::{Entry, Frontend};
 use plan::model::{Family, ObjectName, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
+use plan::settings::Settings;
 use tokio::time::Instant;
 
-use crate::world::{NODE_ADDRESS, World, frontend, real_server, slice, tcp};
+use crate::world::{NODE_ADDRESS, World, frontend, real_server, settings, slice, tcp};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 const SECOND: Duration = Duration::from_secs(1);
@@ -267,11 +268,53 @@ async fn odd_periods_are_harmless() {
     }
 }
 
+/// A node of both families, whose kernel has nothing yet.
+fn of_both_families() -> World {
+    let local_addresses = [NODE_ADDRESS.into()].into();
+    let settings = Settings { families: Family::BOTH.to_vec(), ..settings() };
+    let fake = Fake::new(Actual { local_addresses, ..Actual::default() });
+    World::with(settings, fake, Pace::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
+    let mut world = of_both_families();
+    let spoil = |world: &World| {
+        world.fake.interfere(|request, _| match request {
+            Request::Reading(Reading::Layer(Family::V6))
+            | Request::Writing(Op::WriteLayer(Family::V6)) => Answer::refused(RefusalClass::Other),
+            _ => Answer::Honest,
+        });
+    };
+    spoil(&world);
+    world.feed(&[tcp(1, &[1])]).await;
+    world.complete().await;
+    assert_eq!((world.now().owed, world.now().owes_foundation), (1, true));
+    assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
+    let cleared = |actual: &mut Actual| assert!(actual.layers.remove(&Family::V4));
+    assert!(time_until_whole(&mut world, cleared).await <= 2 * SECOND);
+    world.fake.interfere(|_, _| Answer::Honest);
+    world.until("in order", |status, _| status.owed == 0).await;
+    world.assert_converged(&[]);
+    // Later on.
+    spoil(&world);
+    world.fake.disturb(|actual| actual.layers.clear());
+    let started = Instant::now();
+    world.until("the other", |_, actual| actual.layers.contains(&Family::V4)).await;
+    assert!(started.elapsed() <= 2 * SECOND, "{:?}", started.elapsed());
+    world.fake.interfere(|_, _| Answer::Honest);
+    world.until("both", |_, actual| actual.layers.len() == 2).await;
+    world.assert_converged(&[]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
-    let mut world = in_sync(3).await;
+    // Two of them, which must not take turns.
+    let mut world = of_both_families();
+    world.feed(&[1, 2, 3].map(|number| tcp(number, &[1]))).await;
+    world.complete().await;
     world.fake.interfere(|request, _| match request {
-        Request::Reading(Reading::Layers) => Answer::refused(RefusalClass::Other),
+        Request::Reading(Reading::Layer(_)) => Answer::refused(RefusalClass::Other),
         _ => Answer::Honest,
     });
     world.fake.disturb(|actual| actual.layers.clear());
@@ -332,6 +375,28 @@ async fn what_the_kernel_refuses_is_nobodys_damage() {
     let told = world.told.take();
     assert!(!told.iter().any(|words| words.starts_with("alert")), "{told:?}");
     assert_eq!(world.now().drift_repaired, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_stays_owed_whatever_else_is_done_about_it() {
+    let mut world = in_sync(21).await;
+    world.fake.keep_number();
+    world.fake.refuse(20, RefusalClass::Exhausted, |op| matches!(op, Op::ChangeVirtualServer(..)));
+    // What others did to all of them is mended together, in two parts, since one has to be made.
+    world.fake.disturb(|actual| {
+        for number in 1..=20 {
+            delete_real_server(actual, number, 1);
+            actual.virtual_servers.get_mut(&frontend(number, Protocol::Tcp)).unwrap().server = None;
+        }
+        actual.virtual_servers.remove(&frontend(21, Protocol::Tcp));
+    });
+    let all = world.now().operations + 2 * 20 + 3;
+    world.until("tried", |status, _| status.operations == all).await;
+    let now = world.now();
+    assert_eq!((now.failures, now.owed, now.drift_repaired), (20, 20, 2 * 20 + 3));
+    world.until("in order", |status, _| status.owed == 0).await;
+    assert_eq!(world.now().drift_repaired, now.drift_repaired, "nobody else is to blame");
+    world.assert_converged(&[]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,8 +33,8 @@ pub enum Reading {
     Set,
     /// The addresses.
     Addresses,
-    /// The rules.
-    Layers,
+    /// A family's rules.
+    Layer(Family),
 }
 
 /// What becomes of a request.
@@ -57,13 +57,14 @@ pub enum Answer {
 
 impl Reading {
     /// Everything that can be read.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Glance,
         Self::Frontends,
         Self::VirtualServers,
         Self::Set,
         Self::Addresses,
-        Self::Layers,
+        Self::Layer(Family::V4),
+        Self::Layer(Family::V6),
     ];
 }
 

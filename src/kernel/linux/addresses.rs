@@ -1,7 +1,10 @@
 //! Addresses on the dummy interface.
 
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
 use plan::kernel::LINK;
-use plan::op::Op;
+use plan::op::{Op, Subject};
 use rustix::io::Errno;
 
 use super::super::link::AddressBatch;
@@ -35,11 +38,62 @@ impl Linux {
             }
         }
         let sent = self.links.send(&mut batch);
-        self.judge(ops, sent, |op| match op {
+        let is_missed = sent.iter().flatten().zip(ops).any(|(result, op)| {
+            let missed = |error| is(error, Errno::ADDRNOTAVAIL);
+            matches!(op, Op::UnbindAddress(_)) && result.as_ref().is_err_and(missed)
+        });
+        let mut results = self.judge(ops, sent, |op| match op {
             Op::BindAddress(_) => Some(Errno::EXIST),
             Op::UnbindAddress(_) => Some(Errno::ADDRNOTAVAIL),
             _ => None,
-        })
+        });
+        if is_missed {
+            match self.unbind_with_prefix(index, ops) {
+                Ok(refused) => {
+                    for (op, result) in ops.iter().zip(&mut results) {
+                        if let Some(refusal) = refused.get(&op.subject()) {
+                            *result = Err(refusal.clone());
+                        }
+                    }
+                }
+                // Some of it is done: it is looked at again.
+                Err(error) => return all_failed(ops, &refusal(&error)),
+            }
+        }
+        results
+    }
+
+    /// The kernel removes an address only with the length of prefix that it was bound with
+    /// (`inet_rtm_deladdr` in net/ipv4/devinet.c, `inet6_addr_del` in net/ipv6/addrconf.c), and says
+    /// the same where somebody else has chosen another one as where there is no such address. So what
+    /// was to be removed is looked for. Returns what was refused.
+    fn unbind_with_prefix(
+        &mut self,
+        index: u32,
+        ops: &[Op],
+    ) -> Result<HashMap<Subject, Refusal>, netlink::Error> {
+        let unbound: HashSet<IpAddr> = ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::UnbindAddress(address) => Some(*address),
+                _ => None,
+            })
+            .collect();
+        let (mut batch, mut removals) = (AddressBatch::new(index), Vec::new());
+        for found in self.links.addresses()? {
+            if found.index == index && unbound.contains(&found.address) {
+                batch.remove_prefix(found.address, found.prefix);
+                removals.push(Op::UnbindAddress(found.address));
+            }
+        }
+        let sent = self.links.send(&mut batch);
+        // With the first address of a network, the kernel removes the others.
+        let results = self.judge(&removals, sent, |_| Some(Errno::ADDRNOTAVAIL));
+        Ok(removals
+            .into_iter()
+            .zip(results)
+            .filter_map(|(op, it)| Some((op.subject(), it.err()?)))
+            .collect())
     }
 
     /// What became of operations on the interface. `done`: the kernel's word for what was so

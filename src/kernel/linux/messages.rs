@@ -26,7 +26,7 @@ pub(super) fn in_place<E>(
     ops: &[Op],
     mut unasked: HashMap<usize, Refusal>,
     results: Vec<Result<(), E>>,
-    judge: impl Fn(&Op, E) -> Result<(), Refusal>,
+    mut judge: impl FnMut(&Op, E) -> Result<(), Refusal>,
 ) -> Vec<Result<(), Refusal>> {
     let mut results = results.into_iter();
     let each = ops.iter().enumerate();

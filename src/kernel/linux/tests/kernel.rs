@@ -1,6 +1,7 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipvsadm`,
 //! `ipset`, `modprobe` and both kinds of iptables.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,6 +137,8 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         let ours = Op::RemoveVirtualServer(mk_frontend(Family::V6, 2));
         assert_eq!(linux.apply(std::slice::from_ref(&ours)), [Ok(())]);
         assert_eq!(number(&mut linux), Some(7));
+        assert_eq!(linux.apply(&[ours]), [Ok(())], "it is gone");
+        assert_eq!(number(&mut linux), Some(7));
         tool("ipvsadm -C");
         assert_eq!(number(&mut linux), Some(0));
         assert_eq!(linux.read_frontends().unwrap().table, listing.table, "it is remembered");
@@ -144,7 +147,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
         tool(&format!("ip6tables-{name} -t nat -F KUBE-SERVICES"));
         assert_eq!(linux.glance().unwrap().untouched, [Family::V4].into());
-        assert_eq!(linux.read_layers().unwrap(), [Family::V4].into());
+        assert_eq!(Family::BOTH.map(|family| linux.read_layer(family).unwrap()), [true, false]);
         assert_eq!(linux.apply(&[Op::WriteLayer(Family::V6)]), [Ok(())]);
         assert_eq!(linux.glance().unwrap().untouched, Family::BOTH.into());
         tool("ip link del kube-ipvs0");
@@ -152,6 +155,23 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         tool(&format!("iptables-{name} -t nat -F"));
         tool(&format!("iptables-{name} -t nat -X KUBE-LOAD-BALANCER"));
         assert_eq!(linux.glance().unwrap().untouched, [Family::V6].into());
+    });
+}
+
+#[test]
+fn an_address_goes_whatever_its_prefix_is() {
+    Host::run(|| {
+        let mut linux = mk_linux(Variant::Legacy, 0);
+        for address in ["10.96.0.1/24", "10.96.0.2/24", "fd00:96::1/64", "10.96.0.3/32"] {
+            tool(&format!("ip address add {address} dev kube-ipvs0"));
+        }
+        let addresses: [IpAddr; 4] =
+            ["10.96.0.1", "10.96.0.2", "fd00:96::1", "10.96.0.3"].map(|text| text.parse().unwrap());
+        assert_eq!(linux.read_addresses().unwrap().bound, addresses.into());
+        let absent = Op::UnbindAddress("10.96.0.9".parse().unwrap());
+        let ops: Vec<Op> = addresses.map(Op::UnbindAddress).into_iter().chain([absent]).collect();
+        assert_eq!(linux.apply(&ops), vec![Ok(()); 5]);
+        assert_eq!(linux.read_addresses().unwrap().bound, HashSet::new());
     });
 }
 
