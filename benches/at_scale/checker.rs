@@ -128,7 +128,7 @@ pub(crate) fn run(size: Size) -> Result<()> {
 
 fn read_all(kernel: &mut Linux) -> Result<Actual> {
     let addresses = kernel.read_addresses()?;
-    let frontends = kernel.read_frontends()?.frontends;
+    let frontends: Vec<_> = kernel.list_virtual_servers()?.frontends().collect();
     let found = kernel.read_virtual_servers(&frontends)?;
     let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
     let found = frontends.into_iter().zip(found);

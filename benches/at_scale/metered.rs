@@ -10,7 +10,7 @@ use kube_ipvs::kernel::{
     Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
-use plan::actual::ActualSet;
+use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::event::Event;
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
@@ -122,8 +122,8 @@ impl Kernel for Metered {
         self.counted(Kernel::glance)
     }
 
-    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
-        self.counted(Kernel::read_frontends)
+    fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
+        self.counted(Kernel::list_virtual_servers)
     }
 
     fn read_virtual_servers(
@@ -131,6 +131,13 @@ impl Kernel for Metered {
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
         self.counted(|linux| linux.read_virtual_servers(frontends))
+    }
+
+    fn read_listed(
+        &mut self,
+        listed: &[ListedVirtualServer],
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        self.counted(|linux| linux.read_listed(listed))
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

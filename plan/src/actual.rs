@@ -52,6 +52,15 @@ pub struct ActualVirtualServer {
     pub in_order: bool,
 }
 
+/// A virtual server as a listing of all shows it: without its real servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedVirtualServer {
+    /// Where it is.
+    pub frontend: Frontend,
+    /// As [`ActualVirtualServer::server`].
+    pub server: Option<VirtualServer>,
+}
+
 /// A real server as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActualRealServer {

@@ -3,24 +3,24 @@
 //! Services are planned in rounds. What a round asks for and was found is taken out of here, so
 //! that only what is lacking is written; in the end, what is left was asked for by nobody.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use crate::actual::{Actual, ActualSet};
+use crate::actual::{Actual, ActualSet, ListedVirtualServer};
 use crate::desired::Desired;
 use crate::diff::{self, Ownership};
-use crate::kernel::{Entry, Frontend};
+use crate::kernel::{Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::op::{Op, Subject};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
-/// What was found and nobody has asked for yet. Of virtual servers only that they are there: they
-/// are read when it is their turn, so that their real servers are never all in memory.
+/// What was found and nobody has asked for yet. Of virtual servers only what their listing shows:
+/// their real servers are read when it is their turn, so that these are never all in memory.
 #[derive(Debug)]
 pub struct Found {
     beside: Actual,
-    frontends: HashSet<Frontend>,
+    virtual_servers: HashMap<Frontend, Option<VirtualServer>>,
     /// The virtual servers that nothing found beside them tells to be ours.
     strangers: HashSet<Frontend>,
 }
@@ -31,19 +31,24 @@ pub struct Adopted {
     /// What was not found, as it was planned.
     pub lacking: Vec<Op>,
     /// The virtual servers that were found. They may be as they should be, or not.
-    pub frontends: Vec<Frontend>,
+    pub found: Vec<ListedVirtualServer>,
 }
 
 // === impl Found ===
 
 impl Found {
     /// The virtual servers and all that is beside them, before the first plan.
-    pub(crate) fn new(beside: Actual, frontends: HashSet<Frontend>, settings: &Settings) -> Self {
+    pub(crate) fn new(
+        beside: Actual,
+        listed: Vec<ListedVirtualServer>,
+        settings: &Settings,
+    ) -> Self {
         let desired = Desired::default();
         let ownership = Ownership { desired: &desired, actual: &beside, settings };
-        let strangers = frontends.iter().filter(|frontend| !ownership.is_ours(frontend)).copied();
-        let strangers = strangers.collect();
-        Self { beside, frontends, strangers }
+        let frontends = listed.iter().map(|it| it.frontend);
+        let strangers = frontends.filter(|frontend| !ownership.is_ours(frontend)).collect();
+        let virtual_servers = listed.into_iter().map(|it| (it.frontend, it.server)).collect();
+        Self { beside, virtual_servers, strangers }
     }
 
     /// Takes out what these planned operations are about. What is not in here, because it was not
@@ -58,8 +63,8 @@ impl Found {
                     self.beside.sets.get_mut(set).is_some_and(|there| there.entries.remove(entry))
                 }
                 (_, Subject::VirtualServer(frontend)) => {
-                    if self.frontends.remove(&frontend) {
-                        adopted.frontends.push(frontend);
+                    if let Some(server) = self.virtual_servers.remove(&frontend) {
+                        adopted.found.push(ListedVirtualServer { frontend, server });
                         taken.insert(frontend);
                     }
                     taken.contains(&frontend)
@@ -97,7 +102,7 @@ impl Found {
         at_most: usize,
         desired: &Desired,
         settings: &Settings,
-    ) -> Vec<Frontend> {
+    ) -> Vec<ListedVirtualServer> {
         let nothing = Actual::default();
         let ownership = Ownership { desired, actual: &nothing, settings };
         let concerns_us = |frontend: &&Frontend| {
@@ -105,13 +110,14 @@ impl Found {
                 || !self.strangers.contains(frontend)
                 || ownership.is_ours(frontend)
         };
-        let ours = self.frontends.iter().filter(concerns_us);
+        let ours = self.virtual_servers.keys().filter(concerns_us);
         let mut ours: Vec<Frontend> = ours.take(at_most).copied().collect();
-        for frontend in &ours {
-            self.frontends.remove(frontend);
-        }
         ours.sort_unstable();
-        ours
+        let taken = ours.into_iter().filter_map(|frontend| {
+            let server = self.virtual_servers.remove(&frontend)?;
+            Some(ListedVirtualServer { frontend, server })
+        });
+        taken.collect()
     }
 
     /// What takes the entries of a set away that are left, but for those that are nobody's to
@@ -141,7 +147,7 @@ impl Found {
     /// How many virtual servers are left.
     #[must_use]
     pub fn n_virtual_servers(&self) -> usize {
-        self.frontends.len()
+        self.virtual_servers.len()
     }
 
     /// How many entries of a set are left.

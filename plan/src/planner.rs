@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::actual::{Actual, ActualSet, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::compile::compile;
 use crate::desired::Desired;
 use crate::diff::{self, Ownership};
@@ -238,10 +238,10 @@ impl Planner {
     ///
     /// The Services that wait are put in the order of their age: of several that claim a frontend,
     /// the one that has it comes first, and finds it as it left it.
-    pub fn take_over(&mut self, beside: Actual, frontends: HashSet<Frontend>) -> Found {
+    pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Found {
         self.store.sort_dirty();
         self.rooms = Rooms::of(&beside.sets);
-        Found::new(beside, frontends, &self.settings)
+        Found::new(beside, listed, &self.settings)
     }
 
     /// Whether a virtual server that nobody asks for is ours, by what is desired and by what was

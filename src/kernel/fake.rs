@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plan::actual::{Actual, ActualSet};
+use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::{Flow, FlowTargets};
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -194,12 +194,18 @@ impl Kernel for Fake {
         })
     }
 
-    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
+    fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
         let actual = state.readable(Reading::Frontends)?;
-        let frontends = actual.virtual_servers.keys().copied().collect();
-        Ok(Listing { frontends, table: None })
+        let listed = |(frontend, there): (&Frontend, &ActualVirtualServer)| ListedVirtualServer {
+            frontend: *frontend,
+            server: there.server.clone(),
+        };
+        Ok(Listing {
+            virtual_servers: actual.virtual_servers.iter().map(listed).collect(),
+            table: None,
+        })
     }
 
     fn read_virtual_servers(
@@ -217,6 +223,22 @@ impl Kernel for Fake {
             Ok(actual.virtual_servers.get(frontend).cloned())
         };
         Ok(frontends.iter().map(found).collect())
+    }
+
+    fn read_listed(
+        &mut self,
+        listed: &[ListedVirtualServer],
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        let frontends: Vec<Frontend> = listed.iter().map(|it| it.frontend).collect();
+        let mut readings = self.read_virtual_servers(&frontends)?;
+        for (listed, reading) in listed.iter().zip(&mut readings) {
+            if let Ok(Some(found)) = reading
+                && !found.real_servers.is_empty()
+            {
+                found.server.clone_from(&listed.server);
+            }
+        }
+        Ok(readings)
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {

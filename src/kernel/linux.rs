@@ -15,7 +15,7 @@ mod tests {
 
 use std::collections::{HashMap, HashSet};
 
-use plan::actual::ActualSet;
+use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::{Frontend, LINK};
 use plan::layer::Layer;
@@ -151,20 +151,28 @@ impl Linux {
     ) -> Result<VirtualServerReading, ReadError> {
         let found = found.and_then(|found| {
             let real_servers = self.ipvs.list_destinations(&found.server.id)?;
-            Ok(translate::actual_virtual_server(&found.server, &real_servers))
+            let server = translate::in_our_words(&found.server);
+            Ok(translate::actual_virtual_server(server, &real_servers))
         });
-        match found {
-            Ok(found) => Ok(Ok(Some(found))),
-            Err(error) if error.is_no_such_service() => Ok(Ok(None)),
-            Err(error) => {
-                // What is in the answer, or in the question, is no other's.
-                let is_its_own = error.is_undecodable() || error.is_invalid();
-                let error = ReadError::new(format!("virtual server {frontend}"), error);
-                if is_its_own { Ok(Err(error)) } else { Err(error) }
-            }
-        }
+        reading(frontend, found)
     }
 
+    /// The kernel says the same of a virtual server without real servers and of one that is gone.
+    fn real_servers_of(
+        &mut self,
+        listed: &ListedVirtualServer,
+    ) -> Result<VirtualServerReading, ReadError> {
+        let id = translate::virtual_server_id(&listed.frontend);
+        let found = match self.ipvs.list_destinations(&id) {
+            Ok(real_servers) if real_servers.is_empty() => {
+                let found = self.ipvs.service(&id);
+                return self.with_real_servers(&listed.frontend, found);
+            }
+            found => found,
+        };
+        let with = |found: Vec<_>| translate::actual_virtual_server(listed.server.clone(), &found);
+        reading(&listed.frontend, found.map(with))
+    }
     fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         match part {
             Part::Link => ops.iter().map(|_| self.create_link()).collect(),
@@ -255,7 +263,7 @@ impl Kernel for Linux {
         self.look()
     }
 
-    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
+    fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         self.frontends()
     }
 
@@ -268,6 +276,13 @@ impl Kernel for Linux {
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
         let each = frontends.iter().zip(found);
         each.map(|(frontend, found)| self.with_real_servers(frontend, found)).collect()
+    }
+
+    fn read_listed(
+        &mut self,
+        listed: &[ListedVirtualServer],
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        listed.iter().map(|listed| self.real_servers_of(listed)).collect()
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
@@ -329,6 +344,23 @@ impl Kernel for Linux {
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         self.conntrack.remove_stale(family, targets).map_err(|error| refusal(&error))
+    }
+}
+
+/// What the kernel said of a virtual server: that may be its own fault.
+fn reading(
+    frontend: &Frontend,
+    found: Result<ActualVirtualServer, ipvs::Error>,
+) -> Result<VirtualServerReading, ReadError> {
+    match found {
+        Ok(found) => Ok(Ok(Some(found))),
+        Err(error) if error.is_no_such_service() => Ok(Ok(None)),
+        Err(error) => {
+            // What is in the answer, or in the question, is no other's.
+            let is_its_own = error.is_undecodable() || error.is_invalid();
+            let error = ReadError::new(format!("virtual server {frontend}"), error);
+            if is_its_own { Ok(Err(error)) } else { Err(error) }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use plan::actual::{ActualSet, ActualVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -55,7 +55,7 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// When they could not be read.
-    fn read_frontends(&mut self) -> Result<Listing, ReadError>;
+    fn list_virtual_servers(&mut self) -> Result<Listing, ReadError>;
 
     /// Reads virtual servers with their real servers: a result for each that was asked for, in the
     /// same order. One with which something is wrong takes no other along.
@@ -65,6 +65,16 @@ pub trait Kernel: Send {
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
+    ) -> Result<Vec<VirtualServerReading>, ReadError>;
+
+    /// The same for virtual servers that were listed a moment ago, which spares what their listing
+    /// tells: how they balance is taken from there.
+    ///
+    /// # Errors
+    /// As for [`Kernel::read_virtual_servers`].
+    fn read_listed(
+        &mut self,
+        listed: &[ListedVirtualServer],
     ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
     /// Reads a set with its entries; none if there is no such set.
@@ -107,7 +117,7 @@ pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 pub struct Glance {
     /// Whether the dummy interface is there.
     pub link: bool,
-    /// How many virtual servers there are: as many as [`Kernel::read_frontends`] would tell. None
+    /// How many virtual servers there are: as many as [`Kernel::list_virtual_servers`] would tell. None
     /// if the kernel does not say so without a listing.
     pub n_virtual_servers: Option<u32>,
     /// How many entries each of our sets has, without the sets that are missing.
@@ -121,9 +131,16 @@ pub struct Glance {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     /// In no order that matters.
-    pub frontends: Vec<Frontend>,
+    pub virtual_servers: Vec<ListedVirtualServer>,
     /// What this and former listings tell of the kernel's table.
     pub table: Option<Table>,
+}
+
+impl Listing {
+    /// Where they are.
+    pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
+        self.virtual_servers.iter().map(|listed| listed.frontend)
+    }
 }
 
 /// The addresses of all interfaces.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use plan::actual::ActualSet;
+use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -100,8 +100,8 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
         self.time(Reading::Glance, K::glance)
     }
 
-    fn read_frontends(&mut self) -> Result<Listing, ReadError> {
-        self.time(Reading::Frontends, K::read_frontends)
+    fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
+        self.time(Reading::Frontends, K::list_virtual_servers)
     }
 
     fn read_virtual_servers(
@@ -109,6 +109,13 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
         self.time(Reading::VirtualServers, |kernel| kernel.read_virtual_servers(frontends))
+    }
+
+    fn read_listed(
+        &mut self,
+        listed: &[ListedVirtualServer],
+    ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        self.time(Reading::VirtualServers, |kernel| kernel.read_listed(listed))
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
@@ -178,7 +185,7 @@ mod tests {
         let results = kernel.apply(&ops);
         assert_eq!(results, [Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
         assert!(kernel.glance().unwrap().link);
-        assert_eq!(kernel.read_frontends(), Ok(Listing::default()));
+        assert_eq!(kernel.list_virtual_servers(), Ok(Listing::default()));
         assert_eq!(kernel.read_virtual_servers(&[]), Ok(Vec::new()));
         let set = SetId::all(Family::V4).next().unwrap();
         assert_eq!(kernel.read_set(set), Ok(None));

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use plan::actual::{ActualRealServer, ActualSet, ActualVirtualServer};
+use plan::actual::{ActualRealServer, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use plan::model::{Family, Protocol};
 use plan::room::{Capacity, Room};
@@ -57,14 +57,19 @@ pub(super) fn virtual_server(
 }
 
 pub(super) fn actual_virtual_server(
-    found: &ipvs::VirtualServer,
+    server: Option<VirtualServer>,
     real_servers: &[ipvs::RealServerStatus],
 ) -> ActualVirtualServer {
     ActualVirtualServer {
-        server: in_our_words(found),
+        server,
         real_servers: real_servers.iter().map(actual_real_server).collect(),
         in_order: is_in_order(real_servers),
     }
+}
+
+/// `None` as for [`frontend`].
+pub(super) fn listed(found: &ipvs::VirtualServer) -> Option<ListedVirtualServer> {
+    Some(ListedVirtualServer { frontend: frontend(&found.id)?, server: in_our_words(found) })
 }
 
 /// The kernel lists what was added last first.
@@ -74,7 +79,7 @@ fn is_in_order(real_servers: &[ipvs::RealServerStatus]) -> bool {
 }
 
 /// `None` if the kernel has it in a way that we never ask for.
-fn in_our_words(found: &ipvs::VirtualServer) -> Option<VirtualServer> {
+pub(super) fn in_our_words(found: &ipvs::VirtualServer) -> Option<VirtualServer> {
     let server = VirtualServer {
         scheduler: SchedulerName::new(found.scheduler.as_str()).ok()?,
         persistence: found

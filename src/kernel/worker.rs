@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use plan::actual::ActualSet;
+use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
 use plan::layer::Layer;
@@ -44,8 +44,9 @@ type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 #[derive(Debug)]
 enum Request {
     Glance(Reply<Reading<Glance>>),
-    ReadFrontends(Reply<Reading<Listing>>),
+    ListVirtualServers(Reply<Reading<Listing>>),
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<VirtualServerReading>>>),
+    ReadListed(Arc<[ListedVirtualServer]>, Reply<Reading<Vec<VirtualServerReading>>>),
     ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
     ReadLayer(Family, Reply<Reading<bool>>),
@@ -79,12 +80,12 @@ impl KernelHandle {
         self.ask(Request::Glance).await
     }
 
-    /// See [`Kernel::read_frontends`].
+    /// See [`Kernel::list_virtual_servers`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_frontends(&self) -> Result<Reading<Listing>, WorkerGone> {
-        self.ask(Request::ReadFrontends).await
+    pub async fn list_virtual_servers(&self) -> Result<Reading<Listing>, WorkerGone> {
+        self.ask(Request::ListVirtualServers).await
     }
 
     /// See [`Kernel::read_virtual_servers`].
@@ -96,6 +97,17 @@ impl KernelHandle {
         frontends: Arc<[Frontend]>,
     ) -> Result<Reading<Vec<VirtualServerReading>>, WorkerGone> {
         self.ask(|reply| Request::ReadVirtualServers(frontends, reply)).await
+    }
+
+    /// See [`Kernel::read_listed`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner results are the kernel's.
+    pub async fn read_listed(
+        &self,
+        listed: Arc<[ListedVirtualServer]>,
+    ) -> Result<Reading<Vec<VirtualServerReading>>, WorkerGone> {
+        self.ask(|reply| Request::ReadListed(listed, reply)).await
     }
 
     /// See [`Kernel::read_set`].
@@ -164,10 +176,11 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
     // A reply that nobody waits for any more is no loss: the asker is gone.
     match request {
         Request::Glance(reply) => drop(reply.send(kernel.glance())),
-        Request::ReadFrontends(reply) => drop(reply.send(kernel.read_frontends())),
+        Request::ListVirtualServers(reply) => drop(reply.send(kernel.list_virtual_servers())),
         Request::ReadVirtualServers(frontends, reply) => {
             drop(reply.send(kernel.read_virtual_servers(&frontends)));
         }
+        Request::ReadListed(listed, reply) => drop(reply.send(kernel.read_listed(&listed))),
         Request::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
         Request::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
         Request::ReadLayer(family, reply) => drop(reply.send(kernel.read_layer(family))),

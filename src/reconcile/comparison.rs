@@ -109,14 +109,14 @@ impl Reconciler {
     /// Looks for virtual servers that are there and should not be, and removes them, or are not there
     /// and should be, and has the patrol look at those before anything else.
     async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let listing = match self.kernel.read_frontends().await? {
+        let listing = match self.kernel.list_virtual_servers().await? {
             Ok(listing) => listing,
             Err(error) => return Ok(Err(error)),
         };
         let mut mended = 0;
         let strangers = self.strangers_among(&listing, Actual::default());
         mended += self.mend(strangers, None).await?;
-        let found: HashSet<Frontend> = listing.frontends.into_iter().collect();
+        let found: HashSet<Frontend> = listing.frontends().collect();
         let desired = self.planner.desired();
         let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
             Wish::Open(..) => !found.contains(frontend),
@@ -264,7 +264,7 @@ impl Reconciler {
         &mut self,
         beside: Actual,
     ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
-        let found = self.kernel.read_frontends().await?;
+        let found = self.kernel.list_virtual_servers().await?;
         Ok(found.map(|listing| self.strangers_among(&listing, beside)))
     }
 
@@ -272,10 +272,10 @@ impl Reconciler {
         let local_addresses = self.planner.local_addresses().clone();
         let beside = Actual { local_addresses, ..beside };
         let desired = self.planner.desired();
-        let ours = listing.frontends.iter().filter(|frontend| {
+        let ours = listing.frontends().filter(|frontend| {
             desired.owner(frontend).is_none() && self.planner.is_ours(frontend, &beside)
         });
-        let mut ours: Vec<Frontend> = ours.copied().collect();
+        let mut ours: Vec<Frontend> = ours.collect();
         ours.sort_unstable();
         ours.into_iter().map(Op::RemoveVirtualServer).collect()
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use plan::actual::ActualVirtualServer;
+use plan::actual::{ActualVirtualServer, ListedVirtualServer};
 use plan::kernel::Frontend;
 
 use super::Reconciler;
-use crate::kernel::ReadError;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{ReadError, VirtualServerReading};
 
 /// Virtual servers that were read together.
 #[derive(Debug, Default)]
@@ -25,15 +25,29 @@ impl Reconciler {
         &mut self,
         frontends: &Arc<[Frontend]>,
     ) -> Result<Result<Seen, ReadError>, WorkerGone> {
-        let readings = match self.kernel.read_virtual_servers(Arc::clone(frontends)).await? {
-            Ok(readings) => readings,
-            Err(error) => return Ok(Err(error)),
-        };
+        let readings = self.kernel.read_virtual_servers(Arc::clone(frontends)).await?;
+        Ok(readings.map(|readings| self.sort_readings(frontends.iter().copied().zip(readings))))
+    }
+
+    /// The same for those that were listed a moment ago.
+    pub(super) async fn read_listed(
+        &mut self,
+        listed: &Arc<[ListedVirtualServer]>,
+    ) -> Result<Result<Seen, ReadError>, WorkerGone> {
+        let readings = self.kernel.read_listed(Arc::clone(listed)).await?;
+        let frontends = listed.iter().map(|it| it.frontend);
+        Ok(readings.map(|readings| self.sort_readings(frontends.zip(readings))))
+    }
+
+    fn sort_readings(
+        &mut self,
+        readings: impl Iterator<Item = (Frontend, VirtualServerReading)>,
+    ) -> Seen {
         let mut seen = Seen::default();
-        for (frontend, reading) in frontends.iter().zip(readings) {
+        for (frontend, reading) in readings {
             match reading {
-                Ok(found) => seen.found.push((*frontend, found)),
-                Err(error) => seen.unread.push((*frontend, error)),
+                Ok(found) => seen.found.push((frontend, found)),
+                Err(error) => seen.unread.push((frontend, error)),
             }
         }
         if let Some(((_, error), others)) = seen.unread.split_first() {
@@ -43,6 +57,6 @@ impl Reconciler {
             }
             self.reading_failed(&error);
         }
-        Ok(Ok(seen))
+        seen
     }
 }

@@ -7,11 +7,10 @@
 //! meanwhile grows with the number of endpoints. In the end, what was found and nobody asked for is
 //! taken away.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 
-use plan::actual::Actual;
+use plan::actual::{Actual, ListedVirtualServer};
 use plan::found::Found;
-use plan::kernel::Frontend;
 use plan::op::Op;
 use plan::planner::Limit;
 use plan::sets::{SetId, SetKind};
@@ -81,7 +80,7 @@ impl Reconciler {
         };
         drop(self.planner.plan_round(Limit { services: 0, operations: 0 }));
         self.prescribe().await?;
-        let (beside, frontends) = match self.read_beside(addresses).await? {
+        let (beside, listed) = match self.read_beside(addresses).await? {
             Ok(found) => found,
             Err(error) => {
                 self.reading_failed(&error);
@@ -92,7 +91,7 @@ impl Reconciler {
         self.status.send_modify(|status| status.readings += 1);
         let foundation = self.planner.foundation(&beside);
         let n_changes = foundation.len();
-        let found = self.planner.take_over(beside, frontends);
+        let found = self.planner.take_over(beside, listed);
         self.carry_out(foundation, Basis::Reading).await?;
         self.stage = Stage::TakingOver(Box::new(TakeOver {
             found,
@@ -108,7 +107,7 @@ impl Reconciler {
     async fn read_beside(
         &mut self,
         addresses: Addresses,
-    ) -> Result<Result<(Actual, HashSet<Frontend>), ReadError>, WorkerGone> {
+    ) -> Result<Result<(Actual, Vec<ListedVirtualServer>), ReadError>, WorkerGone> {
         let mut beside = Actual {
             link: addresses.link,
             addresses: addresses.bound,
@@ -133,8 +132,8 @@ impl Reconciler {
                 Err(error) => self.reading_failed(&error),
             }
         }
-        let listing = self.kernel.read_frontends().await?;
-        Ok(listing.map(|listing| (beside, listing.frontends.into_iter().collect())))
+        let listing = self.kernel.list_virtual_servers().await?;
+        Ok(listing.map(|listing| (beside, listing.virtual_servers)))
     }
 
     /// Takes over what the Services of one round ask for, and after the last of them, takes away
@@ -152,7 +151,7 @@ impl Reconciler {
         let adopted = taking.found.adopt(planned);
         let mut ops = self.let_drain(adopted.lacking, Known::Nothing, Instant::now());
         self.hold_back(&mut ops);
-        ops.extend(self.mend_found(&adopted.frontends).await?);
+        ops.extend(self.mend_found(adopted.found).await?);
         taking.n_changes += ops.len();
         self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
@@ -177,17 +176,21 @@ impl Reconciler {
 
     /// What makes virtual servers that were found as they should be. Those that cannot be read are
     /// owed: what is planned for them meanwhile is held back, and what tells whose they are stays.
-    async fn mend_found(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
+    async fn mend_found(
+        &mut self,
+        mut rest: Vec<ListedVirtualServer>,
+    ) -> Result<Vec<Op>, WorkerGone> {
         let mut ops = Vec::new();
-        let mut rest = frontends;
         while !rest.is_empty() {
-            let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
-            let seen = match self.read_virtual_servers(&chunk.into()).await? {
+            let others = rest.split_off(rest.len().min(LARGEST_CHUNK));
+            let chunk: Arc<[ListedVirtualServer]> = rest.into();
+            let seen = match self.read_listed(&chunk).await? {
                 Ok(seen) => seen,
                 Err(error) => {
                     self.reading_failed(&error);
                     // A kernel that does not answer is not asked once for each chunk.
-                    let unread: Vec<_> = rest.iter().map(|it| (*it, error.clone())).collect();
+                    let unread = chunk.iter().chain(&others);
+                    let unread: Vec<_> = unread.map(|it| (it.frontend, error.clone())).collect();
                     self.owe_unread(&unread);
                     break;
                 }
@@ -223,7 +226,7 @@ impl Reconciler {
             if part.is_empty() {
                 break;
             }
-            let ops = self.mend_found(&part).await?;
+            let ops = self.mend_found(part).await?;
             self.flows.note_ops(&ops, &self.planner);
             self.remove(ops, taking).await?;
         }

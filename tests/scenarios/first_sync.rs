@@ -183,6 +183,29 @@ async fn one_that_cannot_be_read_and_nobody_wants_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_others_change_after_the_listing_is_found_by_the_patrol() {
+    let services = [tcp(1, &[1]), tcp(2, &[]), tcp(3, &[1])];
+    let kernel = World::in_sync(&services).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    let mut is_listed = false;
+    world.fake.interfere(move |request, actual| {
+        if matches!(request, Request::Reading(Reading::VirtualServers)) && !is_listed {
+            is_listed = true;
+            let first = actual.virtual_servers.get_mut(&frontend(1, Protocol::Tcp)).unwrap();
+            first.server = None;
+            actual.virtual_servers.remove(&frontend(3, Protocol::Tcp));
+        }
+        Answer::Honest
+    });
+    world.feed(&services).await;
+    world.complete().await;
+    let actual = world.fake.actual();
+    assert!(real_server(&actual, &frontend(3, Protocol::Tcp), 1).is_some(), "it is read");
+    world.compared().await;
+    world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn dozens_that_cannot_be_read_take_no_other_along() {
     let all = |endpoint| (1..=200).map(move |number| tcp(number, &[endpoint])).collect::<Vec<_>>();
     let kernel = World::in_sync(&all(1)).await.stop().await;

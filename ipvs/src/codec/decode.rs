@@ -147,8 +147,8 @@ pub(crate) struct ServiceFields<'a> {
     flags: Option<u32>,
     timeout: Option<u32>,
     netmask: Option<[u8; 4]>,
-    narrow: Option<Statistics>,
-    wide: Option<Statistics>,
+    narrow: Option<Attribute<'a>>,
+    wide: Option<Attribute<'a>>,
 }
 
 /// A real server's attributes, which may come in any order.
@@ -165,8 +165,8 @@ struct DestinationFields<'a> {
     active: Option<u32>,
     inactive: Option<u32>,
     persistent: Option<u32>,
-    narrow: Option<Statistics>,
-    wide: Option<Statistics>,
+    narrow: Option<Attribute<'a>>,
+    wide: Option<Attribute<'a>>,
 }
 
 // === impl ServiceFields ===
@@ -185,8 +185,8 @@ impl<'a> ServiceFields<'a> {
             service::FLAGS => self.flags = Some(attribute.u32()?),
             service::TIMEOUT => self.timeout = Some(attribute.u32()?),
             service::NETMASK => self.netmask = Some(attribute.array()?),
-            service::STATS => self.narrow = Some(decode_statistics(&attribute)?),
-            service::STATS64 => self.wide = Some(decode_statistics(&attribute)?),
+            service::STATS => self.narrow = Some(attribute),
+            service::STATS64 => self.wide = Some(attribute),
             _ => {}
         }
         Ok(())
@@ -231,7 +231,7 @@ impl<'a> ServiceFields<'a> {
                     .transpose()?,
             },
             hashed: flags.contains(Flags::HASHED),
-            statistics: self.wide.or(self.narrow).unwrap_or_default(),
+            statistics: decode_statistics(self.wide.or(self.narrow))?,
         })
     }
 }
@@ -256,8 +256,8 @@ impl<'a> DestinationFields<'a> {
             destination::ACTIVE_CONNS => self.active = Some(attribute.u32()?),
             destination::INACT_CONNS => self.inactive = Some(attribute.u32()?),
             destination::PERSIST_CONNS => self.persistent = Some(attribute.u32()?),
-            destination::STATS => self.narrow = Some(decode_statistics(&attribute)?),
-            destination::STATS64 => self.wide = Some(decode_statistics(&attribute)?),
+            destination::STATS => self.narrow = Some(attribute),
+            destination::STATS64 => self.wide = Some(attribute),
             _ => {}
         }
         Ok(())
@@ -284,15 +284,16 @@ impl<'a> DestinationFields<'a> {
             active_connections: self.active.ok_or_else(|| broken("a count"))?,
             inactive_connections: self.inactive.ok_or_else(|| broken("a count"))?,
             persistent_connections: self.persistent.ok_or_else(|| broken("a count"))?,
-            statistics: self.wide.or(self.narrow).unwrap_or_default(),
+            statistics: decode_statistics(self.wide.or(self.narrow))?,
         })
     }
 }
 
-/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for octets only.
-fn decode_statistics(attribute: &Attribute<'_>) -> Result<Statistics, DecodeError> {
+/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for octets only. The
+/// kernel sends both.
+fn decode_statistics(attribute: Option<Attribute<'_>>) -> Result<Statistics, DecodeError> {
     let mut result = Statistics::default();
-    for attribute in attribute.nested() {
+    for attribute in attribute.iter().flat_map(Attribute::nested) {
         let attribute = attribute?;
         let place = match attribute.kind {
             statistics::CONNS => &mut result.connections,

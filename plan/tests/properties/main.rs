@@ -7,9 +7,9 @@
 mod damage;
 mod world;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use plan::actual::Actual;
+use plan::actual::{Actual, ActualVirtualServer, ListedVirtualServer};
 use plan::event::Event;
 use plan::kernel::{Entry, Frontend};
 use plan::localhost::LocalhostPort;
@@ -122,18 +122,25 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
     };
     let settings = planner.settings().clone();
     let foundation = planner.foundation(kernel.actual());
-    let frontends = kernel.actual().virtual_servers.keys().copied().collect();
-    let mut found = planner.take_over(kernel.actual().clone(), frontends);
-    let mend = |planner: &Planner, kernel: &MemoryKernel, frontends: Vec<Frontend>| {
-        let there = |it: &Frontend| kernel.actual().virtual_servers.get(it).cloned();
-        let each = frontends.into_iter();
-        each.flat_map(|it| planner.repair(&it, there(&it).as_ref())).collect::<Vec<Op>>()
+    let there = kernel.actual().virtual_servers.iter();
+    let listed = there.map(|(frontend, there)| {
+        let (frontend, server) = (*frontend, there.server.clone());
+        ListedVirtualServer { frontend, server }
+    });
+    let mut found = planner.take_over(kernel.actual().clone(), listed.collect());
+    let mend = |planner: &Planner, kernel: &MemoryKernel, found: Vec<ListedVirtualServer>| {
+        let there = |it: &ListedVirtualServer| {
+            let there = kernel.actual().virtual_servers.get(&it.frontend).cloned();
+            there.map(|there| ActualVirtualServer { server: it.server.clone(), ..there })
+        };
+        let each = found.into_iter();
+        each.flat_map(|it| planner.repair(&it.frontend, there(&it).as_ref())).collect::<Vec<Op>>()
     };
     write(kernel, foundation);
     while planner.is_dirty() {
         let adopted = found.adopt(planner.plan_round(limit).ops);
         let mut ops = adopted.lacking;
-        ops.extend(mend(planner, kernel, adopted.frontends));
+        ops.extend(mend(planner, kernel, adopted.found));
         write(kernel, ops);
     }
     let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
@@ -211,7 +218,7 @@ proptest! {
                 there.capacity = Capacity::new(capacity);
             }
         }
-        drop(pair.planner.take_over(pair.kernel.actual().clone(), HashSet::new()));
+        drop(pair.planner.take_over(pair.kernel.actual().clone(), Vec::new()));
         for group in &groups {
             pair.apply(group);
             while pair.planner.is_dirty() {

@@ -1,6 +1,6 @@
 //! A node under test: a planner with a kernel that does what it says, and the kernel in words.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
@@ -65,7 +65,7 @@ impl Node {
 
     /// Compares the kernel with what is desired, as at the start, and mends it.
     pub(crate) fn compare(&mut self) -> Vec<String> {
-        drop(self.planner.take_over(self.kernel.actual().clone(), HashSet::new()));
+        drop(self.planner.take_over(self.kernel.actual().clone(), Vec::new()));
         let ops = self.planner.diff(self.kernel.actual());
         self.carry_out(&ops);
         said(&ops)

@@ -7,6 +7,7 @@
 //! to list them again at once.
 
 use ipvs::Counter;
+use plan::actual::ListedVirtualServer;
 use plan::kernel::Frontend;
 use plan::model::Family;
 use plan::op::Op;
@@ -74,19 +75,20 @@ impl Count {
         }
     }
 
-    /// Lists frontends by `list`, and learns from it.
+    /// Lists virtual servers by `list`, and learns from it.
     pub(super) fn learn<E>(
         &mut self,
-        list: impl FnOnce() -> Result<Vec<Frontend>, E>,
+        list: impl FnOnce() -> Result<Vec<ListedVirtualServer>, E>,
     ) -> Result<Listing, E> {
         let before = self.now();
-        let frontends = list()?;
+        let virtual_servers = list()?;
+        let frontends: Vec<Frontend> = virtual_servers.iter().map(|it| it.frontend).collect();
         self.listed = before
             .zip(self.now())
             .and_then(|(before, after)| undisturbed(before, after))
             .map(|count| Listed::new(count, &frontends));
         self.table = Table::learn(&frontends, self.table);
-        Ok(Listing { frontends, table: self.table })
+        Ok(Listing { virtual_servers, table: self.table })
     }
 
     /// We have done this ourselves.

@@ -28,7 +28,7 @@ impl Linux {
         self.count.learn(|| {
             let found = ipvs.list_services();
             let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
-            Ok(found.iter().filter_map(|listed| translate::frontend(&listed.server.id)).collect())
+            Ok(found.iter().filter_map(|listed| translate::listed(&listed.server)).collect())
         })
     }
 
@@ -38,7 +38,7 @@ impl Linux {
             Number::Uncounted => Ok(None),
             Number::Unknown => {
                 let listing = self.frontends()?;
-                Ok(Some(u32::try_from(listing.frontends.len()).unwrap_or(u32::MAX)))
+                Ok(Some(u32::try_from(listing.virtual_servers.len()).unwrap_or(u32::MAX)))
             }
         }
     }

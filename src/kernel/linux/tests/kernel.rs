@@ -7,7 +7,7 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use plan::kernel::{Entry, VirtualServer};
+use plan::kernel::{Entry, RealServer, VirtualServer};
 use plan::layer::{LayerSettings, LocalTraffic};
 use plan::model::Protocol;
 use plan::room::{Capacity, Room};
@@ -59,6 +59,14 @@ fn mk_frontend(family: Family, number: u16) -> Frontend {
         Family::V6 => std::net::Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, number).into(),
     };
     Frontend { address, protocol: Protocol::Tcp, port: 80 }
+}
+
+fn mk_real_server(family: Family) -> RealServer {
+    let address = match family {
+        Family::V4 => "10.244.0.7",
+        Family::V6 => "fd00:244::7",
+    };
+    RealServer { address: address.parse().unwrap(), port: 8080, weight: 3 }
 }
 
 /// Everything that a glance looks at, with so many virtual servers of each family, each with an
@@ -130,8 +138,8 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         // Nobody's frontend.
         tool("ipvsadm -A -f 7 -s rr");
         assert_eq!(number(&mut linux), Some(9), "until they are listed");
-        let listing = linux.read_frontends().unwrap();
-        assert_eq!(listing.frontends.len(), 8);
+        let listing = linux.list_virtual_servers().unwrap();
+        assert_eq!(listing.virtual_servers.len(), 8);
         assert!(listing.table.is_some(), "not in the order of the table: {listing:?}");
         assert_eq!(number(&mut linux), Some(8));
         let ours = Op::RemoveVirtualServer(mk_frontend(Family::V6, 2));
@@ -141,7 +149,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(number(&mut linux), Some(7));
         tool("ipvsadm -C");
         assert_eq!(number(&mut linux), Some(0));
-        assert_eq!(linux.read_frontends().unwrap().table, listing.table, "it is remembered");
+        assert_eq!(linux.list_virtual_servers().unwrap().table, listing.table, "it is remembered");
 
         tool("ipset flush KUBE-CLUSTER-IP");
         assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
@@ -155,6 +163,36 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         tool(&format!("iptables-{name} -t nat -F"));
         tool(&format!("iptables-{name} -t nat -X KUBE-LOAD-BALANCER"));
         assert_eq!(linux.glance().unwrap().untouched, [Family::V6].into());
+    });
+}
+
+#[test]
+fn those_that_were_listed_are_read_with_a_request_each() {
+    Host::run(|| {
+        let mut linux = mk_linux(Variant::Legacy, 3);
+        tool("ip link set lo up");
+        let servers = Family::BOTH
+            .map(|family| Op::AddRealServer(mk_frontend(family, 1), mk_real_server(family)));
+        assert_eq!(linux.apply(&servers), [Ok(()), Ok(())]);
+        tool("ipvsadm -E -t 10.96.0.1:80 -s wlc -p 60");
+        let listed = linux.list_virtual_servers().unwrap().virtual_servers;
+        assert_eq!(listed.len(), 6);
+        let frontends: Vec<Frontend> = listed.iter().map(|it| it.frontend).collect();
+        let read = linux.read_virtual_servers(&frontends).unwrap();
+        assert_eq!(linux.read_listed(&listed).unwrap(), read);
+        let full: Vec<_> = listed
+            .iter()
+            .filter(|it| it.frontend.address.to_string().ends_with('1'))
+            .cloned()
+            .collect();
+        let before = linux.traffic().requests;
+        let found = linux.read_listed(&full).unwrap();
+        assert!(
+            found.iter().all(|it| it.as_ref().unwrap().as_ref().unwrap().real_servers.len() == 1)
+        );
+        assert_eq!(linux.traffic().requests - before, 2);
+        tool("ipvsadm -C");
+        assert_eq!(linux.read_listed(&listed).unwrap(), vec![Ok(None); 6]);
     });
 }
 
@@ -217,8 +255,8 @@ fn costs_little(variant: Variant) {
             );
             assert!(requests <= 2 && receives <= 60, "{requests} {receives}");
             let begin = Instant::now();
-            let frontends = linux.read_frontends().unwrap().frontends;
-            println!("listing {} frontends takes {:?}", frontends.len(), begin.elapsed());
+            let listed = linux.list_virtual_servers().unwrap().virtual_servers;
+            println!("listing {} virtual servers takes {:?}", listed.len(), begin.elapsed());
         });
     }
 }
