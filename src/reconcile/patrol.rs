@@ -36,9 +36,9 @@ const GLANCE_REST: u32 = 10;
 /// So many virtual servers are read in one request at most.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
-/// What comparing a chunk of virtual servers is to take: the next one is as large as fits, and twice
-/// as large as the last one at most.
-const CHUNK_TIME: Duration = Duration::from_millis(4);
+/// What comparing a chunk of virtual servers is to take, since changes wait for it: the next one is
+/// as large as fits, and twice as large as the last one at most. Each wakes two threads, too.
+const CHUNK_TIME: Duration = Duration::from_millis(5);
 
 /// After so many readings in a row that failed, all others wait as well.
 const FAILURES_IN_A_ROW: u32 = 2;
@@ -414,9 +414,9 @@ mod tests {
             }
             it.chunk
         };
-        assert_eq!(look(Duration::from_micros(100), 3), 40);
-        assert_eq!(look(Duration::from_millis(1), 1), 4, "the machine is slow for a moment");
-        assert_eq!(look(Duration::from_micros(100), 4), 40);
+        assert_eq!(look(Duration::from_micros(100), 3), 50);
+        assert_eq!(look(Duration::from_millis(1), 1), 5, "the machine is slow for a moment");
+        assert_eq!(look(Duration::from_micros(100), 4), 50);
         assert_eq!(look(Duration::from_micros(2), 4), LARGEST_CHUNK);
         assert_eq!(look(Duration::from_secs(1), 1), 1);
     }
