@@ -283,6 +283,8 @@ fn mend(
             continue;
         };
         n_kept += 1;
+        // One that drained is not where the order wants it, but where it was left.
+        behind_new |= matters && there.weight == 0 && real.weight > 0;
         if behind_new {
             ops.push(Op::MoveRealServer(frontend, *real));
         } else if there.weight != real.weight || !there.plain {

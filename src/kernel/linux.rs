@@ -163,16 +163,17 @@ impl Linux {
         listed: &ListedVirtualServer,
     ) -> Result<VirtualServerReading, ReadError> {
         let id = translate::virtual_server_id(&listed.frontend);
-        let found = match self.ipvs.list_destinations(&id) {
-            Ok(real_servers) if real_servers.is_empty() => {
-                let found = self.ipvs.service(&id);
-                return self.with_real_servers(&listed.frontend, found);
-            }
-            found => found,
-        };
-        let with = |found: Vec<_>| translate::actual_virtual_server(listed.server.clone(), &found);
-        reading(&listed.frontend, found.map(with))
+        let found = self.ipvs.list_destinations(&id).and_then(|real_servers| {
+            let server = if real_servers.is_empty() {
+                translate::in_our_words(&self.ipvs.service(&id)?.server)
+            } else {
+                listed.server.clone()
+            };
+            Ok(translate::actual_virtual_server(server, &real_servers))
+        });
+        reading(&listed.frontend, found)
     }
+
     fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         match part {
             Part::Link => ops.iter().map(|_| self.create_link()).collect(),
@@ -234,7 +235,9 @@ impl Linux {
         let results = match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
-                    gone.insert(op.subject());
+                    if is_removal(op) {
+                        gone.insert(op.subject());
+                    }
                     return Ok(());
                 }
                 let mut refusal = ipvs_refusal(&error);
@@ -247,7 +250,7 @@ impl Linux {
         };
         for (op, result) in ops.iter().zip(&results) {
             match result {
-                // What was gone already is not in the count; if somebody else did that, a glance shows it.
+                // What was gone is not in the count. If somebody else did that, a glance shows it.
                 Ok(()) if is_removal(op) && gone.contains(&op.subject()) => {}
                 Ok(()) => self.count.done(op),
                 Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
@@ -264,7 +267,7 @@ impl Kernel for Linux {
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
-        self.frontends()
+        self.listing()
     }
 
     fn read_virtual_servers(

@@ -159,15 +159,22 @@ impl Remains {
             Ok(None) => return Vec::new(),
             Err(error) => return vec![error.to_string()],
         };
+        let mut bound = match self.links.addresses() {
+            Ok(found) => found,
+            Err(error) => return vec![error.to_string()],
+        };
+        let unwanted: HashSet<IpAddr> = addresses.iter().copied().collect();
+        bound.retain(|found| found.index == index && unwanted.contains(&found.address));
         let mut batch = AddressBatch::new(index);
-        for address in addresses {
-            batch.remove(*address);
+        for found in &bound {
+            batch.remove_prefix(found.address, found.prefix);
         }
         match self.links.send(&mut batch) {
-            Ok(results) => addresses
+            Ok(results) => bound
                 .iter()
                 .zip(results)
-                .filter_map(|(address, result)| Some((address, result.err()?)))
+                .filter_map(|(found, result)| Some((found.address, result.err()?)))
+                // With the first address of a network, the kernel removes the others.
                 .filter(|(_, error)| !is(error, rustix::io::Errno::ADDRNOTAVAIL))
                 .map(|(address, error)| format!("take {address} off the interface: {error}"))
                 .collect(),

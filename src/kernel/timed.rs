@@ -17,7 +17,7 @@ use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServe
 pub enum Reading {
     /// The signs that something was changed.
     Glance,
-    /// The frontends of all virtual servers.
+    /// All virtual servers, without their real servers.
     Frontends,
     /// Some virtual servers with their real servers.
     VirtualServers,

@@ -94,8 +94,8 @@ impl Drain {
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
-    /// into its weight's return, which leaves its connections untouched. The same for virtual
-    /// servers that are to go with their real servers.
+    /// into its weight's return, or a move to its place where the order matters. Both leave its
+    /// connections untouched. The same for virtual servers that are to go with their real servers.
     ///
     /// What the kernel has noted already is not written again. What has nothing to drain any more,
     /// or no time for it, is removed.

@@ -200,10 +200,11 @@ impl Patrol {
     }
 
     /// A part could not be read. It is tried again by itself, and the others go on without it; but
-    /// where one after the other cannot be read, all of them wait.
+    /// where one after the other cannot be read, all of them wait. Rules are read by programs, and
+    /// say nothing of the others.
     pub(super) fn failed(&mut self, part: Part, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
-        if self.n_failures >= FAILURES_IN_A_ROW {
+        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, Part::Layer(_)) {
             self.pause(now + READ_RETRY);
         }
         if !self.is_unread(&part) {

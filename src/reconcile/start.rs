@@ -127,7 +127,7 @@ impl Reconciler {
             match self.kernel.read_layer(family).await? {
                 Ok(true) => drop(beside.layers.insert(family)),
                 Ok(false) => {}
-                // What is not understood is written, and owed where that fails, too: a family whose
+                // Writing reads them once more, and they are owed if that fails, too: a family whose
                 // rules somebody has spoiled takes nothing else along.
                 Err(error) => self.reading_failed(&error),
             }

@@ -318,6 +318,9 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
         _ => Answer::Honest,
     });
     world.fake.disturb(|actual| actual.layers.clear());
+    world.until("unreadable", |status, _| status.failed_readings >= 2).await;
+    let took = time_until_whole(&mut world, |actual| actual.virtual_servers.clear()).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
     world.until("unreadable for a while", |status, _| status.failed_readings >= 5).await;
     let at = frontend(2, Protocol::Tcp);
     let started = Instant::now();

@@ -23,7 +23,7 @@ impl Linux {
         })
     }
 
-    pub(super) fn frontends(&mut self) -> Result<Listing, ReadError> {
+    pub(super) fn listing(&mut self) -> Result<Listing, ReadError> {
         let ipvs = &mut self.ipvs;
         self.count.learn(|| {
             let found = ipvs.list_services();
@@ -37,7 +37,7 @@ impl Linux {
             Number::Known(number) => Ok(Some(number)),
             Number::Uncounted => Ok(None),
             Number::Unknown => {
-                let listing = self.frontends()?;
+                let listing = self.listing()?;
                 Ok(Some(u32::try_from(listing.virtual_servers.len()).unwrap_or(u32::MAX)))
             }
         }
