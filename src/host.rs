@@ -176,10 +176,16 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
         return Ok(());
     }
     let id = ipvs::VirtualServerId::tcp(PROBE_ADDRESS, PROBE_PORT);
-    match client.new_service(&ipvs::VirtualServer::new(id, wanted)) {
-        Ok(()) => Ok(client.delete_service(&id)?),
-        Err(error) => Err(error.into()),
+    let probe = ipvs::VirtualServer::new(id, wanted);
+    match client.new_service(&probe) {
+        // Somebody was killed while trying another one.
+        Err(error) if error.is_exists() => {
+            client.delete_service(&id)?;
+            client.new_service(&probe)?;
+        }
+        tried => tried?,
     }
+    Ok(client.delete_service(&id)?)
 }
 
 /// Returns what failed without which Services do not work.

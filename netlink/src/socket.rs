@@ -16,19 +16,20 @@ use crate::namespace::Namespace;
 use crate::reply::{Content, replies};
 
 mod ask;
+mod buffers;
+
+use buffers::RECEIVE_BUFFER;
 
 /// How often a listing is tried when changes disturb it.
 pub const DUMP_ATTEMPTS: usize = 8;
 
-/// The receive buffer we ask for. The kernel doubles it for its own bookkeeping.
-const RECEIVE_BUFFER: usize = 4 << 20;
 /// What one answer takes of the receive buffer at most, when answers are capped: the kernel counts
 /// a small datagram as some 800 octets, and an explanation makes it longer.
 const ANSWER_COST: usize = 1_536;
+/// What the kernel counts for a datagram at least.
+const SMALLEST_DATAGRAM: usize = 256;
 /// Past a few hundred requests a send, longer sends gain nothing measurable.
 const REQUESTS_PER_SEND: usize = 500;
-/// The send buffer's default (`net.core.wmem_default`, 212,992) must hold a send whole.
-const OCTETS_PER_SEND: usize = 128 << 10;
 /// Larger than any datagram the kernel makes for us: listings come in parts of at most 32 KiB,
 /// and an uncapped refusal carries back one request of at most 64 KiB and its attributes.
 const DATAGRAM: usize = 256 << 10;
@@ -70,6 +71,9 @@ pub struct Socket {
     sequence: u32,
     requests_per_send: usize,
     questions_per_send: usize,
+    octets_per_send: usize,
+    /// Whether listings are checked strictly.
+    is_strict: bool,
     buffer: Vec<u8>,
     traffic: Traffic,
 }
@@ -123,7 +127,8 @@ impl Socket {
         // Kernels before 4.12 know neither; answers are then longer and have no text.
         let capped = socket.set_cap_ack(true).is_ok();
         let _without_text = socket.set_ext_ack(true);
-        let receive = enlarge_receive_buffer(socket.as_fd())?;
+        let receive = buffers::enlarge_receive(socket.as_fd())?;
+        let send = buffers::enlarge_send(socket.as_fd())?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
             .map_err(|error| Error::system("set a netlink socket's receive timeout", error))?;
         let answer_cost = if capped { ANSWER_COST } else { 2 * ANSWER_COST };
@@ -136,6 +141,8 @@ impl Socket {
             sequence: 1,
             requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
             questions_per_send: (receive / ask::ANSWER_COST).clamp(1, REQUESTS_PER_SEND),
+            octets_per_send: buffers::octets_per_send(send),
+            is_strict: false,
             buffer: Vec::new(),
             traffic: Traffic::default(),
         })
@@ -154,10 +161,12 @@ impl Socket {
     ///
     /// # Errors
     /// When the kernel is older than 4.20, which lists everything.
-    pub fn list_strictly(&self) -> Result<(), Error> {
+    pub fn list_strictly(&mut self) -> Result<(), Error> {
         self.socket
             .set_netlink_get_strict_chk(true)
-            .map_err(|error| Error::system("have netlink listings checked strictly", error))
+            .map_err(|error| Error::system("have netlink listings checked strictly", error))?;
+        self.is_strict = true;
+        Ok(())
     }
 
     /// Sends every request of the batch and returns a result for each, in their order. The batch
@@ -175,7 +184,7 @@ impl Socket {
                 results.push(Err(Error::too_long()));
                 continue;
             }
-            let count = batch.span(first, self.requests_per_send, OCTETS_PER_SEND);
+            let count = batch.span(first, self.requests_per_send, self.octets_per_send);
             let begin = self.transmit(batch, first, count, NLM_F_ACK)?;
             results.resize_with(first + count, || Ok(()));
             let results = results.get_mut(first..).unwrap_or_default();
@@ -281,6 +290,18 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Throws away what is queued. After an overrun the kernel drops messages without a word until
+    /// nothing is (`netlink_overrun` and `netlink_rcv_wake` in net/netlink/af_netlink.c), so what is
+    /// to be read anew must be read after this.
+    pub fn discard_notifications(&mut self) {
+        // The buffer cannot hold more.
+        for _ in 0..RECEIVE_BUFFER / SMALLEST_DATAGRAM {
+            if matches!(self.receive(RecvFlags::DONTWAIT), Err(errno) if errno != Errno::NOBUFS) {
+                return;
+            }
+        }
     }
 
     /// What went over this socket since it was opened.
@@ -428,6 +449,9 @@ impl Socket {
         for group in &self.groups {
             opened.join(*group)?;
         }
+        if self.is_strict {
+            opened.list_strictly()?;
+        }
         tracing::warn!("a netlink socket failed ({errno}) and was opened again");
         let former = std::mem::replace(&mut self.socket, opened.socket);
         if [Errno::BADF, Errno::NOTSOCK].contains(&errno) {
@@ -458,17 +482,6 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Returns how many octets the kernel really grants, its own bookkeeping included.
-fn enlarge_receive_buffer(socket: BorrowedFd<'_>) -> Result<usize, Error> {
-    // The limit net.core.rmem_max may be passed with CAP_NET_ADMIN in the initial user namespace.
-    if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
-        sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)
-            .map_err(|error| Error::system("enlarge a netlink socket's receive buffer", error))?;
-    }
-    sockopt::socket_recv_buffer_size(socket)
-        .map_err(|error| Error::system("read a netlink socket's receive buffer size", error))
 }
 
 /// Errors of a listing that another try can cure: the kernel ran into a change (`EINTR`,

@@ -94,6 +94,7 @@ pub fn start(routes: bool) -> Result<Changes, Box<dyn std::error::Error + Send +
                     if error.is_overrun() {
                         // A storm would be answered with another.
                         thread::sleep(BREATH);
+                        socket.discard_notifications();
                     } else {
                         tracing::warn!(
                             "watching the node's addresses: {error}; it is tried again, and what \

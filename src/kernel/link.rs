@@ -218,7 +218,10 @@ impl AddressBatch {
             message.body().extend_from_slice(&self.index.to_ne_bytes());
             let mut attributes = message.attributes();
             attributes.address(IFA_LOCAL, address);
-            attributes.address(IFA_ADDRESS, address);
+            // To be removed, one of IPv4 is known by the other alone, whatever its prefix and peer.
+            if message_type == RTM_NEWADDR {
+                attributes.address(IFA_ADDRESS, address);
+            }
             if address.is_ipv6() {
                 attributes.u32(IFA_FLAGS, IFA_F_NODAD | IFA_F_NOPREFIXROUTE);
             }

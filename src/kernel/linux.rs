@@ -51,6 +51,8 @@ pub struct Linux {
     is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
     index: Option<u32>,
+    /// The index of an interface of another kind that was told of.
+    told_of: Option<u32>,
     /// What addresses are bound with.
     scope: Scope,
 }
@@ -99,6 +101,7 @@ impl Linux {
             count: Count::open(),
             is_crowded: false,
             index: None,
+            told_of: None,
             scope: Scope::default(),
         })
     }
@@ -124,7 +127,8 @@ impl Linux {
         if self.index.is_none()
             && let Some(link) = self.links.find()?
         {
-            if link.kind != "dummy" {
+            if link.kind != "dummy" && self.told_of != Some(link.index) {
+                self.told_of = Some(link.index);
                 tracing::warn!(
                     kind = link.kind,
                     "{LINK} is not a dummy interface; it is used as it is. If it is nobody's, \

@@ -52,7 +52,7 @@ pub(crate) struct RouteBatch {
 
 impl Routes {
     pub(crate) fn open() -> Result<Self, Error> {
-        let socket = Socket::open(Protocol::Route)?;
+        let mut socket = Socket::open(Protocol::Route)?;
         // Without it, the kernel lists every route there is, which are then passed over.
         let _everything = socket.list_strictly();
         Ok(Self { socket })

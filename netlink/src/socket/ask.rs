@@ -1,6 +1,6 @@
 //! Many questions in a send, each with an answer of the subsystem's own.
 
-use super::{OCTETS_PER_SEND, Socket};
+use super::Socket;
 use crate::attribute::DecodeError;
 use crate::batch::Batch;
 use crate::error::Error;
@@ -29,7 +29,7 @@ impl Socket {
                 answers.push(Err(Error::too_long()));
                 continue;
             }
-            let count = batch.span(first, self.questions_per_send, OCTETS_PER_SEND);
+            let count = batch.span(first, self.questions_per_send, self.octets_per_send);
             // An acknowledgement would be a second answer: each has one of its own.
             let begin = self.transmit(batch, first, count, 0)?;
             let mut results = Vec::new();

@@ -41,6 +41,23 @@ fn a_request_returns_its_answer_or_the_refusal() {
     assert_eq!(error.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
 }
 
+/// A host may have another default, and a process without the right to go past the limit as well.
+#[test]
+fn a_send_is_no_longer_than_the_send_buffer() {
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    assert_eq!(socket.octets_per_send, buffers::OCTETS_PER_SEND);
+    sockopt::set_socket_send_buffer_size(&socket, 2_304).unwrap();
+    let granted = sockopt::socket_send_buffer_size(&socket).unwrap();
+    let mut batch = Batch::new();
+    for _ in 0..1_500 {
+        batch.push(GET_LINK, 0, |message| link(1, message));
+    }
+    assert!(socket.send(&mut batch).is_err(), "{granted} octets are enough");
+    socket.octets_per_send = buffers::octets_per_send(granted);
+    let results = socket.send(&mut batch).unwrap();
+    assert!(results.len() == 1_500 && results.iter().all(Result::is_ok));
+}
+
 #[test]
 fn each_of_many_requests_has_its_own_result() {
     let mut socket = Socket::open(Protocol::Route).unwrap();

@@ -40,7 +40,7 @@ impl Linux {
         let sent = self.links.send(&mut batch);
         let is_missed = sent.iter().flatten().zip(ops).any(|(result, op)| {
             let missed = |error| is(error, Errno::ADDRNOTAVAIL);
-            matches!(op, Op::UnbindAddress(_)) && result.as_ref().is_err_and(missed)
+            matches!(op, Op::UnbindAddress(IpAddr::V6(_))) && result.as_ref().is_err_and(missed)
         });
         let mut results = self.judge(ops, sent, |op| match op {
             Op::BindAddress(_) => Some(Errno::EXIST),
@@ -48,7 +48,7 @@ impl Linux {
             _ => None,
         });
         if is_missed {
-            match self.unbind_with_prefix(index, ops) {
+            match self.unbind_v6_with_prefix(index, ops) {
                 Ok(refused) => {
                     for (op, result) in ops.iter().zip(&mut results) {
                         if let Some(refusal) = refused.get(&op.subject()) {
@@ -63,11 +63,11 @@ impl Linux {
         results
     }
 
-    /// The kernel removes an address only with the length of prefix that it was bound with
-    /// (`inet_rtm_deladdr` in net/ipv4/devinet.c, `inet6_addr_del` in net/ipv6/addrconf.c), and says
-    /// the same where somebody else has chosen another one as where there is no such address. So what
-    /// was to be removed is looked for. Returns what was refused.
-    fn unbind_with_prefix(
+    /// The kernel removes an IPv6 address only with the length of prefix that it was bound with
+    /// (`inet6_addr_del` in net/ipv6/addrconf.c), and says the same where somebody else has chosen
+    /// another one as where there is no such address. So what was to be removed is looked for.
+    /// Returns what was refused.
+    fn unbind_v6_with_prefix(
         &mut self,
         index: u32,
         ops: &[Op],
@@ -75,7 +75,7 @@ impl Linux {
         let unbound: HashSet<IpAddr> = ops
             .iter()
             .filter_map(|op| match op {
-                Op::UnbindAddress(address) => Some(*address),
+                Op::UnbindAddress(address @ IpAddr::V6(_)) => Some(*address),
                 _ => None,
             })
             .collect();
@@ -87,7 +87,6 @@ impl Linux {
             }
         }
         let sent = self.links.send(&mut batch);
-        // With the first address of a network, the kernel removes the others.
         let results = self.judge(&removals, sent, |_| Some(Errno::ADDRNOTAVAIL));
         Ok(removals
             .into_iter()

@@ -200,15 +200,17 @@ fn those_that_were_listed_are_read_with_a_request_each() {
 fn an_address_goes_whatever_its_prefix_is() {
     Host::run(|| {
         let mut linux = mk_linux(Variant::Legacy, 0);
-        for address in ["10.96.0.1/24", "10.96.0.2/24", "fd00:96::1/64", "10.96.0.3/32"] {
+        let prefixes = ["10.96.0.1/24", "10.96.0.2/24", "fd00:96::1/64", "10.96.0.3/32"];
+        for address in prefixes.into_iter().chain(["10.96.0.4 peer 10.0.0.9/32"]) {
             tool(&format!("ip address add {address} dev kube-ipvs0"));
         }
-        let addresses: [IpAddr; 4] =
-            ["10.96.0.1", "10.96.0.2", "fd00:96::1", "10.96.0.3"].map(|text| text.parse().unwrap());
+        let addresses: [IpAddr; 5] =
+            ["10.96.0.1", "10.96.0.2", "fd00:96::1", "10.96.0.3", "10.96.0.4"]
+                .map(|text| text.parse().unwrap());
         assert_eq!(linux.read_addresses().unwrap().bound, addresses.into());
         let absent = Op::UnbindAddress("10.96.0.9".parse().unwrap());
         let ops: Vec<Op> = addresses.map(Op::UnbindAddress).into_iter().chain([absent]).collect();
-        assert_eq!(linux.apply(&ops), vec![Ok(()); 5]);
+        assert_eq!(linux.apply(&ops), vec![Ok(()); 6]);
         assert_eq!(linux.read_addresses().unwrap().bound, HashSet::new());
     });
 }

@@ -1,0 +1,44 @@
+//! How large a socket's buffers are.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::net::sockopt;
+
+use crate::error::Error;
+
+/// The receive buffer we ask for. The kernel doubles it for its own bookkeeping.
+pub(super) const RECEIVE_BUFFER: usize = 4 << 20;
+/// The send buffer must hold a send whole.
+pub(super) const OCTETS_PER_SEND: usize = 128 << 10;
+/// The send buffer we ask for: its default (`net.core.wmem_default`) is what somebody chose for
+/// other things. The kernel doubles it, and refuses a send of more than it less these octets
+/// (`netlink_sendmsg` in net/netlink/af_netlink.c).
+const SEND_BUFFER: usize = OCTETS_PER_SEND;
+const SEND_BUFFER_RESERVE: usize = 32;
+
+/// How many octets a send may have with a send buffer of this size.
+pub(super) fn octets_per_send(buffer: usize) -> usize {
+    OCTETS_PER_SEND.min(buffer.saturating_sub(SEND_BUFFER_RESERVE))
+}
+
+/// Returns how many octets the kernel really grants.
+pub(super) fn enlarge_send(socket: BorrowedFd<'_>) -> Result<usize, Error> {
+    // As with the receive buffer, for the limit net.core.wmem_max.
+    if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER).is_err() {
+        sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER)
+            .map_err(|error| Error::system("enlarge a netlink socket's send buffer", error))?;
+    }
+    sockopt::socket_send_buffer_size(socket)
+        .map_err(|error| Error::system("read a netlink socket's send buffer size", error))
+}
+
+/// Returns how many octets the kernel really grants, its own bookkeeping included.
+pub(super) fn enlarge_receive(socket: BorrowedFd<'_>) -> Result<usize, Error> {
+    // The limit net.core.rmem_max may be passed with CAP_NET_ADMIN in the initial user namespace.
+    if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)
+            .map_err(|error| Error::system("enlarge a netlink socket's receive buffer", error))?;
+    }
+    sockopt::socket_recv_buffer_size(socket)
+        .map_err(|error| Error::system("read a netlink socket's receive buffer size", error))
+}
