@@ -40,8 +40,8 @@ pub(super) enum LinkRemoval {
 }
 
 /// What is to be removed: what a planner that wants nothing would remove, and the sets and the
-/// interface themselves when nothing of somebody else's is in them. `chosen` tells in which networks
-/// everything is somebody else's, and in which everything is a twin's.
+/// interface themselves when nothing of somebody else's is in them. `chosen` tells in which
+/// networks everything is somebody else's, and in which everything is a twin's.
 pub(super) fn removal(found: &Found, chosen: &Settings) -> Removal {
     let (exclude, twins) = (chosen.exclude.clone(), chosen.twins);
     let settings = Settings { exclude, twins, ..Settings::new("") };

@@ -117,8 +117,8 @@ pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 pub struct Glance {
     /// Whether the dummy interface is there.
     pub link: bool,
-    /// How many virtual servers there are: as many as [`Kernel::list_virtual_servers`] would tell. None
-    /// if the kernel does not say so without a listing.
+    /// How many virtual servers there are: as many as [`Kernel::list_virtual_servers`] would tell.
+    /// None if the kernel does not say so without a listing.
     pub n_virtual_servers: Option<u32>,
     /// How many entries each of our sets has, without the sets that are missing.
     pub set_entries: HashMap<SetId, u32>,

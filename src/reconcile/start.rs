@@ -103,7 +103,8 @@ impl Reconciler {
     }
 
     /// Reads which virtual servers there are, and all that is beside them and could be ours. Any
-    /// part of it that cannot be read makes it fail, but for rules: half a picture is worse than none.
+    /// part of it that cannot be read makes it fail, but for rules: half a picture is worse than
+    /// none.
     async fn read_beside(
         &mut self,
         addresses: Addresses,
@@ -127,8 +128,8 @@ impl Reconciler {
             match self.kernel.read_layer(family).await? {
                 Ok(true) => drop(beside.layers.insert(family)),
                 Ok(false) => {}
-                // Writing reads them once more, and they are owed if that fails, too: a family whose
-                // rules somebody has spoiled takes nothing else along.
+                // Writing reads them once more, and they are owed if that fails, too: a family
+                // whose rules somebody has spoiled takes nothing else along.
                 Err(error) => self.reading_failed(&error),
             }
         }

@@ -289,8 +289,8 @@ impl<'a> DestinationFields<'a> {
     }
 }
 
-/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for octets only. The
-/// kernel sends both.
+/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for octets only.
+/// The kernel sends both.
 fn decode_statistics(attribute: Option<Attribute<'_>>) -> Result<Statistics, DecodeError> {
     let mut result = Statistics::default();
     for attribute in attribute.iter().flat_map(Attribute::nested) {
