@@ -161,7 +161,7 @@ impl Remains {
         };
         let mut bound = match self.links.addresses() {
             Ok(found) => found,
-            Err(error) => return vec![error.to_string()],
+            Err(error) => return vec![format!("list the addresses of the interface: {error}")],
         };
         let unwanted: HashSet<IpAddr> = addresses.iter().copied().collect();
         bound.retain(|found| found.index == index && unwanted.contains(&found.address));

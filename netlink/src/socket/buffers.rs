@@ -8,12 +8,11 @@ use crate::error::Error;
 
 /// The receive buffer we ask for. The kernel doubles it for its own bookkeeping.
 pub(super) const RECEIVE_BUFFER: usize = 4 << 20;
-/// The send buffer must hold a send whole.
+/// What a send may have, and the send buffer we ask for, which must hold it whole: its default
+/// (`net.core.wmem_default`) is what somebody chose for other things. The kernel doubles it.
 pub(super) const OCTETS_PER_SEND: usize = 128 << 10;
-/// The send buffer we ask for: its default (`net.core.wmem_default`) is what somebody chose for
-/// other things. The kernel doubles it, and refuses a send of more than it less these octets
-/// (`netlink_sendmsg` in net/netlink/af_netlink.c).
-const SEND_BUFFER: usize = OCTETS_PER_SEND;
+/// The kernel refuses a send of more than the buffer less these octets (`netlink_sendmsg` in
+/// net/netlink/af_netlink.c).
 const SEND_BUFFER_RESERVE: usize = 32;
 
 /// How many octets a send may have with a send buffer of this size.
@@ -24,8 +23,8 @@ pub(super) fn octets_per_send(buffer: usize) -> usize {
 /// Returns how many octets the kernel really grants.
 pub(super) fn enlarge_send(socket: BorrowedFd<'_>) -> Result<usize, Error> {
     // As with the receive buffer, for the limit net.core.wmem_max.
-    if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER).is_err() {
-        sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER)
+    if sockopt::set_socket_send_buffer_size_force(socket, OCTETS_PER_SEND).is_err() {
+        sockopt::set_socket_send_buffer_size(socket, OCTETS_PER_SEND)
             .map_err(|error| Error::system("enlarge a netlink socket's send buffer", error))?;
     }
     sockopt::socket_send_buffer_size(socket)
