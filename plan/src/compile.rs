@@ -13,18 +13,18 @@
 //! A Service is served in the families in which it has a cluster address.
 
 mod addresses;
+mod claims;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::btree_map::Entry as Slot;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::endpoints::{Candidate, EndpointChoice, Selection, candidates};
 use crate::facts::NodeFacts;
-use crate::fragment::{Claim, Fragment};
+use crate::fragment::{Fragment, Origin};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::local::{HealthCheck, LocalGap, Side};
 use crate::localhost::{LocalhostPort, localhost_port};
@@ -35,6 +35,7 @@ use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use addresses::Addresses;
+use claims::{Claims, Served};
 
 /// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
@@ -74,8 +75,7 @@ pub fn compile(
         slices,
         facts,
         settings,
-        server,
-        claims: BTreeMap::new(),
+        claims: Claims::new(server),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
@@ -94,9 +94,7 @@ struct Compiler<'a> {
     slices: &'a [&'a EndpointSlice],
     facts: &'a NodeFacts,
     settings: &'a Settings,
-    server: VirtualServer,
-    /// With the index of the service port that claims.
-    claims: BTreeMap<Frontend, (usize, Claim)>,
+    claims: Claims,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
@@ -105,11 +103,11 @@ struct Compiler<'a> {
     localhost: Vec<LocalhostPort>,
 }
 
-/// What is served at a frontend.
-struct Served<'a> {
-    real_servers: &'a Arc<[RealServer]>,
-    entries: Vec<(SetId, Entry)>,
-    twin_of: Option<Frontend>,
+/// A service port and its endpoints in one family.
+struct Port<'a> {
+    index: usize,
+    port: &'a ServicePort,
+    choice: EndpointChoice,
 }
 
 // === impl Compiler ===
@@ -123,20 +121,23 @@ impl Compiler<'_> {
             Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
         self.bind(&addresses);
         let mut local_ready = HashSet::new();
+        let mut ports = Vec::with_capacity(self.service.ports.len());
         for (index, port) in self.service.ports.iter().enumerate() {
             let candidates = candidates(port, family, self.slices);
             self.loop_back(family, port.protocol, &candidates);
             local_ready.extend(self.local_ready(&candidates));
             let choice = self.choose(&candidates);
             self.local_gaps(family, &choice);
-            self.cluster_address(index, port, &addresses, &choice);
-            self.external_addresses(index, port, &addresses, &choice);
-            self.load_balancer_addresses(index, port, &addresses, &choice);
-            self.node_ports(index, port, family, &choice);
+            ports.push(Port { index, port, choice });
             if self.settings.localhost_node_ports {
                 self.localhost.extend(localhost_port(self.service, port, family, self.facts));
             }
         }
+        // In the order of `Origin`: of several claims to a frontend, the first one has it.
+        ports.iter().for_each(|port| self.cluster_address(port, &addresses));
+        ports.iter().for_each(|port| self.node_ports(port, family));
+        ports.iter().for_each(|port| self.load_balancer_addresses(port, &addresses));
+        ports.iter().for_each(|port| self.external_addresses(port, &addresses));
         self.health_check(family, local_ready.len());
     }
 
@@ -206,51 +207,37 @@ impl Compiler<'_> {
         selection.choose()
     }
 
-    fn cluster_address(
-        &mut self,
-        index: usize,
-        port: &ServicePort,
-        addresses: &Addresses,
-        choice: &EndpointChoice,
-    ) {
+    fn cluster_address(&mut self, port: &Port<'_>, addresses: &Addresses) {
         let Some(address) = addresses.cluster else { return };
-        let frontend = frontend(address, port);
-        let mut entries =
-            vec![(set(SetKind::ClusterIp, frontend.family()), Entry::AddressPort(frontend))];
+        let frontend = frontend(address, port.port);
+        let entry = (set(SetKind::ClusterIp, frontend.family()), Entry::AddressPort(frontend));
         let local = self.service.internal_policy == TrafficPolicy::Local;
-        let real_servers = real_servers(choice, local);
-        entries.extend(refusal(&frontend, choice, local));
-        self.claim(index, frontend, Served { real_servers, entries, twin_of: None });
+        let served = Served {
+            origin: Origin::ClusterAddress,
+            real_servers: real_servers(&port.choice, local),
+            entries: vec![entry],
+            refusal: refusal(&frontend, &port.choice, local),
+            twin_of: None,
+        };
+        self.claim(port.index, frontend, served);
     }
 
-    fn external_addresses(
-        &mut self,
-        index: usize,
-        port: &ServicePort,
-        addresses: &Addresses,
-        choice: &EndpointChoice,
-    ) {
+    fn external_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
         let kind = if self.service.is_external_policy_local() {
             SetKind::ExternalIpLocal
         } else {
             SetKind::ExternalIp
         };
         for address in &addresses.external {
-            let frontend = frontend(*address, port);
+            let frontend = frontend(*address, port.port);
             let entries = vec![(set(kind, frontend.family()), Entry::AddressPort(frontend))];
-            self.external(index, frontend, choice, entries, Vec::new());
+            self.external(Origin::External, port, frontend, entries, Vec::new());
         }
     }
 
-    fn load_balancer_addresses(
-        &mut self,
-        index: usize,
-        port: &ServicePort,
-        addresses: &Addresses,
-        choice: &EndpointChoice,
-    ) {
+    fn load_balancer_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
         for address in &addresses.load_balancer {
-            let frontend = frontend(*address, port);
+            let frontend = frontend(*address, port.port);
             let set = |kind| set(kind, frontend.family());
             let itself = Entry::AddressPort(frontend);
             let mut entries = vec![(set(SetKind::LoadBalancer), itself)];
@@ -261,7 +248,7 @@ impl Compiler<'_> {
             let twin = self.twin(&frontend);
             let of_twin = twin.iter().flat_map(|twin| self.source_ranges(twin, addresses));
             let of_twin = of_twin.collect();
-            self.external(index, frontend, choice, entries, of_twin);
+            self.external(Origin::LoadBalancer, port, frontend, entries, of_twin);
         }
     }
 
@@ -285,15 +272,10 @@ impl Compiler<'_> {
         entries
     }
 
-    fn node_ports(
-        &mut self,
-        index: usize,
-        port: &ServicePort,
-        family: Family,
-        choice: &EndpointChoice,
-    ) {
-        let Some(node_port) = port.node_port else { return };
-        let (any, local) = match port.protocol {
+    fn node_ports(&mut self, port: &Port<'_>, family: Family) {
+        let Some(node_port) = port.port.node_port else { return };
+        let protocol = port.port.protocol;
+        let (any, local) = match protocol {
             Protocol::Tcp => (SetKind::NodePortTcp, SetKind::NodePortLocalTcp),
             Protocol::Udp => (SetKind::NodePortUdp, SetKind::NodePortLocalUdp),
             Protocol::Sctp => (SetKind::NodePortSctp, SetKind::NodePortLocalSctp),
@@ -301,8 +283,8 @@ impl Compiler<'_> {
         let mut n_addresses = 0_usize;
         for address in self.facts.node_port_addresses(family) {
             n_addresses += 1;
-            let frontend = Frontend { address, protocol: port.protocol, port: node_port.get() };
-            let entry = match port.protocol {
+            let frontend = Frontend { address, protocol, port: node_port.get() };
+            let entry = match protocol {
                 Protocol::Sctp => Entry::AddressPort(frontend),
                 Protocol::Tcp | Protocol::Udp => Entry::Port(node_port.get()),
             };
@@ -310,7 +292,7 @@ impl Compiler<'_> {
             if self.service.is_external_policy_local() {
                 entries.push((set(local, family), entry));
             }
-            self.external(index, frontend, choice, entries, Vec::new());
+            self.external(Origin::NodePort, port, frontend, entries, Vec::new());
         }
         if n_addresses == 0 {
             self.problems.push(Problem::NoNodePortAddress { family });
@@ -320,22 +302,31 @@ impl Compiler<'_> {
     /// A frontend for clients outside the cluster, with its twin for the others.
     fn external(
         &mut self,
-        index: usize,
+        origin: Origin,
+        port: &Port<'_>,
         frontend: Frontend,
-        choice: &EndpointChoice,
-        mut entries: Vec<(SetId, Entry)>,
+        entries: Vec<(SetId, Entry)>,
         of_twin: Vec<(SetId, Entry)>,
     ) {
+        let choice = &port.choice;
         let local = self.service.is_external_policy_local();
-        entries.extend(refusal(&frontend, choice, local));
-        let real_servers = real_servers(choice, local);
-        self.claim(index, frontend, Served { real_servers, entries, twin_of: None });
+        let served = Served {
+            origin,
+            real_servers: real_servers(choice, local),
+            entries,
+            refusal: refusal(&frontend, choice, local),
+            twin_of: None,
+        };
+        let served_for = self.claim(port.index, frontend, served);
+        // One that is its cluster address as well has what the policy for that promises.
+        let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) else { return };
         // Without endpoints, everybody is refused at the frontend itself.
         if let Some(twin) = self.twin(&frontend).filter(|_| !choice.cluster.is_empty()) {
             self.bind_one(twin.address);
-            let twin_of = Some(frontend);
-            let served = Served { real_servers: &choice.cluster, entries: of_twin, twin_of };
-            self.claim(index, twin, served);
+            let real_servers = &choice.cluster;
+            let (entries, twin_of) = (of_twin, Some(frontend));
+            let served = Served { origin, real_servers, entries, refusal: None, twin_of };
+            self.claim(port.index, twin, served);
         }
     }
 
@@ -364,41 +355,23 @@ impl Compiler<'_> {
         }
     }
 
-    /// The same address may be there for several reasons, such as an external address that is a
-    /// load-balancer's too: then all entries count, and the first reason's real servers.
-    fn claim(&mut self, index: usize, frontend: Frontend, served: Served<'_>) {
-        let Served { real_servers, entries, twin_of } = served;
-        match self.claims.entry(frontend) {
-            Slot::Vacant(slot) => {
-                let server = self.server.clone();
-                let real_servers = Arc::clone(real_servers);
-                slot.insert((index, Claim { frontend, server, real_servers, entries, twin_of }));
-            }
-            Slot::Occupied(mut slot) => {
-                let (owner, claim) = slot.get_mut();
-                if *owner == index && claim.twin_of == twin_of {
-                    claim.entries.extend(entries);
-                } else {
-                    self.problems.push(Problem::FrontendTwice { frontend });
-                }
-            }
+    fn claim(&mut self, index: usize, frontend: Frontend, served: Served<'_>) -> Option<Origin> {
+        let served_for = self.claims.add(index, frontend, served);
+        if served_for.is_none() {
+            self.problems.push(Problem::FrontendTwice { frontend });
         }
+        served_for
     }
 
     /// `dh` goes on choosing a real server that drains, and refuses the client then.
     fn drain_seconds(&self) -> Option<u32> {
         let chosen = self.service.choice.as_ref().and_then(|choice| choice.drain_seconds);
-        if self.server.scheduler.as_str() == "dh" { Some(0) } else { chosen }
+        if self.claims.scheduler() == "dh" { Some(0) } else { chosen }
     }
 
     fn finish(mut self) -> Compiled {
         let drain_seconds = self.drain_seconds();
-        let mut claims: Vec<Claim> = self.claims.into_values().map(|(_, claim)| claim).collect();
-        for claim in &mut claims {
-            claim.entries.sort_unstable();
-            claim.entries.dedup();
-            claim.entries.shrink_to_fit();
-        }
+        let claims = self.claims.finish();
         self.addresses.sort_unstable();
         self.addresses.dedup();
         self.addresses.shrink_to_fit();

@@ -1,8 +1,9 @@
 //! What the kernel should have: every Service's fragment, with what they share counted.
 //!
 //! An address or a set entry is there as long as one Service needs it. A frontend belongs to one
-//! Service: of several that claim it, the oldest. The others wait, and when the owner goes, the
-//! next one takes over the same virtual server without a gap.
+//! Service: of several that claim it, the one with the best reason ([`Origin`]), and of those with
+//! the same reason, the oldest. The others wait, and when the owner goes, the next one takes over
+//! the same virtual server without a gap.
 
 mod changes;
 mod counted;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::diff::Wish;
-use crate::fragment::{Claim, Fragment};
+use crate::fragment::{Claim, Fragment, Origin};
 use crate::kernel::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
 use crate::op::Op;
@@ -25,7 +26,7 @@ use counted::Counted;
 pub struct Desired {
     fragments: HashMap<ServiceName, Fragment>,
     owners: HashMap<Frontend, ServiceName>,
-    /// Those that claim what an older one has; no empty lists.
+    /// Those that claim what one before them has; no empty lists.
     waiting: HashMap<Frontend, BTreeSet<Rank>>,
     addresses: Counted<IpAddr>,
     entries: Entries,
@@ -58,8 +59,15 @@ struct Count {
 
 type Entries = BTreeMap<SetId, Counted<Entry>>;
 
-/// The order of claims: by age, then by name.
-type Rank = (i64, ServiceName);
+/// The order of claims to a frontend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    origin: Origin,
+    /// What clients can ask comes before what they are led to.
+    is_twin: bool,
+    created: i64,
+    service: ServiceName,
+}
 
 // === impl Desired ===
 
@@ -179,7 +187,7 @@ impl Desired {
         self.entries.get(&set).map_or(0, Counted::len)
     }
 
-    /// What a Service claims and an older one has, in the order of frontends.
+    /// What a Service claims and one before it has, in the order of frontends.
     #[must_use]
     pub fn taken_from(&self, service: &ServiceName) -> Vec<Problem> {
         if self.waiting.is_empty() {
@@ -207,7 +215,7 @@ impl Desired {
     fn contenders(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
         let waiting = self.waiting.get(frontend);
         let owner = waiting.and_then(|_| self.owners.get(frontend));
-        waiting.into_iter().flatten().map(|(_, service)| service).chain(owner)
+        waiting.into_iter().flatten().map(|rank| &rank.service).chain(owner)
     }
 
     fn replace_one(
@@ -252,7 +260,7 @@ impl Desired {
     ) {
         let frontend = claim.frontend;
         if self.owners.get(&frontend) != Some(service) {
-            self.no_longer_waits(&frontend, &(former.created, service.clone()));
+            self.no_longer_waits(&frontend, &Rank::of(service, former, claim));
             return;
         }
         let entries = self.entries_of(service, former, claim);
@@ -261,7 +269,7 @@ impl Desired {
         let next = self.waiting.get(&frontend).and_then(BTreeSet::first).cloned();
         if let Some(rank) = next {
             self.no_longer_waits(&frontend, &rank);
-            self.give(&frontend, rank.1, changes);
+            self.give(&frontend, rank.service, changes);
         }
     }
 
@@ -272,12 +280,12 @@ impl Desired {
         match owner {
             Some(owner) if owner < rank => self.waits(*frontend, rank),
             Some(owner) => {
-                let entries = self.owned_entries(&owner.1, frontend);
+                let entries = self.owned_entries(&owner.service, frontend);
                 changes.uncount(&mut self.entries, entries.iter());
                 self.waits(*frontend, owner);
-                self.give(frontend, rank.1, changes);
+                self.give(frontend, rank.service, changes);
             }
-            None => self.give(frontend, rank.1, changes),
+            None => self.give(frontend, rank.service, changes),
         }
     }
 
@@ -302,7 +310,7 @@ impl Desired {
         claim: &Claim,
     ) -> Vec<(SetId, Entry)> {
         let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
-        let mut entries = claim.entries.clone();
+        let mut entries = claim.entries.to_vec();
         if claim.twin_of.as_ref().is_some_and(owns) {
             entries.extend(claim.short_circuit());
         }
@@ -313,7 +321,7 @@ impl Desired {
 
     fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {
         let fragment = self.fragments.get(service)?;
-        fragment.claim(frontend).map(|_| (fragment.created, service.clone()))
+        fragment.claim(frontend).map(|claim| Rank::of(service, fragment, claim))
     }
 
     fn waits(&mut self, frontend: Frontend, rank: Rank) {
@@ -326,6 +334,19 @@ impl Desired {
             if ranks.is_empty() {
                 self.waiting.remove(frontend);
             }
+        }
+    }
+}
+
+// === impl Rank ===
+
+impl Rank {
+    fn of(service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Self {
+        Self {
+            origin: claim.origin,
+            is_twin: claim.twin_of.is_some(),
+            created: fragment.created,
+            service: service.clone(),
         }
     }
 }

@@ -10,8 +10,8 @@ use crate::sets::{SetId, SetKind};
 /// What one Service asks of the kernel. All lists are in order and without repetition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
-    /// When the Service was made, in seconds since 1970: the older one of two that claim the same
-    /// frontend has it.
+    /// When the Service was made, in seconds since 1970: of two that claim the same frontend for
+    /// the same reason, the older one has it.
     pub created: i64,
     /// How many seconds the connections of its endpoints may take to end, if it chose that.
     pub drain_seconds: Option<u32>,
@@ -23,20 +23,36 @@ pub struct Fragment {
     pub entries: Vec<(SetId, Entry)>,
 }
 
+/// Reason for which a Service claims a frontend. The first ones win, however old the claims are:
+/// otherwise a Service could take, for good, what the API server gives to another one later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Its cluster address, which the API server gives to no other Service.
+    ClusterAddress,
+    /// Its node port, which the API server gives to no other Service.
+    NodePort,
+    /// An address in its status, which a load balancer's controller writes.
+    LoadBalancer,
+    /// One of `spec.externalIPs`, which its author writes.
+    External,
+}
+
 /// A claim to a frontend, and everything that comes with it. What comes with it counts only as
-/// long as the claim is the oldest: another Service's claim to the same frontend must not open,
-/// close or redirect it.
+/// long as the Service has the frontend: another Service's claim to it must not open, close or
+/// redirect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// What is claimed.
     pub frontend: Frontend,
+    /// Why. A twin is claimed for its frontend's reason.
+    pub origin: Origin,
     /// How it balances.
     pub server: VirtualServer,
     /// Its real servers, in the order of address and port; one list for all frontends of a service
     /// port that have the same. While there are none, there is no virtual server.
     pub real_servers: Arc<[RealServer]>,
     /// Set entries about it, in order.
-    pub entries: Vec<(SetId, Entry)>,
+    pub entries: Box<[(SetId, Entry)]>,
     /// The frontend whose twin this is, for the cluster's own clients. They are led here as long as
     /// both frontends belong to the Service.
     pub twin_of: Option<Frontend>,

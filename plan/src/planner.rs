@@ -170,7 +170,11 @@ impl Planner {
         let mut oldest = rules.values().copied().min();
         let mut fragments: BTreeMap<ServiceName, Option<Fragment>> = BTreeMap::new();
         let mut size = 0;
-        while fragments.len() < limit.services && size < limit.operations {
+        let is_within =
+            |n_services: usize, size| n_services < limit.services && size < limit.operations;
+        while is_within(fragments.len(), size)
+            || (!fragments.is_empty() && self.store.is_next_dirty_together())
+        {
             let Some((service, since)) = self.store.next_dirty() else { break };
             oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
             let fragment = self.compile(&service);
@@ -236,10 +240,10 @@ impl Planner {
     /// What was found at the start, before the first plan, to be taken over in rounds: the virtual
     /// servers that there are, and all that is beside them.
     ///
-    /// The Services that wait are put in the order of their age: of several that claim a frontend,
-    /// the one that has it comes first, and finds it as it left it.
+    /// The Services that wait are put in the order of their age, and those that may claim the same
+    /// frontends are planned together: the one that has it finds it as it left it.
     pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Found {
-        self.store.sort_dirty();
+        self.store.sort_dirty(&self.settings);
         self.rooms = Rooms::of(&beside.sets);
         Found::new(beside, listed, &self.settings)
     }

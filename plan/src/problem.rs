@@ -16,14 +16,15 @@ pub enum Problem {
         /// The address.
         address: IpAddr,
     },
-    /// Another Service, an older one, has this address and port already.
+    /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
         /// What both claim.
         frontend: Frontend,
         /// Who has it.
         owner: ServiceName,
     },
-    /// Two ports of the same Service claim the same address and port; the first one has it.
+    /// Two ports of the same Service claim the same address and port; the one with the better
+    /// reason has it, or the first one.
     FrontendTwice {
         /// What both claim.
         frontend: Frontend,
@@ -59,12 +60,13 @@ impl fmt::Display for Problem {
             ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
-                "{frontend} already belongs to Service {owner}, which is older; \
-                 give one of the two another address or port"
+                "{frontend} belongs to Service {owner} (cluster addresses and node ports come \
+                 first, then load balancers, then external addresses, and of the same kind the \
+                 oldest); give one of the two another address or port"
             ),
             Self::FrontendTwice { frontend } => write!(
                 f,
-                "{frontend} is claimed by two ports of this Service; the first one has it: \
+                "{frontend} is claimed by two ports of this Service, and only one has it: \
                  give the other another port or protocol"
             ),
             Self::TwinTaken { frontend, twin, owner } => write!(

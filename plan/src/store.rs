@@ -1,5 +1,6 @@
 //! The input as it is now, and which Services have to be looked at again.
 
+mod contention;
 mod index;
 mod queue;
 
@@ -119,13 +120,26 @@ impl Store {
         entries
     }
 
-    /// Puts the Services that have to be compiled again in the order of their claims, the oldest
-    /// first.
-    pub fn sort_dirty(&mut self) {
+    /// Puts the Services that have to be compiled again in the order of their age, before all those
+    /// that claim what others claim too: these are to be planned together, so that none has for a
+    /// moment what another one has a better reason for. Walks all Services.
+    pub fn sort_dirty(&mut self, settings: &Settings) {
         let records = &self.records;
-        let created =
-            |name: &ServiceName| records.get(name)?.service.as_ref().map(|service| service.created);
-        self.dirty.sort_by_key(|name| (created(name), name.clone()));
+        let services = records.values().filter_map(|record| record.service.as_deref());
+        let contending = contention::contending(services, &settings.twins);
+        let key = |name: &ServiceName| {
+            let service = records.get(name)?.service.as_deref()?;
+            Some(service.created)
+        };
+        let is_alone = |name: &ServiceName| !contending.contains(name);
+        self.dirty
+            .sort_by_key(|name| (is_alone(name), key(name), name.clone()), |it| !is_alone(it));
+    }
+
+    /// Whether the Service that has to be compiled next is to be planned with the last one.
+    #[must_use]
+    pub fn is_next_dirty_together(&self) -> bool {
+        self.dirty.is_next_together()
     }
 
     /// Takes the Service that has to be compiled next, and since when it has waited.

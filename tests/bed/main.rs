@@ -11,6 +11,7 @@ mod arp;
 mod balance;
 mod choices;
 mod churn;
+mod claims;
 mod cluster;
 mod disturbance;
 mod drain;

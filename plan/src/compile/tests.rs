@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
+use crate::fragment::Claim;
 use crate::model::TrafficPolicy;
 use crate::model::{Choice, Node};
 use crate::settings::{NodePortAddresses, SchedulerName};

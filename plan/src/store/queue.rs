@@ -11,6 +11,8 @@ use crate::model::ServiceName;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<ServiceName>,
+    /// So many of the first ones are to be taken together.
+    together: usize,
     /// Since when each waits.
     since: HashMap<ServiceName, u64>,
     /// The API server's Service, if it waits.
@@ -50,6 +52,7 @@ impl Queue {
             return Some(first);
         }
         let service = self.order.pop_front()?;
+        self.together = self.together.saturating_sub(1);
         let since = self.since.remove(&service).unwrap_or(self.now);
         if self.order.is_empty() {
             // At the start every Service was in here: its room is not needed again.
@@ -58,9 +61,19 @@ impl Queue {
         Some((service, since))
     }
 
-    /// Puts those that wait into another order.
-    pub(super) fn sort_by_key<K: Ord>(&mut self, key: impl FnMut(&ServiceName) -> K) {
+    /// Puts those that wait into another order. The first ones are to be taken together, as long
+    /// as this says so.
+    pub(super) fn sort_by_key<K: Ord>(
+        &mut self,
+        key: impl FnMut(&ServiceName) -> K,
+        together: impl Fn(&ServiceName) -> bool,
+    ) {
         self.order.make_contiguous().sort_by_cached_key(key);
+        self.together = self.order.iter().take_while(|service| together(service)).count();
+    }
+
+    pub(super) fn is_next_together(&self) -> bool {
+        self.together > 0 && self.first.is_none()
     }
 
     /// How many wait, without the API server's Service.

@@ -11,6 +11,7 @@
 mod addresses;
 mod bugs;
 mod choice;
+mod claims;
 mod external;
 mod health_checks;
 mod leftovers;

@@ -1,0 +1,93 @@
+//! What one Service claims, for one reason or several.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+use std::sync::Arc;
+
+use crate::fragment::{Claim, Origin};
+use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::sets::SetId;
+
+/// The claims of one Service.
+pub(super) struct Claims {
+    /// How all of them balance.
+    server: VirtualServer,
+    claims: BTreeMap<Frontend, Claimed>,
+}
+
+/// What is served at a frontend.
+pub(super) struct Served<'a> {
+    pub(super) origin: Origin,
+    pub(super) real_servers: &'a Arc<[RealServer]>,
+    pub(super) entries: Vec<(SetId, Entry)>,
+    /// The entry that has the rules refuse what is sent there, if there are no real servers.
+    pub(super) refusal: Option<(SetId, Entry)>,
+    pub(super) twin_of: Option<Frontend>,
+}
+
+/// A claim, all of whose entries are not known yet.
+struct Claimed {
+    /// The index of the service port that claims.
+    index: usize,
+    claim: Claim,
+    entries: Vec<(SetId, Entry)>,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    pub(super) fn new(server: VirtualServer) -> Self {
+        Self { server, claims: BTreeMap::new() }
+    }
+
+    pub(super) fn scheduler(&self) -> &str {
+        self.server.scheduler.as_str()
+    }
+
+    /// The same address may be there for several reasons, such as an external address that is a
+    /// load-balancer's too: then all entries count, and the first reason's real servers with what
+    /// they make necessary. Returns that reason, unless another port has the frontend.
+    pub(super) fn add(
+        &mut self,
+        index: usize,
+        frontend: Frontend,
+        served: Served<'_>,
+    ) -> Option<Origin> {
+        let Served { origin, real_servers, mut entries, refusal, twin_of } = served;
+        match self.claims.entry(frontend) {
+            Slot::Vacant(slot) => {
+                entries.extend(refusal);
+                let server = self.server.clone();
+                let real_servers = Arc::clone(real_servers);
+                let none = Box::default();
+                let claim =
+                    Claim { frontend, origin, server, real_servers, entries: none, twin_of };
+                slot.insert(Claimed { index, claim, entries });
+                Some(origin)
+            }
+            Slot::Occupied(mut slot) => {
+                let claimed = slot.get_mut();
+                if claimed.index != index || claimed.claim.twin_of != twin_of {
+                    return None;
+                }
+                claimed.entries.extend(entries);
+                Some(claimed.claim.origin)
+            }
+        }
+    }
+
+    /// All of them, in the order of their frontends.
+    pub(super) fn finish(self) -> Vec<Claim> {
+        self.claims.into_values().map(Claimed::finish).collect()
+    }
+}
+
+// === impl Claimed ===
+
+impl Claimed {
+    fn finish(mut self) -> Claim {
+        self.entries.sort_unstable();
+        self.entries.dedup();
+        Claim { entries: self.entries.into(), ..self.claim }
+    }
+}

@@ -1,0 +1,65 @@
+//! Which Services claim the same frontends, told before any of them is planned.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use crate::kernel::Frontend;
+use crate::model::{Family, Protocol, Service, ServiceName};
+use crate::settings::TwinNetworks;
+
+/// The Services that may claim what another one of these claims too, and perhaps some more. Walks
+/// all of them.
+pub(super) fn contending<'a>(
+    services: impl Iterator<Item = &'a Service> + Clone,
+    twins: &TwinNetworks,
+) -> HashSet<&'a ServiceName> {
+    let mut contending = HashSet::new();
+    let mut claimed: HashMap<Frontend, &ServiceName> = HashMap::new();
+    // At whatever address of the node.
+    let mut node_ports: HashMap<(Protocol, u16), &ServiceName> = HashMap::new();
+    for service in services.clone() {
+        let name = &service.name;
+        for frontend in frontends(service, twins) {
+            let first = *claimed.entry(frontend).or_insert(name);
+            if first != name {
+                contending.extend([first, name]);
+            }
+        }
+        for port in &service.ports {
+            let number = port.node_port.map(|number| (port.protocol, number.get()));
+            node_ports.extend(number.map(|number| (number, name)));
+        }
+    }
+    for service in services.filter(|it| outer_addresses(it).next().is_some()) {
+        let owners = service.ports.iter().filter_map(|port| {
+            let owner = *node_ports.get(&(port.protocol, port.port.get()))?;
+            (*owner != service.name).then_some(owner)
+        });
+        for owner in owners {
+            contending.extend([owner, &service.name]);
+        }
+    }
+    contending
+}
+
+fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
+    service.external.iter().chain(&service.load_balancer).copied()
+}
+
+/// All but node ports, with twins.
+fn frontends(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = Frontend> {
+    let is_twinned = service.is_external_policy_local();
+    let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
+    let outer = outer_addresses(service).flat_map(move |address| {
+        let twin = twins.twin(address).filter(|_| is_twinned);
+        [Some(address), twin]
+    });
+    let addresses = cluster.chain(outer.flatten());
+    addresses.flat_map(|address| {
+        service.ports.iter().map(move |port| Frontend {
+            address,
+            protocol: port.protocol,
+            port: port.port.get(),
+        })
+    })
+}
