@@ -1,17 +1,23 @@
 //! Answers that IPVS takes for another connection's.
 //!
 //! A node's IPVS tells whose an answer is by the client's address and port and the real server's
-//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c). A client may use a port at once, or
-//! again, with another destination, and masquerading may choose one that the node has had from the
-//! client itself. Where both connections lead to the same real server, an answer gets the other
-//! destination's address, and is lost. With thousands of connections in a minute, that happens in one
-//! run of several.
+//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c), and finds the entry that was made last.
+//! Where a client uses one port for two frontends that lead to one real server, the former
+//! connection's answers get the latter's address, and are lost, until the latter's entry is gone: two
+//! minutes after its end. Masquerading gives both another port, but is undone before IPVS looks. The
+//! kernel chooses a socket's port by its destination (`inet_hash_connect`), so it does that.
+//! `trial` has therefore a port for every question.
+//!
+//! What is left is a port that masquerading chooses and that another node knows from this one, as a
+//! client of its own: with thousands of connections in a minute, that happens in one run of several.
 
 use std::net::{IpAddr, SocketAddr};
 
-use bed::{Host, Protocol};
+use bed::{Connection, Host, Protocol, Question, Refusal, Service};
 
+use super::trial::SILENCE;
 use super::world::World;
+use crate::fixture::{Bed, TARGET, ip};
 
 /// A connection as its real server sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +101,38 @@ fn balanced(line: &str) -> Option<Balanced> {
     let client = sockets.next()?.ok()?;
     let virtual_server = sockets.next()?.ok()?;
     Some(Balanced { virtual_server, seen: Seen { client, server: sockets.next()?.ok()? } })
+}
+
+#[test]
+fn a_port_used_for_two_frontends_of_one_endpoint_loses_the_former_connections_answers() {
+    let bed = Bed::new();
+    for (name, last) in [("one", 1), ("two", 2)] {
+        let mut service = Service::new(name, ip(&format!("fd00:96::{last}")));
+        service.load_balancer = vec![ip(&format!("fd00:203::{last}"))];
+        let service = service.port(Protocol::Tcp, 80, TARGET).pods([bed.pod(1, 1)]);
+        bed.manifests.apply(&service).unwrap();
+    }
+    let _proxy = bed.start(&[]);
+    let (client, bridge) = (bed.pod(1, 2), ip("fd00:244:1::1"));
+    let open = |last: u8, port: u16| {
+        let question = Question::tcp((ip(&format!("fd00:203::{last}")), 80)).within(SILENCE);
+        let question = question.from_source((client.ipv6().unwrap(), port));
+        let mut connection = Connection::open(&client.namespace, question).unwrap();
+        let answer = connection.say().unwrap();
+        assert_eq!((answer.server.as_str(), answer.seen_source.ip()), ("pod1-1", bridge));
+        (connection, answer.seen_source.port())
+    };
+    let (mut former, former_port) = open(1, 20_001);
+    let (latter, latter_port) = open(2, 20_001);
+    // The endpoint, and connection tracking, can tell them.
+    assert_ne!(former_port, latter_port);
+    assert_eq!(former.say(), Err(Refusal::Timeout));
+    drop(latter);
+    assert_eq!(former.say(), Err(Refusal::Timeout), "its entry is there for two minutes more");
+    // Another port is of no harm.
+    let (mut third, _) = open(1, 20_002);
+    let _fourth = open(2, 20_003);
+    third.say().unwrap();
 }
 
 #[test]
