@@ -27,4 +27,5 @@ mod masquerade;
 mod node;
 mod order;
 mod ownership;
+mod rollout;
 mod routes;

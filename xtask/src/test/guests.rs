@@ -52,7 +52,7 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
-const LONG: [&str; 2] = ["disturbance::", "killed::"];
+const LONG: [&str; 3] = ["disturbance::", "killed::", "rollout::"];
 /// What a guest may take.
 const LIMIT: Duration = Duration::from_secs(900);
 /// What a long form may take.
