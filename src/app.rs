@@ -15,6 +15,7 @@ pub mod logging;
 mod observe;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -27,7 +28,6 @@ use kube::Client;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
-use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -55,6 +55,7 @@ use estimators::Guarding;
 use input::{Inlet, Unchecked};
 use logging::Verbosity;
 use observe::Observers;
+use threads::TaskThread;
 
 /// What waits between the source and the event loop. More than that and the source waits.
 const QUEUE: usize = 1_024;
@@ -70,6 +71,14 @@ const CONTROLLER: &str = "kube-proxy";
 enum Source {
     Manifests(Manifests),
     Kubernetes(Client, Kubernetes),
+}
+
+/// What runs beside the event loop, whatever that is busy with.
+struct Threads {
+    /// Health, metrics and health checks of Services.
+    serving: TaskThread,
+    /// The client of the API server, decoding and conversion, Events.
+    source: TaskThread,
 }
 
 /// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
@@ -89,22 +98,27 @@ pub fn run(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result
         Action::WriteConfig(path) => return actions::write_configuration(&configuration, path),
     }
     info!(version = configuration.reported_version, "kube-ipvs starts");
+    let threads = Threads::start().context("start the threads beside the event loop")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("start the event loop")?;
-    let ended = runtime.block_on(balance(configuration, verbosity));
+    let ended = runtime.block_on(balance(configuration, verbosity, &threads));
     runtime.shutdown_timeout(FAREWELL);
     ended
 }
 
-async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result<()> {
+async fn balance(
+    configuration: Configuration,
+    verbosity: Verbosity,
+    threads: &Threads,
+) -> anyhow::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown()?);
     let changed = changed(configuration.file.clone());
     let (source, host) = tokio::select! {
         biased;
         () = &mut shutdown => return Ok(()),
-        ready = get_ready(configuration.clone()) => ready?,
+        ready = get_ready(configuration.clone(), threads) => ready?,
     };
     let Host { families, random_fully, twins, backends, linux } = host;
     let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
@@ -118,7 +132,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
 
     let (failures, failed) = mpsc::channel(QUEUE);
     let servers = Servers::new(serving(&configuration, &settings, verbosity)?, failures)?;
-    let announcer = source.announcer(&settings.node_name);
+    let announcer = source.announcer(&settings.node_name, &threads.source);
     let mut observers = Observers::new(vec![
         Box::new(servers.observer()),
         Box::new(observe::Announcing::new(announcer.clone())),
@@ -150,7 +164,7 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
         tokio::spawn(move_over(status, backends));
     }
     tokio::spawn(report_failures(failed, announcer.clone()));
-    tokio::spawn(source.run(events));
+    threads.source.spawn(source.run(events));
     tokio::select! {
         biased;
         ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
@@ -158,24 +172,38 @@ async fn balance(configuration: Configuration, verbosity: Verbosity) -> anyhow::
             info!("kube-ipvs ends; the kernel's state stays as it is");
             Ok(())
         }
-        ended = inlet.run(inbox) => {
-            ended?;
+        ended = threads.source.spawn(inlet.run(inbox)) => {
+            ended.context("pass on what the source delivers")??;
             bail!("the source of Services has ended, which is a bug; please report the log above")
         }
-        ended = servers.run() => give_up(ended, &announcer).await,
+        ended = threads.serving.spawn(servers.run()) => {
+            give_up(ended.context("serve health and metrics")?, &announcer).await
+        }
         reason = changed => bail!("{reason}"),
     }
 }
 
 /// Opens the source and gets the host ready. Both run programs, some of other people: that is done
 /// in a thread of its own, so that a signal is heard meanwhile.
-async fn get_ready(configuration: Configuration) -> anyhow::Result<(Source, Host)> {
-    let runtime = Handle::current();
+async fn get_ready(
+    configuration: Configuration,
+    threads: &Threads,
+) -> anyhow::Result<(Source, Host)> {
+    // The client starts tasks where it is made.
+    let source_thread = threads.source.handle().clone();
     let ready = tokio::task::spawn_blocking(move || {
-        let source = runtime.block_on(Source::open(&configuration))?;
+        let source = source_thread.block_on(Source::open(&configuration))?;
         Ok((source, host::prepare(&configuration)?))
     });
     ready.await.context("get ready")?
+}
+
+// === impl Threads ===
+
+impl Threads {
+    fn start() -> std::io::Result<Self> {
+        Ok(Self { serving: TaskThread::start("serving")?, source: TaskThread::start("source")? })
+    }
 }
 
 // === impl Source ===
@@ -211,7 +239,7 @@ impl Source {
     }
 
     /// Announces on objects what is to be said of them, where there are objects.
-    fn announcer(&self, node_name: &str) -> Announcer {
+    fn announcer(&self, node_name: &str, thread: &TaskThread) -> Announcer {
         match self {
             Self::Manifests(_) => Announcer::silent(),
             Self::Kubernetes(client, _) => {
@@ -221,7 +249,7 @@ impl Source {
                     node_name: node_name.to_owned(),
                     host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 };
-                tokio::spawn(announce::publish(client.clone(), identity, outlet));
+                thread.spawn(announce::publish(client.clone(), identity, outlet));
                 announcer
             }
         }

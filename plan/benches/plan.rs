@@ -2,7 +2,8 @@
 //!
 //! The promise is that a change costs what it changes: one endpoint costs the same with 50,000
 //! Services as with 1,000, but for the memory that is no longer in the processor's cache. The ratio
-//! of the two is printed at the end.
+//! of the two is printed at the end. So is what the largest Services cost that anybody could write:
+//! twice as much of anything takes twice the time.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -16,7 +17,7 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
     ServicePort, SlicePort, TrafficPolicy,
 };
-use plan::planner::Planner;
+use plan::planner::{Limit, Planner};
 use plan::settings::Settings;
 
 const N_ENDPOINTS: u32 = 10;
@@ -178,11 +179,78 @@ fn everything_to_do(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// A UDP Service for this node's endpoints, with so many ports, and reached from outside by so many
+/// addresses, which all of these Services claim.
+fn huge(number: u32, n_ports: u16, n_addresses: u32) -> Event {
+    let Event::ServiceApplied(mut service) = service(number) else { unreachable!() };
+    service.external_policy = TrafficPolicy::Local;
+    service.external =
+        (0..n_addresses).map(|n| Ipv4Addr::from_bits(0xc633_6400 + n).into()).collect();
+    service.ports = (0..n_ports)
+        .map(|n| ServicePort {
+            name: format!("port-{n}").into(),
+            protocol: Protocol::Udp,
+            port: NonZeroU16::MIN.saturating_add(n),
+            node_port: None,
+        })
+        .collect();
+    Event::ServiceApplied(service)
+}
+
+/// Its endpoints, the first of them ready or not.
+fn huge_slice(number: u32, n_ports: u16, first_ready: bool) -> Event {
+    let Event::SliceApplied(mut slice) = slice(number, first_ready) else { unreachable!() };
+    slice.endpoints.truncate(2);
+    for endpoint in &mut slice.endpoints {
+        endpoint.node = Some("this-node".into());
+    }
+    slice.ports = (0..n_ports)
+        .map(|n| SlicePort {
+            name: format!("port-{n}").into(),
+            protocol: Protocol::Udp,
+            port: NonZeroU16::MIN.saturating_add(n),
+        })
+        .collect();
+    Event::SliceApplied(slice)
+}
+
+/// Time to plan all of them, and one endpoint of the last one after that.
+fn huge_services(n_services: u32, n_ports: u16, n_addresses: u32) -> [Duration; 2] {
+    let mut planner = Planner::new(Settings::new("this-node"));
+    for number in 0..n_services {
+        planner.apply(huge(number, n_ports, n_addresses));
+        planner.apply(huge_slice(number, n_ports, true));
+    }
+    let started = Instant::now();
+    while planner.is_dirty() {
+        black_box(planner.plan_round(Limit { services: 1, ..Limit::NONE }));
+    }
+    let all = started.elapsed();
+    planner.apply(huge_slice(n_services - 1, n_ports, false));
+    let started = Instant::now();
+    black_box(planner.plan());
+    [all, started.elapsed()]
+}
+
+/// Once each: a change that takes seconds cannot be repeated as often as criterion wants.
+fn huge_ones() {
+    for (services, ports, addresses) in
+        [(1, 1_000, 4), (1, 2_000, 4), (1, 8_000, 4), (100, 1, 2_000), (200, 1, 2_000)]
+    {
+        let [all, one] = huge_services(services, ports, addresses);
+        println!(
+            "{services} Services of {ports} ports at the same {addresses} external addresses: all \
+             planned in {all:.2?}, one endpoint in {one:.2?}"
+        );
+    }
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     first_plan(&mut criterion);
     everything_to_do(&mut criterion);
     one_endpoint(&mut criterion);
     nothing_to_do(&mut criterion);
+    huge_ones();
     criterion.final_summary();
 }

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::endpoints::{Candidate, EndpointChoice, Selection, candidates};
+use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
 use crate::facts::NodeFacts;
 use crate::fragment::{Fragment, Origin};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
@@ -120,10 +120,11 @@ impl Compiler<'_> {
         let addresses =
             Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
         self.bind(&addresses);
+        let endpoints = EndpointsByPort::new(family, self.slices);
         let mut local_ready = HashSet::new();
         let mut ports = Vec::with_capacity(self.service.ports.len());
         for (index, port) in self.service.ports.iter().enumerate() {
-            let candidates = candidates(port, family, self.slices);
+            let candidates = endpoints.candidates(port);
             self.loop_back(family, port.protocol, &candidates);
             local_ready.extend(self.local_ready(&candidates));
             let choice = self.choose(&candidates);
@@ -372,23 +373,17 @@ impl Compiler<'_> {
     fn finish(mut self) -> Compiled {
         let drain_seconds = self.drain_seconds();
         let claims = self.claims.finish();
-        self.addresses.sort_unstable();
-        self.addresses.dedup();
-        self.addresses.shrink_to_fit();
-        self.entries.sort_unstable();
-        self.entries.dedup();
-        self.entries.shrink_to_fit();
         self.problems.sort_unstable();
         self.problems.dedup();
         self.localhost.sort_unstable();
         self.localhost.dedup();
-        let fragment = Fragment {
-            created: self.service.created,
+        let fragment = Fragment::new(
+            self.service.created,
             drain_seconds,
             claims,
-            addresses: self.addresses,
-            entries: self.entries,
-        };
+            self.addresses,
+            self.entries,
+        );
         Compiled {
             fragment,
             problems: self.problems,

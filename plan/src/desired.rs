@@ -28,6 +28,8 @@ pub struct Desired {
     owners: HashMap<Frontend, ServiceName>,
     /// Those that claim what one before them has; no empty lists.
     waiting: HashMap<Frontend, BTreeSet<Rank>>,
+    /// The same by Service: what each claims and one before it has; no empty lists.
+    lacking: HashMap<ServiceName, BTreeSet<Frontend>>,
     addresses: Counted<IpAddr>,
     entries: Entries,
     n_open: usize,
@@ -40,7 +42,7 @@ pub struct Desired {
 pub struct Change {
     /// The difference, in no particular order of phases, always the same for the same difference.
     pub ops: Vec<Op>,
-    /// The Services with a claim to a frontend that several claim, or did.
+    /// The Services that claim other frontends in vain than before, or behind another Service.
     pub contenders: BTreeSet<ServiceName>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
@@ -188,34 +190,33 @@ impl Desired {
     }
 
     /// What a Service claims and one before it has, in the order of frontends.
-    #[must_use]
-    pub fn taken_from(&self, service: &ServiceName) -> Vec<Problem> {
-        if self.waiting.is_empty() {
-            return Vec::new();
-        }
-        let claims = self.fragments.get(service).into_iter().flat_map(|f| &f.claims);
-        claims
-            .filter_map(|claim| Some((claim, self.owners.get(&claim.frontend)?)))
-            .filter(|(_, owner)| *owner != service)
-            .map(|(claim, owner)| match claim.twin_of {
-                None => Problem::FrontendTaken { frontend: claim.frontend, owner: owner.clone() },
-                Some(frontend) => {
-                    let (twin, owner) = (claim.frontend, owner.clone());
-                    Problem::TwinTaken { frontend, twin, owner }
-                }
+    ///
+    /// Each problem names the Service right before this one, which waits too if there are several.
+    /// So a new owner is news to the former one alone, however many others wait.
+    pub fn taken_from(&self, service: &ServiceName) -> impl Iterator<Item = Problem> {
+        let fragment = self.fragments.get(service);
+        let lacking = self.lacking.get(service).into_iter().flatten();
+        lacking.filter_map(move |frontend| {
+            let claim = fragment?.claim(frontend)?;
+            let rank = self.rank(service, frontend)?;
+            let before = self.waiting.get(frontend)?.range(..rank).next_back();
+            let before = before.map(|rank| &rank.service).or(self.owners.get(frontend));
+            let owner = before?.clone();
+            Some(match claim.twin_of {
+                None => Problem::FrontendTaken { frontend: *frontend, owner },
+                Some(of) => Problem::TwinTaken { frontend: of, twin: *frontend, owner },
             })
-            .collect()
+        })
+    }
+
+    /// Number of frontends that a Service claims and one before it has.
+    #[must_use]
+    pub fn n_taken_from(&self, service: &ServiceName) -> usize {
+        self.lacking.get(service).map_or(0, BTreeSet::len)
     }
 
     fn owning_claim(&self, frontend: &Frontend) -> Option<&Claim> {
         self.fragments.get(self.owners.get(frontend)?)?.claim(frontend)
-    }
-
-    /// Everyone who claims a frontend, if there are several.
-    fn contenders(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
-        let waiting = self.waiting.get(frontend);
-        let owner = waiting.and_then(|_| self.owners.get(frontend));
-        waiting.into_iter().flatten().map(|rank| &rank.service).chain(owner)
     }
 
     fn replace_one(
@@ -260,7 +261,7 @@ impl Desired {
     ) {
         let frontend = claim.frontend;
         if self.owners.get(&frontend) != Some(service) {
-            self.no_longer_waits(&frontend, &Rank::of(service, former, claim));
+            self.no_longer_waits(&frontend, &Rank::of(service, former, claim), changes);
             return;
         }
         let entries = self.entries_of(service, former, claim);
@@ -268,7 +269,7 @@ impl Desired {
         self.owners.remove(&frontend);
         let next = self.waiting.get(&frontend).and_then(BTreeSet::first).cloned();
         if let Some(rank) = next {
-            self.no_longer_waits(&frontend, &rank);
+            self.no_longer_waits(&frontend, &rank, changes);
             self.give(&frontend, rank.service, changes);
         }
     }
@@ -278,11 +279,11 @@ impl Desired {
         let Some(rank) = self.rank(service, frontend) else { return };
         let owner = self.owners.get(frontend).and_then(|owner| self.rank(owner, frontend));
         match owner {
-            Some(owner) if owner < rank => self.waits(*frontend, rank),
+            Some(owner) if owner < rank => self.waits(*frontend, rank, changes),
             Some(owner) => {
                 let entries = self.owned_entries(&owner.service, frontend);
                 changes.uncount(&mut self.entries, entries.iter());
-                self.waits(*frontend, owner);
+                self.waits(*frontend, owner, changes);
                 self.give(frontend, rank.service, changes);
             }
             None => self.give(frontend, rank.service, changes),
@@ -324,13 +325,25 @@ impl Desired {
         fragment.claim(frontend).map(|claim| Rank::of(service, fragment, claim))
     }
 
-    fn waits(&mut self, frontend: Frontend, rank: Rank) {
-        self.waiting.entry(frontend).or_default().insert(rank);
+    fn waits(&mut self, frontend: Frontend, rank: Rank, changes: &mut Changes) {
+        changes.contend(&rank.service);
+        self.lacking.entry(rank.service.clone()).or_default().insert(frontend);
+        let ranks = self.waiting.entry(frontend).or_default();
+        changes.contend_behind(ranks, &rank);
+        ranks.insert(rank);
     }
 
-    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &Rank) {
+    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &Rank, changes: &mut Changes) {
+        changes.contend(&rank.service);
+        if let Some(lacking) = self.lacking.get_mut(&rank.service) {
+            lacking.remove(frontend);
+            if lacking.is_empty() {
+                self.lacking.remove(&rank.service);
+            }
+        }
         if let Some(ranks) = self.waiting.get_mut(frontend) {
             ranks.remove(rank);
+            changes.contend_behind(ranks, rank);
             if ranks.is_empty() {
                 self.waiting.remove(frontend);
             }
@@ -371,6 +384,9 @@ fn different_claims(former: Option<&Fragment>, new: Option<&Fragment>) -> Vec<Fr
 }
 
 /// What only the second of two lists has, both in order.
-fn only_in_second<'a, T: Ord>(first: &'a [T], second: &'a [T]) -> impl Iterator<Item = &'a T> {
+pub(crate) fn only_in_second<'a, T: Ord>(
+    first: &'a [T],
+    second: &'a [T],
+) -> impl Iterator<Item = &'a T> {
     second.iter().filter(|item| first.binary_search(item).is_err())
 }

@@ -6,9 +6,10 @@ mod selection;
 mod tests;
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::model::{Conditions, Endpoint, EndpointSlice, Family, ServicePort};
+use crate::model::{Conditions, Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
 pub use selection::{EndpointChoice, Selection};
 
@@ -21,32 +22,50 @@ pub struct Candidate<'a> {
     pub endpoint: &'a Endpoint,
 }
 
-/// All endpoints of a service port, ready or not, in the order of address and port.
-///
-/// A slice's port is matched by name and protocol. Where several slices have the same address and
-/// port, which happens while an endpoint moves between them, the better one counts: not
-/// terminating before terminating, then ready, then serving, then the earlier slice.
-pub fn candidates<'a>(
-    port: &ServicePort,
+/// The endpoints of a Service in one family, by what its ports match them by.
+#[derive(Debug)]
+pub struct EndpointsByPort<'a> {
     family: Family,
-    slices: &[&'a EndpointSlice],
-) -> Vec<Candidate<'a>> {
-    let mut candidates = Vec::new();
-    for slice in slices.iter().filter(|slice| slice.family == family) {
-        let matching =
-            slice.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol);
-        for slice_port in matching {
-            let of_family = slice.endpoints.iter().filter(|e| Family::of(e.address) == family);
-            candidates.extend(
-                of_family.map(|endpoint| Candidate { port: slice_port.port.get(), endpoint }),
-            );
+    /// With the port that they listen on, in the order of slices.
+    endpoints: HashMap<(&'a str, Protocol), Vec<(u16, &'a [Endpoint])>>,
+}
+
+// === impl EndpointsByPort ===
+
+impl<'a> EndpointsByPort<'a> {
+    /// Those of these slices.
+    #[must_use]
+    pub fn new(family: Family, slices: &[&'a EndpointSlice]) -> Self {
+        let mut endpoints: HashMap<_, Vec<_>> = HashMap::new();
+        for slice in slices.iter().filter(|slice| slice.family == family) {
+            for port in &slice.ports {
+                let same = endpoints.entry((&*port.name, port.protocol)).or_default();
+                same.push((port.port.get(), &*slice.endpoints));
+            }
         }
+        Self { family, endpoints }
     }
-    candidates.sort_by_key(|candidate| {
-        (candidate.socket(), Reverse(goodness(candidate.endpoint.conditions)))
-    });
-    candidates.dedup_by_key(|candidate| candidate.socket());
-    candidates
+
+    /// All endpoints of a service port, ready or not, in the order of address and port.
+    ///
+    /// A slice's port is matched by name and protocol. Where several slices have the same address
+    /// and port, which happens while an endpoint moves between them, the better one counts: not
+    /// terminating before terminating, then ready, then serving, then the earlier slice.
+    #[must_use]
+    pub fn candidates(&self, port: &'a ServicePort) -> Vec<Candidate<'a>> {
+        let matching = self.endpoints.get(&(&*port.name, port.protocol)).into_iter().flatten();
+        let mut candidates: Vec<Candidate<'a>> = matching
+            .flat_map(|(port, endpoints)| {
+                endpoints.iter().map(|endpoint| Candidate { port: *port, endpoint })
+            })
+            .filter(|candidate| Family::of(candidate.endpoint.address) == self.family)
+            .collect();
+        candidates.sort_by_key(|candidate| {
+            (candidate.socket(), Reverse(goodness(candidate.endpoint.conditions)))
+        });
+        candidates.dedup_by_key(|candidate| candidate.socket());
+        candidates
+    }
 }
 
 // === impl Candidate ===

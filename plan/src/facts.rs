@@ -1,7 +1,7 @@
 //! What is known of this node: its Node object, its interfaces' addresses, its neighbours, its
 //! kernel.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -17,8 +17,8 @@ pub struct NodeFacts {
     local: HashSet<IpAddr>,
     /// Those of them that serve node ports, in order.
     node_ports: Vec<IpAddr>,
-    /// The addresses of the cluster's other nodes.
-    others: HashSet<IpAddr>,
+    /// The addresses of the cluster's other nodes, and how many have each.
+    others: HashMap<IpAddr, usize>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
 }
@@ -47,9 +47,23 @@ impl NodeFacts {
         Self { local, node_ports, ..self }
     }
 
-    /// Notes whether an address is another node's. Returns whether that is new.
-    pub(crate) fn note_other_node(&mut self, address: IpAddr, is_its: bool) -> bool {
-        if is_its { self.others.insert(address) } else { self.others.remove(&address) }
+    /// Notes that another node has an address. Returns true if it is the first one.
+    pub(crate) fn add_other_node(&mut self, address: IpAddr) -> bool {
+        let count = self.others.entry(address).or_insert(0);
+        *count += 1;
+        *count == 1
+    }
+
+    /// Notes that another node has an address no more. Returns true if it was the last one.
+    pub(crate) fn remove_other_node(&mut self, address: IpAddr) -> bool {
+        // Two nodes with the same address are an error, and that is over when one of them goes.
+        match self.others.get_mut(&address) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                false
+            }
+            _ => self.others.remove(&address).is_some(),
+        }
     }
 
     /// Notes that the kernel does not have a scheduler. Returns whether that is new.
@@ -60,7 +74,7 @@ impl NodeFacts {
     /// Whether an address is another node's, and not this one's as well.
     #[must_use]
     pub fn is_of_other_node(&self, address: IpAddr) -> bool {
-        self.others.contains(&address) && !self.local.contains(&address)
+        self.others.contains_key(&address) && !self.local.contains(&address)
     }
 
     /// Whether the kernel is known not to have a scheduler.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
-use crate::op::{Op, Subject};
+use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
 
 /// What one Service asks of the kernel. All lists are in order and without repetition.
@@ -17,6 +17,8 @@ pub struct Fragment {
     pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
+    /// Frontends of its claims, in order, each with its twin's.
+    pub twins: Box<[(Frontend, Frontend)]>,
     /// Its addresses on `kube-ipvs0`.
     pub addresses: Vec<IpAddr>,
     /// Its set entries that belong to no virtual server of its own.
@@ -61,6 +63,27 @@ pub struct Claim {
 // === impl Fragment ===
 
 impl Fragment {
+    /// A fragment of these claims, in the order of their frontends, and of what comes in any order
+    /// besides.
+    pub(crate) fn new(
+        created: i64,
+        drain_seconds: Option<u32>,
+        claims: Vec<Claim>,
+        mut addresses: Vec<IpAddr>,
+        mut entries: Vec<(SetId, Entry)>,
+    ) -> Self {
+        let with_frontend = |claim: &Claim| Some((claim.twin_of?, claim.frontend));
+        let mut twins: Vec<_> = claims.iter().filter_map(with_frontend).collect();
+        twins.sort_unstable();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.shrink_to_fit();
+        entries.sort_unstable();
+        entries.dedup();
+        entries.shrink_to_fit();
+        Self { created, drain_seconds, claims, twins: twins.into(), addresses, entries }
+    }
+
     /// The claim to a frontend.
     #[must_use]
     pub fn claim(&self, frontend: &Frontend) -> Option<&Claim> {
@@ -71,38 +94,39 @@ impl Fragment {
     /// The claim to the twin of a frontend.
     #[must_use]
     pub fn twin(&self, frontend: &Frontend) -> Option<&Claim> {
-        self.claims.iter().find(|claim| claim.twin_of.as_ref() == Some(frontend))
+        let at = self.twins.binary_search_by_key(frontend, |(frontend, _)| *frontend).ok()?;
+        let (_, twin) = self.twins.get(at)?;
+        self.claim(twin)
     }
 
     /// How many operations it takes to make all of it, about.
     #[must_use]
     pub fn size(&self) -> usize {
-        let claims = self.claims.iter();
-        let of_claims = claims.map(|claim| 1 + claim.entries.len() + claim.real_servers.len());
-        self.addresses.len() + self.entries.len() + of_claims.sum::<usize>()
+        let of_claims = self.claims.iter().map(Claim::size).sum::<usize>();
+        self.addresses.len() + self.entries.len() + of_claims
     }
 
-    /// Whether an operation is about something that is asked for here.
-    #[must_use]
-    pub fn concerns(&self, op: &Op) -> bool {
-        match op.subject() {
-            Subject::VirtualServer(frontend) => self.claim(&frontend).is_some(),
-            Subject::Address(address) => self.addresses.binary_search(&address).is_ok(),
-            Subject::Entry(set, entry) => {
-                self.entries.binary_search(&(set, entry)).is_ok()
-                    || self.claims.iter().any(|claim| {
-                        claim.entries.binary_search(&(set, entry)).is_ok()
-                            || claim.short_circuit() == Some((set, entry))
-                    })
-            }
-            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::Route(_) => false,
-        }
+    /// Everything that is asked for here.
+    pub fn subjects(&self) -> impl Iterator<Item = Subject> {
+        let of_claims = self.claims.iter().flat_map(|claim| {
+            let entries = claim.entries.iter().copied().chain(claim.short_circuit());
+            let entries = entries.map(|(set, entry)| Subject::Entry(set, entry));
+            entries.chain([Subject::VirtualServer(claim.frontend)])
+        });
+        let entries = self.entries.iter().map(|(set, entry)| Subject::Entry(*set, *entry));
+        let addresses = self.addresses.iter().copied().map(Subject::Address);
+        of_claims.chain(entries).chain(addresses)
     }
 }
 
 // === impl Claim ===
 
 impl Claim {
+    /// How many operations it takes to make it, about.
+    pub(crate) fn size(&self) -> usize {
+        1 + self.entries.len() + self.real_servers.len()
+    }
+
     /// The entry that leads the cluster's own clients to a twin.
     #[must_use]
     pub fn short_circuit(&self) -> Option<(SetId, Entry)> {

@@ -43,7 +43,9 @@ pub mod model;
 pub mod op;
 pub mod order;
 pub mod planner;
+pub(crate) mod portion;
 pub mod problem;
+pub(crate) mod reports;
 pub mod room;
 pub mod routes;
 pub mod sets;
@@ -53,3 +55,5 @@ pub mod table;
 
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod work;

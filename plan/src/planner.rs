@@ -23,7 +23,9 @@ use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
-use crate::problem::Problem;
+use crate::portion;
+use crate::problem::{Problem, Problems};
+use crate::reports::{News, Reports};
 use crate::room::{Capacity, Rooms};
 use crate::sets::SetId;
 use crate::settings::Settings;
@@ -39,10 +41,9 @@ pub struct Planner {
     store: Store,
     desired: Desired,
     rooms: Rooms,
-    /// What is wrong with the Services by themselves; no empty lists.
-    problems: HashMap<ServiceName, Vec<Problem>>,
-    /// What was last said of each; no empty lists.
-    reported: HashMap<ServiceName, Vec<Problem>>,
+    /// What is wrong with the Services by themselves; none of them empty.
+    problems: HashMap<ServiceName, Problems>,
+    reports: Reports,
     health_checks: HashMap<ServiceName, HealthCheck>,
     /// What became different since the last plan.
     new_health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
@@ -53,13 +54,16 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
 }
 
-/// How much is planned in one go. A single Service is always planned whole.
+/// How much is planned in one go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// So many Services at most.
     pub services: usize,
     /// No further Service once those taken may need so many operations.
     pub operations: usize,
+    /// No more operations of a single Service than this, about: it waits with the rest of them,
+    /// behind the others.
+    pub portion: usize,
 }
 
 /// What changes, and what was found to be wrong.
@@ -70,6 +74,8 @@ pub struct Plan {
     /// The Services whose problems are not the same as before, in the order of names. No problems
     /// means that all are solved.
     pub problems: Vec<(ServiceName, Vec<Problem>)>,
+    /// Those of them that were not there before.
+    pub new_problems: Vec<(ServiceName, Vec<Problem>)>,
     /// The Services whose health check is not the same as before, in the order of names. None
     /// means that it has none any more.
     pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
@@ -86,7 +92,8 @@ pub struct Plan {
 
 impl Limit {
     /// Everything in one go.
-    pub const NONE: Self = Self { services: usize::MAX, operations: usize::MAX };
+    pub const NONE: Self =
+        Self { services: usize::MAX, operations: usize::MAX, portion: usize::MAX };
 }
 
 // === impl Planner ===
@@ -102,7 +109,7 @@ impl Planner {
             desired,
             rooms: Rooms::default(),
             problems: HashMap::new(),
-            reported: HashMap::new(),
+            reports: Reports::default(),
             health_checks: HashMap::new(),
             new_health_checks: Vec::new(),
             local_gaps: LocalGaps::default(),
@@ -161,6 +168,9 @@ impl Planner {
     /// then the Services that have waited longest, as they are now. The rest waits for the next
     /// call, and whatever changes meanwhile waits behind it.
     ///
+    /// A Service that changes by more than a portion is planned in several rounds, and whatever
+    /// changed meanwhile comes between them.
+    ///
     /// What one Service gives up and another takes on stays as it is if both are in the same round.
     /// If the one that takes it on comes first, it waits for the other, and then takes over without
     /// a gap. If the one that gives it up comes first, it is gone until the next round has been
@@ -169,6 +179,7 @@ impl Planner {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
         let mut fragments: BTreeMap<ServiceName, Option<Fragment>> = BTreeMap::new();
+        let mut unfinished = Vec::new();
         let mut size = 0;
         let is_within =
             |n_services: usize, size| n_services < limit.services && size < limit.operations;
@@ -177,10 +188,18 @@ impl Planner {
         {
             let Some((service, since)) = self.store.next_dirty() else { break };
             oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
-            let fragment = self.compile(&service);
+            let mut fragment = self.compile(&service);
+            let current = self.desired.fragment(&service);
+            if let Some(part) = portion::part(current, fragment.as_ref(), limit.portion) {
+                fragment = Some(part);
+                unfinished.push((service.clone(), since));
+            }
             let sizes = self.desired.fragment(&service).into_iter().chain(&fragment);
             size += sizes.map(Fragment::size).max().unwrap_or(0);
             fragments.insert(service, fragment);
+        }
+        for (service, since) in unfinished {
+            self.store.put_back(service, since);
         }
         let mut affected: BTreeSet<ServiceName> = fragments.keys().cloned().collect();
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
@@ -192,8 +211,8 @@ impl Planner {
         ops.extend(rules.into_keys().map(Op::WriteLayer));
         ops.sort_by_key(Op::phase);
         affected.extend(change.contenders);
-        let problems = self.news(affected);
-        Plan { ops, problems, health_checks, localhost, flows: change.flows, oldest }
+        let News { problems, new_problems } = self.news(affected);
+        Plan { ops, problems, new_problems, health_checks, localhost, flows: change.flows, oldest }
     }
 
     /// What turns the actual state into the desired one, by phases.
@@ -329,13 +348,13 @@ impl Planner {
     /// How many Services there are that something is wrong with, as of the last plan.
     #[must_use]
     pub fn n_with_problems(&self) -> usize {
-        self.reported.len()
+        self.reports.len()
     }
 
-    /// Whether an operation is about something that this Service asks for.
+    /// Everything that this Service asks for.
     #[must_use]
-    pub fn belongs_to(&self, service: &ServiceName, op: &Op) -> bool {
-        self.desired.fragment(service).is_some_and(|fragment| fragment.concerns(op))
+    pub fn asked_for_by(&self, service: &ServiceName) -> HashSet<Subject> {
+        self.desired.fragment(service).into_iter().flat_map(Fragment::subjects).collect()
     }
 
     /// The addresses of this node's interfaces, as they were last told.
@@ -366,7 +385,7 @@ impl Planner {
         if compiled.problems.is_empty() {
             self.problems.remove(service);
         } else {
-            self.problems.insert(service.clone(), compiled.problems);
+            self.problems.insert(service.clone(), Problems::new(compiled.problems));
         }
         self.note_health_check(service, compiled.health_check);
         self.local_gaps.note(service, compiled.local_gap);
@@ -396,20 +415,13 @@ impl Planner {
         self.new_localhost.push((service.clone(), ports));
     }
 
-    fn news(&mut self, services: BTreeSet<ServiceName>) -> Vec<(ServiceName, Vec<Problem>)> {
-        let mut news = Vec::new();
+    fn news(&mut self, services: BTreeSet<ServiceName>) -> News {
+        let mut news = News::default();
         for service in services {
             let mut problems = self.problems.get(&service).cloned().unwrap_or_default();
-            problems.extend(self.desired.taken_from(&service));
-            if problems == self.reported.get(&service).map_or(&[][..], Vec::as_slice) {
-                continue;
-            }
-            if problems.is_empty() {
-                self.reported.remove(&service);
-            } else {
-                self.reported.insert(service.clone(), problems.clone());
-            }
-            news.push((service, problems));
+            let n_taken = self.desired.n_taken_from(&service);
+            problems.extend(self.desired.taken_from(&service), n_taken);
+            self.reports.replace(service, problems.into_list(), &mut news);
         }
         news
     }

@@ -6,6 +6,9 @@ use std::net::IpAddr;
 use crate::kernel::Frontend;
 use crate::model::{Family, ServiceName};
 
+/// Number of problems of one Service that are listed. The rest is counted.
+pub const MOST_PROBLEMS: usize = 10;
+
 /// Something that keeps a part of a Service from being served as written. The rest of it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Problem {
@@ -20,7 +23,7 @@ pub enum Problem {
     FrontendTaken {
         /// What both claim.
         frontend: Frontend,
-        /// Who has it.
+        /// Who has it, or waits for it right before this Service.
         owner: ServiceName,
     },
     /// Two ports of the same Service claim the same address and port; the one with the better
@@ -35,7 +38,7 @@ pub enum Problem {
         frontend: Frontend,
         /// Its twin.
         twin: Frontend,
-        /// Who has that.
+        /// Who has that, or waits for it right before this Service.
         owner: ServiceName,
     },
     /// The kernel does not have the scheduler that the Service chose.
@@ -48,7 +51,50 @@ pub enum Problem {
         /// The family.
         family: Family,
     },
+    /// More than are listed: always the last one.
+    More {
+        /// Number of problems that are not listed.
+        count: usize,
+    },
 }
+
+/// Problems of one Service: the first [`MOST_PROBLEMS`], and the number of all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Problems {
+    first: Vec<Problem>,
+    count: usize,
+}
+
+// === impl Problems ===
+
+impl Problems {
+    /// All of these.
+    #[must_use]
+    pub fn new(mut all: Vec<Problem>) -> Self {
+        let count = all.len();
+        all.truncate(MOST_PROBLEMS);
+        all.shrink_to_fit();
+        Self { first: all, count }
+    }
+
+    /// Adds `count` problems behind the others. Takes no more of them than are listed.
+    pub fn extend(&mut self, problems: impl IntoIterator<Item = Problem>, count: usize) {
+        let room = MOST_PROBLEMS - self.first.len();
+        self.first.extend(problems.into_iter().take(room));
+        self.count += count;
+    }
+
+    /// The listed ones, and how many more there are.
+    #[must_use]
+    pub fn into_list(self) -> Vec<Problem> {
+        let Self { mut first, count } = self;
+        let more = count - first.len();
+        first.extend((more > 0).then_some(Problem::More { count: more }));
+        first
+    }
+}
+
+// === impl Problem ===
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +106,7 @@ impl fmt::Display for Problem {
             ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
-                "{frontend} belongs to Service {owner} (cluster addresses and node ports come \
+                "Service {owner} has {frontend} before this one (cluster addresses and node ports come \
                  first, then load balancers, then external addresses, and of the same kind the \
                  oldest); give one of the two another address or port"
             ),
@@ -84,6 +130,10 @@ impl fmt::Display for Problem {
                 f,
                 "no {family} address of this node may serve node ports: \
                  none is inside the configured node port addresses"
+            ),
+            Self::More { count } => write!(
+                f,
+                "{count} more problems of this Service are not listed; mend those that are listed"
             ),
         }
     }

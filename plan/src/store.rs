@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::desired::only_in_second;
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
@@ -147,6 +148,11 @@ impl Store {
         self.dirty.pop()
     }
 
+    /// Has a Service compiled once more, after the others, because of what changed then.
+    pub fn put_back(&mut self, service: ServiceName, since: u64) {
+        self.dirty.put_back(service, since);
+    }
+
     /// The families whose constant rules have become different since this was last called, and
     /// since when.
     pub fn take_dirty_rules(&mut self) -> BTreeMap<Family, u64> {
@@ -260,21 +266,22 @@ impl Store {
     }
 
     fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
-        let former = if addresses.is_empty() {
-            self.others.remove(name)
-        } else {
-            self.others.insert(Arc::clone(name), addresses.to_vec())
-        };
-        let former = former.unwrap_or_default();
-        let gone = former.iter().filter(|address| !addresses.contains(address));
-        // Two nodes with the same address are an error, and that is over when one of them goes.
-        let gone = gone.filter(|address| !self.others.values().flatten().any(|a| a == *address));
-        let changed = gone.map(|address| (*address, false));
-        let changed: Vec<_> = changed.chain(addresses.iter().map(|a| (*a, true))).collect();
-        for (address, is_its) in changed {
-            if self.facts.note_other_node(address, is_its) {
-                self.dirty.extend(self.index.with_address(address).cloned());
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let former = self.others.remove(name).unwrap_or_default();
+        for address in only_in_second(&addresses, &former) {
+            if self.facts.remove_other_node(*address) {
+                self.dirty.extend(self.index.with_address(*address).cloned());
             }
+        }
+        for address in only_in_second(&former, &addresses) {
+            if self.facts.add_other_node(*address) {
+                self.dirty.extend(self.index.with_address(*address).cloned());
+            }
+        }
+        if !addresses.is_empty() {
+            self.others.insert(Arc::clone(name), addresses);
         }
     }
 

@@ -155,5 +155,6 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::TwinTaken { .. } => "TwinTaken",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
+        Problem::More { .. } => "MoreProblems",
     }
 }

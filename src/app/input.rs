@@ -57,6 +57,7 @@ impl Inlet {
                     {
                         unchecked.check(node)?;
                     }
+                    self.health.delivered();
                     Input::Change(event)
                 }
                 SourceEvent::Triggered(family, at) => Input::Triggered(family, at),

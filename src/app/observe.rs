@@ -40,6 +40,10 @@ impl Observer for Observers {
         self.each(|observer| observer.arrived(event));
     }
 
+    fn taken(&mut self, count: usize) {
+        self.each(|observer| observer.taken(count));
+    }
+
     fn waiting(&mut self, backlog: usize) {
         self.each(|observer| observer.waiting(backlog));
     }
@@ -91,7 +95,7 @@ impl Announcing {
 
 impl Observer for Announcing {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
-        for (service, problems) in &plan.problems {
+        for (service, problems) in &plan.new_problems {
             self.0.problems(service, problems);
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::Source;
 use super::input::announcement;
 use super::logging::directives;
+use super::threads::TaskThread;
 use crate::announce::Regarding;
 use crate::serve::health::{Health, Moment, SharedHealth};
 use crate::source::manifests::Manifests;
@@ -59,4 +60,24 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
     Source::Manifests(Manifests::new(folder.path(), &Options::new("node1")).unwrap())
         .vouch(&health);
     assert!(health.lock().healthz(now).good);
+}
+
+/// However long the event loop's thread is busy, tasks beside it go on: health is among them.
+#[test]
+fn a_busy_loop_holds_up_nobody_else() {
+    let beside = TaskThread::start("beside").unwrap();
+    let (asked, mut asking) = tokio::sync::mpsc::channel::<std::sync::mpsc::Sender<&str>>(1);
+    let (answers, answered) = std::sync::mpsc::channel();
+    let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    event_loop.block_on(async {
+        beside.spawn(async move {
+            while let Some(asker) = asking.recv().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                asker.send("alive").unwrap();
+            }
+        });
+        asked.send(answers).await.unwrap();
+        // As planning does: no other task of this runtime gets its turn meanwhile.
+        assert_eq!(answered.recv_timeout(Duration::from_secs(60)), Ok("alive"));
+    });
 }

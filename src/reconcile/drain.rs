@@ -306,7 +306,7 @@ impl Drain {
         draining.deadlines.insert(socket, deadline);
         draining.pause = FIRST_LOOK;
         // However often one is added, the others are not put off.
-        draining.look = draining.look.min(draining.next_look(now));
+        draining.look = draining.look.min(deadline).min(now + FIRST_LOOK);
         self.put(frontend, draining);
     }
 

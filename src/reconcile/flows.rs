@@ -14,7 +14,7 @@ use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::Reconciler;
 use super::ledger::{Ledger, delay};
@@ -124,7 +124,7 @@ impl Reconciler {
                     self.observer.flows_removed(family, count, took);
                     removed += count;
                     if count > 0 {
-                        info!(%family, count, "removed UDP and SCTP flows that led nowhere");
+                        debug!(%family, count, "removed UDP and SCTP flows that led nowhere");
                     }
                 }
                 Err(refusal) => refused = Some((family, refusal)),

@@ -227,9 +227,13 @@ impl Reconciler {
         let moment = self.moment();
         let mut next = Some(first);
         let mut room = MOST_INPUTS;
+        let mut n_changes = 0;
         while let Some(input) = next {
             match input {
-                Input::Change(event) => self.take_at(event, moment),
+                Input::Change(event) => {
+                    self.take_at(event, moment);
+                    n_changes += 1;
+                }
                 Input::Triggered(family, at) => {
                     if self.triggers.len() < MOST_TRIGGERS {
                         self.triggers.push((family, at));
@@ -240,6 +244,7 @@ impl Reconciler {
             room -= 1;
             next = if room > 0 { inputs.try_recv().ok() } else { None };
         }
+        self.observer.taken(n_changes);
         if self.stage.may_write() && self.planner.is_dirty() {
             self.observer.waiting(self.planner.backlog());
         }

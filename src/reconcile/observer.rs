@@ -20,6 +20,11 @@ pub trait Observer: fmt::Debug + Send {
         let _ = event;
     }
 
+    /// So many changes of the source were taken, whatever they change.
+    fn taken(&mut self, count: usize) {
+        let _ = count;
+    }
+
     /// So many Services are waiting to be written: said for every change that needs writing, and
     /// when the first complete list is there.
     fn waiting(&mut self, backlog: usize) {

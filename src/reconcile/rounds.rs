@@ -18,7 +18,11 @@ use crate::kernel::worker::WorkerGone;
 
 /// What is planned in one round: enough that the kernel's batches are well filled, and no more than
 /// some ten milliseconds of its work.
-pub(super) const ROUND: Limit = Limit { services: 256, operations: 8_192 };
+pub(super) const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
+
+/// The same while the kernel is taken over: what of a Service was not planned then would be in
+/// excess.
+pub(super) const FIRST_ROUND: Limit = Limit { portion: usize::MAX, ..ROUND };
 
 /// What a round is for the observer.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +38,7 @@ impl Reconciler {
     /// nothing is left: until then, one round follows another.
     pub(super) async fn write_changes(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let (ops, oldest) = self.plan().await?;
+        let (ops, oldest) = self.plan(ROUND).await?;
         self.carry_out(ops, Basis::Plan).await?;
         if !self.planner.is_dirty() {
             self.rest();
@@ -51,11 +55,14 @@ impl Reconciler {
 
     /// Compiles the Services of a round, tells the kernel side which rules apply, and says what is
     /// wrong with the input. Returns the operations, and the moment of the oldest change.
-    pub(super) async fn plan(&mut self) -> Result<(Vec<Op>, Option<u64>), WorkerGone> {
+    pub(super) async fn plan(
+        &mut self,
+        limit: Limit,
+    ) -> Result<(Vec<Op>, Option<u64>), WorkerGone> {
         let started = Instant::now();
-        let plan = self.planner.plan_round(ROUND);
+        let plan = self.planner.plan_round(limit);
         self.observer.planned(&plan, &self.planner, started.elapsed());
-        for (service, problems) in &plan.problems {
+        for (service, problems) in &plan.new_problems {
             for problem in problems {
                 warn!(%service, "{problem}");
             }

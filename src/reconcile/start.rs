@@ -20,7 +20,7 @@ use tracing::info;
 use super::drain::Known;
 use super::observer::RoundKind;
 use super::patrol::LARGEST_CHUNK;
-use super::rounds::Ended;
+use super::rounds::{Ended, FIRST_ROUND};
 use super::writing::Basis;
 use super::{READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
@@ -78,7 +78,7 @@ impl Reconciler {
             self.stage = Stage::Unread(Instant::now() + READ_RETRY);
             return Ok(());
         };
-        drop(self.planner.plan_round(Limit { services: 0, operations: 0 }));
+        drop(self.planner.plan_round(Limit { services: 0, ..Limit::NONE }));
         self.prescribe().await?;
         let (beside, listed) = match self.read_beside(addresses).await? {
             Ok(found) => found,
@@ -145,7 +145,7 @@ impl Reconciler {
             return Ok(());
         };
         let before = self.planner.backlog_in_turn();
-        let (planned, oldest) = self.plan().await?;
+        let (planned, oldest) = self.plan(FIRST_ROUND).await?;
         let n_planned = before.saturating_sub(self.planner.backlog_in_turn());
         taking.n_waiting = taking.n_waiting.saturating_sub(n_planned);
 

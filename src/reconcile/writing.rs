@@ -40,10 +40,10 @@ impl Reconciler {
             self.hold_back(&mut ops);
         }
         ops.sort_by_key(Op::phase);
-        let api_server = ServiceName::new("default", "kubernetes");
+        let api_server = self.planner.asked_for_by(&ServiceName::new("default", "kubernetes"));
         let (first, rest): (Vec<Op>, Vec<Op>) = ops
             .into_iter()
-            .partition(|op| op.is_foundation() || self.planner.belongs_to(&api_server, op));
+            .partition(|op| op.is_foundation() || api_server.contains(&op.subject()));
         self.apply(first, basis).await?;
         self.apply(rest, basis).await
     }
@@ -147,7 +147,7 @@ impl Reconciler {
             self.observer.written(&ops, &results, took);
             let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
             self.note(ops, results, basis, failed);
-            info!(
+            debug!(
                 operations = total,
                 failed = refused,
                 milliseconds = took.as_millis(),

@@ -4,6 +4,9 @@
 //! for it for longer than the timeout, which is two sync periods. So a proxy that has nothing to
 //! do is healthy, and so is one that has not had its first list yet: restarting it would not help.
 //!
+//! Nor is it healthy when the source has delivered a change and the event loop has taken none for
+//! that long: the loop is stuck, and what is answered here comes from another thread.
+//!
 //! What is left when a round of writing ends goes on waiting: what counts is the oldest change that
 //! is not written yet, so a proxy that writes without a pause and falls behind is not healthy.
 //! kube-proxy writes everything at once, and does not know that case.
@@ -45,6 +48,10 @@ pub struct Health {
     node_leaving: Option<bool>,
     /// How many Services were waiting when that was last said.
     backlog: usize,
+    /// Number of changes that the source has delivered and the event loop has not taken.
+    untaken: usize,
+    /// When the event loop last took one, or the first of them was delivered. None: it has all.
+    untaken_since: Option<Instant>,
 }
 
 /// The health, shared by those who tell it and those who ask for it.
@@ -113,7 +120,19 @@ impl Health {
             (*family, FamilyHealth { updated: now.time, waiting: None, refused: None })
         };
         let families = families.iter().map(family).collect();
-        Self { families, timeout, node_leaving: None, backlog: 0 }
+        Self { families, timeout, node_leaving: None, backlog: 0, untaken: 0, untaken_since: None }
+    }
+
+    /// The source has delivered a change, which the event loop will take.
+    pub fn delivered(&mut self, now: Moment) {
+        self.untaken += 1;
+        self.untaken_since.get_or_insert(now.instant);
+    }
+
+    /// The event loop has taken so many changes.
+    pub fn taken(&mut self, count: usize, now: Moment) {
+        self.untaken = self.untaken.saturating_sub(count);
+        self.untaken_since = (self.untaken > 0).then_some(now.instant);
     }
 
     /// So many Services are waiting to be written. What has been waiting longer decides.
@@ -206,7 +225,8 @@ impl Health {
     }
 
     fn is_family_healthy(&self, family: &FamilyHealth, now: Moment) -> bool {
-        ![family.waiting, family.refused].into_iter().any(|since| self.is_late(since, now))
+        let since = [family.waiting, family.refused, self.untaken_since];
+        !since.into_iter().any(|since| self.is_late(since, now))
     }
 
     fn is_late(&self, since: Option<Instant>, now: Moment) -> bool {
@@ -223,6 +243,13 @@ impl Health {
                  long",
                 self.backlog,
                 seconds(since)
+            ));
+        }
+        if let Some(since) = self.untaken_since.filter(|since| self.is_late(Some(*since), now)) {
+            problems.push(format!(
+                "the event loop has taken no change for {} s, and {} wait; {limit} s are too long",
+                seconds(since),
+                self.untaken
             ));
         }
         let refused = self.families.values().filter_map(|family| family.refused).min();
@@ -249,6 +276,11 @@ impl SharedHealth {
     /// Whether this node is about to leave the cluster: see [`Health::node_leaving`].
     pub fn node_leaving(&self, leaving: bool) {
         self.lock().node_leaving(leaving);
+    }
+
+    /// The source has delivered a change: see [`Health::delivered`].
+    pub fn delivered(&self) {
+        self.lock().delivered(Moment::now());
     }
 
     /// Nobody holds it for longer than it takes to write an answer.

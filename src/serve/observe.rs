@@ -113,6 +113,10 @@ impl Observer for Observing {
         }
     }
 
+    fn taken(&mut self, count: usize) {
+        self.health.lock().taken(count, Moment::now());
+    }
+
     fn waiting(&mut self, backlog: usize) {
         let now = Moment::now();
         let mut health = self.health.lock();

@@ -14,6 +14,7 @@ mod drift;
 mod faults;
 mod first_sync;
 mod flows;
+mod log;
 mod patrol;
 mod random;
 mod refusals;

@@ -480,7 +480,7 @@ fn another_nodes_address_is_left_to_it() {
     service.external = addresses(&["192.0.2.77", "203.0.113.5"]);
     service.load_balancer = addresses(&["192.0.2.77"]);
     let mut facts = NodeFacts::default();
-    facts.note_other_node(addresses(&["192.0.2.77"])[0], true);
+    facts.add_other_node(addresses(&["192.0.2.77"])[0]);
     let compiled = compile(&service, &[], &facts, &mk_settings());
     assert_eq!(bound(&compiled), ["10.96.0.9", "203.0.113.5"]);
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 203.0.113.5:80 -> "]);

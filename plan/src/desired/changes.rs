@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::counted::Counted;
-use super::{Change, Count, Desired, Entries};
+use super::{Change, Count, Desired, Entries, Rank};
 use crate::diff::{self, Wish};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
@@ -43,7 +44,6 @@ impl Changes {
     /// To be called before a claim to this frontend changes.
     pub(super) fn before_frontend(&mut self, desired: &Desired, frontend: Frontend) {
         self.frontends.entry(frontend).or_insert_with(|| {
-            self.contenders.extend(desired.contenders(&frontend).cloned());
             let claim = desired.owning_claim(&frontend)?;
             Some(Former {
                 server: claim.server.clone(),
@@ -51,6 +51,20 @@ impl Changes {
                 twin_of: claim.twin_of,
             })
         });
+    }
+
+    /// To be called when a Service begins or ceases to claim a frontend in vain.
+    pub(super) fn contend(&mut self, service: &ServiceName) {
+        if !self.contenders.contains(service) {
+            self.contenders.insert(service.clone());
+        }
+    }
+
+    /// To be called when another Service begins or ceases to claim a frontend before this one.
+    pub(super) fn contend_behind(&mut self, waiting: &BTreeSet<Rank>, rank: &Rank) {
+        if let Some(next) = waiting.range((Excluded(rank), Unbounded)).next() {
+            self.contend(&next.service);
+        }
     }
 
     pub(super) fn bind(&mut self, addresses: &mut Counted<IpAddr>, address: IpAddr) {
@@ -99,7 +113,6 @@ impl Changes {
                 _ => {}
             }
         }
-        let mut contenders = self.contenders;
         let mut flows = BTreeSet::new();
         let (mut count_before, mut count_after) = (Count::default(), Count::default());
         for (frontend, former) in self.frontends {
@@ -108,7 +121,6 @@ impl Changes {
             count_before.add(before);
             count_after.add(after);
             diff::between(frontend, before, after, desired.seed(), &mut ops);
-            contenders.extend(desired.contenders(&frontend).cloned());
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {
                 let was = former.and_then(|former| former.twin_of);
@@ -123,6 +135,7 @@ impl Changes {
                 _ => {}
             }
         }
+        let contenders = self.contenders;
         Change { ops, contenders, flows, before: count_before, after: count_after }
     }
 }

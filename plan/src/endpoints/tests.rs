@@ -1,7 +1,7 @@
 use std::num::NonZeroU16;
 
 use super::*;
-use crate::model::{ObjectName, Protocol, SlicePort};
+use crate::model::{ObjectName, SlicePort};
 
 fn mk_port(name: &str, protocol: Protocol) -> ServicePort {
     ServicePort { name: name.into(), protocol, port: NonZeroU16::MIN, node_port: None }
@@ -35,6 +35,14 @@ const GONE: Conditions = Conditions { ready: false, serving: false, terminating:
 
 fn sockets(candidates: &[Candidate<'_>]) -> Vec<String> {
     candidates.iter().map(|c| format!("{}:{}", c.endpoint.address, c.port)).collect()
+}
+
+fn candidates<'a>(
+    port: &'a ServicePort,
+    family: Family,
+    slices: &[&'a EndpointSlice],
+) -> Vec<Candidate<'a>> {
+    EndpointsByPort::new(family, slices).candidates(port)
 }
 
 #[test]
@@ -92,6 +100,7 @@ fn the_same_address_with_two_ports_is_two_endpoints_and_order_is_by_number() {
         &[("", Protocol::Tcp, 80)],
         &[mk_endpoint("10.0.0.10", READY), mk_endpoint("10.0.0.2", READY)],
     );
-    let found = candidates(&mk_port("", Protocol::Tcp), Family::V4, &[&one, &two]);
+    let port = mk_port("", Protocol::Tcp);
+    let found = candidates(&port, Family::V4, &[&one, &two]);
     assert_eq!(sockets(&found), ["10.0.0.2:80", "10.0.0.2:9000", "10.0.0.10:80"]);
 }

@@ -25,7 +25,7 @@ fn what_there_is_of_every_service_is_small() {
     assert_eq!(size_of::<EndpointSlice>(), 72);
     assert_eq!(size_of::<Service>(), 160);
     assert_eq!(size_of::<Claim>(), 112);
-    assert_eq!(size_of::<Fragment>(), 88);
+    assert_eq!(size_of::<Fragment>(), 104);
 }
 
 #[test]

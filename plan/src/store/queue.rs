@@ -1,6 +1,6 @@
 //! Which Services have to be looked at again: first come, first served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::model::ServiceName;
 
@@ -17,6 +17,8 @@ pub(super) struct Queue {
     since: HashMap<ServiceName, u64>,
     /// The API server's Service, if it waits.
     first: Option<(ServiceName, u64)>,
+    /// Those that were taken before, and are not done with.
+    unfinished: HashSet<ServiceName>,
     now: u64,
 }
 
@@ -54,11 +56,22 @@ impl Queue {
         let service = self.order.pop_front()?;
         self.together = self.together.saturating_sub(1);
         let since = self.since.remove(&service).unwrap_or(self.now);
+        self.unfinished.remove(&service);
         if self.order.is_empty() {
             // At the start every Service was in here: its room is not needed again.
             (self.order, self.since) = (VecDeque::new(), HashMap::new());
         }
         Some((service, since))
+    }
+
+    /// Puts one that was taken behind the others. It has waited since then.
+    pub(super) fn put_back(&mut self, service: ServiceName, since: u64) {
+        if service.is_api_server() {
+            self.first = Some((service, since));
+        } else if self.since.insert(service.clone(), since).is_none() {
+            self.unfinished.insert(service.clone());
+            self.order.push_back(service);
+        }
     }
 
     /// Puts those that wait into another order. The first ones are to be taken together, as long
@@ -88,8 +101,9 @@ impl Queue {
     /// Since when the one has waited that has waited longest.
     pub(super) fn oldest(&self) -> Option<u64> {
         let first = self.first.as_ref().map(|(_, since)| *since);
-        let next = self.order.front().and_then(|service| self.since.get(service)).copied();
-        first.into_iter().chain(next).min()
+        let others = self.order.front().into_iter().chain(&self.unfinished);
+        let others = others.filter_map(|service| self.since.get(service)).copied();
+        first.into_iter().chain(others).min()
     }
 }
 
@@ -113,5 +127,19 @@ mod tests {
         let expected = [("default/kubernetes", 2), ("ns/b", 0), ("ns/a", 1), ("ns/c", 4)];
         assert_eq!(names(&mut queue), expected.map(|(name, at)| (name.to_owned(), at)));
         assert_eq!((queue.len(), queue.oldest()), (0, None));
+    }
+
+    #[test]
+    fn one_that_is_not_done_with_goes_behind_the_others_and_is_as_old_as_before() {
+        let mut queue = Queue::default();
+        for (moment, name) in ["a", "b"].iter().enumerate() {
+            queue.set_moment(moment as u64);
+            queue.push(ServiceName::new("ns", *name));
+        }
+        let (service, since) = queue.pop().unwrap();
+        queue.put_back(service, since);
+        assert_eq!((queue.len(), queue.oldest()), (2, Some(0)));
+        assert_eq!(names(&mut queue), [("ns/b".to_owned(), 1), ("ns/a".to_owned(), 0)]);
+        assert_eq!(queue.oldest(), None);
     }
 }

@@ -105,10 +105,16 @@ impl Pair {
     }
 }
 
-/// So many Services a round, or as many as a few operations need.
+/// So many Services a round, or as many as a few operations need, or a part of each.
 fn limit() -> impl Strategy<Value = Limit> {
-    let limit = |services, operations| Limit { services, operations };
-    select(vec![limit(1, usize::MAX), limit(3, usize::MAX), limit(usize::MAX, 9), Limit::NONE])
+    let limits = whole_services();
+    (select(limits.to_vec()), select(vec![usize::MAX, 1, 9]))
+        .prop_map(|(limit, portion)| Limit { portion, ..limit })
+}
+
+fn whole_services() -> [Limit; 4] {
+    let (one, three) = (Limit { services: 1, ..Limit::NONE }, Limit { services: 3, ..Limit::NONE });
+    [one, three, Limit { operations: 9, ..Limit::NONE }, Limit::NONE]
 }
 
 /// Takes over what a kernel has, in rounds, as the event loop does at its start. Returns what had
@@ -381,7 +387,7 @@ proptest! {
         (settings, mut former) in (settings(), settings()),
         (groups, former_groups) in (groups(), groups()),
         damages in proptest::collection::vec(damage(), 0..12),
-        limit in limit(),
+        limit in select(whole_services().to_vec()),
     ) {
         // Of a twin in other networks, only its address on the interface tells, or inside a route.
         let takes_addresses =
@@ -411,7 +417,7 @@ proptest! {
         for is_complete in [false, true] {
             let mut planner = Planner::new(settings.clone());
             world.events().into_iter().for_each(|event| planner.apply(event));
-            planner.plan_round(Limit { services: 0, operations: 0 });
+            planner.plan_round(Limit { services: 0, ..Limit::NONE });
             let log = take_over(&mut planner, &mut taken_over, limit);
             prop_assert!(!is_complete || log.is_empty(), "{:?}", log);
             prop_assert_eq!(normal(taken_over.actual()), normal(kernel.actual()));

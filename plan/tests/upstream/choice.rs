@@ -1,7 +1,7 @@
 //! TestCategorizeEndpoints: which endpoints of a service port are chosen. The policies are the
 //! frontends' affair and in `policies.rs`: here are the two lists that they choose between.
 
-use plan::endpoints::{EndpointChoice, Selection, candidates};
+use plan::endpoints::{EndpointChoice, EndpointsByPort, Selection};
 use plan::model::{Family, Weights};
 
 use crate::node::THIS;
@@ -21,7 +21,8 @@ fn choose(zone: Option<&str>, weights: Option<Weights>, endpoints: &[&str]) -> E
     let endpoints: Vec<String> = endpoints.iter().map(|text| format!("10.244.0{text}")).collect();
     let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
     let slice = slice_with("web-1", "web", &[("http", "8080/TCP")], &endpoints);
-    let candidates = candidates(&port("http", "80/TCP"), Family::V4, &[&slice]);
+    let port = port("http", "80/TCP");
+    let candidates = EndpointsByPort::new(Family::V4, &[&slice]).candidates(&port);
     Selection { node_name: THIS, zone, weights, candidates: &candidates }.choose()
 }
 

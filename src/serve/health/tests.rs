@@ -161,3 +161,24 @@ fn a_family_that_is_not_served_changes_nothing() {
     assert!(health.is_healthy(after(start, 1_000)));
     assert!(!health.livez(start).body.contains("IPv6"));
 }
+
+/// Health is answered on a thread of its own, so that silence of the event loop has to show.
+#[test]
+fn a_loop_that_takes_nothing_is_not_healthy() {
+    let start = start();
+    let mut health = both(start);
+    let is_healthy = |health: &Health, second| health.livez(after(start, second)).good;
+    assert!(is_healthy(&health, 1_000), "nothing was delivered");
+    health.delivered(after(start, 1_000));
+    health.delivered(after(start, 1_050));
+    assert!(is_healthy(&health, 1_059));
+    assert!(!is_healthy(&health, 1_060));
+    let body = health.livez(after(start, 1_060)).body;
+    assert!(body.contains("taken no change for 60 s, and 2 wait"), "{body}");
+    // It goes on: what is left has its own time.
+    health.taken(1, after(start, 1_070));
+    assert!(is_healthy(&health, 1_129));
+    assert!(!is_healthy(&health, 1_130));
+    health.taken(1, after(start, 1_131));
+    assert!(is_healthy(&health, 9_000));
+}

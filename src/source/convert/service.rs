@@ -3,8 +3,11 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use plan::model::{Family, Service, ServiceKind, ServiceName, ServicePort, TrafficPolicy};
@@ -125,11 +128,9 @@ fn addresses(path: &str, texts: &[String], report: &mut Report) -> Vec<IpAddr> {
     let mut addresses = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         let path = format_args!("{path}[{index}]");
-        match report.keep(path, address::parse(text)) {
-            Some(address) if !addresses.contains(&address) => addresses.push(address),
-            _ => {}
-        }
+        addresses.extend(report.keep(path, address::parse(text)));
     }
+    keep_first(&mut addresses);
     addresses
 }
 
@@ -142,11 +143,9 @@ fn load_balancer(status: &object::ServiceStatus, report: &mut Report) -> Vec<IpA
             continue;
         }
         let path = format_args!("status.loadBalancer.ingress[{index}].ip");
-        match report.keep(path, address::parse(text)) {
-            Some(address) if !addresses.contains(&address) => addresses.push(address),
-            _ => {}
-        }
+        addresses.extend(report.keep(path, address::parse(text)));
     }
+    keep_first(&mut addresses);
     addresses
 }
 
@@ -155,11 +154,9 @@ fn source_ranges(texts: &[String], report: &mut Report) -> Vec<IpNet> {
     let mut ranges: Vec<IpNet> = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         let path = format_args!("spec.loadBalancerSourceRanges[{index}]");
-        match report.keep(path, address::parse_network(text)) {
-            Some(range) if !ranges.contains(&range) => ranges.push(range),
-            _ => {}
-        }
+        ranges.extend(report.keep(path, address::parse_network(text)));
     }
+    keep_first(&mut ranges);
     if ranges.is_empty() && !texts.is_empty() {
         let problem = "none of them can be used, so every client is let in";
         report.complain("spec.loadBalancerSourceRanges", problem);
@@ -249,13 +246,14 @@ fn ports(
     report: &mut Report,
 ) -> Vec<ServicePort> {
     let mut converted: Vec<ServicePort> = Vec::with_capacity(ports.len());
+    let (mut names, mut numbers) = (HashMap::new(), HashMap::new());
     for (index, written) in ports.iter().enumerate() {
         let path = format!("spec.ports[{index}]");
         let Some(new) = service_port(&path, written, interner, report) else { continue };
-        let same = |other: &&ServicePort| {
-            other.protocol == new.protocol && (other.name == new.name || other.port == new.port)
-        };
-        match converted.iter().find(same) {
+        let name = (new.protocol, Arc::clone(&new.name));
+        let number = (new.protocol, new.port);
+        let others = names.get(&name).into_iter().chain(numbers.get(&number));
+        match others.min().and_then(|other: &usize| converted.get(*other)) {
             Some(other) => {
                 let problem = format_args!(
                     "has the name or the number of another port ({} {} {:?}); left out",
@@ -263,10 +261,22 @@ fn ports(
                 );
                 report.complain(path, problem);
             }
-            None => converted.push(new),
+            None => {
+                names.insert(name, converted.len());
+                numbers.insert(number, converted.len());
+                converted.push(new);
+            }
         }
     }
     converted
+}
+
+/// Takes out what is there already, further ahead.
+fn keep_first<T: Copy + Eq + Hash>(items: &mut Vec<T>) {
+    if items.len() > 1 {
+        let mut known = HashSet::with_capacity(items.len());
+        items.retain(|item| known.insert(*item));
+    }
 }
 
 fn service_port(

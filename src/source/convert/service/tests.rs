@@ -174,3 +174,46 @@ fn a_source_range_of_length_0_restricts_nothing_in_its_family() {
         assert_eq!(texts(&service.source_ranges), expected, "{ranges}");
     }
 }
+
+/// Counts comparisons.
+#[derive(Debug, Clone, Copy)]
+struct Counted<'a>(u32, &'a std::cell::Cell<usize>);
+
+impl PartialEq for Counted<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.1.set(self.1.get() + 1);
+        self.0 == other.0
+    }
+}
+
+impl Eq for Counted<'_> {}
+
+impl Hash for Counted<'_> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+#[test]
+fn the_first_of_each_stays_and_that_takes_no_comparison_of_all_with_all() {
+    let comparisons = std::cell::Cell::new(0);
+    let mut items: Vec<_> = (0..20_000).map(|n| Counted(n % 10_000, &comparisons)).collect();
+    keep_first(&mut items);
+    assert!(items.iter().map(|item| item.0).eq(0..10_000));
+    assert!(comparisons.get() < 40_000, "{comparisons:?}");
+}
+
+#[test]
+fn of_ports_with_the_name_or_the_number_of_another_the_first_ones_stay() {
+    let (service, complaints) = convert_spec(
+        "clusterIP: 10.96.0.1, ports: [{name: a, port: 1}, {name: b, port: 2}, \
+         {name: b, port: 1}, {name: c, port: 2}, {name: a, port: 1, protocol: UDP}]",
+    );
+    let ports = service.unwrap().ports;
+    let ports: Vec<String> =
+        ports.iter().map(|port| format!("{} {} {}", port.name, port.port, port.protocol)).collect();
+    assert_eq!(ports, ["a 1 TCP", "b 2 TCP", "a 1 UDP"]);
+    assert_eq!(complaints.len(), 2);
+    assert!(complaints[0].contains("(TCP 1 \"a\")"), "{complaints:?}");
+    assert!(complaints[1].contains("(TCP 2 \"b\")"), "{complaints:?}");
+}

@@ -1,0 +1,55 @@
+//! What was said of the Services: only what is different is said again.
+
+use std::collections::HashMap;
+
+use crate::model::ServiceName;
+use crate::problem::Problem;
+
+/// Problems of each Service as last reported.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// No empty lists.
+    services: HashMap<ServiceName, Vec<Problem>>,
+}
+
+/// What is different from the last report.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Every Service whose problems are different, with all of them.
+    pub(crate) problems: Vec<(ServiceName, Vec<Problem>)>,
+    /// The problems that are new; no empty lists.
+    pub(crate) new_problems: Vec<(ServiceName, Vec<Problem>)>,
+}
+
+// === impl Reports ===
+
+impl Reports {
+    /// Number of Services with problems.
+    pub(crate) fn len(&self) -> usize {
+        self.services.len()
+    }
+
+    /// Puts a Service's problems in the place of those that were reported before.
+    pub(crate) fn replace(
+        &mut self,
+        service: ServiceName,
+        problems: Vec<Problem>,
+        news: &mut News,
+    ) {
+        let former = self.services.get(&service).map_or(&[][..], Vec::as_slice);
+        if former == problems {
+            return;
+        }
+        let new = problems.iter().filter(|problem| !former.contains(problem));
+        let new: Vec<Problem> = new.cloned().collect();
+        if !new.is_empty() {
+            news.new_problems.push((service.clone(), new));
+        }
+        if problems.is_empty() {
+            self.services.remove(&service);
+        } else {
+            self.services.insert(service.clone(), problems.clone());
+        }
+        news.problems.push((service, problems));
+    }
+}

@@ -1,0 +1,56 @@
+//! Threads of their own for what the event loop must not hold up.
+//!
+//! Planning a Service that costs much occupies the loop's thread. Meanwhile health and metrics are
+//! answered, and watches and leases of the API server are kept alive, because each of them has a
+//! thread and a runtime of its own.
+
+use std::future::Future;
+use std::io;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::FAREWELL;
+
+/// A thread that runs tasks until this is dropped.
+#[derive(Debug)]
+pub(super) struct TaskThread {
+    handle: Handle,
+    /// Ends the thread when it is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+// === impl TaskThread ===
+
+impl TaskThread {
+    /// Starts a thread of this name.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread.
+    pub(super) fn start(name: &str) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // It ends by an error: nothing is ever sent.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_timeout(FAREWELL);
+        })?;
+        Ok(Self { handle, _stop: stop })
+    }
+
+    /// Where to start tasks, and to open what starts some by itself.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Runs a task on the thread.
+    pub(super) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.handle.spawn(task)
+    }
+}

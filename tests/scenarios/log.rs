@@ -1,0 +1,80 @@
+//! What is in the log at verbosity 0: nothing of what goes on all the time, and not everything that
+//! somebody wrote wrong.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use plan::event::Event;
+use tracing::subscriber::DefaultGuard;
+
+use crate::world::{World, slice, udp};
+
+/// The lines that were logged on this thread.
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+// === impl Log ===
+
+impl Log {
+    /// As of verbosity 0, as long as the guard is there.
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// Those since the last time.
+    fn take(&self) -> Vec<String> {
+        let text = std::mem::take(&mut *self.0.lock().unwrap());
+        String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_endpoints_is_no_line_of_the_log() {
+    let (log, _guard) = Log::start();
+    let services = [udp(1, &[1, 2])];
+    let mut world = World::in_sync(&services).await;
+    assert!(log.take().iter().any(|line| line.contains("in sync with the kernel")));
+    world.apply_slice(slice(&services[0].0, &[2, 3])).await;
+    world.compared().await;
+    assert_ne!(world.fake.take_log(), []);
+    assert_eq!(log.take(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_problems_ten_are_logged_and_none_of_them_twice() {
+    let (log, _guard) = Log::start();
+    let mut world = World::in_sync(&[]).await;
+    log.take();
+    let (mut service, _) = udp(1, &[1]);
+    let bad = |last: u8| IpAddr::from([127, 0, 0, last]);
+    service.external = (1..=200).map(bad).collect();
+    world.send(Event::ServiceApplied(Box::new(service.clone()))).await;
+    world.compared().await;
+    let lines = log.take();
+    assert_eq!(lines.len(), 11, "{lines:#?}");
+    assert!(lines[0].contains("127.0.0.1 is not an address"), "{lines:#?}");
+    assert!(lines[10].contains("190 more problems"), "{lines:#?}");
+    service.external.push(bad(201));
+    world.send(Event::ServiceApplied(Box::new(service.clone()))).await;
+    world.compared().await;
+    let lines = log.take();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("191 more problems"), "{lines:#?}");
+}
