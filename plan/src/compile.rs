@@ -13,7 +13,9 @@
 //! A Service is served in the families in which it has a cluster address.
 
 mod addresses;
+mod budget;
 mod claims;
+mod local;
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +28,7 @@ use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
 use crate::facts::NodeFacts;
 use crate::fragment::{Fragment, Origin};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
-use crate::local::{HealthCheck, LocalGap, Side};
+use crate::local::{HealthCheck, LocalGap};
 use crate::localhost::{LocalhostPort, localhost_port};
 use crate::model::{
     EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort, TrafficPolicy,
@@ -35,6 +37,7 @@ use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use addresses::Addresses;
+use budget::Budget;
 use claims::{Claims, Served};
 
 /// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
@@ -75,6 +78,7 @@ pub fn compile(
         slices,
         facts,
         settings,
+        budget: Budget::new(&settings.limits),
         claims: Claims::new(server),
         addresses: Vec::new(),
         entries: Vec::new(),
@@ -83,9 +87,9 @@ pub fn compile(
         local_gap: LocalGap::default(),
         localhost: Vec::new(),
     };
-    for family in &settings.families {
-        compiler.family(*family);
-    }
+    let families = settings.families.iter();
+    let families: Vec<OfFamily<'_>> = families.filter_map(|it| compiler.family(*it)).collect();
+    compiler.frontends(&families);
     compiler.finish()
 }
 
@@ -94,6 +98,7 @@ struct Compiler<'a> {
     slices: &'a [&'a EndpointSlice],
     facts: &'a NodeFacts,
     settings: &'a Settings,
+    budget: Budget<'a>,
     claims: Claims,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
@@ -110,22 +115,35 @@ struct Port<'a> {
     choice: EndpointChoice,
 }
 
+/// What the frontends of one family are made from.
+struct OfFamily<'a> {
+    family: Family,
+    addresses: Addresses,
+    ports: Vec<Port<'a>>,
+}
+
 // === impl Compiler ===
 
-impl Compiler<'_> {
-    fn family(&mut self, family: Family) {
+impl<'a> Compiler<'a> {
+    fn family(&mut self, family: Family) -> Option<OfFamily<'a>> {
         if self.service.cluster_address(family).is_none() || self.service.ports.is_empty() {
-            return;
+            return None;
         }
         let addresses =
             Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
-        self.bind(&addresses);
         let endpoints = EndpointsByPort::new(family, self.slices);
         let mut local_ready = HashSet::new();
         let mut ports = Vec::with_capacity(self.service.ports.len());
-        for (index, port) in self.service.ports.iter().enumerate() {
+        let service = self.service;
+        for (index, port) in service.ports.iter().enumerate() {
+            let n_frontends = self.n_frontends(port, family, &addresses);
+            if !self.budget.take_port(endpoints.count(port), n_frontends) {
+                continue;
+            }
             let candidates = endpoints.candidates(port);
-            self.loop_back(family, port.protocol, &candidates);
+            if !self.loop_back(family, port.protocol, &candidates, n_frontends) {
+                continue;
+            }
             local_ready.extend(self.local_ready(&candidates));
             let choice = self.choose(&candidates);
             self.local_gaps(family, &choice);
@@ -134,35 +152,25 @@ impl Compiler<'_> {
                 self.localhost.extend(localhost_port(self.service, port, family, self.facts));
             }
         }
-        // In the order of `Origin`: of several claims to a frontend, the first one has it.
-        ports.iter().for_each(|port| self.cluster_address(port, &addresses));
-        ports.iter().for_each(|port| self.node_ports(port, family));
-        ports.iter().for_each(|port| self.load_balancer_addresses(port, &addresses));
-        ports.iter().for_each(|port| self.external_addresses(port, &addresses));
         self.health_check(family, local_ready.len());
+        Some(OfFamily { family, addresses, ports })
     }
 
-    fn local_ready<'c>(
-        &self,
-        candidates: &'c [Candidate<'c>],
-    ) -> impl Iterator<Item = IpAddr> + use<'c, '_> {
-        let node_name = Some(&*self.settings.node_name);
-        let usable = candidates.iter().filter(move |c| {
-            c.endpoint.conditions.ready && c.endpoint.node.as_deref() == node_name
-        });
-        usable.map(|candidate| candidate.endpoint.address)
-    }
-
-    /// Endpoints exist that would do, but for their being elsewhere.
-    fn local_gaps(&mut self, family: Family, choice: &EndpointChoice) {
-        if !choice.exist || !choice.local.is_empty() {
-            return;
+    /// In the order of `Origin`: of several claims to a frontend, the first one has it, and what
+    /// comes last may meet a limit.
+    fn frontends(&mut self, families: &[OfFamily<'_>]) {
+        for OfFamily { addresses, ports, .. } in families {
+            ports.iter().for_each(|port| self.cluster_address(port, addresses));
         }
-        if self.service.internal_policy == TrafficPolicy::Local {
-            self.local_gap.add(Side::Internal, family);
+        for OfFamily { family, ports, .. } in families {
+            ports.iter().for_each(|port| self.node_ports(port, *family));
         }
-        if self.service.is_external_policy_local() {
-            self.local_gap.add(Side::External, family);
+        for OfFamily { addresses, ports, .. } in families {
+            ports.iter().for_each(|port| self.load_balancer_addresses(port, addresses));
+        }
+        for OfFamily { addresses, ports, .. } in families {
+            ports.iter().for_each(|port| self.external_addresses(port, addresses));
+            self.bind(addresses);
         }
     }
 
@@ -171,9 +179,9 @@ impl Compiler<'_> {
         let outer = addresses.external.iter().chain(&addresses.load_balancer);
         let local = self.facts.local_addresses();
         let bound = outer.filter(|address| !local.contains(*address)).chain(&addresses.cluster);
-        for address in bound {
-            self.bind_one(*address);
-        }
+        // One of which every frontend is left out would lead packets here to nothing.
+        let bound: Vec<_> = bound.filter(|it| self.claims.has_address(**it)).collect();
+        bound.into_iter().for_each(|address| self.bind_one(*address));
     }
 
     /// What a route makes local, the rules guard by the route's network.
@@ -184,18 +192,6 @@ impl Compiler<'_> {
         self.addresses.push(address);
         let set = set(SetKind::IpvsAddresses, Family::of(address));
         self.entries.push((set, Entry::Address(address)));
-    }
-
-    /// Every endpoint on this node, ready or not: as long as it lives it may reach itself through
-    /// the Service, by a connection made earlier.
-    fn loop_back(&mut self, family: Family, protocol: Protocol, candidates: &[Candidate<'_>]) {
-        let set = set(SetKind::LoopBack, family);
-        let node_name = Some(&*self.settings.node_name);
-        for candidate in candidates.iter().filter(|c| c.endpoint.node.as_deref() == node_name) {
-            let address = candidate.endpoint.address;
-            let target = Frontend { address, protocol, port: candidate.port };
-            self.entries.push((set, Entry::AddressPortAddress(target, address)));
-        }
     }
 
     fn choose(&self, candidates: &[Candidate<'_>]) -> EndpointChoice {
@@ -220,7 +216,10 @@ impl Compiler<'_> {
             refusal: refusal(&frontend, &port.choice, local),
             twin_of: None,
         };
-        self.claim(port.index, frontend, served);
+        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), 0);
+        if self.budget.take_frontend(1, served.real_servers.len(), ranges) {
+            self.claim(port.index, frontend, served);
+        }
     }
 
     fn external_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
@@ -229,21 +228,28 @@ impl Compiler<'_> {
         } else {
             SetKind::ExternalIp
         };
-        for address in &addresses.external {
+        let n_admitted = self.budget.frontends(addresses.external.len());
+        for address in addresses.external.iter().take(n_admitted) {
             let frontend = frontend(*address, port.port);
             let entries = vec![(set(kind, frontend.family()), Entry::AddressPort(frontend))];
-            self.external(Origin::External, port, frontend, entries, Vec::new());
+            if self.admit(&frontend, &port.choice, 0) {
+                self.external(Origin::External, port, frontend, entries, Vec::new());
+            }
         }
     }
 
     fn load_balancer_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
-        for address in &addresses.load_balancer {
+        let n_admitted = self.budget.frontends(addresses.load_balancer.len());
+        for address in addresses.load_balancer.iter().take(n_admitted) {
             let frontend = frontend(*address, port.port);
             let set = |kind| set(kind, frontend.family());
             let itself = Entry::AddressPort(frontend);
             let mut entries = vec![(set(SetKind::LoadBalancer), itself)];
             if self.service.is_external_policy_local() {
                 entries.push((set(SetKind::LoadBalancerLocal), itself));
+            }
+            if !self.admit(&frontend, &port.choice, addresses.source_ranges.len()) {
+                continue;
             }
             entries.extend(self.source_ranges(&frontend, addresses));
             let twin = self.twin(&frontend);
@@ -293,7 +299,9 @@ impl Compiler<'_> {
             if self.service.is_external_policy_local() {
                 entries.push((set(local, family), entry));
             }
-            self.external(Origin::NodePort, port, frontend, entries, Vec::new());
+            if self.admit(&frontend, &port.choice, 0) {
+                self.external(Origin::NodePort, port, frontend, entries, Vec::new());
+            }
         }
         if n_addresses == 0 {
             self.problems.push(Problem::NoNodePortAddress { family });
@@ -373,6 +381,7 @@ impl Compiler<'_> {
     fn finish(mut self) -> Compiled {
         let drain_seconds = self.drain_seconds();
         let claims = self.claims.finish();
+        self.problems.extend(self.budget.problems());
         self.problems.sort_unstable();
         self.problems.dedup();
         self.localhost.sort_unstable();
@@ -405,6 +414,12 @@ fn virtual_server(
     let choice = service.choice.as_deref();
     let mut chosen = choice.and_then(|choice| choice.scheduler.as_ref());
     let mut flags = choice.and_then(|choice| choice.scheduler_flags);
+    let allowed = &settings.limits.schedulers;
+    if let Some(other) = chosen.filter(|it| !allowed.is_empty() && !allowed.contains(it)) {
+        problems.push(Problem::SchedulerNotAllowed { scheduler: other.to_string() });
+        chosen = None;
+        flags = None;
+    }
     if let Some(missing) = chosen.filter(|scheduler| facts.lacks_scheduler(scheduler)) {
         problems.push(Problem::SchedulerMissing { scheduler: missing.to_string() });
         chosen = None;

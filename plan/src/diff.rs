@@ -78,7 +78,9 @@ pub fn foundation(
     }
     for family in &settings.families {
         let missing = SetId::all(*family).filter(|set| !actual.sets.contains_key(set));
-        ops.extend(missing.map(|set| Op::CreateSet(set, Room::of_new(set, expected(set)))));
+        let most = settings.limits.set_size;
+        let room = |set| Room::of_new(set, expected(set)).at_most(most);
+        ops.extend(missing.map(|set| Op::CreateSet(set, room(set))));
         if !actual.layers.contains(family) {
             ops.push(Op::WriteLayer(*family));
         }
@@ -98,7 +100,8 @@ pub fn set(
 ) -> Vec<Op> {
     let mut ops = Vec::new();
     if found.is_none() {
-        ops.push(Op::CreateSet(set, Room::of_new(set, desired.n_entries(set))));
+        let room = Room::of_new(set, desired.n_entries(set));
+        ops.push(Op::CreateSet(set, room.at_most(settings.limits.set_size)));
     }
     let is_found = |entry: &Entry| found.is_some_and(|there| there.entries.contains(entry));
     let mut missing: Vec<Entry> =

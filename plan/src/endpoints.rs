@@ -46,6 +46,13 @@ impl<'a> EndpointsByPort<'a> {
         Self { family, endpoints }
     }
 
+    /// Number of endpoints of a service port, each as often as it occurs.
+    #[must_use]
+    pub fn count(&self, port: &'a ServicePort) -> usize {
+        let matching = self.endpoints.get(&(&*port.name, port.protocol)).into_iter().flatten();
+        matching.map(|(_, endpoints)| endpoints.len()).sum()
+    }
+
     /// All endpoints of a service port, ready or not, in the order of address and port.
     ///
     /// A slice's port is matched by name and protocol. Where several slices have the same address

@@ -24,7 +24,7 @@ use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
 use crate::portion;
-use crate::problem::{Problem, Problems};
+use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
 use crate::room::{Capacity, Rooms};
 use crate::sets::SetId;
@@ -44,6 +44,8 @@ pub struct Planner {
     /// What is wrong with the Services by themselves; none of them empty.
     problems: HashMap<ServiceName, Problems>,
     reports: Reports,
+    /// The sets that should have more entries than a set may.
+    overfull: BTreeSet<SetId>,
     health_checks: HashMap<ServiceName, HealthCheck>,
     /// What became different since the last plan.
     new_health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
@@ -76,6 +78,8 @@ pub struct Plan {
     pub problems: Vec<(ServiceName, Vec<Problem>)>,
     /// Those of them that were not there before.
     pub new_problems: Vec<(ServiceName, Vec<Problem>)>,
+    /// The sets that from now on should have more entries than a set may.
+    pub overfull: Vec<Overfull>,
     /// The Services whose health check is not the same as before, in the order of names. None
     /// means that it has none any more.
     pub health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
@@ -110,6 +114,7 @@ impl Planner {
             rooms: Rooms::default(),
             problems: HashMap::new(),
             reports: Reports::default(),
+            overfull: BTreeSet::new(),
             health_checks: HashMap::new(),
             new_health_checks: Vec::new(),
             local_gaps: LocalGaps::default(),
@@ -212,14 +217,24 @@ impl Planner {
         ops.sort_by_key(Op::phase);
         affected.extend(change.contenders);
         let News { problems, new_problems } = self.news(affected);
-        Plan { ops, problems, new_problems, health_checks, localhost, flows: change.flows, oldest }
+        let overfull = self.note_overfull();
+        Plan {
+            ops,
+            problems,
+            new_problems,
+            overfull,
+            health_checks,
+            localhost,
+            flows: change.flows,
+            oldest,
+        }
     }
 
     /// What turns the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
         let mut ops = diff::diff(&self.desired, actual, &self.settings);
-        Rooms::of(&actual.sets).make(&mut ops);
+        Rooms::of(&actual.sets).make(&mut ops, self.settings.limits.set_size);
         ops
     }
 
@@ -311,7 +326,7 @@ impl Planner {
     /// [`Op::GrowSet`]. To be called with all that is about to be written, by phases. Costs what
     /// the operations are.
     pub fn make_room(&self, ops: &mut Vec<Op>) {
-        self.rooms.make(ops);
+        self.rooms.make(ops, self.settings.limits.set_size);
     }
 
     /// Takes note of an operation that was carried out.
@@ -391,6 +406,20 @@ impl Planner {
         self.local_gaps.note(service, compiled.local_gap);
         self.note_localhost(service, compiled.localhost);
         Some(compiled.fragment)
+    }
+
+    fn note_overfull(&mut self) -> Vec<Overfull> {
+        let most = self.settings.limits.set_size;
+        let mut new = Vec::new();
+        for set in self.settings.families.iter().flat_map(|family| SetId::all(*family)) {
+            let wanted = self.desired.n_entries(set);
+            if u32::try_from(wanted).is_ok_and(|wanted| wanted <= most.entries()) {
+                self.overfull.remove(&set);
+            } else if self.overfull.insert(set) {
+                new.push(Overfull { set, wanted, most });
+            }
+        }
+        new
     }
 
     fn note_health_check(&mut self, service: &ServiceName, check: Option<HealthCheck>) {

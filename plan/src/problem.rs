@@ -5,6 +5,9 @@ use std::net::IpAddr;
 
 use crate::kernel::Frontend;
 use crate::model::{Family, ServiceName};
+use crate::room::Capacity;
+use crate::sets::SetId;
+use crate::settings::Limit;
 
 /// Number of problems of one Service that are listed. The rest is counted.
 pub const MOST_PROBLEMS: usize = 10;
@@ -51,11 +54,36 @@ pub enum Problem {
         /// The family.
         family: Family,
     },
+    /// The operator does not allow the scheduler that the Service chose.
+    SchedulerNotAllowed {
+        /// Its name.
+        scheduler: String,
+    },
+    /// The Service takes more of the node than one Service may.
+    LimitReached {
+        /// What of.
+        limit: Limit,
+        /// The limit.
+        most: usize,
+        /// Number of frontends that are not served.
+        left_out: usize,
+    },
     /// More than are listed: always the last one.
     More {
         /// Number of problems that are not listed.
         count: usize,
     },
+}
+
+/// A set that should have more entries than a set may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overfull {
+    /// The set.
+    pub set: SetId,
+    /// Number of entries it should have.
+    pub wanted: usize,
+    /// Number of entries it may have.
+    pub most: Capacity,
 }
 
 /// Problems of one Service: the first [`MOST_PROBLEMS`], and the number of all.
@@ -91,6 +119,20 @@ impl Problems {
         let more = count - first.len();
         first.extend((more > 0).then_some(Problem::More { count: more }));
         first
+    }
+}
+
+// === impl Overfull ===
+
+impl fmt::Display for Overfull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { set, wanted, most } = self;
+        write!(
+            f,
+            "limits.setSize ({most}) is reached: set {set} should have {wanted} entries. Services \
+             whose entries came last are not served as they should be on this node. If all are \
+             needed, raise the limit in the node's KubeIpvsConfiguration (docs/limits.md)"
+        )
     }
 }
 
@@ -130,6 +172,18 @@ impl fmt::Display for Problem {
                 f,
                 "no {family} address of this node may serve node ports: \
                  none is inside the configured node port addresses"
+            ),
+            Self::SchedulerNotAllowed { scheduler } => write!(
+                f,
+                "limits.schedulers does not allow the scheduler {scheduler:?}; the default one is \
+                 used instead"
+            ),
+            Self::LimitReached { limit, most, left_out } => write!(
+                f,
+                "{limit} ({most}) is reached: {left_out} of this Service's addresses and ports are \
+                 not served on this node. Cluster addresses go before others, and ports in their \
+                 order. If all are needed, raise the limit in the node's KubeIpvsConfiguration \
+                 (docs/limits.md)"
             ),
             Self::More { count } => write!(
                 f,

@@ -107,6 +107,12 @@ impl Room {
         };
         Self { capacity, expected }
     }
+
+    /// The same, but no larger than this.
+    #[must_use]
+    pub fn at_most(self, most: Capacity) -> Self {
+        Self { capacity: self.capacity.min(most), ..self }
+    }
 }
 
 impl fmt::Display for Room {
@@ -163,8 +169,9 @@ impl Rooms {
     }
 
     /// Adds what it takes that there is room for the entries that these operations add, without
-    /// counting on those that they remove, which they do later. `ops` are by phases, and stay so.
-    pub fn make(&self, ops: &mut Vec<Op>) {
+    /// counting on those that they remove, which they do later. No set gets larger than `most`.
+    /// `ops` are by phases, and stay so.
+    pub fn make(&self, ops: &mut Vec<Op>, most: Capacity) {
         let mut coming: BTreeMap<SetId, Coming> = BTreeMap::new();
         for op in &*ops {
             match op {
@@ -181,21 +188,23 @@ impl Rooms {
             }
         }
         let before = ops.len();
-        ops.extend(coming.into_iter().filter_map(|(set, coming)| self.growth(set, &coming)));
+        let growth = |(set, coming)| self.growth(set, &coming, most);
+        ops.extend(coming.into_iter().filter_map(growth));
         if ops.len() > before {
             ops.sort_by_key(Op::phase);
         }
     }
 
-    fn growth(&self, set: SetId, coming: &Coming) -> Option<Op> {
+    fn growth(&self, set: SetId, coming: &Coming, most: Capacity) -> Option<Op> {
         // It has a place for every port.
         if coming.added == 0 || set.set_type() == SetType::BitmapPort {
             return None;
         }
         let there = if coming.is_new { Known::default() } else { self.known(set) };
         let expected = there.entries + coming.added;
-        let capacity = coming.capacity.unwrap_or(there.capacity).grown_for(expected)?;
-        Some(Op::GrowSet(set, Room { capacity, expected }))
+        let now = coming.capacity.unwrap_or(there.capacity);
+        let capacity = now.grown_for(expected)?.min(most);
+        (capacity > now).then_some(Op::GrowSet(set, Room { capacity, expected }))
     }
 
     fn known(&self, set: SetId) -> Known {

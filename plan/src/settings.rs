@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::Family;
+use crate::room::Capacity;
 use crate::routes;
 
 /// Everything an operator can choose that changes what is planned.
@@ -39,6 +40,35 @@ pub struct Settings {
     pub service_routes: Vec<IpNet>,
     /// Whatever is inside these is somebody else's: never changed, never removed.
     pub exclude: Vec<IpNet>,
+    /// What one Service may take of this node.
+    pub limits: Limits,
+}
+
+/// What one Service may take of a node. The defaults are far above what Services need: they keep
+/// one object from taking all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Frontends of one Service, twins included.
+    pub frontends: usize,
+    /// Real servers of one Service in all of its virtual servers; and endpoints of all its ports.
+    pub real_servers: usize,
+    /// Entries of one Service in one set.
+    pub set_entries: usize,
+    /// The largest that a set may grow.
+    pub set_size: Capacity,
+    /// The schedulers that an annotation may ask for; empty: all.
+    pub schedulers: Vec<SchedulerName>,
+}
+
+/// A limit that one Service may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Limit {
+    /// [`Limits::frontends`]
+    Frontends,
+    /// [`Limits::real_servers`]
+    RealServers,
+    /// [`Limits::set_entries`]
+    SetEntries,
 }
 
 /// On which of this node's addresses node ports are served.
@@ -115,6 +145,7 @@ impl Settings {
             twins: TwinNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
+            limits: Limits::default(),
         }
     }
 
@@ -146,6 +177,45 @@ impl Settings {
         routes.sort_unstable();
         routes.dedup();
         routes
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The number that a limit is.
+    #[must_use]
+    pub const fn of(&self, limit: Limit) -> usize {
+        match limit {
+            Limit::Frontends => self.frontends,
+            Limit::RealServers => self.real_servers,
+            Limit::SetEntries => self.set_entries,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            frontends: 65_536,
+            real_servers: 1_000_000,
+            set_entries: 131_072,
+            set_size: Capacity::new(4_194_304),
+            schedulers: Vec::new(),
+        }
+    }
+}
+
+// === impl Limit ===
+
+impl fmt::Display for Limit {
+    /// As it is called in the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Frontends => "limits.frontends",
+            Self::RealServers => "limits.realServers",
+            Self::SetEntries => "limits.setEntries",
+        })
     }
 }
 

@@ -127,7 +127,7 @@ impl Store {
     pub fn sort_dirty(&mut self, settings: &Settings) {
         let records = &self.records;
         let services = records.values().filter_map(|record| record.service.as_deref());
-        let contending = contention::contending(services, &settings.twins);
+        let contending = contention::contending(services, settings);
         let key = |name: &ServiceName| {
             let service = records.get(name)?.service.as_deref()?;
             Some(service.created)

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Number of comparisons and hashes that this takes.
-fn of<T>(task: impl FnOnce() -> T) -> u64 {
+pub(crate) fn of<T>(task: impl FnOnce() -> T) -> u64 {
     let before = DONE.get();
     drop(task());
     DONE.get() - before

@@ -155,6 +155,8 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::TwinTaken { .. } => "TwinTaken",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
+        Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",
+        Problem::LimitReached { .. } => "LimitReached",
         Problem::More { .. } => "MoreProblems",
     }
 }

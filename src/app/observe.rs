@@ -7,7 +7,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
-use crate::announce::Announcer;
+use crate::announce::{Announcement, Announcer, Extent, Regarding, Severity};
 use crate::kernel::{ReadError, Refusal};
 use crate::reconcile::observer::{Observer, Pass, Round};
 
@@ -97,6 +97,16 @@ impl Observer for Announcing {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         for (service, problems) in &plan.new_problems {
             self.0.problems(service, problems);
+        }
+        for overfull in &plan.overfull {
+            self.0.announce(Announcement {
+                regarding: Regarding::Node,
+                severity: Severity::Warning,
+                reason: "LimitReached",
+                action: "ProgramService",
+                note: overfull.to_string(),
+                extent: Extent::ThisNode,
+            });
         }
     }
 }

@@ -5,7 +5,8 @@
 //! file with both stays a file that kube-proxy takes.
 
 use ipnet::IpNet;
-use plan::settings::TwinNetworks;
+use plan::room::Capacity;
+use plan::settings::{SchedulerName, TwinNetworks};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::address;
@@ -29,6 +30,7 @@ pub struct KubeIpvsConfiguration {
     pub follow_nodes: String,
     pub iptables_variant: String,
     pub kind: String,
+    pub limits: Limits,
     pub localhost_node_ports: bool,
     pub manifests: String,
     pub service_addresses_arp: String,
@@ -46,6 +48,18 @@ pub struct Estimators {
     pub nice: Option<i32>,
     #[serde(deserialize_with = "text_of_scalar")]
     pub run: String,
+}
+
+/// `limits`: what one Service may take of a node. Absent is the default.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(missing_docs, reason = "every field is described in docs/config.md")]
+pub struct Limits {
+    pub frontends: Option<usize>,
+    pub real_servers: Option<usize>,
+    pub schedulers: Vec<String>,
+    pub set_entries: Option<usize>,
+    pub set_size: Option<u32>,
 }
 
 /// `shortCircuit`. Absent is the default, empty is off.
@@ -77,6 +91,11 @@ impl KubeIpvsConfiguration {
                 default.clone_into(field);
             }
         }
+        let (limits, default) = (&mut self.limits, plan::settings::Limits::default());
+        limits.frontends.get_or_insert(default.frontends);
+        limits.real_servers.get_or_insert(default.real_servers);
+        limits.set_entries.get_or_insert(default.set_entries);
+        limits.set_size.get_or_insert(default.set_size.entries());
         let twins = TwinNetworks::default();
         let text = |net: Option<String>| net.unwrap_or_default();
         let short_circuit = &mut self.short_circuit;
@@ -102,6 +121,27 @@ fn text_of_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, 
         Scalar::Truth(false) => "off".to_owned(),
         Scalar::Number(number) => number.to_string(),
     })
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The limits, where they are valid.
+    #[must_use]
+    pub fn resolve(&self) -> plan::settings::Limits {
+        let default = plan::settings::Limits::default();
+        plan::settings::Limits {
+            frontends: self.frontends.unwrap_or(default.frontends),
+            real_servers: self.real_servers.unwrap_or(default.real_servers),
+            schedulers: self
+                .schedulers
+                .iter()
+                .filter_map(|name| SchedulerName::new(name).ok())
+                .collect(),
+            set_entries: self.set_entries.unwrap_or(default.set_entries),
+            set_size: self.set_size.map_or(default.set_size, Capacity::new),
+        }
+    }
 }
 
 // === impl ShortCircuit ===

@@ -1,7 +1,11 @@
 //! Every field and every flag, with what it does here. The one place where that is said: unknown
 //! fields are told from known ones by it, and docs/config.md is made from it.
 
+mod own;
+
 use serde_json::Value;
+
+pub use own::OWN_FIELDS;
 
 /// A field of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,90 +304,6 @@ pub const FIELDS: [Field; 63] = [
     nothing("winkernel.networkName", "string", "it is of Windows"),
     nothing("winkernel.rootHnsEndpointName", "string", "it is of Windows"),
     nothing("winkernel.sourceVip", "string", "it is of Windows"),
-];
-
-/// The fields of our own document.
-pub const OWN_FIELDS: [Field; 15] = [
-    does("apiVersion", "string", "must be kube-ipvs.io/v1alpha1"),
-    does(
-        "cleanupOtherModes",
-        "bool",
-        "removes what kube-proxy's modes iptables and nftables have left, once IPVS carries \
-         the traffic; kube-proxy leaves the rules of mode iptables where they are, and \
-         packets meet both",
-    ),
-    does(
-        "drainDeadline",
-        "duration",
-        "how long the connections of a removed endpoint may take to end, before they are cut",
-    ),
-    does(
-        "estimators.cpus",
-        "list of processors, such as 0-3,8",
-        "the processors on which the kernel's threads estimate (est_cpulist, Linux 6.2 and later); \
-         empty: as the kernel has it",
-    ),
-    does(
-        "estimators.nice",
-        "number, -20 to 19",
-        "the niceness of these threads (est_nice, Linux 6.2 and later); absent: as the kernel has \
-         it",
-    ),
-    does(
-        "estimators.run",
-        "string",
-        "whether the kernel keeps up IPVS's statistics (run_estimation, Linux 5.16 and later): on, \
-         off, or auto (as the kernel has it, but off where that would hold up packets); \
-         docs/estimators.md says what it costs",
-    ),
-    does(
-        "followNodes",
-        "string",
-        "whether to follow all Nodes, so that a Service that names another node's address in \
-         spec.externalIPs does not take it away from that node: auto (from the first Service on \
-         that has an external or a load balancer's address), always, or never",
-    ),
-    does(
-        "iptablesVariant",
-        "string",
-        "which iptables to use, where the host has both: auto (where the cluster's rules \
-         are), nft or legacy",
-    ),
-    does("kind", "string", "must be KubeIpvsConfiguration"),
-    does(
-        "localhostNodePorts",
-        "bool",
-        "serves TCP node ports on 127.0.0.1 and ::1 too, for what runs on the node itself; \
-         docs/privileges.md says who gets there",
-    ),
-    does(
-        "manifests",
-        "directory",
-        "reads Services, EndpointSlices and Nodes from the files in this folder instead of an API \
-         server",
-    ),
-    does(
-        "serviceAddressesArp",
-        "string",
-        "whether this node answers ARP requests for the addresses of Services: compatible (as \
-         ipvs.strictARP says) or quiet (never, but for its own addresses on every interface: \
-         service addresses have scope host, arp_ignore is 3 and arp_announce 2)",
-    ),
-    does(
-        "serviceRoutes",
-        "list of networks",
-        "the networks of cluster addresses: one local route each then leads all of their \
-         addresses here, in the place of an address on kube-ipvs0 for every Service; \
-         docs/service-addresses.md says what that changes; empty: every address is bound",
-    ),
-    does(
-        "shortCircuit.ipv4",
-        "network",
-        "where the cluster's own clients are led that use an address with externalTrafficPolicy \
-         Local, so that they reach all endpoints: a network of up to 24 bits that nobody uses; \
-         empty: they get what clients outside get",
-    ),
-    does("shortCircuit.ipv6", "network", "the same for IPv6, up to 96 bits"),
 ];
 
 /// All flags, in the order of their names.

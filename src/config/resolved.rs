@@ -173,6 +173,7 @@ impl Merged {
             action,
             settings: Settings {
                 twins: own.short_circuit.twins(),
+                limits: own.limits.resolve(),
                 service_routes: networks(&own.service_routes),
                 ..settings(&document, &gates)?
             },

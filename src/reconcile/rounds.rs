@@ -67,6 +67,9 @@ impl Reconciler {
                 warn!(%service, "{problem}");
             }
         }
+        for overfull in &plan.overfull {
+            warn!("{overfull}");
+        }
         if plan.ops.iter().any(|op| matches!(op, Op::WriteLayer(_))) {
             self.prescribe().await?;
         }

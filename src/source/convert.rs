@@ -11,6 +11,7 @@ mod slice;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use choice::SCHEDULERS;
 pub use interner::Interner;
 
 use std::fmt;

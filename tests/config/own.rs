@@ -4,7 +4,8 @@ use kube_ipvs::config::Configuration;
 use kube_ipvs::kernel::estimators::{Estimators, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::source::FollowNodes;
-use plan::settings::TwinNetworks;
+use plan::room::Capacity;
+use plan::settings::{Limits, SchedulerName, TwinNetworks};
 
 use crate::{from_file, from_flags, load_file};
 
@@ -35,6 +36,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.twins, TwinNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
+        assert_eq!(configuration.settings.limits, Limits::default());
     }
 }
 
@@ -66,6 +68,24 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn limits_are_read_each_by_itself() {
+    let limits = |text: &str| from("", &format!("limits: {text}\n")).settings.limits;
+    assert_eq!(limits("{}"), Limits::default());
+    assert_eq!(limits("{frontends: 7}"), Limits { frontends: 7, ..Limits::default() });
+    let schedulers = ["rr", "mh"].map(|name| SchedulerName::new(name).unwrap()).to_vec();
+    assert_eq!(
+        limits("{realServers: 8, setEntries: 9, setSize: 65536, schedulers: [rr, mh]}"),
+        Limits {
+            real_servers: 8,
+            set_entries: 9,
+            set_size: Capacity::new(65_536),
+            schedulers,
+            ..Limits::default()
+        }
+    );
+}
+
+#[test]
 fn words_that_mean_nothing_are_refused() {
     for (own, expected) in [
         ("followNodes: sometimes", "[followNodes]"),
@@ -73,6 +93,11 @@ fn words_that_mean_nothing_are_refused() {
         ("estimators: {cpus: all}", "such as 0-3,8 [estimators.cpus]"),
         ("estimators: {nice: 20}", "within the range [-20, 19] [estimators.nice]"),
         ("serviceAddressesArp: loud", "must be one of compatible, quiet [serviceAddressesArp]"),
+        ("limits: {frontends: 0}", "within the range [1, 1000000] [limits.frontends]"),
+        ("limits: {realServers: 0}", "within the range [1, 100000000] [limits.realServers]"),
+        ("limits: {setEntries: 0}", "within the range [1, 10000000] [limits.setEntries]"),
+        ("limits: {setSize: 1024}", "within the range [65536, 2147483648] [limits.setSize]"),
+        ("limits: {schedulers: [best]}", "fo, ovf, mh, twos [limits.schedulers]"),
         ("iptablesVariant: new", "must be one of auto, nft, legacy [iptablesVariant]"),
     ] {
         let problem = problem("", own);

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::fragment::{Claim, Origin};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::model::Protocol;
 use crate::sets::SetId;
 
 /// The claims of one Service.
@@ -74,6 +76,13 @@ impl Claims {
                 Some(claimed.claim.origin)
             }
         }
+    }
+
+    /// True if a frontend at this address is claimed.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        let first = Frontend { address, protocol: Protocol::Tcp, port: 0 };
+        let next = self.claims.range(first..).next();
+        next.is_some_and(|(frontend, _)| frontend.address == address)
     }
 
     /// All of them, in the order of their frontends.

@@ -710,3 +710,18 @@ fn a_large_service_lets_others_go_between_its_parts() {
     let rest = std::iter::from_fn(|| planner.is_dirty().then(|| planner.plan_round(limit).ops));
     assert_eq!(rest.map(|ops| ops.len()).sum::<usize>() + first.len(), 20);
 }
+
+#[test]
+fn a_set_that_would_have_too_many_entries_is_told_of_once() {
+    let mut planner = mk_planner([]);
+    planner.settings.limits.set_size = Capacity::new(1);
+    let mut one = mk_named("one", 1);
+    one.cluster_v4 = Some([10, 96, 0, 1].into());
+    assert_eq!(plan(&mut planner, [service(one.clone()), service(mk_service())]).overfull.len(), 3);
+    one.affinity = Some(60);
+    assert_eq!(plan(&mut planner, [service(one.clone())]).overfull, []);
+    assert_eq!(plan(&mut planner, [Event::ServiceRemoved(one.name.clone())]).overfull, []);
+    let again = plan(&mut planner, [service(one)]).overfull;
+    let texts: Vec<String> = again.iter().map(ToString::to_string).collect();
+    assert!(texts[0].contains("limits.setSize (1) is reached: set KUBE-CLUSTER-IP should have 2"));
+}

@@ -24,12 +24,12 @@ fn found(entries: u32, capacity: u32) -> ActualSet {
 /// What these operations need besides.
 fn growth(rooms: &Rooms, ops: &[Op]) -> Vec<String> {
     let mut with_room = ops.to_vec();
-    rooms.make(&mut with_room);
+    rooms.make(&mut with_room, Capacity::new(u32::MAX));
     assert!(with_room.is_sorted_by_key(Op::phase));
     let is_growth = |op: &&Op| matches!(op, Op::GrowSet(..));
     let again = {
         let mut again = with_room.clone();
-        rooms.make(&mut again);
+        rooms.make(&mut again, Capacity::new(u32::MAX));
         again
     };
     assert_eq!(again, with_room, "what has room needs no more");
@@ -136,4 +136,21 @@ fn what_was_carried_out_counts() {
     assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::new(64), 0));
     rooms.found(SET, None);
     assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::FIRST, 0));
+}
+
+#[test]
+fn no_set_grows_past_the_largest() {
+    let mut rooms = Rooms::default();
+    rooms.found(SET, Some(&found(7, 8)));
+    let growth = |most| {
+        let mut ops = added(20);
+        rooms.make(&mut ops, Capacity::new(most));
+        let grown = ops.iter().find(|op| matches!(op, Op::GrowSet(..)));
+        grown.map(ToString::to_string)
+    };
+    assert_eq!(growth(64).unwrap(), "grow set KUBE-IPVS-IPS to 64 entries");
+    assert_eq!(growth(16).unwrap(), "grow set KUBE-IPVS-IPS to 16 entries");
+    assert_eq!(growth(8), None);
+    let room = Room::of_new(SET, 1_000_000);
+    assert_eq!(room.at_most(Capacity::FIRST).capacity, Capacity::FIRST);
 }

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use crate::kernel::Frontend;
 use crate::model::{Family, Protocol, Service, ServiceName};
-use crate::settings::TwinNetworks;
+use crate::settings::{Settings, TwinNetworks};
 
 /// The Services that may claim what another one of these claims too, and perhaps some more. Walks
 /// all of them.
 pub(super) fn contending<'a>(
     services: impl Iterator<Item = &'a Service> + Clone,
-    twins: &TwinNetworks,
+    settings: &Settings,
 ) -> HashSet<&'a ServiceName> {
     let mut contending = HashSet::new();
     let mut claimed: HashMap<Frontend, &ServiceName> = HashMap::new();
@@ -19,7 +19,8 @@ pub(super) fn contending<'a>(
     let mut node_ports: HashMap<(Protocol, u16), &ServiceName> = HashMap::new();
     for service in services.clone() {
         let name = &service.name;
-        for frontend in frontends(service, twins) {
+        // What is behind the limit is not claimed.
+        for frontend in frontends(service, &settings.twins).take(settings.limits.frontends) {
             let first = *claimed.entry(frontend).or_insert(name);
             if first != name {
                 contending.extend([first, name]);

@@ -8,10 +8,11 @@ use ipnet::IpNet;
 use plan::model::Family;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, Violation, address};
-use crate::config::own::{Estimators, KubeIpvsConfiguration};
+use crate::config::own::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::kernel::estimators::NICE;
 use crate::kernel::processors::Processors;
+use crate::source::convert::SCHEDULERS;
 
 /// Addresses that mean something of their own, whatever a cluster does.
 const SPECIAL: [(IpAddr, u8, &str); 6] = [
@@ -43,6 +44,7 @@ pub fn validate_own(
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
     found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
     found.service_routes(own, document);
+    found.limits(&own.limits);
     found.0
 }
 
@@ -73,6 +75,27 @@ impl Found {
         }
         if let Some(nice) = estimators.nice.filter(|nice| !NICE.contains(nice)) {
             self.invalid("estimators.nice", nice, "must be within the range [-20, 19]");
+        }
+    }
+
+    fn limits(&mut self, limits: &Limits) {
+        let set_size = limits.set_size.and_then(|size| usize::try_from(size).ok());
+        for (field, value, allowed) in [
+            ("limits.frontends", limits.frontends, 1..=1_000_000),
+            ("limits.realServers", limits.real_servers, 1..=100_000_000),
+            ("limits.setEntries", limits.set_entries, 1..=10_000_000),
+            ("limits.setSize", set_size, 65_536..=1 << 31),
+        ] {
+            if let Some(value) = value.filter(|value| !allowed.contains(value)) {
+                let (least, most) = (allowed.start(), allowed.end());
+                self.invalid(field, value, &format!("must be within the range [{least}, {most}]"));
+            }
+        }
+        for name in &limits.schedulers {
+            if !SCHEDULERS.contains(&name.as_str()) {
+                let problem = format!("must be one of {}", SCHEDULERS.join(", "));
+                self.invalid("limits.schedulers", name, &problem);
+            }
         }
     }
 

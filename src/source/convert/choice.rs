@@ -19,7 +19,7 @@ const WEIGHTS: &str = "metadata.annotations[kube-ipvs.io/weights]";
 
 /// The schedulers of Linux (net/netfilter/ipvs/ip_vs_*.c). Which of them a node has is for its
 /// kernel to say.
-const SCHEDULERS: [&str; 14] =
+pub(crate) const SCHEDULERS: [&str; 14] =
     ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"];
 
 /// Those to which all weights but 0 are the same.

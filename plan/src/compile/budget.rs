@@ -1,0 +1,154 @@
+//! What is left of a Service's limits while it is compiled.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use super::addresses::Addresses;
+use super::{Compiler, real_servers, set};
+use crate::endpoints::EndpointChoice;
+use crate::kernel::Frontend;
+use crate::model::{Family, ServicePort};
+use crate::problem::Problem;
+use crate::sets::{SetId, SetKind};
+use crate::settings::{Limit, Limits};
+
+/// What one Service may still take. What does not fit is counted, and what comes after it may fit.
+#[derive(Debug)]
+pub(super) struct Budget<'a> {
+    limits: &'a Limits,
+    frontends: usize,
+    real_servers: usize,
+    /// Endpoints of all service ports, chosen or not.
+    endpoints: usize,
+    set_entries: BTreeMap<SetId, usize>,
+    /// Number of frontends that are left out, by the limit that they met.
+    left_out: BTreeMap<Limit, usize>,
+}
+
+// === impl Budget ===
+
+impl<'a> Budget<'a> {
+    pub(super) fn new(limits: &'a Limits) -> Self {
+        Self {
+            limits,
+            frontends: limits.frontends,
+            real_servers: limits.real_servers,
+            endpoints: limits.real_servers,
+            set_entries: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+        }
+    }
+
+    /// Number of `wanted` frontends that are to be looked at. The others are left out, at once: a
+    /// Service may have as many as its ports times its addresses.
+    pub(super) fn frontends(&mut self, wanted: usize) -> usize {
+        self.leave_out(Limit::Frontends, wanted.saturating_sub(self.frontends));
+        wanted.min(self.frontends)
+    }
+
+    /// Takes a frontend, and its twin's if it has one, each with so many real servers, and with so
+    /// many entries of a set for the source ranges of each.
+    pub(super) fn take_frontend(
+        &mut self,
+        n_frontends: usize,
+        n_real_servers: usize,
+        ranges: (SetId, usize),
+    ) -> bool {
+        // One that meets another limit counts here all the same, so that looking at them ends.
+        if !take(&mut self.frontends, n_frontends) {
+            self.leave_out(Limit::Frontends, 1);
+            return false;
+        }
+        if !take(&mut self.real_servers, n_real_servers) {
+            self.leave_out(Limit::RealServers, 1);
+            return false;
+        }
+        let (set, n_ranges) = ranges;
+        if !self.take_entries(set, n_ranges * n_frontends) {
+            self.leave_out(Limit::SetEntries, 1);
+            return false;
+        }
+        true
+    }
+
+    /// Takes a service port with so many endpoints, by which so many frontends would be served.
+    pub(super) fn take_port(&mut self, n_endpoints: usize, n_frontends: usize) -> bool {
+        let fits = take(&mut self.endpoints, n_endpoints);
+        if !fits {
+            self.leave_out(Limit::RealServers, n_frontends);
+        }
+        fits
+    }
+
+    /// Takes what a service port has in a set beside its frontends, of which there are so many.
+    pub(super) fn take_port_entries(
+        &mut self,
+        set: SetId,
+        n_entries: usize,
+        n_frontends: usize,
+    ) -> bool {
+        let fits = self.take_entries(set, n_entries);
+        if !fits {
+            self.leave_out(Limit::SetEntries, n_frontends);
+        }
+        fits
+    }
+
+    /// What was left out.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        self.left_out.iter().map(|(limit, left_out)| Problem::LimitReached {
+            limit: *limit,
+            most: self.limits.of(*limit),
+            left_out: *left_out,
+        })
+    }
+
+    fn take_entries(&mut self, set: SetId, count: usize) -> bool {
+        if count == 0 {
+            return true;
+        }
+        take(self.set_entries.entry(set).or_insert(self.limits.set_entries), count)
+    }
+
+    fn leave_out(&mut self, limit: Limit, n_frontends: usize) {
+        if n_frontends > 0 {
+            *self.left_out.entry(limit).or_insert(0) += n_frontends;
+        }
+    }
+}
+
+fn take(rest: &mut usize, count: usize) -> bool {
+    let left = rest.checked_sub(count);
+    *rest = left.unwrap_or(*rest);
+    left.is_some()
+}
+
+impl Compiler<'_> {
+    /// Number of frontends of a service port, without twins.
+    pub(super) fn n_frontends(
+        &self,
+        port: &ServicePort,
+        family: Family,
+        addresses: &Addresses,
+    ) -> usize {
+        let node_ports = port.node_port.map(|_| self.facts.node_port_addresses(family).count());
+        let outer = addresses.external.len() + addresses.load_balancer.len();
+        usize::from(addresses.cluster.is_some()) + outer + node_ports.unwrap_or_default()
+    }
+
+    /// True if the limits leave room for a frontend for clients outside the cluster and its twin.
+    pub(super) fn admit(
+        &mut self,
+        frontend: &Frontend,
+        choice: &EndpointChoice,
+        n_ranges: usize,
+    ) -> bool {
+        let real_servers = real_servers(choice, self.service.is_external_policy_local()).len();
+        let of_twin = self.twin(frontend).map(|_| choice.cluster.len());
+        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
+        let n_frontends = 1 + usize::from(of_twin.is_some());
+        self.budget.take_frontend(n_frontends, real_servers + of_twin.unwrap_or(0), ranges)
+    }
+}
