@@ -26,9 +26,12 @@ pub struct Candidate<'a> {
 #[derive(Debug)]
 pub struct EndpointsByPort<'a> {
     family: Family,
-    /// With the port that they listen on, in the order of slices.
-    endpoints: HashMap<(&'a str, Protocol), Vec<(u16, &'a [Endpoint])>>,
+    /// In the order of slices.
+    endpoints: HashMap<(&'a str, Protocol), Vec<Listening<'a>>>,
 }
+
+/// A port, and the endpoints of one slice that listen on it.
+type Listening<'a> = (u16, &'a [Endpoint]);
 
 // === impl EndpointsByPort ===
 
@@ -36,7 +39,7 @@ impl<'a> EndpointsByPort<'a> {
     /// Those of these slices.
     #[must_use]
     pub fn new(family: Family, slices: &[&'a EndpointSlice]) -> Self {
-        let mut endpoints: HashMap<_, Vec<_>> = HashMap::new();
+        let mut endpoints: HashMap<_, Vec<Listening<'_>>> = HashMap::new();
         for slice in slices.iter().filter(|slice| slice.family == family) {
             for port in &slice.ports {
                 let same = endpoints.entry((&*port.name, port.protocol)).or_default();

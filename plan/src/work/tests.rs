@@ -157,7 +157,7 @@ proptest! {
         (what, dimension) in select(DIMENSIONS.to_vec()),
     ) {
         let size = dimension(&mut shape);
-        *size = 8 + *size;
+        *size += 8;
         let few = shape.work();
         *dimension(&mut shape) *= 8;
         let many = shape.work();
