@@ -278,3 +278,27 @@ fn affinity_does_not_hold_a_client_to_an_endpoint_that_drains() {
     assert_eq!(bed::ask(bed.client(), question).unwrap().server, other[0].name);
     assert_eq!(connection.say().unwrap().server, pinned);
 }
+
+#[test]
+fn a_client_whose_endpoint_is_dead_gets_a_living_one_with_a_later_try() {
+    let bed = Bed::new();
+    let (dead, living) = (bed.pod(2, 1), bed.pod(1, 1));
+    bed.manifests.apply(&web([dead])).unwrap();
+    let _proxy = bed.start(&[]);
+    for program in ["iptables", "ip6tables"] {
+        dead.namespace.command(program, &["-I", "INPUT", "-p", "tcp", "-j", "DROP"]).unwrap();
+    }
+    let entries = || bed.tool("ipvsadm", &["-Lnc"]).matches("SYN_RECV").count();
+    let client = &bed.pod(1, 2).namespace;
+    std::thread::scope(|scope| {
+        let askers = ["10.96.0.10", "fd00:96::10"].map(|target| {
+            let question = Question::tcp((ip(target), 80)).within(Duration::from_secs(30));
+            scope.spawn(move || bed::ask(client, question).map(|answer| answer.server))
+        });
+        bed.wait_until("both have asked it", || entries() == 2);
+        bed.manifests.apply(&web([living])).unwrap();
+        for asker in askers {
+            assert_eq!(asker.join().unwrap().as_ref(), Ok(&living.name));
+        }
+    });
+}
