@@ -13,6 +13,7 @@ mod choices;
 mod churn;
 mod claims;
 mod cluster;
+mod coexistence;
 mod disturbance;
 mod drain;
 mod estimators;

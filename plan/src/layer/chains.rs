@@ -221,7 +221,7 @@ impl Writer<'_> {
     }
 
     fn forward(&self) -> Vec<String> {
-        vec![
+        let mut rules = vec![
             format!(
                 "-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {} -j ACCEPT",
                 self.mark()
@@ -229,7 +229,19 @@ impl Writer<'_> {
             "-m comment --comment \"kubernetes forwarding conntrack rule\" \
              -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
                 .to_owned(),
-        ]
+        ];
+        // The first packet of a local client's connection through a twin goes by IPVS; connection
+        // tracking sends those that follow straight to the endpoint, through FORWARD. Until the
+        // endpoint has answered, the connection is new, and its packets have no mark. Confirmed is
+        // what was let through before, so that nobody else's decision is overruled.
+        if self.settings.twins.is_some() {
+            rules.push(
+                "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
+                 -m conntrack --ctstate DNAT --ctstatus CONFIRMED -j ACCEPT"
+                    .to_owned(),
+            );
+        }
+        rules
     }
 
     fn health_check(&self) -> Vec<String> {
