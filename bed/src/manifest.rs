@@ -17,6 +17,8 @@ pub struct Service {
     pub external: Vec<IpAddr>,
     /// `status.loadBalancer.ingress`.
     pub load_balancer: Vec<IpAddr>,
+    /// The same with `ipMode: Proxy`.
+    pub load_balancer_proxy: Vec<IpAddr>,
     /// `spec.ports`.
     pub ports: Vec<Port>,
     /// Session affinity by client address, in seconds.
@@ -53,6 +55,8 @@ pub struct Endpoint {
     pub terminating: bool,
     /// Whether it still answers while it is about to end.
     pub serving: bool,
+    /// `hints`, as YAML on one line, such as `{forZones: [{name: a}]}`.
+    pub hints: Option<&'static str>,
 }
 
 // === impl Service ===
@@ -66,6 +70,7 @@ impl Service {
             cluster: vec![cluster.into()],
             external: Vec::new(),
             load_balancer: Vec::new(),
+            load_balancer_proxy: Vec::new(),
             ports: Vec::new(),
             affinity: None,
             endpoints: Vec::new(),
@@ -122,11 +127,11 @@ impl Service {
     }
 
     fn service(&self) -> String {
-        let kind = match (self.load_balancer.is_empty(), self.ports.iter().any(|p| p.node_port > 0))
-        {
-            (false, _) => "LoadBalancer",
-            (true, true) => "NodePort",
-            (true, false) => "ClusterIP",
+        let has_ingress = !self.load_balancer.is_empty() || !self.load_balancer_proxy.is_empty();
+        let kind = match (has_ingress, self.ports.iter().any(|p| p.node_port > 0)) {
+            (true, _) => "LoadBalancer",
+            (false, true) => "NodePort",
+            (false, false) => "ClusterIP",
         };
         let first = self.cluster.first().map(ToString::to_string).unwrap_or_default();
         let mut yaml = format!(
@@ -163,11 +168,14 @@ impl Service {
                 let _infallible = writeln!(yaml, "    nodePort: {}", port.node_port);
             }
         }
-        if !self.load_balancer.is_empty() {
+        if has_ingress {
             yaml.push_str("status:\n  loadBalancer:\n    ingress:\n");
-            for address in &self.load_balancer {
-                let _infallible = writeln!(yaml, "    - ip: \"{address}\"");
-            }
+        }
+        for address in &self.load_balancer {
+            let _infallible = writeln!(yaml, "    - ip: \"{address}\"");
+        }
+        for address in &self.load_balancer_proxy {
+            let _infallible = writeln!(yaml, "    - ip: \"{address}\"\n      ipMode: Proxy");
         }
         yaml
     }
@@ -200,6 +208,9 @@ impl Service {
             if endpoint.terminating {
                 let _infallible =
                     writeln!(yaml, "    serving: {}\n    terminating: true", endpoint.serving);
+            }
+            if let Some(hints) = endpoint.hints {
+                let _infallible = writeln!(yaml, "  hints: {hints}");
             }
         }
         yaml
@@ -234,6 +245,7 @@ fn endpoints(host: &Host) -> impl Iterator<Item = Endpoint> {
         ready: true,
         terminating: false,
         serving: true,
+        hints: None,
     })
 }
 

@@ -48,7 +48,7 @@ fn every_frontend_balances_for_pods_and_for_the_node() {
     let bed = Bed::new();
     bed.manifests.apply(&everything(&bed)).unwrap();
     let _proxy = bed.start(&[]);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    for protocol in PROTOCOLS {
         for target in ["10.96.0.20", "fd00:96::20", "203.0.113.5", "fd00:203::7"] {
             for from in [&bed.pod(1, 2).namespace, bed.node()] {
                 let tally = bed.ask(from, protocol, (ip(target), 80), 4);

@@ -1,6 +1,6 @@
 //! What Services choose by annotation, and what they may not have: other nodes' addresses.
 
-use bed::{Protocol, Server, Service};
+use bed::{Connection, Protocol, Question, Server, Service};
 
 use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
 
@@ -56,6 +56,40 @@ fn a_service_chooses_its_scheduler_flags_and_weights_and_no_other_service_change
     let complaint = "Service default/chooses: metadata.annotations[kube-ipvs.io/scheduler]: \
                      \"best\" is none of rr, wrr";
     assert!(log.contains(complaint), "{log}");
+}
+
+#[test]
+fn least_connections_are_those_that_are_open() {
+    let bed = Bed::new();
+    let service = Service::new("chooses", ip("10.96.0.20")).port(Protocol::Tcp, 80, TARGET);
+    let service = service.pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    bed.manifests
+        .write("chooses.yaml", &annotated(&service, "kube-ipvs.io/scheduler: lc"))
+        .unwrap();
+    let _proxy = bed.start(&[]);
+    assert!(bed.virtual_servers().contains("TCP  10.96.0.20:80 lc\n"), "{}", bed.virtual_servers());
+    let open = || {
+        let question = Question::tcp((ip("10.96.0.20"), 80));
+        let mut connection = Connection::open(bed.client(), question).unwrap();
+        (connection.say().unwrap().server, connection)
+    };
+    let count = |held: &[(String, Connection)], name: &str| {
+        held.iter().filter(|(server, _)| server == name).count()
+    };
+    let mut held: Vec<_> = (0..6).map(|_| open()).collect();
+    assert_eq!((count(&held, "pod1-1"), count(&held, "pod2-1")), (3, 3));
+    // Three end on one of them: the next three go there, and none to the one that is busy.
+    held.retain(|(server, _)| server == "pod1-1");
+    let active = |pod: &str| -> Option<u32> {
+        let shown = bed.virtual_servers();
+        let line = shown.lines().find(|line| line.contains(pod))?;
+        line.split_whitespace().nth(4)?.parse().ok()
+    };
+    bed.wait_until("three connections have ended", || {
+        (active("10.244.1.11:8080"), active("10.244.2.11:8080")) == (Some(3), Some(0))
+    });
+    let more: Vec<_> = (0..3).map(|_| open()).collect();
+    assert_eq!((count(&more, "pod1-1"), count(&more, "pod2-1")), (0, 3));
 }
 
 #[test]

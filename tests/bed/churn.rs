@@ -178,6 +178,7 @@ impl Churn {
             ready: true,
             terminating: false,
             serving: true,
+            hints: None,
         }));
         manifests.apply(&service).unwrap();
     }
