@@ -129,8 +129,7 @@ impl<'a> Compiler<'a> {
         if self.service.cluster_address(family).is_none() || self.service.ports.is_empty() {
             return None;
         }
-        let addresses =
-            Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
+        let addresses = Addresses::of(self.service, family, self.facts, &mut self.problems);
         let endpoints = EndpointsByPort::new(family, self.slices);
         let mut local_ready = HashSet::new();
         let mut ports = Vec::with_capacity(self.service.ports.len());

@@ -46,7 +46,7 @@ enum Order {
 ///
 /// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
 /// of ours, an entry of our sets, a virtual server that one of these tells of. Families that are
-/// not in the settings are left alone.
+/// not in the settings are left alone, and so is what is not desired inside excluded networks.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
     let mut ops = foundation(actual, settings, |set| desired.n_entries(set));

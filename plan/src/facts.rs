@@ -122,7 +122,6 @@ fn node_port_addresses(node: &Node, local: &HashSet<IpAddr>, settings: &Settings
             Family::of(*address) == *family
                 && !address.is_loopback()
                 && !address.is_unspecified()
-                && !settings.excludes(*address)
                 && serves(*address)
         }));
     }

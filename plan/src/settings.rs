@@ -149,7 +149,7 @@ impl Settings {
         }
     }
 
-    /// Whether an address is somebody else's.
+    /// Whether what is found at an address, and is not desired, is left alone.
     #[must_use]
     pub fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|net| net.contains(&address))
@@ -168,7 +168,8 @@ impl Settings {
         self.families.contains(&family) && self.routes(family).contains(network)
     }
 
-    /// The local routes of a family, in order: none leads an excluded address here.
+    /// The local routes of a family, in order: none leads an excluded address here, where Services'
+    /// addresses are bound one by one.
     #[must_use]
     pub fn routes(&self, family: Family) -> Vec<IpNet> {
         let of_family = self.service_routes.iter().filter(|net| Family::of_net(net) == family);

@@ -242,7 +242,7 @@ pub const FIELDS: [Field; 63] = [
     does(
         "ipvs.excludeCIDRs",
         "list of networks",
-        "virtual servers, addresses and set entries inside these are never touched",
+        "virtual servers, addresses and set entries inside these that no Service wants are left alone",
     ),
     does(
         "ipvs.minSyncPeriod",

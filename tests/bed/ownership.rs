@@ -153,15 +153,25 @@ fn what_is_foreign_survives() {
     for service in many(&bed) {
         bed.manifests.apply(&service).unwrap();
     }
+    // A Service inside the excluded network is served as all others.
+    let inside = Service::new("inside", ip("172.30.0.2")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&inside.pods([bed.pod(2, 1)])).unwrap();
     let proxy = bed.start(&["--ipvs-exclude-cidrs", "172.30.0.0/16", "--ipvs-sync-period", "1s"]);
     bed.wait_until("everything is there", || has_all(&bed));
     assert!(!bed.virtual_servers().contains("10.96.0.99"), "what is stale is removed");
     assert!(!bed.bound().contains(&"10.96.0.99/32".to_owned()));
     assert_eq!(survivors(&bed), [true; 8], "{}", bed.cluster.dump());
+    let tally = bed.ask(&bed.pod(1, 1).namespace, Protocol::Tcp, (ip("172.30.0.2"), 80), 1);
+    assert_shares(&tally, &[("pod2-1", 1)]);
+    bed.manifests.remove("inside").unwrap();
     for service in many(&bed) {
         bed.manifests.remove(&service.name).unwrap();
     }
-    bed.wait_until("ours is gone", || !bed.virtual_servers().contains("10.96.0.50"));
+    bed.wait_until("ours is gone", || {
+        let shown = bed.virtual_servers();
+        !shown.contains("10.96.0.50") && !shown.contains("172.30.0.2")
+    });
+    bed.wait_until("its address too", || !bed.bound().contains(&"172.30.0.2/32".to_owned()));
     proxy.stop().unwrap();
     assert_eq!(survivors(&bed), [true; 8], "{}", bed.cluster.dump());
 }

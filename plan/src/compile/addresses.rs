@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use crate::facts::NodeFacts;
 use crate::model::{Family, Service};
 use crate::problem::Problem;
-use crate::settings::Settings;
 
 /// A Service's addresses of one family, without those that no Service can have and those that are
 /// somebody else's.
@@ -27,11 +26,10 @@ impl Addresses {
         service: &Service,
         family: Family,
         facts: &NodeFacts,
-        settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Self {
         let mut keep = |field: &'static str, address: IpAddr, possible: bool| {
-            if Family::of(address) != family || settings.excludes(address) {
+            if Family::of(address) != family {
                 return false;
             }
             if !possible {

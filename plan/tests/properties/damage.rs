@@ -1,5 +1,6 @@
 //! What others do to the kernel's state, and what others have in it.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -187,7 +188,11 @@ pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
 }
 
 /// What of a state nobody may touch: what [`add_foreign`] adds, and the families that are not ours.
-pub(crate) fn untouchable(actual: &Actual, settings: &Settings) -> Actual {
+pub(crate) fn untouchable(
+    actual: &Actual,
+    wished: &BTreeSet<Frontend>,
+    settings: &Settings,
+) -> Actual {
     let ours = |family: &Family| settings.families.contains(family);
     let of_other_family = |address: &IpAddr| !ours(&Family::of(*address));
     let foreign = foreign_server();
@@ -204,7 +209,7 @@ pub(crate) fn untouchable(actual: &Actual, settings: &Settings) -> Actual {
         let is_nobodys = ["172.16.0.1", "0.0.0.0", "fd00:16::1"].map(ip).contains(&address)
             || frontend.port == 9_999;
         of_other_family(&address)
-            || settings.excludes(address)
+            || (settings.excludes(address) && !wished.contains(frontend))
             || (is_nobodys && it.server.as_ref() == Some(&foreign))
     });
     left.virtual_servers = others.map(|(frontend, it)| (*frontend, it.clone())).collect();

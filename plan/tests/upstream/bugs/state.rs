@@ -141,8 +141,8 @@ fn bug_51_foreign_virtual_servers_stay() {
     let mut settings = Settings::new(THIS);
     settings.exclude = vec!["203.0.113.0/24".parse().unwrap()];
     let mut node = Node::new(settings);
-    node.run([applied(&balanced(CLUSTER)), sliced(&slice("web-1", "web", &ONE_HERE))]);
-    check("not served", &node.addresses(), &["kube-ipvs0 10.96.0.9"]);
+    node.run([applied(&web()), sliced(&slice("web-1", "web", &ONE_HERE))]);
+    check("it is served", &node.addresses(), &["kube-ipvs0 10.96.0.9"]);
     let frontend = |address: &str| plan::kernel::Frontend {
         address: ip(address),
         protocol: plan::model::Protocol::Tcp,
@@ -259,16 +259,41 @@ fn bug_67_schedulers() {
     check("one", &node.virtual_servers(), &[of_web, "TCP 10.96.0.8:80 fo: 10.244.1.2:8080"]);
 }
 
-/// KEP-1024: an address of somebody else's, such as a DNS cache on the node, is left to it.
+/// Services inside excluded networks are served as all others. What goes while nobody looks stays,
+/// what goes while somebody does is removed.
 #[test]
-fn bug_71_an_excluded_cluster_address_is_somebody_elses() {
+fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     let mut settings = Settings::new(THIS);
-    settings.exclude = vec!["10.96.0.10/32".parse().unwrap()];
-    let mut node = Node::new(settings);
-    node.run([
-        applied(&service("web", &["10.96.0.10"])),
-        sliced(&slice("web-1", "web", &ONE_HERE)),
-    ]);
+    settings.exclude = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+    settings.twins = plan::settings::TwinNetworks::NONE;
+    let public = Service {
+        external: ips(&["198.51.100.7"]),
+        load_balancer: ips(&["203.0.113.5"]),
+        ports: vec![port("http", "80:30080/TCP")],
+        ..balanced(CLUSTER)
+    };
+    let events = [applied(&public), sliced(&slice("web-1", "web", &ONE_HERE))];
+    let mut node = Node::new(settings.clone());
+    node.run(events.clone());
+    let mut free = Node::new(Settings { exclude: Vec::new(), ..settings.clone() });
+    free.run(events.clone());
+    assert_eq!(node.kernel, free.kernel);
+    assert!(node.real_servers("TCP 203.0.113.5:80").is_some());
+    assert!(node.real_servers("TCP 192.0.2.10:30080").is_some(), "node ports as well");
+    assert_eq!(node.compare(), [""; 0]);
+
+    // Nobody looked: what is there may be somebody else's.
+    let mut after_restart = Node::new(settings);
+    *after_restart.kernel.actual_mut() = node.kernel.actual().clone();
+    assert_eq!(after_restart.compare(), ["remove 30080 from set KUBE-NODE-PORT-TCP"]);
+    for event in events {
+        after_restart.planner.apply(event);
+    }
+    after_restart.planner.plan();
+    let done = after_restart.compare();
+    assert_eq!(done, ["add 30080 to set KUBE-NODE-PORT-TCP"], "it is adopted as it is");
+    // Somebody did.
+    node.run([removed(&public)]);
     assert_eq!(node.virtual_servers(), strings(&[]));
     assert_eq!(node.addresses(), strings(&[]));
     assert_eq!(node.set("KUBE-CLUSTER-IP"), strings(&[]));
