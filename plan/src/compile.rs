@@ -354,11 +354,11 @@ impl<'a> Compiler<'a> {
         {
             let set = set(SetKind::HealthCheckNodePort, family);
             self.entries.push((set, Entry::Port(port.get())));
-            let none = HealthCheck { port, local_v4: 0, local_v6: 0 };
+            let none = HealthCheck { port, local_v4: None, local_v6: None };
             let check = self.health_check.get_or_insert(none);
             match family {
-                Family::V4 => check.local_v4 = n_local,
-                Family::V6 => check.local_v6 = n_local,
+                Family::V4 => check.local_v4 = Some(n_local),
+                Family::V6 => check.local_v6 = Some(n_local),
             }
         }
     }

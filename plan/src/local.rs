@@ -10,10 +10,11 @@ use crate::model::{Family, ServiceName};
 pub struct HealthCheck {
     /// Where it asks.
     pub port: NonZeroU16,
-    /// How many different IPv4 addresses the Service's ready endpoints on this node have.
-    pub local_v4: usize,
+    /// Number of different IPv4 addresses that the Service's ready endpoints on this node have;
+    /// none if the Service has no cluster address of the family: nothing answers there then.
+    pub local_v4: Option<usize>,
     /// The same for IPv6.
-    pub local_v6: usize,
+    pub local_v6: Option<usize>,
 }
 
 /// Where a Service has endpoints, but none that its traffic policy allows.
@@ -46,9 +47,9 @@ pub struct LocalGaps {
 // === impl HealthCheck ===
 
 impl HealthCheck {
-    /// The addresses of a family.
+    /// The addresses of a family; none if it does not answer there.
     #[must_use]
-    pub fn local(&self, family: Family) -> usize {
+    pub fn local(&self, family: Family) -> Option<usize> {
         match family {
             Family::V4 => self.local_v4,
             Family::V6 => self.local_v6,

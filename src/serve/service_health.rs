@@ -1,7 +1,7 @@
 //! What load balancers are told of single Services (`spec.healthCheckNodePort`): whether this node
 //! has endpoints of them.
 //!
-//! For each such Service and family there is a listener on its port: on every address of the node,
+//! For each such Service and each of its families there is a listener on its port: on every address of the node,
 //! or, if the operator chose where NodePorts are served, on the node's addresses among those. A
 //! load balancer asks it, and sends the Service's traffic to the nodes that say yes.
 //!
@@ -98,6 +98,8 @@ struct News {
 #[derive(Debug)]
 struct Check {
     port: NonZeroU16,
+    /// The Service's families, of those that are served.
+    families: Vec<Family>,
     answer: Arc<Answer>,
     listeners: HashMap<SocketAddr, Listener>,
     failing: HashMap<SocketAddr, Failing>,
@@ -215,8 +217,11 @@ impl ServiceHealth {
         new: HealthCheck,
         closing: &mut Vec<HashMap<SocketAddr, Listener>>,
     ) {
+        let families = self.families.iter().copied();
+        let families: Vec<Family> = families.filter(|it| new.local(*it).is_some()).collect();
         let check = self.checks.entry(service.clone()).or_insert_with(|| Check {
             port: new.port,
+            families: Vec::new(),
             answer: Arc::new(Answer::new(service.clone(), self.health.clone())),
             listeners: HashMap::new(),
             failing: HashMap::new(),
@@ -226,13 +231,14 @@ impl ServiceHealth {
             check.failing.clear();
             closing.push(mem::take(&mut check.listeners));
         }
+        check.families = families;
         check.answer.set(&new);
     }
 
     /// Takes out the listeners at addresses that are no longer this node's.
     fn close_unwanted(&mut self, service: &ServiceName) -> HashMap<SocketAddr, Listener> {
         let Some(check) = self.checks.get(service) else { return HashMap::new() };
-        let wanted = self.wanted(check.port);
+        let wanted = self.wanted(check);
         let Some(check) = self.checks.get_mut(service) else { return HashMap::new() };
         check.failing.retain(|address, _| wanted.contains(address));
         check.listeners.extract_if(|address, _| !wanted.contains(address)).collect()
@@ -240,7 +246,7 @@ impl ServiceHealth {
 
     fn open_wanted(&mut self, service: &ServiceName) {
         let Some(check) = self.checks.get(service) else { return };
-        let wanted = self.wanted(check.port);
+        let wanted = self.wanted(check);
         let Some(check) = self.checks.get_mut(service) else { return };
         for address in wanted {
             if check.listeners.contains_key(&address) {
@@ -269,11 +275,11 @@ impl ServiceHealth {
         }
     }
 
-    /// Where a port is to be listened on.
-    fn wanted(&self, port: NonZeroU16) -> BTreeSet<SocketAddr> {
-        let families = self.families.iter();
+    /// Where a Service's port is to be listened on.
+    fn wanted(&self, check: &Check) -> BTreeSet<SocketAddr> {
+        let families = check.families.iter();
         let addresses = families.flat_map(|family| self.serving(*family));
-        addresses.map(|address| SocketAddr::new(address, port.get())).collect()
+        addresses.map(|address| SocketAddr::new(address, check.port.get())).collect()
     }
 
     /// Which addresses of a family the operator chose; the unspecified one if all of them.

@@ -93,6 +93,7 @@ fn a_load_balancer_is_told_which_nodes_have_endpoints() {
     let cluster = Cluster::new();
     let bed = &cluster.bed;
     let mut service = mk_web(bed, &[(1, 1)]);
+    service.cluster.truncate(1);
     service.load_balancer = vec![ip("203.0.113.5")];
     service.more = vec!["externalTrafficPolicy: Local".into(), "healthCheckNodePort: 31000".into()];
     cluster.apply_service(&service);
@@ -102,6 +103,7 @@ fn a_load_balancer_is_told_which_nodes_have_endpoints() {
     bed.wait_until("node2 says no", || check("192.168.0.12:31000") == "503");
     let answer = get(bed.client(), "192.168.0.11:31000", "/").unwrap();
     assert!(answer.to_lowercase().contains("x-load-balancing-endpoint-weight: 1"), "{answer}");
+    assert_eq!(check("[fd00:192::11]:31000"), "refused", "the Service has no IPv6 address");
     // The endpoint moves, and so does the answer.
     let mut moved = service.clone();
     moved.endpoints = mk_web(bed, &[(2, 1)]).endpoints;

@@ -518,7 +518,8 @@ fn mk_checked() -> Service {
 }
 
 fn check(local_v4: usize) -> Option<HealthCheck> {
-    Some(HealthCheck { port: NonZeroU16::new(31_000).unwrap(), local_v4, local_v6: 0 })
+    let port = NonZeroU16::new(31_000).unwrap();
+    Some(HealthCheck { port, local_v4: Some(local_v4), local_v6: None })
 }
 
 #[test]

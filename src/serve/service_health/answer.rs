@@ -35,8 +35,8 @@ impl Answer {
 
     /// Notes how many endpoints there are now.
     pub(super) fn set(&self, check: &HealthCheck) {
-        self.local_v4.store(check.local_v4, Ordering::Relaxed);
-        self.local_v6.store(check.local_v6, Ordering::Relaxed);
+        self.local_v4.store(check.local_v4.unwrap_or_default(), Ordering::Relaxed);
+        self.local_v6.store(check.local_v6.unwrap_or_default(), Ordering::Relaxed);
     }
 
     /// Yes if there are endpoints here and the proxy is healthy. What the node is about to do does

@@ -83,7 +83,10 @@ impl Drop for World {
 
 fn mk_check(name: &str, port: u16, local_v4: usize) -> (ServiceName, Option<HealthCheck>) {
     let port = NonZeroU16::new(port).unwrap();
-    (ServiceName::new("ns", name), Some(HealthCheck { port, local_v4, local_v6: 9 }))
+    (
+        ServiceName::new("ns", name),
+        Some(HealthCheck { port, local_v4: Some(local_v4), local_v6: Some(9) }),
+    )
 }
 
 /// Waits until an address has a status. A listener that ends meanwhile resets the connection.
@@ -271,4 +274,22 @@ async fn a_thousand_services_are_a_matter_of_moments() {
     for address in addresses {
         until_closed(address).await;
     }
+}
+
+#[tokio::test]
+async fn only_the_services_families_are_answered() {
+    let world = World::new(&Family::BOTH, NodePortAddresses::All, Duration::ZERO);
+    let v4 = free_address();
+    let v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), v4.port());
+    let (name, check) = mk_check("web", v4.port(), 1);
+    let dual = check.unwrap();
+    world.told.round([(name.clone(), Some(HealthCheck { local_v6: None, ..dual }))], None);
+    until_answering(&world, v4, 200).await;
+    assert!(TcpStream::connect(v6).is_err(), "the Service has no IPv6 address");
+    world.told.round([(name.clone(), Some(dual))], None);
+    until_answering(&world, v6, 200).await;
+    // `spec.ipFamilies` may lose its second entry again.
+    world.told.round([(name, Some(HealthCheck { local_v6: None, ..dual }))], None);
+    until_closed(v6).await;
+    assert_eq!(get(v4, "/").await.status, 200);
 }

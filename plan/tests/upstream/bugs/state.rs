@@ -20,7 +20,8 @@ fn bug_28_and_29_health_checks() {
     let mut node = Node::after([applied(&checked)]);
     assert_eq!(node.set("KUBE-HEALTH-CHECK-NODE-PORT"), strings(&["31000"]));
     let endpoints = |text| sliced(&slice("web-1", "web", &[text]));
-    let mut local = |text| node.run([endpoints(text)]).health_checks[0].1.unwrap().local_v4;
+    let mut local =
+        |text| node.run([endpoints(text)]).health_checks[0].1.unwrap().local_v4.unwrap();
     assert_eq!(local("10.244.0.2@n1"), 1);
     assert_eq!(local("10.244.0.2@n1 terminating"), 0);
 }
