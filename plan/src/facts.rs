@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -17,8 +18,8 @@ pub struct NodeFacts {
     local: HashSet<IpAddr>,
     /// Those of them that serve node ports, in order.
     node_ports: Vec<IpAddr>,
-    /// The addresses of the cluster's other nodes, and how many have each.
-    others: HashMap<IpAddr, usize>,
+    /// The addresses of the cluster's other nodes, and the names of those that have each, in order.
+    others: HashMap<IpAddr, Vec<Arc<str>>>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
 }
@@ -47,23 +48,25 @@ impl NodeFacts {
         Self { local, node_ports, ..self }
     }
 
-    /// Notes that another node has an address. Returns true if it is the first one.
-    pub(crate) fn add_other_node(&mut self, address: IpAddr) -> bool {
-        let count = self.others.entry(address).or_insert(0);
-        *count += 1;
-        *count == 1
+    /// Notes that another node has an address. Returns true if it is the first one by name.
+    pub(crate) fn add_other_node(&mut self, address: IpAddr, name: &Arc<str>) -> bool {
+        let names = self.others.entry(address).or_default();
+        let Err(place) = names.binary_search(name) else { return false };
+        names.insert(place, Arc::clone(name));
+        place == 0
     }
 
-    /// Notes that another node has an address no more. Returns true if it was the last one.
-    pub(crate) fn remove_other_node(&mut self, address: IpAddr) -> bool {
+    /// Notes that another node has an address no more. Returns true if it was the first one by
+    /// name.
+    pub(crate) fn remove_other_node(&mut self, address: IpAddr, name: &Arc<str>) -> bool {
         // Two nodes with the same address are an error, and that is over when one of them goes.
-        match self.others.get_mut(&address) {
-            Some(count) if *count > 1 => {
-                *count -= 1;
-                false
-            }
-            _ => self.others.remove(&address).is_some(),
+        let Some(names) = self.others.get_mut(&address) else { return false };
+        let Ok(place) = names.binary_search(name) else { return false };
+        names.remove(place);
+        if names.is_empty() {
+            self.others.remove(&address);
         }
+        place == 0
     }
 
     /// Notes that the kernel does not have a scheduler. Returns whether that is new.
@@ -71,10 +74,10 @@ impl NodeFacts {
         self.missing_schedulers.insert(scheduler)
     }
 
-    /// Whether an address is another node's, and not this one's as well.
+    /// The other node whose address this is, unless it is this one's as well.
     #[must_use]
-    pub fn is_of_other_node(&self, address: IpAddr) -> bool {
-        self.others.contains_key(&address) && !self.local.contains(&address)
+    pub fn other_node(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.others.get(&address)?.first().filter(|_| !self.local.contains(&address))
     }
 
     /// Whether the kernel is known not to have a scheduler.

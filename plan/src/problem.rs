@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::kernel::Frontend;
 use crate::model::{Family, ServiceName};
@@ -21,6 +22,15 @@ pub enum Problem {
         field: &'static str,
         /// The address.
         address: IpAddr,
+    },
+    /// By its Node object, an address is another node's: only that one serves it.
+    AddressOfNode {
+        /// Where it was written, such as `spec.externalIPs`.
+        field: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The node's name.
+        node: Arc<str>,
     },
     /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
@@ -145,6 +155,12 @@ impl fmt::Display for Problem {
                 f,
                 "{field}: {address} is not an address that a Service can have \
                  (unspecified, loopback, link-local or multicast); it is left out"
+            ),
+            Self::AddressOfNode { field, address, node } => write!(
+                f,
+                "{field}: {address} is in the status of Node {node}, so only that node serves it: \
+                 if all took it, that node could not be reached any more. If the Node is wrong, \
+                 correct its status.addresses, or set followNodes: never"
             ),
             Self::FrontendTaken { frontend, owner } => write!(
                 f,

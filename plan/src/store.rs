@@ -271,12 +271,12 @@ impl Store {
         addresses.dedup();
         let former = self.others.remove(name).unwrap_or_default();
         for address in only_in_second(&addresses, &former) {
-            if self.facts.remove_other_node(*address) {
+            if self.facts.remove_other_node(*address, name) {
                 self.dirty.extend(self.index.with_address(*address).cloned());
             }
         }
         for address in only_in_second(&former, &addresses) {
-            if self.facts.add_other_node(*address) {
+            if self.facts.add_other_node(*address, name) {
                 self.dirty.extend(self.index.with_address(*address).cloned());
             }
         }

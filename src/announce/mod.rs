@@ -150,6 +150,7 @@ impl Announcement {
 fn reason(problem: &Problem) -> &'static str {
     match problem {
         Problem::ImpossibleAddress { .. } => "AddressNotPossible",
+        Problem::AddressOfNode { .. } => "AddressOfNode",
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
         Problem::TwinTaken { .. } => "TwinTaken",

@@ -122,7 +122,9 @@ fn another_nodes_address_stays_that_nodes() {
     bed.manifests.write("node2.yaml", &node("node2", &other.ipv4.to_string(), "a")).unwrap();
     bed.wait_until("the address is free again", || !bed.bound().contains(&taken));
     assert_reached();
-    proxy.stop().unwrap();
+    let log = proxy.stop().unwrap();
+    let said = format!("spec.externalIPs: {} is in the status of Node node2", other.ipv4);
+    assert!(log.contains(&said), "{log}");
 }
 
 /// While it lives, the kernel cannot load modules.

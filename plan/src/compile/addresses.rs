@@ -1,12 +1,17 @@
 //! A Service's addresses of one family, as far as they can be served.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::facts::NodeFacts;
 use crate::model::{Family, Service};
 use crate::problem::Problem;
+
+const CLUSTER: &str = "spec.clusterIPs";
+const EXTERNAL: &str = "spec.externalIPs";
+const LOAD_BALANCER: &str = "status.loadBalancer.ingress";
 
 /// A Service's addresses of one family, without those that no Service can have and those that are
 /// somebody else's.
@@ -32,23 +37,26 @@ impl Addresses {
             if Family::of(address) != family {
                 return false;
             }
-            if !possible {
-                problems.push(Problem::ImpossibleAddress { field, address });
+            // If every node took another one's address, that one could no longer be reached.
+            let is_outer = field != CLUSTER;
+            let node = facts.other_node(address).filter(|_| is_outer && possible);
+            match node {
+                _ if !possible => problems.push(Problem::ImpossibleAddress { field, address }),
+                Some(node) => {
+                    let node = Arc::clone(node);
+                    problems.push(Problem::AddressOfNode { field, address, node });
+                }
+                None => return true,
             }
-            possible
+            false
         };
-        let cluster = service
-            .cluster_address(family)
-            .filter(|a| keep("spec.clusterIPs", *a, can_be_bound(*a)));
-        // If every node took another one's address, that one could no longer be reached.
-        let is_here = |address: &IpAddr| !facts.is_of_other_node(*address);
-        let external = service.external.iter().copied().filter(is_here);
-        let external =
-            external.filter(|a| keep("spec.externalIPs", *a, can_be_reached(*a))).collect();
-        let load_balancer = service.load_balancer.iter().copied().filter(is_here);
-        let load_balancer = load_balancer
-            .filter(|a| keep("status.loadBalancer.ingress", *a, can_be_reached(*a)))
-            .collect();
+        let cluster = service.cluster_address(family);
+        let cluster = cluster.filter(|a| keep(CLUSTER, *a, can_be_bound(*a)));
+        let external = service.external.iter().copied();
+        let external = external.filter(|a| keep(EXTERNAL, *a, can_be_reached(*a))).collect();
+        let load_balancer = service.load_balancer.iter().copied();
+        let load_balancer =
+            load_balancer.filter(|a| keep(LOAD_BALANCER, *a, can_be_reached(*a))).collect();
         let source_ranges = source_ranges(service, family);
         Self { cluster, external, load_balancer, source_ranges }
     }

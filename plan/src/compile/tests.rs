@@ -471,11 +471,16 @@ fn another_nodes_address_is_left_to_it() {
     service.external = addresses(&["192.0.2.77", "203.0.113.5"]);
     service.load_balancer = addresses(&["192.0.2.77"]);
     let mut facts = NodeFacts::default();
-    facts.add_other_node(addresses(&["192.0.2.77"])[0]);
+    facts.add_other_node(addresses(&["192.0.2.77"])[0], &"n2".into());
     let compiled = compile(&service, &[], &facts, &mk_settings());
     assert_eq!(bound(&compiled), ["10.96.0.9", "203.0.113.5"]);
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 203.0.113.5:80 -> "]);
-    assert_eq!(compiled.problems, []);
+    let words: Vec<String> = compiled.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(words.len(), 2, "{words:?}");
+    for (field, said) in ["spec.externalIPs", "status.loadBalancer.ingress"].iter().zip(&words) {
+        let beginning = format!("{field}: 192.0.2.77 is in the status of Node n2, so only that");
+        assert!(said.starts_with(&beginning), "{said}");
+    }
 }
 
 #[test]

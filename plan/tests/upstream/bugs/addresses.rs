@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use Problem;
 use plan::event::Event;
 use plan::kernel::LINK;
 use plan::model::{Family, Service};
-use plan::problem::Problem;
 use plan::settings::{NodePortAddresses, Settings};
 
 use super::{NONE_HERE, ONE_HERE, balanced, node_port, run, strings, web};
@@ -34,6 +34,33 @@ fn bug_1_host_ports_behind_service_addresses() {
     let at = |op: &str| ops.iter().position(|it| it == op).unwrap();
     let unbound = at("remove address 10.96.0.9 from kube-ipvs0");
     assert!(unbound < at("remove 10.96.0.9 from set KUBE-IPVS-IPS"));
+}
+
+/// Of two nodes with one address, the first name is told, whoever came first; the other one's when
+/// that goes.
+#[test]
+fn a_withheld_address_is_told_with_its_node() {
+    let service = Service { load_balancer: ips(&["192.0.2.20"]), ..web() };
+    let apply = |node: &str| Event::OtherNodeApplied(node.into(), ips(&["192.0.2.20"]));
+    let nodes = |plan: &plan::planner::Plan| -> Vec<String> {
+        let problems = plan.problems.iter().flat_map(|(_, problems)| problems);
+        let node = |problem: &Problem| match problem {
+            Problem::AddressOfNode { node, .. } => node.to_string(),
+            other => panic!("{other}"),
+        };
+        problems.map(node).collect()
+    };
+    for order in [["n2", "n3"], ["n3", "n2"]] {
+        let mut node = run(&service, &ONE_HERE);
+        node.run([apply(order[0])]);
+        let second = node.run([apply(order[1])]);
+        let news: &[&str] = if order[1] == "n2" { &["n2"] } else { &[] };
+        assert_eq!(nodes(&second), news, "{order:?}");
+        let third = node.run([Event::OtherNodeRemoved("n2".into())]);
+        assert_eq!(nodes(&third), ["n3"], "{order:?}");
+        node.run([Event::OtherNodeRemoved("n3".into())]);
+        assert!(node.real_servers("TCP 192.0.2.20:80").is_some(), "{order:?}");
+    }
 }
 
 /// 127410, 104679 and eight more: another node's address as an external one cuts nobody off. That
