@@ -21,8 +21,12 @@ use super::ledger::{Ledger, delay};
 use crate::kernel::Refusal;
 use crate::kernel::worker::WorkerGone;
 
-/// While changes wait to be written, flows are looked for once in this time.
+/// Flows are looked for once in this time at most: the kernel lists all that it has for that.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Looking for them rests so many times what it took.
+const REST: u32 = 9;
+/// But no longer than this: until then, clients may be led to an endpoint that is gone.
+const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// The frontends whose flows may lead nowhere.
 #[derive(Debug, Default)]
@@ -31,8 +35,10 @@ pub(super) struct Flows {
     pending: BTreeSet<Frontend>,
     /// What kept the flows from being removed the last time.
     obstacle: Option<Obstacle>,
-    /// When they were last looked for.
-    last: Option<Instant>,
+    /// They are not looked for before this.
+    rested: Option<Instant>,
+    /// Something waits for that.
+    is_waiting: bool,
 }
 
 #[derive(Debug)]
@@ -60,9 +66,27 @@ impl Flows {
         self.pending.extend(stateless.map(|frontend| seen_by_clients(frontend, planner)));
     }
 
-    /// When to try again; none while nothing stands in the way.
+    /// When to look for them next; none while nothing waits for that.
     pub(super) fn next_due(&self) -> Option<Instant> {
+        let rested = self.rested.filter(|_| self.is_waiting);
+        self.obstacle_due().into_iter().chain(rested).min()
+    }
+
+    /// When to try again; none while nothing stands in the way.
+    fn obstacle_due(&self) -> Option<Instant> {
         self.obstacle.as_ref().map(|obstacle| obstacle.due)
+    }
+
+    /// Whether they were looked for just now.
+    fn is_resting(&mut self, now: Instant) -> bool {
+        let rests = self.rested.is_some_and(|rested| now < rested);
+        self.is_waiting = rests && !self.pending.is_empty();
+        rests
+    }
+
+    /// Looking for them took so long.
+    fn rest(&mut self, took: Duration, now: Instant) {
+        self.rested = Some(now + (took * REST).clamp(PAUSE, LONGEST_REST));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -72,7 +96,7 @@ impl Flows {
     /// Whose flows can be removed now.
     fn ready(&self, planner: &Planner, ledger: &Ledger, now: Instant) -> FlowTargets {
         let mut targets = FlowTargets::default();
-        if self.next_due().is_none_or(|due| due <= now) {
+        if self.obstacle_due().is_none_or(|due| due <= now) {
             for frontend in self.pending.iter().filter(|f| !is_owed(f, planner, ledger)) {
                 targets.insert(*frontend, planner.desired().flow_targets(frontend));
             }
@@ -91,8 +115,7 @@ impl Flows {
         let known = self.obstacle.take();
         let news = known.as_ref().is_none_or(|known| known.refusal != refusal);
         let attempts = known.map_or(0, |known| known.attempts).saturating_add(1);
-        // While changes wait, it would not be tried sooner.
-        let due = (now + delay(refusal.class, attempts)).max(self.last.unwrap_or(now) + PAUSE);
+        let due = now + delay(refusal.class, attempts);
         self.obstacle = Some(Obstacle { refusal, attempts, due });
         news
     }
@@ -101,18 +124,17 @@ impl Flows {
 impl Reconciler {
     /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as wished.
     pub(super) async fn remove_flows(&mut self) -> Result<(), WorkerGone> {
-        // The kernel lists all its flows for that: in a storm of changes, once a second will do.
-        if self.planner.is_dirty() && self.flows.last.is_some_and(|last| last.elapsed() < PAUSE) {
+        let begun = Instant::now();
+        if self.flows.is_resting(begun) {
             return Ok(());
         }
-        let targets = self.flows.ready(&self.planner, &self.ledger, Instant::now());
+        let targets = self.flows.ready(&self.planner, &self.ledger, begun);
         if targets.is_empty() {
             // All that was to be tried again waits for its virtual server now.
             self.flows.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
             return Ok(());
         }
         let targets = Arc::new(targets);
-        self.flows.last = Some(Instant::now());
         let mut removed = 0;
         let mut refused = None;
         for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {
@@ -130,6 +152,7 @@ impl Reconciler {
                 Err(refusal) => refused = Some((family, refusal)),
             }
         }
+        self.flows.rest(begun.elapsed(), Instant::now());
         match refused {
             None => self.flows.obstacle = None,
             Some((family, refusal)) => {

@@ -13,7 +13,7 @@ use plan::model::{EndpointSlice, Protocol, Service};
 use plan::op::Op;
 use tokio::time::Instant;
 
-use crate::world::{World, frontend, slice, tcp, udp};
+use crate::world::{World, frontend, real_server, slice, tcp, udp};
 
 /// A flow to a Service of [`udp`] that leads to a pod of [`slice`].
 fn to_pod(number: u16, pod: u8) -> Flow {
@@ -168,4 +168,19 @@ async fn flows_are_looked_for_after_what_others_changed_was_mended() {
     put(&world, &[to_pod(1, 1), to_nobody(1)]);
     removed(&mut world, 1).await;
     assert_eq!(flows(&world.fake), [to_pod(1, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_are_looked_for_once_a_second_at_most() {
+    let (service, endpoints) = udp(1, &[1]);
+    let mut world = in_sync(&[(service.clone(), endpoints)]).await;
+    let (at, started) = (frontend(1, Protocol::Udp), Instant::now());
+    for pod in 2..6 {
+        put(&world, &[to_pod(1, pod - 1)]);
+        world.apply_slice(slice(&service, &[pod])).await;
+        world.until("written", |_, actual| real_server(actual, &at, pod).is_some()).await;
+    }
+    removed(&mut world, 4).await;
+    assert_eq!(started.elapsed().as_secs(), 1);
+    assert_eq!(world.fake.take_cleanings().len(), 2, "the first at once, the others together");
 }
