@@ -64,12 +64,11 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
     let mut failed = set_switches(proc_sys, &wanted);
-    set_estimators(proc_sys, &configuration.estimators);
+    let of_estimators = set_estimators(proc_sys, &configuration.estimators);
     failed.extend(track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
-    set_timeouts(configuration.ipvs_timeouts)?;
     rules.retain(|family, _| findings.families.contains(family));
     let rules: HashMap<Family, Rules> =
         rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
@@ -77,6 +76,10 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let twins = possible_twins(settings.twins, &rules);
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let mut linux = Linux::open(rules)?;
+    let mut kept = sysctl::existing(proc_sys, wanted);
+    kept.extend(of_estimators);
+    linux.keep_sysctls(kept);
+    linux.keep_timeouts(timeouts(configuration.ipvs_timeouts)?).context("set the IPVS timeouts")?;
     linux.bind_for(arp, |address| settings.excludes(address))?;
     spare_neighbours(settings, &linux.neighbourhoods()?)?;
     warn_of_local_networks(proc_sys, arp);
@@ -205,8 +208,8 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
     required
 }
 
-/// Their switches are there once the probe has had IPVS loaded.
-fn set_estimators(proc_sys: &Path, chosen: &Estimators) {
+/// Their switches are there once the probe has had IPVS loaded. Returns those that have their value.
+fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
     let processors = estimators::possible_processors(Path::new(estimators::SYS));
     let (wanted, notes) = chosen.switches(estimators::Kind::of(proc_sys), processors);
     for note in &notes {
@@ -214,6 +217,8 @@ fn set_estimators(proc_sys: &Path, chosen: &Estimators) {
     }
     // None of them is required.
     let _none = set_switches(proc_sys, &wanted);
+    let differing = sysctl::differing(proc_sys, &wanted);
+    wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
 }
 
 /// Returns what failed.
@@ -228,17 +233,13 @@ fn track_connections(chosen: &Conntrack) -> Vec<String> {
     outcome.failed
 }
 
-fn set_timeouts(wanted: IpvsTimeouts) -> anyhow::Result<()> {
+fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
     let seconds = |duration: std::time::Duration| {
         u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
     };
-    let timeouts = ipvs::Timeouts {
+    Ok(ipvs::Timeouts {
         tcp: seconds(wanted.tcp)?,
         tcp_fin: seconds(wanted.tcp_fin)?,
         udp: seconds(wanted.udp)?,
-    };
-    if timeouts != ipvs::Timeouts::default() {
-        ipvs::Client::open()?.set_timeouts(timeouts).context("set the IPVS timeouts")?;
-    }
-    Ok(())
+    })
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
+use kube_ipvs::kernel::sysctl::{Change, Sysctl, SysctlError};
 use kube_ipvs::kernel::{
     Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
 };
@@ -19,6 +20,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 
 use crate::cluster::API_SERVER;
 use crate::cost::Counts;
@@ -118,6 +120,14 @@ impl Metered {
 }
 
 impl Kernel for Metered {
+    fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName> {
+        self.linux.loaded_schedulers(names)
+    }
+
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+        self.linux.set_sysctl(sysctl)
+    }
+
     fn glance(&mut self) -> Result<Glance, ReadError> {
         self.counted(Kernel::glance)
     }

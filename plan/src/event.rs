@@ -27,4 +27,6 @@ pub enum Event {
     OtherNodeRemoved(Arc<str>),
     /// The kernel does not have this scheduler: whoever chose it gets the operator's.
     SchedulerMissing(SchedulerName),
+    /// It may have this scheduler now: whoever chose it gets it, or it is missing again.
+    SchedulerLoaded(SchedulerName),
 }

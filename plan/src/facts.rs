@@ -69,9 +69,13 @@ impl NodeFacts {
         place == 0
     }
 
-    /// Notes that the kernel does not have a scheduler. Returns whether that is new.
-    pub(crate) fn note_missing_scheduler(&mut self, scheduler: SchedulerName) -> bool {
-        self.missing_schedulers.insert(scheduler)
+    /// Notes whether the kernel lacks a scheduler. Returns whether that is new.
+    pub(crate) fn note_scheduler(&mut self, scheduler: &SchedulerName, is_missing: bool) -> bool {
+        if is_missing {
+            self.missing_schedulers.insert(scheduler.clone())
+        } else {
+            self.missing_schedulers.remove(scheduler)
+        }
     }
 
     /// The other node whose address this is, unless it is this one's as well.

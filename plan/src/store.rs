@@ -58,7 +58,8 @@ impl Store {
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
             Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
             Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
-            Event::SchedulerMissing(scheduler) => self.apply_missing_scheduler(&scheduler),
+            Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
+            Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
         }
     }
 
@@ -285,8 +286,8 @@ impl Store {
         }
     }
 
-    fn apply_missing_scheduler(&mut self, scheduler: &SchedulerName) {
-        if self.facts.note_missing_scheduler(scheduler.clone()) {
+    fn apply_scheduler(&mut self, scheduler: &SchedulerName, is_missing: bool) {
+        if self.facts.note_scheduler(scheduler, is_missing) {
             self.dirty.extend(self.index.with_scheduler(scheduler).cloned());
         }
     }

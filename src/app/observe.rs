@@ -15,7 +15,7 @@ use crate::reconcile::observer::{Observer, Pass, Round};
 #[derive(Debug)]
 pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
-/// Announces what is wrong with Services.
+/// Announces what is wrong with Services, and with the switches that they need.
 #[derive(Debug)]
 pub(super) struct Announcing(Announcer);
 
@@ -68,6 +68,18 @@ impl Observer for Observers {
         self.each(|observer| observer.glanced(took, as_expected));
     }
 
+    fn sysctl_put_back(&mut self) {
+        self.each(|observer| observer.sysctl_put_back());
+    }
+
+    fn sysctl_mismatches(&mut self, mismatches: usize) {
+        self.each(|observer| observer.sysctl_mismatches(mismatches));
+    }
+
+    fn sysctl_warning(&mut self, note: &str) {
+        self.each(|observer| observer.sysctl_warning(note));
+    }
+
     fn alert(&mut self, alert: bool) {
         self.each(|observer| observer.alert(alert));
     }
@@ -108,5 +120,16 @@ impl Observer for Announcing {
                 extent: Extent::ThisNode,
             });
         }
+    }
+
+    fn sysctl_warning(&mut self, note: &str) {
+        self.0.announce(Announcement {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "SysctlChanged",
+            action: "SetSysctl",
+            note: note.to_owned(),
+            extent: Extent::ThisNode,
+        });
     }
 }

@@ -14,7 +14,9 @@ use plan::memory::MemoryKernel;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 
+use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{
     Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
 };
@@ -61,6 +63,14 @@ struct State {
     kept_flows: usize,
     /// The frontends whose flows were asked to be removed, each time.
     cleanings: Vec<BTreeSet<Frontend>>,
+    /// The switches that are kept as they should be, and the values that they have.
+    sysctls: Vec<(Sysctl, String)>,
+    /// Schedulers whose modules are loaded, of those that matter.
+    loaded_schedulers: HashSet<SchedulerName>,
+    /// A switch that somebody else sets to this before every glance.
+    contested: Option<(String, String)>,
+    /// Whether no switch can be set.
+    is_proc_sys_read_only: bool,
 }
 
 /// A refusal to come.
@@ -174,6 +184,47 @@ impl Fake {
         std::mem::take(&mut self.state().cleanings)
     }
 
+    /// From now on it has these switches, which have the values that they should have.
+    pub fn keep_sysctls(&self, sysctls: impl IntoIterator<Item = Sysctl>) {
+        let has_its_value = |sysctl: Sysctl| (sysctl.clone(), sysctl.value);
+        self.state().sysctls = sysctls.into_iter().map(has_its_value).collect();
+    }
+
+    /// Sets a switch as somebody else does.
+    pub fn disturb_sysctl(&self, path: &str, value: &str) {
+        let mut state = self.state();
+        let disturbed = state.sysctls.iter_mut().filter(|(sysctl, _)| sysctl.path == path);
+        disturbed.for_each(|(_, found)| value.clone_into(found));
+    }
+
+    /// Loads a scheduler's module.
+    pub fn load_scheduler(&self, name: SchedulerName) {
+        self.state().loaded_schedulers.insert(name);
+    }
+
+    /// From now on, somebody else sets a switch again and again.
+    pub fn contest_sysctl(&self, path: &str, value: &str) {
+        self.state().contested = Some((path.to_owned(), value.to_owned()));
+    }
+
+    /// From now on, nobody else sets a switch by itself.
+    pub fn end_contest(&self) {
+        self.state().contested = None;
+    }
+
+    /// The value that a switch has.
+    #[must_use]
+    pub fn sysctl(&self, path: &str) -> Option<String> {
+        let state = self.state();
+        let found = state.sysctls.iter().find(|(sysctl, _)| sysctl.path == path);
+        found.map(|(_, value)| value.clone())
+    }
+
+    /// Whether `/proc/sys` is mounted read-only from now on.
+    pub fn mount_proc_sys(&self, is_read_only: bool) {
+        self.state().is_proc_sys_read_only = is_read_only;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,9 +232,15 @@ impl Fake {
 
 impl Kernel for Fake {
     fn glance(&mut self) -> Result<Glance, ReadError> {
+        let contested = self.state().contested.clone();
+        if let Some((path, value)) = contested {
+            self.disturb_sysctl(&path, &value);
+        }
         let mut state = self.state();
         state.looks.glances += 1;
         let tells_number = !state.keeps_number;
+        let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
+        let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
         let actual = state.readable(Reading::Glance)?;
         let sets = actual.sets.iter();
         Ok(Glance {
@@ -191,6 +248,7 @@ impl Kernel for Fake {
             n_virtual_servers: tells_number.then(|| number(actual.virtual_servers.len())),
             set_entries: sets.map(|(set, there)| (*set, number(there.n_entries()))).collect(),
             untouched: actual.layers.clone(),
+            sysctls,
         })
     }
 
@@ -270,6 +328,32 @@ impl Kernel for Fake {
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
         ops.iter().map(|op| state.apply(op)).collect()
+    }
+
+    fn loaded_schedulers(&mut self, mut names: Vec<SchedulerName>) -> Vec<SchedulerName> {
+        let state = self.state();
+        names.retain(|name| state.loaded_schedulers.contains(name));
+        names
+    }
+
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+        let mut state = self.state();
+        let is_read_only = state.is_proc_sys_read_only;
+        let known = state.sysctls.iter_mut().find(|(known, _)| known.path == sysctl.path);
+        let sysctl = sysctl.clone();
+        let Some((_, found)) = known else {
+            let source = rustix::io::Errno::NOENT.into();
+            return Err(SysctlError { sysctl, found: None, source });
+        };
+        if *found == sysctl.value {
+            return Ok(None);
+        }
+        if is_read_only {
+            let source = rustix::io::Errno::ROFS.into();
+            return Err(SysctlError { sysctl, found: Some(found.clone()), source });
+        }
+        let before = std::mem::replace(found, sysctl.value.clone());
+        Ok(Some(Change { sysctl, before }))
     }
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {

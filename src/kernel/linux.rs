@@ -7,6 +7,7 @@ mod glance;
 pub(super) mod grow;
 mod messages;
 mod routes;
+mod sysctls;
 #[cfg(test)]
 mod tests {
     #[cfg(feature = "kernel-tests")]
@@ -14,6 +15,7 @@ mod tests {
 }
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
@@ -22,18 +24,21 @@ use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 
 use super::conntrack::Conntrack;
 use super::link::{LinkAddress, Links, Scope};
 use super::route::Routes;
 use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
+use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{
     Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
-    sysctl, translate,
+    modules, sysctl, translate,
 };
 use count::Count;
 use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
+use sysctls::Kept;
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
@@ -55,6 +60,7 @@ pub struct Linux {
     told_of: Option<u32>,
     /// What addresses are bound with.
     scope: Scope,
+    kept: Kept,
 }
 
 /// Which of the handles an operation is for. Neighbours for the same one share a send.
@@ -103,6 +109,7 @@ impl Linux {
             index: None,
             told_of: None,
             scope: Scope::default(),
+            kept: Kept::default(),
         })
     }
 
@@ -347,6 +354,15 @@ impl Kernel for Linux {
         ops.chunk_by(|one, next| part(one) == part(next))
             .flat_map(|ops| ops.first().map_or_else(Vec::new, |op| self.apply_part(part(op), ops)))
             .collect()
+    }
+
+    fn loaded_schedulers(&mut self, mut names: Vec<SchedulerName>) -> Vec<SchedulerName> {
+        names.retain(|name| modules::has_scheduler(Path::new(modules::LOADED), name));
+        names
+    }
+
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+        self.put_back(sysctl)
     }
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {

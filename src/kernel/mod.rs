@@ -17,6 +17,7 @@ use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 use plan::table::Table;
 
 pub mod address_monitor;
@@ -37,6 +38,7 @@ mod timed;
 mod translate;
 pub mod worker;
 
+use sysctl::{Change, Sysctl, SysctlError};
 pub use timed::{Part, Reading, Stopwatch, Timed};
 
 /// What the reconciler needs of a kernel.
@@ -102,6 +104,15 @@ pub trait Kernel: Send {
     /// does not keep the others from being tried.
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>>;
 
+    /// Says which of these schedulers have their module loaded.
+    fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName>;
+
+    /// Sets one of [`Glance::sysctls`]. Returns what changed; nothing if it has its value already.
+    ///
+    /// # Errors
+    /// When the kernel does not take the value.
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError>;
+
     /// Removes the stale flows of a family from connection tracking, and returns how many.
     ///
     /// # Errors
@@ -125,6 +136,8 @@ pub struct Glance {
     /// The families whose constant rules have not changed since they were last written, or read
     /// and found complete.
     pub untouched: HashSet<Family>,
+    /// The switches that do not have their desired value, which is in here.
+    pub sysctls: Vec<Sysctl>,
 }
 
 /// Which virtual servers there are.

@@ -48,6 +48,12 @@ pub struct NotLoaded {
     pub reason: String,
 }
 
+/// Whether a scheduler's module is loaded. `loaded` is [`LOADED`], but for tests.
+#[must_use]
+pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
+    loaded.join(format!("ip_vs_{scheduler}")).exists()
+}
+
 /// The modules in use, with these kinds of iptables; none known: with nf_tables.
 #[must_use]
 pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {

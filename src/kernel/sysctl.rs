@@ -1,7 +1,8 @@
 //! The kernel's switches that IPVS needs set.
 //!
-//! Each is read first and written only if it differs. None is put back on exit: whoever comes after
-//! us needs them too. IPv6 forwarding is left alone, because turning it on makes the kernel ignore
+//! Each is read first and written only if it differs, at the start and every second from then on:
+//! `sysctl --system` sets them anew, and a module that was unloaded forgets them. None is put back
+//! on exit: whoever comes after us needs them too. IPv6 forwarding is left alone, because turning it on makes the kernel ignore
 //! router advertisements, which may be how the node got its own routes.
 
 use std::fmt;
@@ -138,21 +139,36 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
 pub fn apply(root: &Path, wanted: &[Sysctl]) -> Outcome {
     let mut outcome = Outcome::default();
     for sysctl in wanted {
-        let path = root.join(sysctl.path);
-        let found = read(&path);
-        if found.as_ref() == Ok(&sysctl.value) {
-            continue;
-        }
-        let (sysctl, found) = (sysctl.clone(), found.ok());
-        match fs::write(&path, &sysctl.value) {
-            Ok(()) => {
-                let before = found.unwrap_or_default();
-                outcome.changed.push(Change { sysctl, before });
-            }
-            Err(source) => outcome.failed.push(SysctlError { sysctl, found, source }),
+        match set(root, sysctl) {
+            Ok(None) => {}
+            Ok(Some(change)) => outcome.changed.push(change),
+            Err(error) => outcome.failed.push(error),
         }
     }
     outcome
+}
+
+/// Sets a switch, and returns what changed; nothing if it has its value already.
+///
+/// # Errors
+/// When the kernel does not take the value.
+pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+    let path = root.join(sysctl.path);
+    let found = read(&path);
+    if found.as_ref() == Ok(&sysctl.value) {
+        return Ok(None);
+    }
+    let (sysctl, found) = (sysctl.clone(), found.ok());
+    match fs::write(&path, &sysctl.value) {
+        Ok(()) => Ok(Some(Change { sysctl, before: found.unwrap_or_default() })),
+        Err(source) => Err(SysctlError { sysctl, found, source }),
+    }
+}
+
+/// Those that the kernel has, whatever their values.
+#[must_use]
+pub fn existing(root: &Path, sysctls: Vec<Sysctl>) -> Vec<Sysctl> {
+    sysctls.into_iter().filter(|sysctl| root.join(sysctl.path).exists()).collect()
 }
 
 /// Those that are not as they should be.

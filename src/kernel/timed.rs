@@ -9,7 +9,9 @@ use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 
+use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// What is read from the kernel at once.
@@ -145,6 +147,14 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
             }
         }
         results
+    }
+
+    fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName> {
+        self.kernel.loaded_schedulers(names)
+    }
+
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+        self.kernel.set_sysctl(sysctl)
     }
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {

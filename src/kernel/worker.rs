@@ -18,8 +18,10 @@ use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::sets::SetId;
+use plan::settings::SchedulerName;
 use tokio::sync::{mpsc, oneshot};
 
+use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// The event loop's end: sends requests to the worker and waits for the answers.
@@ -41,6 +43,9 @@ type Reading<T> = Result<T, ReadError>;
 /// The operations that were tried, and a result for each.
 type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 
+/// What changed by setting a switch, or why it could not be set.
+type SysctlSet = Result<Option<Change>, SysctlError>;
+
 #[derive(Debug)]
 enum Request {
     Glance(Reply<Reading<Glance>>),
@@ -52,6 +57,8 @@ enum Request {
     ReadLayer(Family, Reply<Reading<bool>>),
     Prescribe(Box<Layer>),
     Apply(Vec<Op>, Reply<Applied>),
+    LoadedSchedulers(Vec<SchedulerName>, Reply<Vec<SchedulerName>>),
+    SetSysctl(Sysctl, Reply<SysctlSet>),
     RemoveFlows(Family, Arc<FlowTargets>, Reply<Result<u64, Refusal>>),
 }
 
@@ -153,6 +160,25 @@ impl KernelHandle {
         self.ask(|reply| Request::Apply(ops, reply)).await
     }
 
+    /// See [`Kernel::loaded_schedulers`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub async fn loaded_schedulers(
+        &self,
+        names: Vec<SchedulerName>,
+    ) -> Result<Vec<SchedulerName>, WorkerGone> {
+        self.ask(|reply| Request::LoadedSchedulers(names, reply)).await
+    }
+
+    /// See [`Kernel::set_sysctl`].
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; the inner result is the kernel's.
+    pub async fn set_sysctl(&self, sysctl: Sysctl) -> Result<SysctlSet, WorkerGone> {
+        self.ask(|reply| Request::SetSysctl(sysctl, reply)).await
+    }
+
     /// See [`Kernel::remove_flows`].
     ///
     /// # Errors
@@ -189,6 +215,10 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
             let results = kernel.apply(&ops);
             drop(reply.send((ops, results)));
         }
+        Request::LoadedSchedulers(names, reply) => {
+            drop(reply.send(kernel.loaded_schedulers(names)));
+        }
+        Request::SetSysctl(sysctl, reply) => drop(reply.send(kernel.set_sysctl(&sysctl))),
         Request::RemoveFlows(family, targets, reply) => {
             drop(reply.send(kernel.remove_flows(family, &targets)));
         }

@@ -85,7 +85,7 @@ impl Reconciler {
     /// Looks, and mends at once what is not as expected.
     pub(super) async fn glance(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let glance = match self.kernel.glance().await? {
+        let mut glance = match self.kernel.glance().await? {
             Ok(glance) => glance,
             Err(error) => {
                 self.reading_failed(&error);
@@ -98,6 +98,8 @@ impl Reconciler {
         self.patrol.succeeded();
         let suspects = self.suspects(&glance);
         self.observer.glanced(took, suspects.is_empty());
+        self.put_back_sysctls(std::mem::take(&mut glance.sysctls)).await?;
+        self.look_for_schedulers().await?;
         for part in suspects {
             let started = Instant::now();
             match self.inspect(&part).await? {

@@ -16,7 +16,7 @@
 //!   refused because the kernel is not as we left it is read again first.
 //! - `patrol`: everything is compared once every sync period, a little at a time
 //!   (`comparison`), and every second there is a `glance` at what shows that something was
-//!   flushed; of addresses the kernel tells by itself (`addresses`). What others changed is put
+//!   flushed, and at the kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What others changed is put
 //!   back.
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
@@ -32,9 +32,11 @@ pub mod observer;
 mod patrol;
 mod reading;
 mod rounds;
+mod schedulers;
 mod second_look;
 mod start;
 mod status;
+mod sysctls;
 mod writing;
 
 use std::future::Future;
@@ -58,8 +60,10 @@ use glance::Expected;
 use ledger::Ledger;
 use observer::{Observer, Unobserved};
 use patrol::Patrol;
+use schedulers::Schedulers;
 use start::Stage;
 pub use status::Status;
+use sysctls::Sysctls;
 
 /// While the kernel cannot be read, it is tried again after this time.
 const READ_RETRY: Duration = Duration::from_secs(5);
@@ -109,6 +113,8 @@ pub struct Reconciler {
     stage: Stage,
     patrol: Patrol,
     expected: Expected,
+    sysctls: Sysctls,
+    schedulers: Schedulers,
     /// When changes may be written next.
     next_write: Instant,
     /// What the planner's moments count from, in microseconds.
@@ -158,6 +164,8 @@ impl Reconciler {
             stage: Stage::Incomplete,
             patrol: Patrol::new(now),
             expected: Expected::default(),
+            sysctls: Sysctls::default(),
+            schedulers: Schedulers::default(),
             next_write: now,
             epoch: now,
             status: watch::Sender::new(Status::default()),

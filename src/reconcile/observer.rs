@@ -57,6 +57,19 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (took, as_expected);
     }
 
+    /// A switch was set again that something else had changed.
+    fn sysctl_put_back(&mut self) {}
+
+    /// The number of switches without the value that Services need has changed, to this.
+    fn sysctl_mismatches(&mut self, mismatches: usize) {
+        let _ = mismatches;
+    }
+
+    /// A switch cannot be put back, or something else sets it again and again. It is in the log.
+    fn sysctl_warning(&mut self, note: &str) {
+        let _ = note;
+    }
+
     /// The patrol goes on without pauses from now on, because the kernel was not as it had been
     /// left; or has come to an end of that.
     fn alert(&mut self, alert: bool) {

@@ -17,6 +17,10 @@ pub struct Status {
     pub failures: u64,
     /// Operations that put back what others had changed.
     pub drift_repaired: u64,
+    /// Switches that were set again, because something else had changed them.
+    pub sysctls_put_back: u64,
+    /// Switches that do not have the value that Services need, and could not be set.
+    pub sysctl_mismatches: usize,
     /// Subjects whose last write failed, and is tried again.
     pub owed: usize,
     /// Whether something that everything rests on is among them: the interface, a set, the rules.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use plan::event::Event;
 use plan::kernel::Frontend;
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
@@ -199,17 +198,6 @@ impl Reconciler {
             status.failures += n_refused as u64;
             note_owed(status, &self.ledger);
         });
-    }
-
-    /// A Service that chose a scheduler which this kernel does not have gets the default one. That
-    /// the default one is there was tried at the start.
-    fn note_missing_scheduler(&mut self, op: &Op, refusal: &Refusal) {
-        if let Op::CreateVirtualServer(_, server) | Op::ChangeVirtualServer(_, server) = op
-            && refusal.class == RefusalClass::NoScheduler
-            && server.scheduler != self.planner.settings().scheduler
-        {
-            self.take(Event::SchedulerMissing(server.scheduler.clone()));
-        }
     }
 
     /// Has virtual servers looked at again that are there and could not be read.

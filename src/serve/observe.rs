@@ -109,7 +109,8 @@ impl Observer for Observing {
             }
             Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
-            | Event::SchedulerMissing(_) => {}
+            | Event::SchedulerMissing(_)
+            | Event::SchedulerLoaded(_) => {}
         }
     }
 
@@ -158,6 +159,14 @@ impl Observer for Observing {
 
     fn glanced(&mut self, _: Duration, as_expected: bool) {
         self.metrics.own.patrol.glanced(as_expected);
+    }
+
+    fn sysctl_put_back(&mut self) {
+        self.metrics.own.sysctl_put_back();
+    }
+
+    fn sysctl_mismatches(&mut self, mismatches: usize) {
+        self.metrics.own.sysctl_mismatches.set(gauge(mismatches));
     }
 
     fn alert(&mut self, alert: bool) {

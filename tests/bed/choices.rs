@@ -153,7 +153,7 @@ fn a_scheduler_that_the_kernel_lacks_is_replaced_by_the_default_one() {
     let proxy = bed.start(&[]);
     // Nothing uses it now, whatever was loaded for other tests.
     let _ = bed.node().command("modprobe", &["-r", "ip_vs_ovf"]);
-    let _none = NoModules::new();
+    let none = NoModules::new();
     let chooses = Service::new("chooses", ip("10.96.0.20")).port(Protocol::Tcp, 80, TARGET);
     let chooses = chooses.pods([bed.pod(1, 1), bed.pod(2, 1)]);
     bed.manifests
@@ -164,6 +164,12 @@ fn a_scheduler_that_the_kernel_lacks_is_replaced_by_the_default_one() {
     });
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.20"), 80), 4);
     assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+    // Its module is loaded later.
+    drop(none);
+    bed.tool("modprobe", &["ip_vs_ovf"]);
+    bed.wait_until("it has what it chose", || {
+        bed.virtual_servers().lines().any(|line| line.trim() == "TCP  10.96.0.20:80 ovf")
+    });
     let log = proxy.stop().unwrap();
     let said = "this node's kernel has no IPVS scheduler \"ovf\" (module ip_vs_ovf)";
     assert!(log.contains(said), "{log}");

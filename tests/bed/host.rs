@@ -77,6 +77,37 @@ fn node_ports_follow_the_nodes_addresses() {
 }
 
 #[test]
+fn switches_that_others_change_are_put_back() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(2, 1)])).unwrap();
+    let proxy = bed.start(&["--ipvs-tcp-timeout", "20m"]);
+    let switches = [("net/ipv4/vs/conntrack", "0"), ("net/ipv4/ip_forward", "0")];
+    bed.node().set_sysctls(&switches).unwrap();
+    for (switch, _) in switches {
+        bed.wait_until(switch, || bed.node().sysctl(switch).unwrap() == "1");
+    }
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 1);
+    assert_shares(&tally, &[("pod2-1", 1)]);
+    // A module that is unloaded forgets them, and what was chosen of IPVS beside them.
+    let unload = "for n in $(seq 50); do ipvsadm -C; \
+                  rmmod $(lsmod | grep -o '^ip_vs_[a-z]*'); rmmod ip_vs && exit 0; done; exit 1";
+    bed.tool("sh", &["-c", unload]);
+    bed.wait_until("as before", || {
+        let has = |switch: &str| bed.node().sysctl(switch).is_ok_and(|value| value == "1");
+        has("net/ipv4/vs/conntrack") && has("net/ipv4/vs/expire_nodest_conn")
+    });
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 1);
+    assert_shares(&tally, &[("pod2-1", 1)]);
+    let timeouts = bed.tool("ipvsadm", &["-L", "--timeout"]);
+    assert!(timeouts.contains(": 1200 "), "{timeouts}");
+    let log = proxy.stop().unwrap();
+    for switch in ["net.ipv4.vs.conntrack=1 (it was 0)", "net.ipv4.ip_forward=1 (it was 0)"] {
+        let line = format!("put back what something else had changed: {switch}");
+        assert!(log.contains(&line), "{log}");
+    }
+}
+
+#[test]
 fn without_the_capability_it_says_which_and_ends() {
     let bed = Bed::new();
     let program = std::env::var("KUBE_IPVS").unwrap();

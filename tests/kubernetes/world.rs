@@ -174,9 +174,9 @@ impl Said {
                 self.remove(format!("other node {name}"));
                 self.others.remove(&*name);
             }
-            SourceEvent::Change(Event::LocalAddresses(_) | Event::SchedulerMissing(_)) => {
-                panic!("not a source's to say")
-            }
+            SourceEvent::Change(
+                Event::LocalAddresses(_) | Event::SchedulerMissing(_) | Event::SchedulerLoaded(_),
+            ) => panic!("not a source's to say"),
             SourceEvent::Triggered(..) => self.triggered += 1,
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
             SourceEvent::Complete => self.complete += 1,

@@ -20,5 +20,6 @@ mod random;
 mod refusals;
 mod rounds;
 mod sets;
+mod sysctls;
 mod told;
 mod world;

@@ -187,11 +187,10 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     };
     let mut world = World::in_sync(&[]).await;
     let mh = |server: &VirtualServer| server.scheduler.as_str() == "mh";
-    world.fake.refuse(
-        usize::MAX,
-        RefusalClass::NoScheduler,
-        move |op| matches!(op, Op::CreateVirtualServer(_, server) if mh(server)),
-    );
+    world.fake.refuse(usize::MAX, RefusalClass::NoScheduler, move |op| match op {
+        Op::CreateVirtualServer(_, server) | Op::ChangeVirtualServer(_, server) => mh(server),
+        _ => false,
+    });
     world.feed(&[choosing(1), tcp(2, &[1])]).await;
     let scheduler = |actual: &Actual, number| {
         let found = actual.virtual_servers.get(&frontend(number, Protocol::Tcp))?;
@@ -208,6 +207,42 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     world.feed(&[choosing(3)]).await;
     world.until("the next", |_, actual| scheduler(actual, 3).as_deref() == Some("rr")).await;
     assert_eq!(world.now().failures, failures);
+    // Its module is loaded, but does not have it: one more try, and no more.
+    let name = SchedulerName::new("mh").unwrap();
+    world.fake.load_scheduler(name.clone());
+    world.until("tried", |status, _| status.failures > failures).await;
+    world.until("served", |status, _| status.owed == 0).await;
+    let failures = world.now().failures;
+    world.compared().await;
+    assert_eq!(world.now().failures, failures);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_that_is_loaded_later_is_used_from_then_on() {
+    let (mut service, slice) = tcp(1, &[1, 2]);
+    let name = SchedulerName::new("mh").unwrap();
+    let scheduler = Some(name.clone());
+    service.choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
+    let mut world = World::in_sync(&[]).await;
+    let at = frontend(1, Protocol::Tcp);
+    world.fake.refuse(
+        1,
+        RefusalClass::NoScheduler,
+        move |op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at),
+    );
+    world.feed(&[(service, slice)]).await;
+    let used = move |actual: &Actual| {
+        let found = actual.virtual_servers.get(&at)?;
+        Some(found.server.as_ref()?.scheduler.as_str().to_owned())
+    };
+    world.until("without it", |_, actual| used(actual).as_deref() == Some("rr")).await;
+    world.compared().await;
+    assert_eq!(used(&world.fake.actual()).as_deref(), Some("rr"), "nothing has changed");
+    world.fake.load_scheduler(name);
+    world.until("with it", |_, actual| used(actual).as_deref() == Some("mh")).await;
+    assert_eq!(real_server(&world.fake.actual(), &at, 2).map(|it| it.weight > 0), Some(true));
+    world.compared().await;
+    assert_eq!((world.now().owed, world.now().drift_repaired), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,6 +49,10 @@ impl Observer for Told {
         self.note(format!("drifted {}", mending.len()));
     }
 
+    fn sysctl_warning(&mut self, note: &str) {
+        self.note(note);
+    }
+
     fn alert(&mut self, alert: bool) {
         self.note(if alert { "alert" } else { "alert is over" });
     }

@@ -457,7 +457,7 @@ fn a_service_may_choose_how_it_balances() {
     }));
     assert_eq!(compiled(&service, &facts), ("mh flags 0x8".into(), Some(30), vec![]));
     // The flags were for the scheduler that is not there.
-    facts.note_missing_scheduler(SchedulerName::new("mh").unwrap());
+    facts.note_scheduler(&SchedulerName::new("mh").unwrap(), true);
     let missing = Problem::SchedulerMissing { scheduler: "mh".into() };
     assert_eq!(compiled(&service, &facts), ("rr".into(), Some(30), vec![missing]));
     // It refuses those whom it sends to an endpoint that drains.

@@ -114,6 +114,9 @@ impl World {
                 Event::SchedulerMissing(scheduler) => {
                     world.missing.insert(scheduler);
                 }
+                Event::SchedulerLoaded(scheduler) => {
+                    world.missing.remove(&scheduler);
+                }
             }
         }
         world
@@ -202,6 +205,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(name, addresses)| Event::OtherNodeApplied(name, addresses)),
         1 => other_node().prop_map(Event::OtherNodeRemoved),
         1 => scheduler().prop_map(Event::SchedulerMissing),
+        1 => scheduler().prop_map(Event::SchedulerLoaded),
     ]
 }
 

@@ -20,6 +20,8 @@ impl Linux {
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,
             untouched: self.untouched(),
+            // Last: asking IPVS for anything loads its module again, with new switches.
+            sysctls: self.differing_sysctls(),
         })
     }
 

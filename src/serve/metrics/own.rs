@@ -23,6 +23,9 @@ use stages::Stages;
 /// be reached; there were too many.
 const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
 
+/// What puts a sysctl back, beside the planner's operations.
+const SET_SYSCTL: &str = "set_sysctl";
+
 /// From the source to those who check and announce, and from there to the event loop.
 const QUEUES: [&str; 2] = [SOURCE, LOOP];
 
@@ -50,6 +53,8 @@ pub struct OwnMetrics {
     operations: IntCounterVec,
     owed: IntGaugeVec,
     drift: IntCounterVec,
+    /// Sysctls without the value that Services need.
+    pub sysctl_mismatches: IntGauge,
     /// Services that answer to load balancers.
     pub health_checks: IntGauge,
     /// Addresses and ports where they should and cannot.
@@ -96,6 +101,11 @@ impl OwnMetrics {
                 "Operations that put back what others had changed in the kernel.",
                 &["operation"],
             )?,
+            sysctl_mismatches: make.gauge(
+                "sysctl_mismatches",
+                "Sysctls without the value that Services need, which could not be set or which \
+                 something else sets again and again; the log and an Event of the Node name them.",
+            )?,
             health_checks: make.gauge(
                 "service_health_checks",
                 "Services with a port of their own for the checks of load balancers.",
@@ -135,6 +145,11 @@ impl OwnMetrics {
         self.drift.with_label_values(&[operation(op)]).inc();
     }
 
+    /// Something else had changed a sysctl, which was set again.
+    pub fn sysctl_put_back(&self) {
+        self.drift.with_label_values(&[SET_SYSCTL]).inc();
+    }
+
     /// How much is owed now, by the class of its refusal.
     pub fn set_owed(&self, owed: impl Iterator<Item = (RefusalClass, usize)>) {
         let mut counts: Vec<(&str, i64)> = CLASSES.iter().map(|class| (*class, 0)).collect();
@@ -155,6 +170,7 @@ impl OwnMetrics {
             self.operations.with_label_values(&[operation, "done"]);
             self.drift.with_label_values(&[operation]);
         }
+        self.drift.with_label_values(&[SET_SYSCTL]);
         for class in CLASSES {
             self.owed.with_label_values(&[class]);
         }

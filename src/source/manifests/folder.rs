@@ -275,7 +275,8 @@ impl Reading<'_> {
             Event::LocalAddresses(_)
             | Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
-            | Event::SchedulerMissing(_) => return,
+            | Event::SchedulerMissing(_)
+            | Event::SchedulerLoaded(_) => return,
         };
         if !self.insert(key, event) {
             return;

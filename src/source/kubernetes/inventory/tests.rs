@@ -85,6 +85,7 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Change(Event::OtherNodeApplied(name, _)) => format!("+other {name}"),
         SourceEvent::Change(Event::OtherNodeRemoved(name)) => format!("-other {name}"),
         SourceEvent::Change(Event::SchedulerMissing(name)) => format!("no {name}"),
+        SourceEvent::Change(Event::SchedulerLoaded(name)) => format!("{name} is back"),
         SourceEvent::Triggered(Family::V6, time) => {
             format!("triggered {}", time.duration_since(START).unwrap().as_secs())
         }

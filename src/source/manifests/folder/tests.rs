@@ -43,7 +43,9 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::NodeApplied(node) => format!("node in {:?}", node.zone),
         Event::OtherNodeApplied(name, addresses) => format!("node {name} at {addresses:?}"),
         Event::OtherNodeRemoved(name) => format!("-node {name}"),
-        Event::LocalAddresses(_) | Event::SchedulerMissing(_) => panic!("not a manifest's"),
+        Event::LocalAddresses(_) | Event::SchedulerMissing(_) | Event::SchedulerLoaded(_) => {
+            panic!("not a manifest's")
+        }
     };
     events.iter().map(word).collect()
 }
