@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use Problem;
 use plan::event::Event;
 use plan::kernel::LINK;
 use plan::model::{Family, Service};
+use plan::problem::Problem;
 use plan::settings::{NodePortAddresses, Settings};
 
 use super::{NONE_HERE, ONE_HERE, balanced, node_port, run, strings, web};
