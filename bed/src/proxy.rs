@@ -16,6 +16,23 @@ use crate::namespace::Namespace;
 
 /// Where the program is, if the environment variable `KUBE_IPVS` does not say so.
 const PROGRAM: &str = "/job/kube-ipvs";
+/// What a container runtime does for a container that is not privileged and has a read-only root:
+/// no capabilities but those of its first argument, none to be had by a program's file, `/proc/sys`
+/// and `/sys` read-only, the lock of iptables from the host, and no modules. The rest of its
+/// arguments is the program. setpriv comes last, because all the rest takes more privileges.
+const CONTAINER: &str = "set -e
+capabilities=$1
+shift
+: >> /run/xtables.lock
+mount --rbind / /mnt
+mount -o remount,bind,ro /mnt
+mount --bind /run/xtables.lock /mnt/run/xtables.lock
+mount --bind /mnt/proc/sys /mnt/proc/sys
+mount -o remount,bind,ro /mnt/proc/sys
+mount -o remount,bind,ro /mnt/sys
+mount -t tmpfs -o ro none /mnt/lib/modules
+exec chroot /mnt /usr/bin/setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,$capabilities \"$@\"
+";
 /// A guest under emulation starts slowly.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -114,6 +131,35 @@ impl Proxy {
         let mut proxy = Self::launch(node, from_manifests(program, manifests, arguments))?;
         proxy.wait_until_in_sync()?;
         Ok(proxy)
+    }
+
+    /// As [`Self::start`], in a container that is not privileged, with these capabilities, named as
+    /// Kubernetes names them, and a file system in which nothing can be written.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_in_container(
+        node: &Namespace,
+        manifests: &Manifests,
+        capabilities: &[String],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let mut proxy = Self::launch(node, in_container(manifests, capabilities, arguments))?;
+        proxy.wait_until_in_sync()?;
+        Ok(proxy)
+    }
+
+    /// As [`Self::run_to_its_end`], in a container as with [`Self::start_in_container`].
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn run_to_its_end_in_container(
+        node: &Namespace,
+        manifests: &Manifests,
+        capabilities: &[String],
+        arguments: &[&str],
+    ) -> Result<(ExitStatus, String)> {
+        Self::launch(node, in_container(manifests, capabilities, arguments))?.wait_for_end()
     }
 
     /// Starts it in a node with these arguments and no others, and does not wait.
@@ -232,6 +278,17 @@ fn from_manifests(program: &Path, manifests: &Manifests, arguments: &[&str]) -> 
     if !arguments.iter().any(says_what_is_local) {
         command.arg(format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}"));
     }
+    command
+}
+
+/// The same in a container.
+fn in_container(manifests: &Manifests, capabilities: &[String], arguments: &[&str]) -> Command {
+    let inside = from_manifests(&program(), manifests, arguments);
+    let capabilities: Vec<String> =
+        capabilities.iter().map(|name| format!("+{}", name.to_lowercase())).collect();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", CONTAINER, "container", &capabilities.join(",")]);
+    command.arg(inside.get_program()).args(inside.get_args());
     command
 }
 

@@ -30,5 +30,6 @@ mod masquerade;
 mod node;
 mod order;
 mod ownership;
+mod privileges;
 mod rollout;
 mod routes;

@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "ping",
     "pkill",
     "ps",
+    "setpriv",
     "socat",
     "ss",
     "sysctl",
