@@ -7,9 +7,9 @@
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
-//! little as possible, and what people know from runbooks stays true. Four things are ours: the way
-//! to twins, refusing where there are no endpoints, source ranges for the node's own traffic, and
-//! refusing inside local routes.
+//! little as possible, and what people know from runbooks stays true. Five things are ours: the way
+//! to twins, refusing where there are no endpoints, source ranges for the node's own traffic,
+//! refusing inside local routes, and that node ports come after all other frontends.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bed::{Namespace, Protocol, Service, Tally};
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
+use crate::fixture::{Bed, PROTOCOLS, TARGET, assert_shares, ip, web};
 
 const CLUSTER: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 
@@ -98,6 +98,49 @@ fn a_local_policy_keeps_the_clients_address_and_stays_on_this_node() {
     }
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.41"), 80), 4);
     assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
+}
+
+#[test]
+fn a_service_port_that_is_another_services_node_port_keeps_the_clients_address() {
+    let bed = Bed::new();
+    let endpoint = || [bed.pod(1, 1)];
+    let mut owner = Service::new("owner", ip("10.96.0.43")).pods(endpoint());
+    let mut same = Service::new("same-port", ip("10.96.0.44")).pods(endpoint());
+    owner.cluster.push(ip("fd00:96::43"));
+    same.cluster.push(ip("fd00:96::44"));
+    same.external = vec![ip("198.51.100.44"), ip("fd00:203::44")];
+    same.load_balancer = vec![ip("203.0.113.44"), ip("fd00:203::2:44")];
+    same.more = vec!["externalTrafficPolicy: Local".into()];
+    for protocol in PROTOCOLS {
+        owner = owner.node_port(protocol, 80, TARGET, 30_095);
+        same = same.port(protocol, 30_095, TARGET);
+    }
+    bed.manifests.apply(&owner).unwrap();
+    bed.manifests.apply(&same).unwrap();
+    let _proxy = bed.start(&["--cluster-cidr=10.244.0.0/16,fd00:244::/32"]);
+    let pod = &bed.pod(1, 2).namespace;
+    let (pod_v4, pod_v6) = (set(&["10.244.1.12"]), set(&["fd00:244:1::12"]));
+    let (client_v4, client_v6) = (set(&["192.168.0.100"]), set(&["fd00:192::100"]));
+    let node = set(&["10.244.1.1"]);
+    for protocol in PROTOCOLS {
+        for (from, target, expected) in [
+            (pod, "10.96.0.44", &pod_v4),
+            (pod, "fd00:96::44", &pod_v6),
+            (pod, "203.0.113.44", &pod_v4),
+            (pod, "198.51.100.44", &pod_v4),
+            (bed.client(), "203.0.113.44", &client_v4),
+            (bed.client(), "fd00:203::2:44", &client_v6),
+            (bed.client(), "198.51.100.44", &client_v4),
+            (bed.client(), "fd00:203::44", &client_v6),
+            // What is still masqueraded.
+            (bed.client(), "10.96.0.44", &node),
+            (bed.client(), "192.168.0.11", &node),
+            (pod, "192.168.0.11", &node),
+        ] {
+            let tally = bed.ask(from, protocol, (ip(target), 30_095), 1);
+            assert_eq!(&sources(&tally), expected, "{protocol:?} {target}: {tally}");
+        }
+    }
 }
 
 #[test]

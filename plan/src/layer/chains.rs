@@ -135,10 +135,13 @@ impl Writer<'_> {
             format!("{external} {node}"),
             format!("{external_local} {outside}"),
             format!("{external_local} {node}"),
-            "-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT".to_owned(),
             // Accepting ends the traversal: no other program's DNAT may take service traffic.
             format!("{} -j ACCEPT", self.lookup(SetKind::ClusterIp, "dst,dst")),
             format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
+            // Service addresses are local as well, and a set of node ports knows ports only. So
+            // these have passed by now: kube-proxy, which asks for node ports first, masquerades a
+            // service port that is another Service's node port.
+            "-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT".to_owned(),
         ]);
         rules
     }

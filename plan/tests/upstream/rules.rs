@@ -82,9 +82,11 @@ fn nothing_is_accepted_before_it_could_be_marked() {
                 ["KUBE-EXTERNAL-IP", "KUBE-MARK-MASQ"],
                 ["KUBE-EXTERNAL-IP", "ACCEPT"],
                 ["KUBE-EXTERNAL-IP-LOCAL", "ACCEPT"],
-                ["--dst-type", "KUBE-NODE-PORT"],
+                // What has one of these addresses is no node port, whatever its port is: that comes
+                // after them here, and before them upstream.
                 ["KUBE-CLUSTER-IP", "ACCEPT"],
                 ["KUBE-LOAD-BALANCER", "ACCEPT"],
+                ["--dst-type", "KUBE-NODE-PORT"],
             ],
         );
     }
