@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::model::{Family, Node};
-use crate::settings::{NodePortAddresses, SchedulerName, Settings};
+use crate::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
 
 /// What is known of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -103,9 +103,23 @@ impl NodeFacts {
     }
 
     /// The first of the Node's `podCIDRs` of a family.
-    #[must_use]
-    pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
+    fn pod_cidr(&self, family: Family) -> Option<IpNet> {
         self.node.pod_cidrs.iter().copied().find(|net| Family::of_net(net) == family)
+    }
+
+    /// The network of this node's pods, as far as the rules have to know it.
+    ///
+    /// Beside a cluster's network it has to be in use, which an address of the node in it shows: a
+    /// network plugin with pools of its own leaves the Node's `podCIDRs` unused, and other nodes'
+    /// pods may be inside.
+    #[must_use]
+    pub fn pod_network(&self, settings: &Settings, family: Family) -> Option<IpNet> {
+        let has_address = |net: &IpNet| self.local.iter().any(|address| net.contains(address));
+        match settings.local_detection {
+            LocalDetection::NodeCidr => self.pod_cidr(family),
+            LocalDetection::ClusterCidr(_) => self.pod_cidr(family).filter(has_address),
+            _ => None,
+        }
     }
 
     /// The addresses of all interfaces but `kube-ipvs0`.

@@ -66,6 +66,13 @@ pub enum LocalTraffic {
     Unknown,
     /// It comes from inside this network.
     Cidr(IpNet),
+    /// It comes from inside the cluster's pod network, as the traffic of other nodes' pods does.
+    ClusterCidr {
+        /// The cluster's pod network.
+        cluster: IpNet,
+        /// This node's part of it, as far as that is known.
+        node: Option<IpNet>,
+    },
     /// It arrives by this bridge.
     Bridge(Arc<str>),
     /// It arrives by an interface whose name begins so.
@@ -283,15 +290,17 @@ impl LayerSettings {
         family: Family,
         facts: &NodeFacts,
     ) -> Result<Self, InvalidLayerSettings> {
-        let first_of_family = |nets: &[IpNet]| {
-            nets.iter()
-                .find(|net| Family::of_net(net) == family)
-                .map_or(LocalTraffic::Unknown, |net| LocalTraffic::Cidr(*net))
-        };
+        let pod_network = facts.pod_network(settings, family);
         let local = match &settings.local_detection {
             LocalDetection::None => LocalTraffic::Unknown,
-            LocalDetection::ClusterCidr(nets) => first_of_family(nets),
-            LocalDetection::NodeCidr => first_of_family(&facts.node().pod_cidrs),
+            LocalDetection::ClusterCidr(nets) => {
+                let cluster = nets.iter().find(|net| Family::of_net(net) == family);
+                cluster
+                    .map_or(LocalTraffic::Unknown, |it| LocalTraffic::of_cluster(*it, pod_network))
+            }
+            LocalDetection::NodeCidr => {
+                pod_network.map_or(LocalTraffic::Unknown, LocalTraffic::Cidr)
+            }
             LocalDetection::BridgeInterface(name) => LocalTraffic::Bridge(Arc::clone(name)),
             LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
         };
@@ -308,11 +317,24 @@ impl LocalTraffic {
     /// The kernel's `IFNAMSIZ` (include/uapi/linux/if.h) counts the ending zero.
     const MOST_OCTETS: usize = 15;
 
+    /// It comes from the cluster's pod network, `node` of which is this node's.
+    fn of_cluster(cluster: IpNet, node: Option<IpNet>) -> Self {
+        match node {
+            // The only node there is.
+            Some(node) if node.contains(&cluster) => Self::Cidr(cluster),
+            node => Self::ClusterCidr { cluster, node: node.filter(|node| cluster.contains(node)) },
+        }
+    }
+
     /// Only what can be written into a rule and read back the same.
     fn checked(self) -> Result<Self, InvalidLayerSettings> {
         let (name, most_octets) = match &self {
             Self::Unknown => return Ok(self),
             Self::Cidr(net) => return Ok(Self::Cidr(net.trunc())),
+            Self::ClusterCidr { cluster, node } => {
+                let (cluster, node) = (cluster.trunc(), node.map(|net| net.trunc()));
+                return Ok(Self::ClusterCidr { cluster, node });
+            }
             Self::Bridge(name) => (name, Self::MOST_OCTETS),
             // The + after it takes one.
             Self::Prefix(name) => (name, Self::MOST_OCTETS - 1),

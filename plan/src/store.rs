@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
 use crate::sets::{SetId, SetKind};
-use crate::settings::{LocalDetection, SchedulerName, Settings};
+use crate::settings::{SchedulerName, Settings};
 use index::Index;
 use queue::Queue;
 
@@ -225,7 +225,6 @@ impl Store {
 
     fn apply_node(&mut self, node: Node, settings: &Settings) {
         let former = self.facts.clone();
-        let pod_cidr = pod_cidrs(&former);
         self.facts = std::mem::take(&mut self.facts).with_node(node, settings);
         if own_addresses(&self.facts) != own_addresses(&former) {
             self.dirty.extend(self.index.with_source_ranges().cloned());
@@ -234,14 +233,14 @@ impl Store {
             self.dirty_zones();
         }
         self.dirty_node_ports(&former, settings);
-        if settings.local_detection == LocalDetection::NodeCidr {
-            let families = settings.families.iter().copied();
-            let now = pod_cidrs(&self.facts);
-            for family in families.filter(|family| match family {
-                Family::V4 => now.0 != pod_cidr.0,
-                Family::V6 => now.1 != pod_cidr.1,
-            }) {
-                self.dirty_rules.entry(family).or_insert(self.dirty.moment());
+        self.dirty_pod_networks(&former, settings);
+    }
+
+    fn dirty_pod_networks(&mut self, former: &NodeFacts, settings: &Settings) {
+        for family in &settings.families {
+            let network = |facts: &NodeFacts| facts.pod_network(settings, *family);
+            if network(former) != network(&self.facts) {
+                self.dirty_rules.entry(*family).or_insert(self.dirty.moment());
             }
         }
     }
@@ -264,6 +263,7 @@ impl Store {
             }
         }
         self.dirty_node_ports(&former, settings);
+        self.dirty_pod_networks(&former, settings);
     }
 
     fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
@@ -354,8 +354,4 @@ fn is_for_zones(slice: &EndpointSlice) -> bool {
 
 fn own_addresses(facts: &NodeFacts) -> (Option<IpAddr>, Option<IpAddr>) {
     (facts.own_address(Family::V4), facts.own_address(Family::V6))
-}
-
-fn pod_cidrs(facts: &NodeFacts) -> (Option<ipnet::IpNet>, Option<ipnet::IpNet>) {
-    (facts.pod_cidr(Family::V4), facts.pod_cidr(Family::V6))
 }

@@ -100,6 +100,52 @@ fn a_local_policy_keeps_the_clients_address_and_stays_on_this_node() {
     assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
 }
 
+/// With `ClusterCIDR`, a pod of another node is a client of the cluster too, but the answer of an
+/// endpoint elsewhere would go past this node.
+#[test]
+fn a_pod_of_another_node_that_asks_a_node_port_here_hears_every_endpoint() {
+    let bed = Bed::new();
+    let mut service = Service::new("near", ip("10.96.0.41"))
+        .node_port(Protocol::Tcp, 80, TARGET, 30_092)
+        .pods([bed.pod(1, 1), bed.pod(2, 1)]);
+    service.external = vec![ip("198.51.100.9"), ip("fd00:203::9")];
+    service.cluster.push(ip("fd00:96::41"));
+    service.more = vec!["externalTrafficPolicy: Local".into()];
+    bed.manifests.apply(&service).unwrap();
+    let (here, elsewhere) = (&bed.pod(1, 2).namespace, &bed.pod(2, 2).namespace);
+    let node = "apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\nspec:\n  podCIDRs:\n  - ";
+    let cluster_cidr = "--cluster-cidr=10.244.0.0/16,fd00:244::/32";
+    let anywhere = &[("pod1-1", 2), ("pod2-1", 2)][..];
+    let (pod_v4, pod_v6) = ("10.244.1.12", "fd00:244:1::12");
+    let masqueraded_v4 = &["10.244.1.1", "192.168.0.11"][..];
+    let masqueraded_v6 = &["fd00:244:1::1", "fd00:192::11"][..];
+    for (pod_cidrs, node_port_v4, node_port_v6) in [
+        // Which pods are this node's is not known. A network plugin with pools of its own leaves
+        // the Node's range unused.
+        (None, masqueraded_v4, masqueraded_v6),
+        (Some("10.244.7.0/24\n  - fd00:244:7::/64"), masqueraded_v4, masqueraded_v6),
+        (Some("10.244.1.0/24\n  - fd00:244:1::/64"), &[pod_v4][..], &[pod_v6][..]),
+    ] {
+        if let Some(pod_cidrs) = pod_cidrs {
+            bed.manifests.write("node.yaml", &format!("{node}{pod_cidrs}\n")).unwrap();
+        }
+        let proxy = bed.start(&[cluster_cidr]);
+        for (from, target, port, expected) in [
+            (here, "192.168.0.11", 30_092, node_port_v4),
+            (here, "fd00:192::11", 30_092, node_port_v6),
+            (here, "198.51.100.9", 80, &[pod_v4]),
+            (here, "fd00:203::9", 80, &[pod_v6]),
+            (elsewhere, "192.168.0.11", 30_092, masqueraded_v4),
+            (elsewhere, "fd00:192::11", 30_092, masqueraded_v6),
+        ] {
+            let tally = bed.ask(from, Protocol::Tcp, (ip(target), port), 4);
+            assert_shares(&tally, anywhere);
+            assert_eq!(sources(&tally), set(expected), "{pod_cidrs:?} {target}: {tally}");
+        }
+        proxy.stop().unwrap();
+    }
+}
+
 #[test]
 fn a_service_port_that_is_another_services_node_port_keeps_the_clients_address() {
     let bed = Bed::new();

@@ -151,8 +151,12 @@ impl Writer<'_> {
         let (not_local, directions) = match &self.settings.local {
             _ if self.settings.masquerade_all => (String::new(), "dst,dst"),
             // All traffic is local. iptables-nft refuses `! -s 0.0.0.0/0`, which matches nothing.
-            LocalTraffic::Cidr(net) if net.prefix_len() == 0 => return None,
-            LocalTraffic::Cidr(net) => (format!("! -s {} ", with_prefix(net)), "dst,dst"),
+            LocalTraffic::Cidr(net) | LocalTraffic::ClusterCidr { cluster: net, .. } => {
+                if net.prefix_len() == 0 {
+                    return None;
+                }
+                (format!("! -s {} ", with_prefix(net)), "dst,dst")
+            }
             LocalTraffic::Bridge(name) => (format!("! -i {name} "), "dst,dst"),
             LocalTraffic::Prefix(name) => (format!("! -i {name}+ "), "dst,dst"),
             // At least the node's own connections that took a service address as their source:
@@ -209,18 +213,40 @@ impl Writer<'_> {
     fn short_circuit(&self) -> Vec<String> {
         let Some(twins) = &self.settings.twins else { return Vec::new() };
         let to_twin = format!("-j NETMAP --to {}", with_prefix(twins));
-        let from_pods = match &self.settings.local {
-            LocalTraffic::Cidr(net) if net.prefix_len() == 0 => Some(String::new()),
-            LocalTraffic::Cidr(net) => Some(format!("-s {} ", with_prefix(net))),
-            LocalTraffic::Bridge(name) => Some(format!("-i {name} ")),
-            LocalTraffic::Prefix(name) => Some(format!("-i {name}+ ")),
-            LocalTraffic::Unknown => None,
+        let mut rules = match &self.settings.local {
+            LocalTraffic::Unknown => Vec::new(),
+            LocalTraffic::Cidr(net) => vec![format!("{}{to_twin}", from_inside(net))],
+            LocalTraffic::ClusterCidr { cluster, node } => {
+                self.short_circuit_of_cluster(cluster, node.as_ref(), &to_twin)
+            }
+            LocalTraffic::Bridge(name) => vec![format!("-i {name} {to_twin}")],
+            LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_twin}")],
         };
         let node = "-m addrtype --src-type LOCAL";
-        let mut rules: Vec<String> =
-            from_pods.into_iter().map(|from| format!("{from}{to_twin}")).collect();
         rules.extend([format!("{node} -j KUBE-MARK-MASQ"), format!("{node} {to_twin}")]);
         rules
+    }
+
+    /// Leads every pod of the cluster to the twin, and masquerades those that may be another
+    /// node's: the answer of an endpoint elsewhere would go past this node.
+    ///
+    /// Pods of other nodes come here only for an address of the node itself. A service address is
+    /// taken by the proxy of their own node.
+    fn short_circuit_of_cluster(
+        &self,
+        cluster: &IpNet,
+        node: Option<&IpNet>,
+        to_twin: &str,
+    ) -> Vec<String> {
+        let pods = from_inside(cluster);
+        let bound = self.lookup(SetKind::IpvsAddresses, "dst");
+        let routes = self.settings.routes.iter();
+        let own = node.map(|net| format!("{}{to_twin}", from_inside(net)));
+        own.into_iter()
+            .chain([format!("{pods}{bound} {to_twin}")])
+            .chain(routes.map(|route| format!("{pods}-d {} {to_twin}", with_prefix(route))))
+            .chain([format!("{pods}-j KUBE-MARK-MASQ"), format!("{pods}{to_twin}")])
+            .collect()
     }
 
     fn forward(&self) -> Vec<String> {
@@ -326,6 +352,11 @@ impl Writer<'_> {
         });
         own.chain(rejected).collect()
     }
+}
+
+/// Matches a source inside a network, which is every source if the network is everything.
+fn from_inside(net: &IpNet) -> String {
+    if net.prefix_len() == 0 { String::new() } else { format!("-s {} ", with_prefix(net)) }
 }
 
 /// Always with the prefix length, as `iptables-save` prints it.

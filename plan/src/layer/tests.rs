@@ -24,6 +24,10 @@ fn mk_every_variant() -> Vec<(Family, LayerSettings)> {
         for local in [
             LocalTraffic::Unknown,
             LocalTraffic::Cidr(cidr.parse().unwrap()),
+            LocalTraffic::ClusterCidr {
+                cluster: cidr.parse().unwrap(),
+                node: Some(cidr.parse().unwrap()),
+            },
             LocalTraffic::Bridge("cbr0".into()),
             LocalTraffic::Prefix("veth".into()),
         ] {
@@ -170,7 +174,11 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
     for (family, settings) in mk_every_variant() {
         let layer = Layer::new(family, &settings);
         let numbers: Vec<usize> = layer.chains().iter().map(|chain| chain.rules.len()).collect();
-        let ways_to_twins = if settings.local == LocalTraffic::Unknown { 2 } else { 3 };
+        let ways_to_twins = match settings.local {
+            LocalTraffic::Unknown => 2,
+            LocalTraffic::ClusterCidr { .. } => 6,
+            _ => 3,
+        };
         let expected = [12, 4, 6, 2, 1, ways_to_twins, 1, 3, 3, 1, 1, 3, 10, 0];
         assert_eq!(numbers, expected, "{family} {settings:?}");
     }
@@ -192,6 +200,60 @@ fn clients_are_led_to_twins_by_what_tells_that_they_are_local() {
         let pods = pods.map(|from| format!("{from}{to_twin}"));
         let expected: Vec<String> = pods.into_iter().chain(node.clone()).collect();
         assert_eq!(layer.chains()[5].rules, expected);
+    }
+}
+
+#[test]
+fn pods_that_may_be_another_nodes_are_masqueraded_on_the_way_to_a_twin() {
+    let net = |text: &str| text.parse::<IpNet>().unwrap();
+    let rules = |cluster: &str, node: Option<&str>, routes: &[&str]| {
+        let local = LocalTraffic::ClusterCidr { cluster: net(cluster), node: node.map(net) };
+        let settings = mk_settings(Family::V4, false, local);
+        let routes = routes.iter().copied().map(net).collect();
+        let layer = Layer::new(Family::V4, &settings.with_routes(routes, &HashSet::new()));
+        let rules = &layer.chains()[5].rules;
+        let (pods, node) = rules.split_at(rules.len() - 2);
+        assert!(node.iter().all(|rule| rule.starts_with("-m addrtype --src-type LOCAL ")));
+        pods.to_vec()
+    };
+    let bound = "-m set --match-set KUBE-IPVS-IPS dst -j NETMAP --to 240.0.0.0/4";
+    assert_eq!(
+        rules("10.244.0.0/16", Some("10.244.1.0/24"), &["10.96.0.0/12"]),
+        [
+            "-s 10.244.1.0/24 -j NETMAP --to 240.0.0.0/4".to_owned(),
+            format!("-s 10.244.0.0/16 {bound}"),
+            "-s 10.244.0.0/16 -d 10.96.0.0/12 -j NETMAP --to 240.0.0.0/4".to_owned(),
+            "-s 10.244.0.0/16 -j KUBE-MARK-MASQ".to_owned(),
+            "-s 10.244.0.0/16 -j NETMAP --to 240.0.0.0/4".to_owned(),
+        ]
+    );
+    let everything = [bound, "-j KUBE-MARK-MASQ", "-j NETMAP --to 240.0.0.0/4"];
+    assert_eq!(rules("0.0.0.0/0", None, &[]), everything);
+}
+
+#[test]
+fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
+    let net = |text: &str| text.parse::<IpNet>().unwrap();
+    let resolve = |node: &str, own: &str| {
+        let mut settings = Settings::new("node");
+        settings.local_detection = LocalDetection::ClusterCidr(vec![net("10.244.0.0/16")]);
+        let node = Node { pod_cidrs: vec![net(node)], ..Node::default() };
+        let facts = NodeFacts::new(node, [own.parse().unwrap()], &settings);
+        LayerSettings::resolve(&settings, Family::V4, &facts).unwrap().local
+    };
+    let cluster = |node: Option<&str>| LocalTraffic::ClusterCidr {
+        cluster: net("10.244.0.0/16"),
+        node: node.map(net),
+    };
+    for (pod_cidr, own, expected) in [
+        ("10.244.1.0/24", "10.244.1.1", cluster(Some("10.244.1.0/24"))),
+        ("10.244.1.0/24", "10.244.2.1", cluster(None)),
+        ("10.9.0.0/24", "10.9.0.1", cluster(None)),
+        ("fd00::/64", "10.244.1.1", cluster(None)),
+        ("10.244.0.0/16", "10.244.0.1", LocalTraffic::Cidr(net("10.244.0.0/16"))),
+        ("10.0.0.0/8", "10.244.0.1", LocalTraffic::Cidr(net("10.244.0.0/16"))),
+    ] {
+        assert_eq!(resolve(pod_cidr, own), expected, "{pod_cidr} {own}");
     }
 }
 
@@ -269,7 +331,9 @@ fn local_detection_is_resolved_by_family() {
     let cluster = LocalDetection::ClusterCidr(nets(&["10.244.0.0/16", "10.245.0.0/16"]));
 
     assert_eq!(resolve(LocalDetection::None, Family::V4), LocalTraffic::Unknown);
-    assert_eq!(resolve(cluster.clone(), Family::V4), cidr("10.244.0.0/16"));
+    let whole = "10.244.0.0/16".parse().unwrap();
+    let expected = LocalTraffic::ClusterCidr { cluster: whole, node: None };
+    assert_eq!(resolve(cluster.clone(), Family::V4), expected);
     assert_eq!(resolve(cluster, Family::V6), LocalTraffic::Unknown);
     assert_eq!(resolve(LocalDetection::NodeCidr, Family::V4), cidr("10.1.0.0/24"));
     assert_eq!(resolve(LocalDetection::NodeCidr, Family::V6), cidr("fd00:1::/64"));

@@ -726,3 +726,22 @@ fn a_set_that_would_have_too_many_entries_is_told_of_once() {
     let texts: Vec<String> = again.iter().map(ToString::to_string).collect();
     assert!(texts[0].contains("limits.setSize (1) is reached: set KUBE-CLUSTER-IP should have 2"));
 }
+
+#[test]
+fn the_rules_follow_the_range_of_this_nodes_pods_once_it_is_in_use() {
+    let node = |pod_cidrs: &[&str]| {
+        let pod_cidrs = pod_cidrs.iter().map(|net| net.parse().unwrap()).collect();
+        Event::NodeApplied(Box::new(Node { pod_cidrs, ..Node::default() }))
+    };
+    let mut settings = Settings::new("n1");
+    settings.local_detection = LocalDetection::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+    let mut planner = Planner::new(settings);
+    plan(&mut planner, [local(&["192.0.2.1"])]);
+    planner.apply(node(&["10.244.1.0/24", "fd00:1::/64"]));
+    assert!(!planner.is_dirty(), "no address of the node is inside");
+    let rules = [Op::WriteLayer(Family::V4)];
+    assert_eq!(plan(&mut planner, [local(&["192.0.2.1", "10.244.1.1"])]).ops, rules);
+    planner.apply(local(&["192.0.2.1", "10.244.1.1", "10.244.1.2"]));
+    assert!(!planner.is_dirty(), "one address is enough");
+    assert_eq!(plan(&mut planner, [node(&[])]).ops, rules);
+}

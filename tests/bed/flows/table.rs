@@ -147,39 +147,44 @@ pub(super) const TO_EXTERNAL_FRONTENDS: &[Row] = &[
 /// has this node's endpoints, keeps its address, and hears nothing if there are only others. The
 /// cluster's own clients have all endpoints, as by a cluster address.
 ///
-/// One cell has no row: a pod elsewhere that asks the node port of this node, if not all endpoints
-/// are here. Which node a pod is on cannot be told from its address; so it gets all of them, and
-/// an endpoint beside it answers without passing by this node.
+/// A pod elsewhere that asks the node port of this node is one of them, as far as `ClusterCIDR`
+/// tells. It has the node's address: an endpoint beside it would answer without passing by this
+/// node otherwise.
 pub(super) const TO_LOCAL_EXTERNAL_FRONTENDS: &[Row] = &[
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, Here, Answer(POD1, Node)),
-    flow(&[PodElsewhere], EXTERNAL, EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),
+    flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, Here, Answer(POD1, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, Here, Answer(POD1, Node)),
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, Away, Dropped),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, Away, Dropped),
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, Away, Answer(POD2, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, Away, Answer(POD2, Node)),
     flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, Away, Answer(POD2, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, Away, Answer(POD2, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, Away, Answer(POD2, Node)),
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, Both, Answer(POD1, Itself)),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, Both, Answer(POD1, Itself)),
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, Both, Answer(POD1_POD2, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, Both, Answer(POD1_POD2, Node)),
     flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, Both, Answer(POD1_POD2, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, Both, Answer(POD1_POD2, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, Both, Answer(POD1_POD2, Node)),
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Itself)),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, EndingHere, Answer(POD1, Itself)),
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Node)),
-    flow(&[PodElsewhere], EXTERNAL, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Itself)),
+    flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, EndingHere, Answer(POD1, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, EndingHere, Answer(POD1, Node)),
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, EndingAway, Dropped),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, EndingAway, Dropped),
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, EndingAway, Answer(POD2, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, EndingAway, Answer(POD2, Node)),
     flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, EndingAway, Answer(POD2, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, EndingAway, Answer(POD2, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, EndingAway, Answer(POD2, Node)),
     // What serves here until it ends is for who is outside; the others have what is ready.
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD1, Itself)),
@@ -187,6 +192,7 @@ pub(super) const TO_LOCAL_EXTERNAL_FRONTENDS: &[Row] = &[
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD2, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD2, Node)),
     flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD2, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD2, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, EndingHereReadyAway, Answer(POD2, Node)),
     flow(&[Outside], EXTERNAL, EXTERNAL_LOCAL, HostHere, Answer(NODE1, Itself)),
     flow(&[OtherNode], &[NodePort], EXTERNAL_LOCAL, HostHere, Answer(NODE1, Itself)),
@@ -198,6 +204,7 @@ pub(super) const TO_LOCAL_EXTERNAL_FRONTENDS: &[Row] = &[
     flow(&[PodHere], EXTERNAL, EXTERNAL_LOCAL, HostAway, Answer(NODE2, Itself)),
     flow(&[ThisNode], EXTERNAL, EXTERNAL_LOCAL, HostAway, Answer(NODE2, Node)),
     flow(&[PodElsewhere], PUBLIC, EXTERNAL_LOCAL, HostAway, Answer(NODE2, Itself)),
+    flow(&[PodElsewhere], &[NodePort], EXTERNAL_LOCAL, HostAway, Answer(NODE2, Node)),
     flow(&[OtherNode], PUBLIC, EXTERNAL_LOCAL, HostAway, Answer(NODE2, Node)),
     // Pods and nodes that ask their own node.
     flow(&[PodElsewhere], &[PortElsewhere], EXTERNAL_LOCAL, Here, Answer(POD1, Itself)),

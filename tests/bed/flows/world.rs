@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6, bridge_ipv4, bridge_ipv6};
+use bed::addresses::{
+    POD_RANGE_IPV4, POD_RANGE_IPV6, bridge_ipv4, bridge_ipv6, pod_range_ipv4, pod_range_ipv6,
+};
 use bed::{ClusterSpec, Host, Protocol, Proxy, Server, Service};
 
 use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges, Row};
@@ -42,7 +44,8 @@ impl World {
         let services: Vec<String> =
             world.numbers.keys().map(|given| world.service(*given).to_yaml()).collect();
         world.bed.manifests.write("flows.yaml", &services.join("---\n")).unwrap();
-        let nodes: Vec<String> = world.bed.cluster.nodes().iter().map(node_yaml).collect();
+        let nodes = (1..).zip(world.bed.cluster.nodes());
+        let nodes: Vec<String> = nodes.map(|(number, node)| node_yaml(number, node)).collect();
         world.bed.manifests.write("nodes.yaml", &nodes.join("---\n")).unwrap();
         world._proxies = world.start_proxies();
         world
@@ -207,15 +210,18 @@ fn numbered(rows: &[&[Row]]) -> BTreeMap<Given, u8> {
 }
 
 /// A Node, with what its proxy wants to know of it.
-fn node_yaml(node: &Host) -> String {
+fn node_yaml(number: u8, node: &Host) -> String {
     let addresses: String = node
         .addresses()
         .iter()
         .map(|address| format!("  - {{type: InternalIP, address: \"{address}\"}}\n"))
         .collect();
     format!(
-        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {}\nstatus:\n  addresses:\n{addresses}",
-        node.name
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {}\nspec:\n  podCIDRs: [\"{}\", \"{}\"]\n\
+         status:\n  addresses:\n{addresses}",
+        node.name,
+        pod_range_ipv4(number),
+        pod_range_ipv6(number)
     )
 }
 

@@ -78,7 +78,10 @@ fn mk_every_layer(family: Family) -> Vec<Layer> {
         LocalTraffic::Bridge("cbr0".into()),
         LocalTraffic::Prefix("veth".into()),
     ];
-    locals.extend(cidrs.map(|cidr| LocalTraffic::Cidr(cidr.parse().unwrap())));
+    locals.extend(cidrs.iter().map(|cidr| LocalTraffic::Cidr(cidr.parse().unwrap())));
+    let [cluster, node, everything] = cidrs.map(|cidr| cidr.parse().unwrap());
+    locals.push(LocalTraffic::ClusterCidr { cluster, node: Some(node) });
+    locals.push(LocalTraffic::ClusterCidr { cluster: everything, node: None });
     let mut variants: Vec<_> = locals.into_iter().map(|local| (false, 14, local, true)).collect();
     variants.extend([
         (true, 14, LocalTraffic::Unknown, true),
