@@ -144,6 +144,21 @@ impl Links {
         )
     }
 
+    /// All bridges. The kernel leaves out what is of another kind (`link_kind_filtered` in
+    /// net/core/rtnetlink.c).
+    pub(crate) fn bridges(&mut self) -> Result<Vec<Link>, Error> {
+        let links = self.socket.dump(
+            RTM_GETLINK,
+            |message| {
+                message.body().extend_from_slice(&[0; LINK_HEADER]);
+                let mut attributes = message.attributes();
+                attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "bridge"));
+            },
+            decode_link,
+        )?;
+        Ok(links.into_iter().filter(|link| link.kind == "bridge").collect())
+    }
+
     pub(crate) fn traffic(&self) -> netlink::Traffic {
         self.socket.traffic()
     }

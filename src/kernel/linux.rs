@@ -2,6 +2,7 @@
 
 mod addresses;
 mod arp;
+mod bridges;
 mod count;
 mod glance;
 pub(super) mod grow;
@@ -36,6 +37,7 @@ use super::{
     Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
     modules, sysctl, translate,
 };
+use bridges::Bridges;
 use count::Count;
 use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
 use sysctls::Kept;
@@ -61,6 +63,7 @@ pub struct Linux {
     /// What addresses are bound with.
     scope: Scope,
     kept: Kept,
+    bridges: Bridges,
 }
 
 /// Which of the handles an operation is for. Neighbours for the same one share a send.
@@ -93,6 +96,7 @@ impl Linux {
         for error in left {
             tracing::warn!("left over from making a set larger: {error}");
         }
+        let bridges = Bridges::new(sysctl::ROOT, rules.keys().copied().collect());
         let watch = |(family, rules): (&Family, &Rules)| Ok((*family, Watch::open(rules)?));
         let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
@@ -110,6 +114,7 @@ impl Linux {
             told_of: None,
             scope: Scope::default(),
             kept: Kept::default(),
+            bridges,
         })
     }
 
@@ -315,6 +320,7 @@ impl Kernel for Linux {
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let (index, addresses) = self.all_addresses()?;
+        self.bridges.check(&mut self.links, &addresses);
         let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) =
             addresses.into_iter().partition(|address| Some(address.index) == index);
         let ours = ours.iter().filter(|address| !address.is_link_local_v6());

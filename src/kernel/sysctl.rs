@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use plan::model::Family;
+
 /// Where the switches are.
 pub const ROOT: &str = "/proc/sys";
 
@@ -46,6 +48,17 @@ pub struct Sysctl {
     pub required: bool,
     /// What for.
     pub why: &'static str,
+}
+
+/// What connection tracking and IPVS see of packets that stay within a bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bridged {
+    /// All of it.
+    Shown,
+    /// Nothing: the switch is off.
+    Hidden,
+    /// Nothing: `br_netfilter` is not there.
+    NoModule,
 }
 
 /// A kernel's version, as far as it decides: major and minor.
@@ -184,6 +197,15 @@ pub fn routes_local_networks(root: &Path) -> bool {
     read(&root.join("net/ipv4/conf/all/route_localnet")).as_deref() == Ok("1")
 }
 
+/// The switch, below [`ROOT`], that shows a family's packets within bridges.
+#[must_use]
+pub const fn bridged_switch(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "net/bridge/bridge-nf-call-iptables",
+        Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
+    }
+}
+
 /// The running kernel's version; none if it says nothing that looks like one.
 #[must_use]
 pub fn kernel_version(root: &Path) -> Option<KernelVersion> {
@@ -192,6 +214,20 @@ pub fn kernel_version(root: &Path) -> Option<KernelVersion> {
 
 fn read(path: &Path) -> Result<String, io::ErrorKind> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| error.kind())
+}
+
+// === impl Bridged ===
+
+impl Bridged {
+    /// As it is now. `root` is [`ROOT`], but for tests.
+    #[must_use]
+    pub fn read(root: &Path, family: Family) -> Self {
+        match read(&root.join(bridged_switch(family))).as_deref() {
+            Ok("1") => Self::Shown,
+            Ok(_) => Self::Hidden,
+            Err(_) => Self::NoModule,
+        }
+    }
 }
 
 // === impl Orphans ===

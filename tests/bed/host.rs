@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use bed::{ClusterSpec, Protocol, Proxy, Question, Refusal, Server, Service};
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
+use crate::fixture::{Bed, PATIENCE, TARGET, assert_shares, ip, web};
 
 #[test]
 fn a_host_port_is_not_reachable_through_a_service_address() {
@@ -133,4 +134,24 @@ fn a_folder_that_is_not_there_is_an_error_in_words() {
     let (status, log) = Proxy::run_to_its_end(bed.node(), &bed.manifests, &[]).unwrap();
     assert!(!status.success());
     assert!(log.contains(&folder.display().to_string()), "{log}");
+}
+
+#[test]
+fn pods_on_a_bridge_whose_packets_ipvs_does_not_see_are_told_of() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let switch = "net/bridge/bridge-nf-call-iptables";
+    bed.node().set_sysctl(switch, "0").unwrap();
+    let proxy = bed.start(&["--cluster-cidr=10.244.0.0/16,fd00:244::/32"]);
+    let beside = &bed.pod(1, 2).namespace;
+    let question = Question::tcp((ip("10.96.0.10"), 80));
+    let waiting = question.within(Duration::from_millis(1500));
+    assert_eq!(bed::ask(beside, waiting), Err(Refusal::Timeout));
+    let warning = "net.bridge.bridge-nf-call-iptables is not 1: ";
+    proxy.wait_for_log(warning, PATIENCE).unwrap();
+    bed.node().set_sysctl(switch, "1").unwrap();
+    bed.wait_until("it answers", || bed::ask(beside, question).is_ok());
+    let log = proxy.stop().unwrap();
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+    assert!(!log.contains("bridge-nf-call-ip6tables"), "{log}");
 }

@@ -1,0 +1,153 @@
+//! Bridges whose packets pass connection tracking and IPVS by.
+//!
+//! A pod that reaches one beside it through a Service is answered over their bridge, with the
+//! addresses of the two pods. Only `br_netfilter` shows such an answer to IPVS, which puts the
+//! Service's address back; without it, the client does not know whose answer it is. The switch is
+//! the host's to set, since it is for all bridges there are.
+
+use std::path::PathBuf;
+
+use plan::model::Family;
+
+use crate::kernel::link::{Link, LinkAddress, Links};
+use crate::kernel::sysctl::{self, Bridged};
+
+/// Looks whether there is such a bridge, and says so once for each family.
+#[derive(Debug)]
+pub(super) struct Bridges {
+    proc_sys: PathBuf,
+    /// The families that are still to be said something of.
+    families: Vec<Family>,
+    /// The rules, which have the kernel load the module (`physdev_mt_check` in
+    /// net/netfilter/xt_physdev.c), may not be written yet.
+    is_first: bool,
+}
+
+// === impl Bridges ===
+
+impl Bridges {
+    pub(super) fn new(proc_sys: impl Into<PathBuf>, families: Vec<Family>) -> Self {
+        Self { proc_sys: proc_sys.into(), families, is_first: true }
+    }
+
+    /// Looks again. `addresses` are those of all interfaces.
+    pub(super) fn check(&mut self, links: &mut Links, addresses: &[LinkAddress]) {
+        let hidden = self.hidden();
+        if hidden.is_empty() {
+            return;
+        }
+        // What cannot be listed now is listed the next time.
+        let Ok(bridges) = links.bridges() else { return };
+        for warning in self.warnings(&hidden, &bridges, addresses) {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    /// The families whose packets are not shown, of which nothing has been said.
+    fn hidden(&mut self) -> Vec<(Family, Bridged)> {
+        let is_first = std::mem::take(&mut self.is_first);
+        let read = |family: &Family| (*family, Bridged::read(&self.proc_sys, *family));
+        let families = self.families.iter().map(read);
+        families
+            .filter(|(_, bridged)| match bridged {
+                Bridged::Shown => false,
+                Bridged::Hidden => true,
+                Bridged::NoModule => !is_first,
+            })
+            .collect()
+    }
+
+    /// What is to be said now: of bridges with an address of the family, as those of pods have.
+    fn warnings(
+        &mut self,
+        hidden: &[(Family, Bridged)],
+        bridges: &[Link],
+        addresses: &[LinkAddress],
+    ) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (family, bridged) in hidden {
+            let has_address = |bridge: &&Link| {
+                let mut own = addresses.iter().filter(|it| it.index == bridge.index);
+                own.any(|it| Family::of(it.address) == *family && !it.is_link_local_v6())
+            };
+            let found = bridges.iter().filter(has_address);
+            let names: Vec<&str> = found.map(|bridge| bridge.name.as_str()).collect();
+            if !names.is_empty() {
+                warnings.push(warning(*family, *bridged, &names.join(", ")));
+                self.families.retain(|it| it != family);
+            }
+        }
+        warnings
+    }
+}
+
+fn warning(family: Family, bridged: Bridged, bridges: &str) -> String {
+    let switch = sysctl::bridged_switch(family).replace('/', ".");
+    let (is, load) = match bridged {
+        Bridged::NoModule => ("is not there", "modprobe br_netfilter && "),
+        _ => ("is not 1", ""),
+    };
+    format!(
+        "{switch} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
+         reaches a pod on the same bridge through a Service gets no answer. If pods of this node are \
+         on a bridge, set it on the host ({load}sysctl -w {switch}=1)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn address(index: u32, address: &str) -> LinkAddress {
+        let address: IpAddr = address.parse().unwrap();
+        LinkAddress { index, address, prefix: 24, scope: 0 }
+    }
+
+    /// Looks once, as [`Bridges::check`] does.
+    fn look(bridges: &mut Bridges, kind: &[Link], addresses: &[LinkAddress]) -> Vec<String> {
+        let hidden = bridges.hidden();
+        bridges.warnings(&hidden, kind, addresses)
+    }
+
+    #[test]
+    fn a_bridge_whose_packets_are_not_shown_is_told_of_once() {
+        let root = tempfile::tempdir().unwrap();
+        let both = || Bridges::new(root.path(), Family::BOTH.to_vec());
+        let addresses = [
+            address(1, "127.0.0.1"),
+            address(2, "192.0.2.1"),
+            address(7, "fe80::1"),
+            address(7, "10.244.1.1"),
+        ];
+        let cni = [Link { index: 7, name: "cni0".to_owned(), kind: "bridge".to_owned() }];
+        let mut bridges = both();
+        assert!(look(&mut bridges, &cni, &addresses).is_empty(), "the module may still come");
+        let [warning] = &look(&mut bridges, &cni, &addresses)[..] else { panic!("one family") };
+        let start = "net.bridge.bridge-nf-call-iptables is not there: ";
+        assert!(warning.starts_with(start) && warning.contains("(cni0)"), "{warning}");
+        assert!(warning.contains("(modprobe br_netfilter && sysctl -w net.bridge."), "{warning}");
+
+        let folder = root.path().join("net/bridge");
+        fs::create_dir_all(&folder).unwrap();
+        let set = |v4: &str, v6: &str| {
+            fs::write(folder.join("bridge-nf-call-iptables"), v4).unwrap();
+            fs::write(folder.join("bridge-nf-call-ip6tables"), v6).unwrap();
+        };
+        set("0\n", "0\n");
+        let mut bridges = both();
+        assert!(look(&mut bridges, &cni, &addresses[..3]).is_empty(), "it has no address");
+        assert!(look(&mut bridges, &[], &addresses).is_empty(), "there is none");
+        let [warning] = &look(&mut bridges, &cni, &addresses)[..] else { panic!("one family") };
+        assert!(warning.starts_with("net.bridge.bridge-nf-call-iptables is not 1: "), "{warning}");
+        assert!(look(&mut bridges, &cni, &addresses).is_empty(), "it has been said");
+        let dual = [&addresses[..], &[address(7, "fd00:244:1::1")]].concat();
+        let [warning] = &look(&mut bridges, &cni, &dual)[..] else { panic!("the other family") };
+        assert!(warning.starts_with("net.bridge.bridge-nf-call-ip6tables is not 1: "), "{warning}");
+
+        set("1\n", "1\n");
+        assert!(both().hidden().is_empty());
+    }
+}
