@@ -1,6 +1,7 @@
 //! Getting the host ready: modules, the probe, the kernel's switches, and the handles.
 
 mod conntrack;
+mod local_ports;
 mod oom;
 
 use std::collections::HashMap;
@@ -83,6 +84,9 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     linux.bind_for(arp, |address| settings.excludes(address))?;
     spare_neighbours(settings, &linux.neighbourhoods()?)?;
     warn_of_local_networks(proc_sys, arp);
+    if let Some(warning) = local_ports::warning(proc_sys) {
+        warn!("{warning}");
+    }
     Ok(Host { families: findings.families, random_fully, twins, backends, linux })
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use bed::{Namespace, Protocol, Service, Tally};
+use bed::{Namespace, Protocol, Question, Refusal, Service, Tally};
 
 use crate::fixture::{Bed, PROTOCOLS, TARGET, assert_shares, ip, web};
 
@@ -201,9 +202,9 @@ fn source_ranges_let_in_whom_they_name() {
     let _proxy = bed.start(&[]);
     let target = (ip("203.0.113.10"), 80);
     assert_shares(&bed.ask(bed.client(), Protocol::Tcp, target, 2), &[("pod1-1", 2)]);
-    let question = bed::Question::tcp(target);
+    let question = Question::tcp(target);
     let outcome = bed::ask(&bed.pod(1, 2).namespace, question);
-    assert_eq!(outcome, Err(bed::Refusal::Timeout));
+    assert_eq!(outcome, Err(Refusal::Timeout));
 }
 
 #[test]
@@ -228,5 +229,53 @@ fn a_pod_reaches_itself_through_its_service() {
             assert_shares(&tally, &[("pod1-1", 3)]);
             assert_eq!(sources(&tally), set(&[bridge]), "{protocol:?}");
         }
+    }
+}
+
+/// Masquerading may choose any port. Connection tracking puts back the client's own before IPVS
+/// looks; where nothing is masqueraded, there is nothing to put back.
+#[test]
+fn a_source_port_that_is_a_node_port_gets_its_answers_if_masquerading_chose_it() {
+    const PORT: u16 = 30_096;
+    let bed = Bed::new();
+    let pods = || [bed.pod(1, 1), bed.pod(2, 1)];
+    let mut service = web(pods()).port(Protocol::Udp, 80, TARGET);
+    service.load_balancer = vec![ip("203.0.113.10"), ip("fd00:203::10")];
+    let mut owner = Service::new("owner", ip("10.96.0.11")).pods(pods());
+    owner.cluster.push(ip("fd00:96::11"));
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        owner = owner.node_port(protocol, 80, TARGET, PORT);
+    }
+    bed.manifests.apply(&service).unwrap();
+    bed.manifests.apply(&owner).unwrap();
+    let _proxy = bed.start(&["--cluster-cidr=10.244.0.0/16,fd00:244::/32"]);
+    let (node, pod) = (bed.node(), &bed.pod(1, 2).namespace);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for program in ["iptables", "ip6tables"] {
+            let marked = ["-m", "mark", "--mark", "0x4000/0x4000", "-j", "MASQUERADE"];
+            let name = protocol.to_string().to_lowercase();
+            let ports = ["-p", &name, "--to-ports", &PORT.to_string()];
+            bed.tool(program, &[&["-t", "nat", "-I", "POSTROUTING"], &marked[..], &ports].concat());
+        }
+        for (from, target) in
+            [(bed.client(), CLUSTER), (node, CLUSTER), (pod, ["203.0.113.10", "fd00:203::10"])]
+        {
+            // Each endpoint once: there is one port for all.
+            bed.tool("conntrack", &["-F"]);
+            for target in target.map(ip) {
+                let tally = bed::ask_many(from, Question::new(protocol, (target, 80)), 2);
+                assert_shares(&tally, &[("pod1-1", 1), ("pod2-1", 1)]);
+            }
+        }
+        assert!(bed.tool("conntrack", &["-L"]).contains(&format!("dport={PORT}")));
+        let target = (IpAddr::from(bed.pod(2, 1).ipv4), TARGET);
+        let from_node_port =
+            Question::new(protocol, target).from_source((ip("192.168.0.11"), PORT));
+        let outcome = bed::ask(node, from_node_port.within(Duration::from_millis(1500)));
+        assert_eq!(
+            outcome,
+            Err(Refusal::Timeout),
+            "if not, the warning of src/host/local_ports.rs can go"
+        );
     }
 }
