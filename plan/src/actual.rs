@@ -48,8 +48,6 @@ pub struct ActualVirtualServer {
     pub server: Option<VirtualServer>,
     /// Its real servers.
     pub real_servers: HashMap<SocketAddr, ActualRealServer>,
-    /// Whether those that take connections stand in the order of [`order`](crate::order).
-    pub in_order: bool,
 }
 
 /// A virtual server as a listing of all shows it: without its real servers.

@@ -31,17 +31,6 @@ pub enum Wish<'a> {
     Open(&'a VirtualServer, &'a [RealServer]),
 }
 
-/// The order of a virtual server's real servers: see [`order`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// It does not matter.
-    Any,
-    /// It matters, and is right but for what is added.
-    Kept,
-    /// It matters, and did not until now.
-    Lost,
-}
-
 /// What turns the actual state into the desired one, by phases.
 ///
 /// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
@@ -193,15 +182,10 @@ pub(crate) fn between(
             if was != server {
                 ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
             }
-            let order = match (order::matters(was), order::matters(server)) {
-                (_, false) => Order::Any,
-                (true, true) => Order::Kept,
-                (false, true) => Order::Lost,
-            };
-            between_real_servers(frontend, former, wished, order, ops);
+            between_real_servers(frontend, former, wished, ops);
         }
         (Wish::Open(_, former), Wish::Closed) => {
-            between_real_servers(frontend, former, &[], Order::Any, ops);
+            between_real_servers(frontend, former, &[], ops);
             ops.push(Op::RetireVirtualServer(frontend));
         }
         // Closed, it may still be there, draining.
@@ -217,10 +201,8 @@ fn between_real_servers(
     frontend: Frontend,
     before: &[RealServer],
     after: &[RealServer],
-    order: Order,
     ops: &mut Vec<Op>,
 ) {
-    let mut behind_new = order == Order::Lost;
     let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
     loop {
         let first = match (before.peek(), after.peek()) {
@@ -233,11 +215,7 @@ fn between_real_servers(
         let is = if first.is_ge() { after.next() } else { None };
         match (was, is) {
             (Some(was), None) => ops.push(Op::RemoveRealServer(frontend, was.socket())),
-            (None, Some(is)) => {
-                behind_new |= order != Order::Any;
-                ops.push(Op::AddRealServer(frontend, *is));
-            }
-            (Some(_), Some(is)) if behind_new => ops.push(Op::MoveRealServer(frontend, *is)),
+            (None, Some(is)) => ops.push(Op::AddRealServer(frontend, *is)),
             (Some(was), Some(is)) if was != is => ops.push(Op::ChangeRealServer(frontend, *is)),
             _ => {}
         }
@@ -277,20 +255,13 @@ fn mend(
         ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
     }
     let mut n_kept = 0;
-    let matters = order::matters(server);
-    let mut behind_new = matters && !found.in_order;
     for real in real_servers {
         let Some(there) = found.real_servers.get(&real.socket()) else {
-            behind_new |= matters;
             ops.push(Op::AddRealServer(frontend, *real));
             continue;
         };
         n_kept += 1;
-        // One that drained is not where the order wants it, but where it was left.
-        behind_new |= matters && there.weight == 0 && real.weight > 0;
-        if behind_new {
-            ops.push(Op::MoveRealServer(frontend, *real));
-        } else if there.weight != real.weight || !there.plain {
+        if there.weight != real.weight || !there.plain {
             ops.push(Op::ChangeRealServer(frontend, *real));
         }
     }

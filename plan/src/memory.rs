@@ -120,12 +120,6 @@ impl MemoryKernel {
                 .ok_or(Refusal::NoVirtualServer),
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
             Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
-            Op::MoveRealServer(frontend, real) => {
-                self.change_real_server(frontend, *real)?;
-                // Their order is not kept here. Whoever moves one moves all that are out of order.
-                self.virtual_server(frontend)?.in_order = true;
-                Ok(())
-            }
             Op::DrainRealServer(frontend, socket, deadline) => {
                 self.drain_real_server(frontend, socket, *deadline)
             }
@@ -170,7 +164,7 @@ impl MemoryKernel {
         let there = self.state.virtual_servers.contains_key(&frontend);
         refuse_if(there, Refusal::VirtualServerExists)?;
         let server = Some(server.clone());
-        let made = ActualVirtualServer { server, real_servers: HashMap::new(), in_order: true };
+        let made = ActualVirtualServer { server, real_servers: HashMap::new() };
         self.state.virtual_servers.insert(frontend, made);
         Ok(())
     }

@@ -36,9 +36,6 @@ pub enum Op {
     AddRealServer(Frontend, RealServer),
     /// Change a real server's weight, or a forwarding method that is not ours.
     ChangeRealServer(Frontend, RealServer),
-    /// Move a real server to the front of its virtual server's list, by taking it out and putting
-    /// it back: see [`order`](crate::order).
-    MoveRealServer(Frontend, RealServer),
     /// Put an address on the dummy interface.
     BindAddress(IpAddr),
     /// Take an address off the dummy interface.
@@ -100,7 +97,6 @@ impl Op {
             | Self::RetireVirtualServer(frontend)
             | Self::AddRealServer(frontend, _)
             | Self::ChangeRealServer(frontend, _)
-            | Self::MoveRealServer(frontend, _)
             | Self::DrainRealServer(frontend, ..)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
@@ -133,7 +129,7 @@ impl Op {
             Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 9,
             Self::AddEntry(..) => 4,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
-            Self::AddRealServer(..) | Self::ChangeRealServer(..) | Self::MoveRealServer(..) => 6,
+            Self::AddRealServer(..) | Self::ChangeRealServer(..) => 6,
             Self::BindAddress(_) => 7,
             Self::UnbindAddress(_) | Self::RemoveRoute(_) => 10,
             Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
@@ -173,9 +169,6 @@ impl fmt::Display for Op {
             Self::DrainRealServer(frontend, server, deadline) => {
                 write!(f, "drain real server {server} of {frontend} until second ")?;
                 write!(f, "{} of the kernel's clock", deadline.second())
-            }
-            Self::MoveRealServer(frontend, server) => {
-                write!(f, "move real server {server} of {frontend} to the front")
             }
             Self::RemoveRealServer(frontend, server) => {
                 write!(f, "remove real server {server} from {frontend}")

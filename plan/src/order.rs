@@ -1,17 +1,17 @@
-//! In which order a virtual server's real servers stand in the kernel, where the last one added
-//! comes first (`__ip_vs_update_dest` in net/netfilter/ipvs/ip_vs_ctl.c).
+//! Order in which the real servers of a new virtual server are added. The kernel puts each one in
+//! front of its list (`__ip_vs_update_dest` in net/netfilter/ipvs/ip_vs_ctl.c), and never moves one.
 //!
-//! Schedulers that hash fill their tables in that order, so that the same endpoints in another
-//! order are another choice: they stand in the same order on every node, whatever came when. Those
-//! that go round begin with the first, so that all nodes of a cluster that starts would send their
-//! first clients to the same endpoint: for them the order begins elsewhere on every node.
+//! Schedulers that hash fill their tables in the order of the list: for them the order is the same
+//! on every node. Later changes leave it as it is, since a real server changes its place only by
+//! being removed, which ends its connections. Schedulers that go round begin with the first of the
+//! list, so that all nodes of a cluster that starts would send their first clients to the same
+//! endpoint: for them the order begins elsewhere on every node.
 
 use crate::kernel::{Frontend, RealServer, VirtualServer};
 use crate::model::Protocol;
 
-/// Whether a virtual server's choice of a real server depends on their order: `sh`, `mh`, `dh`.
-#[must_use]
-pub fn matters(server: &VirtualServer) -> bool {
+/// True if a virtual server's choice of a real server depends on their order: `sh`, `mh`, `dh`.
+fn matters(server: &VirtualServer) -> bool {
     matches!(server.scheduler.as_str(), "sh" | "mh" | "dh")
 }
 

@@ -130,8 +130,7 @@ mod tests {
             ("192.168.0.99", 30_080),
             ("172.30.0.1", 80),
         ] {
-            let there =
-                ActualVirtualServer { server: None, real_servers: HashMap::new(), in_order: true };
+            let there = ActualVirtualServer { server: None, real_servers: HashMap::new() };
             actual.virtual_servers.insert(mk_frontend(address, port), there);
         }
         let cluster = Entry::AddressPort(mk_frontend("10.96.0.1", 443));

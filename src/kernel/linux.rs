@@ -245,8 +245,6 @@ impl Linux {
     fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut batch = self.ipvs.batch();
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
-        let moves = ops.iter().any(|op| matches!(op, Op::MoveRealServer(..)));
-        let _kept = moves.then(sysctl::Orphans::keep);
         let mut gone = HashSet::new();
         let results = match self.ipvs.send(&mut batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
@@ -415,7 +413,6 @@ const fn part(op: &Op) -> Part {
         | Op::RetireVirtualServer(_)
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
-        | Op::MoveRealServer(..)
         | Op::DrainRealServer(..)
         | Op::RemoveRealServer(..) => Part::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,

@@ -108,8 +108,7 @@ impl Remains {
         let Some(ipvs) = &mut self.ipvs else { return Ok(HashMap::new()) };
         let servers =
             ipvs.list_services().map_err(|error| ReadError::new("virtual servers", error))?;
-        let there =
-            || ActualVirtualServer { server: None, real_servers: HashMap::new(), in_order: true };
+        let there = || ActualVirtualServer { server: None, real_servers: HashMap::new() };
         let frontends = servers.iter().filter_map(|found| translate::frontend(&found.server.id));
         Ok(frontends.map(|frontend| (frontend, there())).collect())
     }

@@ -8,22 +8,12 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plan::model::Family;
 
 /// Where the switches are.
 pub const ROOT: &str = "/proc/sys";
-
-/// As long as this lives, connections whose real server is not there for a moment are not ended: a
-/// packet of theirs is dropped, and sent again by whoever sent it. Without this switch the kernel
-/// forgets such a connection at its next packet (`ip_vs_in` in net/netfilter/ipvs/ip_vs_core.c).
-#[derive(Debug)]
-pub struct Orphans {
-    path: PathBuf,
-    /// What the switch is put back to; nothing if it was off anyway, or could not be set.
-    before: Option<String>,
-}
 
 /// Which ARP requests for addresses on `kube-ipvs0` this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -230,36 +220,6 @@ impl Bridged {
     }
 }
 
-// === impl Orphans ===
-
-impl Orphans {
-    /// Keeps them from now on.
-    #[must_use]
-    pub fn keep() -> Self {
-        Self::keep_below(Path::new(ROOT))
-    }
-
-    fn keep_below(root: &Path) -> Self {
-        let path = root.join("net/ipv4/vs/expire_nodest_conn");
-        let before = read(&path).ok().filter(|value| value != "0");
-        let before = before.filter(|_| fs::write(&path, "0").is_ok());
-        Self { path, before }
-    }
-}
-
-impl Drop for Orphans {
-    fn drop(&mut self) {
-        let Some(before) = &self.before else { return };
-        if let Err(error) = fs::write(&self.path, before) {
-            tracing::warn!(
-                "cannot set {} back to {before}: {error}. Clients of a removed endpoint may hang; \
-                 set it on the host (sysctl -w net.ipv4.vs.expire_nodest_conn={before})",
-                self.path.display()
-            );
-        }
-    }
-}
-
 // === impl Sysctl ===
 
 impl Sysctl {
@@ -396,22 +356,6 @@ mod tests {
             .map(|sysctl| sysctl.path)
             .collect();
         assert_eq!(required, ["net/ipv4/vs/conntrack", "net/ipv4/ip_forward"]);
-    }
-
-    #[test]
-    fn connections_without_a_real_server_are_kept_for_a_while() {
-        let wanted = wanted(Answered, None);
-        let root = mk_root(&wanted, "1");
-        let now =
-            || fs::read_to_string(root.path().join("net/ipv4/vs/expire_nodest_conn")).unwrap();
-        let kept = Orphans::keep_below(root.path());
-        assert_eq!(now(), "0");
-        let within = Orphans::keep_below(root.path());
-        drop(within);
-        assert_eq!(now(), "0", "it was off already");
-        drop(kept);
-        assert_eq!(now(), "1");
-        drop(Orphans::keep_below(Path::new("/nowhere")));
     }
 
     #[test]

@@ -63,19 +63,12 @@ pub(super) fn actual_virtual_server(
     ActualVirtualServer {
         server,
         real_servers: real_servers.iter().map(actual_real_server).collect(),
-        in_order: is_in_order(real_servers),
     }
 }
 
 /// `None` as for [`frontend`].
 pub(super) fn listed(found: &ipvs::VirtualServer) -> Option<ListedVirtualServer> {
     Some(ListedVirtualServer { frontend: frontend(&found.id)?, server: in_our_words(found) })
-}
-
-/// The kernel lists what was added last first.
-fn is_in_order(real_servers: &[ipvs::RealServerStatus]) -> bool {
-    let active = real_servers.iter().filter(|it| it.server.weight > 0);
-    active.map(|it| (it.server.address, it.server.port)).is_sorted_by(|one, next| one > next)
 }
 
 /// `None` if the kernel has it in a way that we never ask for.

@@ -37,15 +37,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// what else there is to do.
 const LOOKS_AT_ONCE: usize = 64;
 
-/// What is wished for of virtual servers, as far as draining depends on it.
-#[derive(Clone, Copy)]
-pub struct Wishes<'a> {
-    /// How long the connections of its real servers may take to end.
-    pub time: &'a dyn Fn(&Frontend) -> Duration,
-    /// Whether the order of its real servers matters.
-    pub is_ordered: &'a dyn Fn(&Frontend) -> bool,
-}
-
 /// The real servers that are draining.
 #[derive(Debug)]
 pub struct Drain {
@@ -94,8 +85,9 @@ impl Drain {
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
-    /// into its weight's return, or a move to its place where the order matters. Both leave its
-    /// connections untouched. The same for virtual servers that are to go with their real servers.
+    /// into its weight's return. Both leave its connections untouched. The same for virtual servers
+    /// that are to go with their real servers. `time` is how long the connections of a virtual
+    /// server's real servers may take to end.
     ///
     /// What the kernel has noted already is not written again. What has nothing to drain any more,
     /// or no time for it, is removed.
@@ -103,14 +95,14 @@ impl Drain {
         &mut self,
         ops: Vec<Op>,
         known: Known<'_>,
-        wishes: Wishes<'_>,
+        time: &dyn Fn(&Frontend) -> Duration,
         now: Instant,
     ) -> Vec<Op> {
         self.forget_wanted(&ops, known);
         let (retiring, ops): (Vec<Op>, Vec<Op>) =
             ops.into_iter().partition(|op| matches!(op, Op::RetireVirtualServer(_)));
         let mut rewritten: Vec<Op> =
-            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, wishes, now)).collect();
+            ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
         for op in retiring {
             let Op::RetireVirtualServer(frontend) = op else { continue };
             match self.take(&frontend) {
@@ -223,12 +215,12 @@ impl Drain {
         &mut self,
         op: Op,
         known: Known<'_>,
-        wishes: Wishes<'_>,
+        time: &dyn Fn(&Frontend) -> Duration,
         now: Instant,
     ) -> Option<Op> {
         match op {
             Op::RemoveRealServer(frontend, socket) if frontend.protocol == Protocol::Tcp => {
-                self.drain(frontend, socket, known, (wishes.time)(&frontend), now)
+                self.drain(frontend, socket, known, time(&frontend), now)
             }
             // It is still there, and its real servers have connections.
             Op::CreateVirtualServer(frontend, server) if self.is_kept(&frontend, known) => {
@@ -238,22 +230,16 @@ impl Drain {
             Op::AddRealServer(frontend, server) => {
                 self.stay(&frontend);
                 let is_there = self.forget(&frontend, &server.socket());
-                Some(if !is_there || !matches!(known, Known::Nothing) {
-                    Op::AddRealServer(frontend, server)
-                } else if (wishes.is_ordered)(&frontend) {
-                    Op::MoveRealServer(frontend, server)
-                } else {
+                Some(if is_there && matches!(known, Known::Nothing) {
                     Op::ChangeRealServer(frontend, server)
+                } else {
+                    Op::AddRealServer(frontend, server)
                 })
             }
             Op::ChangeRealServer(frontend, server) => {
                 self.stay(&frontend);
                 self.forget(&frontend, &server.socket());
                 Some(Op::ChangeRealServer(frontend, server))
-            }
-            Op::MoveRealServer(frontend, server) => {
-                self.forget(&frontend, &server.socket());
-                Some(Op::MoveRealServer(frontend, server))
             }
             Op::RemoveVirtualServer(frontend) => {
                 self.take(&frontend);

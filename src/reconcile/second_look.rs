@@ -6,11 +6,10 @@ use std::time::Duration;
 use plan::diff::Wish;
 use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
-use plan::order;
 use plan::planner::Planner;
 use tokio::time::Instant;
 
-use super::drain::{Known, Wishes};
+use super::drain::Known;
 use super::observer::RoundKind;
 use super::patrol::{LARGEST_CHUNK, Part};
 use super::rounds::Ended;
@@ -159,12 +158,7 @@ impl Reconciler {
     pub(super) fn let_drain(&mut self, ops: Vec<Op>, known: Known<'_>, now: Instant) -> Vec<Op> {
         let (planner, pace) = (&self.planner, &self.pace);
         let time = |frontend: &Frontend| drain_time(planner, pace, frontend);
-        let is_ordered = |frontend: &Frontend| match planner.desired().wish(frontend) {
-            Wish::Open(server, _) => order::matters(server),
-            Wish::Closed | Wish::Unclaimed => false,
-        };
-        let wishes = Wishes { time: &time, is_ordered: &is_ordered };
-        self.drain.rewrite(ops, known, wishes, now)
+        self.drain.rewrite(ops, known, &time, now)
     }
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.

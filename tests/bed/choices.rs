@@ -2,15 +2,7 @@
 
 use bed::{Connection, Protocol, Question, Server, Service};
 
-use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
-
-/// A Service's manifest with these annotations.
-fn annotated(service: &Service, annotations: &str) -> String {
-    let plain = "  namespace: default\nspec:";
-    let yaml = service.to_yaml();
-    assert!(yaml.contains(plain), "{yaml}");
-    yaml.replace(plain, &format!("  namespace: default\n  annotations: {{{annotations}}}\nspec:"))
-}
+use crate::fixture::{Bed, TARGET, annotated, assert_shares, ip, web};
 
 fn node(name: &str, address: &str, zone: &str) -> String {
     format!(

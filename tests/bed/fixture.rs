@@ -137,6 +137,14 @@ pub(crate) fn web<'a>(pods: impl IntoIterator<Item = &'a Host>) -> Service {
     service.pods(pods)
 }
 
+/// A Service's manifest with these annotations.
+pub(crate) fn annotated(service: &Service, annotations: &str) -> String {
+    let plain = "  namespace: default\nspec:";
+    let yaml = service.to_yaml();
+    assert!(yaml.contains(plain), "{yaml}");
+    yaml.replace(plain, &format!("  namespace: default\n  annotations: {{{annotations}}}\nspec:"))
+}
+
 /// Shows the tally when the servers' shares are not these.
 #[track_caller]
 pub(crate) fn assert_shares(tally: &Tally, expected: &[(&str, usize)]) {

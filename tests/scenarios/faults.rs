@@ -104,7 +104,6 @@ fn the_life_has_every_kind_of_operation_and_ends_as_wished_for() {
     assert!(has(|op| matches!(op, Op::RemoveVirtualServer(_))));
     assert!(has(|op| matches!(op, Op::AddRealServer(..))));
     assert!(has(|op| matches!(op, Op::ChangeRealServer(..))));
-    assert!(has(|op| matches!(op, Op::MoveRealServer(..))));
     assert!(has(|op| matches!(op, Op::DrainRealServer(..))));
     assert!(has(|op| matches!(op, Op::RemoveRealServer(..))));
     assert!(has(|op| matches!(op, Op::BindAddress(_))));

@@ -41,7 +41,7 @@ async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -
 
 fn stranger_at(address: [u8; 4], port: u16) -> (Frontend, ActualVirtualServer) {
     let frontend = Frontend { address: address.into(), protocol: Protocol::Tcp, port };
-    let theirs = ActualVirtualServer { server: None, real_servers: [].into(), in_order: true };
+    let theirs = ActualVirtualServer { server: None, real_servers: [].into() };
     (frontend, theirs)
 }
 

@@ -2,7 +2,7 @@ use std::num::NonZeroU16;
 
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
-use crate::kernel::Entry;
+use crate::kernel::{Entry, RealServer};
 use crate::local::Side;
 use crate::memory::MemoryKernel;
 use crate::model::{
@@ -93,45 +93,64 @@ fn one_changed_endpoint_is_one_message_a_frontend() {
     );
 }
 
+/// Settings with this scheduler for all, on the node of this name.
+fn mk_balancing(node: &str, scheduler: &str) -> Settings {
+    Settings { scheduler: SchedulerName::new(scheduler).unwrap(), ..Settings::new(node) }
+}
+
 #[test]
-fn where_the_scheduler_hashes_the_order_is_the_same_whatever_came_when() {
-    let mut settings = Settings::new("n1");
-    settings.scheduler = SchedulerName::new("mh").unwrap();
+fn a_change_to_one_endpoint_touches_no_other_whatever_the_scheduler() {
+    let mut service_of_five = mk_service();
+    service_of_five.external = addresses(&["203.0.113.1", "203.0.113.2"]);
+    service_of_five.load_balancer = addresses(&["203.0.113.3", "203.0.113.4"]);
+    let many: Vec<String> =
+        (0..=1_000).map(|n| format!("10.244.{}.{}", n / 250, n % 250)).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let slices = |addresses: &[&str]| slice(mk_slice_of("s", "web", addresses));
-    let mut planner = Planner::new(settings);
-    plan(&mut planner, [service(mk_service()), slices(&["10.244.1.2", "10.244.1.4"])]);
-    assert_eq!(
-        ops(&mut planner, [slices(&["10.244.1.2", "10.244.1.3", "10.244.1.4"])]),
-        [
-            "add real server 10.244.1.3:8080 weight 1 to TCP 10.96.0.9:80",
-            "move real server 10.244.1.4:8080 weight 1 of TCP 10.96.0.9:80 to the front",
-        ]
-    );
-    // What goes leaves the others in order.
-    assert_eq!(
-        ops(&mut planner, [slices(&["10.244.1.3", "10.244.1.4"])]),
-        ["remove real server 10.244.1.2:8080 from TCP 10.96.0.9:80"]
-    );
-    // The kernel has them in another order, for whatever reason.
-    let frontend =
-        Frontend { address: addresses(&["10.96.0.9"])[0], protocol: Protocol::Tcp, port: 80 };
-    let mut kernel = MemoryKernel::default();
-    for op in planner.diff(kernel.actual()) {
-        kernel.apply(&op).unwrap();
+    for scheduler in ["rr", "wlc", "sh", "mh", "dh"] {
+        let mut planner = Planner::new(mk_balancing("n1", scheduler));
+        let first = plan(&mut planner, [service(service_of_five.clone()), slices(&many[1..])]);
+        let mut kernel = MemoryKernel::default();
+        for op in planner.diff(kernel.actual()) {
+            kernel.apply(&op).unwrap();
+        }
+        let before: Vec<&Frontend> = kernel.actual().virtual_servers.keys().collect();
+        assert_eq!(before.len(), 5, "{:?}", first.ops);
+        // It would stand before all others.
+        let added = plan(&mut planner, [slices(&many)]).ops;
+        assert_eq!(added.len(), 5, "{scheduler}: {} operations for one endpoint", added.len());
+        assert!(added.iter().all(|op| matches!(op, Op::AddRealServer(_, real)
+            if real.address == addresses(&many[..1])[0])));
+        // Somebody else took one away.
+        let mut found = kernel.actual().virtual_servers[before[0]].clone();
+        found.real_servers.remove(&(addresses(&many[1..2])[0], 8080).into()).unwrap();
+        plan(&mut planner, [slices(&many[1..])]);
+        let repaired = planner.repair(before[0], Some(&found));
+        assert_eq!(repaired.len(), 1, "{scheduler}: {repaired:?}");
     }
-    let found = kernel.actual_mut().virtual_servers.get_mut(&frontend).unwrap();
-    let moves = [
-        "move real server 10.244.1.3:8080 weight 1 of TCP 10.96.0.9:80 to the front",
-        "move real server 10.244.1.4:8080 weight 1 of TCP 10.96.0.9:80 to the front",
-    ];
-    let repair = |found: &ActualVirtualServer| -> Vec<String> {
-        planner.repair(&frontend, Some(found)).iter().map(ToString::to_string).collect()
-    };
-    let in_any_order = ActualVirtualServer { in_order: false, ..found.clone() };
-    assert_eq!(repair(&in_any_order), moves);
-    // The order of those with weight says nothing of one that drained and comes back.
-    found.real_servers.get_mut(&"10.244.1.3:8080".parse().unwrap()).unwrap().weight = 0;
-    assert_eq!(repair(found), moves);
+}
+
+#[test]
+fn where_the_scheduler_hashes_every_node_makes_virtual_servers_in_the_same_order() {
+    let slices = |name, addresses: &[&str]| slice(mk_slice_of(name, "web", addresses));
+    let one = || slices("one", &["10.244.1.2", "10.244.1.4"]);
+    let other = || slices("other", &["10.244.1.3"]);
+    for scheduler in ["sh", "mh", "dh"] {
+        let added = |node: &str, events: [Event; 3]| -> Vec<RealServer> {
+            let mut planner = Planner::new(mk_balancing(node, scheduler));
+            let ops = plan(&mut planner, events).ops.into_iter();
+            ops.filter_map(|op| match op {
+                Op::AddRealServer(_, real) => Some(real),
+                _ => None,
+            })
+            .collect()
+        };
+        let first = added("n1", [service(mk_service()), one(), other()]);
+        assert_eq!(first.len(), 3);
+        for node in ["n2", "n3", "n4", "n5"] {
+            assert_eq!(added(node, [other(), one(), service(mk_service())]), first, "{scheduler}");
+        }
+    }
 }
 
 #[test]
@@ -660,8 +679,7 @@ fn a_virtual_server_inside_a_route_of_ours_is_ours() {
     let mut actual = Actual { link: true, ..Actual::default() };
     actual.routes.insert("10.96.0.0/12".parse().unwrap());
     for address in ["10.96.0.77", "10.112.0.1"] {
-        let there =
-            ActualVirtualServer { server: None, real_servers: HashMap::new(), in_order: true };
+        let there = ActualVirtualServer { server: None, real_servers: HashMap::new() };
         actual.virtual_servers.insert(frontend(address), there);
     }
     let removed: Vec<Op> =

@@ -32,17 +32,12 @@ pub(super) fn in_place<E>(
     let each = ops.iter().enumerate();
     each.map(|(index, op)| match unasked.remove(&index) {
         Some(refusal) => Err(refusal),
-        None => match results.by_ref().take(messages(op)).last() {
+        None => match results.next() {
             Some(result) => result.or_else(|error| judge(op, error)),
             None => Err(Refusal::new(RefusalClass::AnswerLost, "no result")),
         },
     })
     .collect()
-}
-
-/// How many messages an operation is. The last one's result is its result.
-const fn messages(op: &Op) -> usize {
-    if let Op::MoveRealServer(..) = op { 2 } else { 1 }
 }
 
 /// Operations on sets with those on the same set together, as far as their phases allow: the kernel
@@ -97,11 +92,6 @@ pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::In
                 &translate::virtual_server_id(frontend),
                 &translate::real_server(server),
             );
-        }
-        Op::MoveRealServer(frontend, server) => {
-            let id = translate::virtual_server_id(frontend);
-            batch.delete_destination(&id, server.socket());
-            batch.new_destination(&id, &translate::real_server(server));
         }
         Op::ChangeRealServer(frontend, server) => {
             batch.set_destination(

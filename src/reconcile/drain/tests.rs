@@ -38,11 +38,7 @@ fn mk_found(
     let real_servers = real_servers.into_iter().map(|(pod, weight, deadline, connections)| {
         (socket(pod), ActualRealServer { weight, plain: true, deadline, connections })
     });
-    ActualVirtualServer {
-        server: Some(server()),
-        real_servers: real_servers.collect(),
-        in_order: true,
-    }
+    ActualVirtualServer { server: Some(server()), real_servers: real_servers.collect() }
 }
 
 /// Pod 1, with weight 0 and so many connections.
@@ -50,17 +46,12 @@ fn quiet(connections: u64) -> ActualVirtualServer {
     mk_found([(1, 0, None, connections)])
 }
 
-/// In any order.
-fn within(time: &dyn Fn(&Frontend) -> Duration) -> Wishes<'_> {
-    Wishes { time, is_ordered: &|_| false }
-}
-
 fn planned(drain: &mut Drain, ops: Vec<Op>, now: Instant) -> Vec<Op> {
-    drain.rewrite(ops, Known::Nothing, within(&|_| LONGEST), now)
+    drain.rewrite(ops, Known::Nothing, &|_| LONGEST, now)
 }
 
 fn compared(drain: &mut Drain, ops: Vec<Op>, found: &ActualVirtualServer, now: Instant) -> Vec<Op> {
-    drain.rewrite(ops, Known::Compared(tcp(), Some(found)), within(&|_| LONGEST), now)
+    drain.rewrite(ops, Known::Compared(tcp(), Some(found)), &|_| LONGEST, now)
 }
 
 /// The deadline in the operation that drains pod 1.
@@ -107,7 +98,7 @@ fn its_time_may_run_out() {
 fn no_time_means_at_once() {
     let mut drain = Drain::new();
     let both = vec![removal(1), Op::RetireVirtualServer(tcp())];
-    let ops = drain.rewrite(both, Known::Nothing, within(&|_| Duration::ZERO), Instant::now());
+    let ops = drain.rewrite(both, Known::Nothing, &|_| Duration::ZERO, Instant::now());
     assert_eq!(ops, [removal(1), Op::RemoveVirtualServer(tcp())]);
     assert!(drain.is_empty());
 }
@@ -131,7 +122,7 @@ fn less_time_chosen_later_counts_from_then_on_and_more_does_not() {
 fn looks_come_at_growing_distances_up_to_a_quarter_of_a_minute_and_at_the_deadline() {
     let start = Instant::now();
     let mut drain = Drain::new();
-    let ops = drain.rewrite(vec![removal(1)], Known::Nothing, within(&|_| 60 * SECOND), start);
+    let ops = drain.rewrite(vec![removal(1)], Known::Nothing, &|_| 60 * SECOND, start);
     let end = drain.clock.moment(deadline(&ops));
     let mut looks = Vec::new();
     while let Some(look) = drain.next_look() {
@@ -194,18 +185,6 @@ fn one_that_comes_back_gets_its_weight_back() {
         [Op::ChangeRealServer(tcp(), real_server(1, 4))]
     );
     assert!(drain.is_empty() && drain.next_look().is_none());
-}
-
-#[test]
-fn one_that_comes_back_where_order_matters_is_put_in_its_place() {
-    let now = Instant::now();
-    let (mut drain, _) = drained(now);
-    let wishes = Wishes { is_ordered: &|_| true, ..within(&|_| LONGEST) };
-    let ops = [1, 2].map(|pod| Op::AddRealServer(tcp(), real_server(pod, 4)));
-    let ops = drain.rewrite(ops.into(), Known::Nothing, wishes, now);
-    let returned = Op::MoveRealServer(tcp(), real_server(1, 4));
-    assert_eq!(ops, [returned, Op::AddRealServer(tcp(), real_server(2, 4))]);
-    assert!(drain.is_empty());
 }
 
 #[test]
@@ -363,12 +342,12 @@ fn a_removal_that_failed_is_tried_again_and_not_drained_once_more() {
     assert_eq!(drain.check(tcp(), Some(&found), LONGEST, end), [removal(1)]);
     // The kernel said no.
     let known = Known::One(tcp(), Some(&found));
-    let ops = drain.rewrite(vec![removal(1)], known, within(&|_| LONGEST), end + SECOND);
+    let ops = drain.rewrite(vec![removal(1)], known, &|_| LONGEST, end + SECOND);
     assert_eq!(ops, [removal(1)]);
     // The same for one whose writing of weight 0 failed: the deadline is that of the first time.
     let (mut drain, noted) = drained(now);
     let unwritten = mk_found([(1, 1, None, 3)]);
     let known = Known::One(tcp(), Some(&unwritten));
-    let ops = drain.rewrite(vec![removal(1)], known, within(&|_| LONGEST), now + 5 * SECOND);
+    let ops = drain.rewrite(vec![removal(1)], known, &|_| LONGEST, now + 5 * SECOND);
     assert_eq!(deadline(&ops), noted);
 }

@@ -39,7 +39,6 @@ labels! {
         Op::ChangeVirtualServer(..) => "change_virtual_server",
         Op::AddRealServer(..) => "add_real_server",
         Op::ChangeRealServer(..) => "change_real_server",
-        Op::MoveRealServer(..) => "move_real_server",
         Op::BindAddress(_) => "bind_address",
         Op::UnbindAddress(_) => "unbind_address",
         Op::RemoveRoute(_) => "remove_route",

@@ -210,7 +210,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::CreateVirtualServer(frontend, _) => {
             let theirs: IpAddr = [172, 16, 0, 9].into();
             let real_servers = [((theirs, 80).into(), THEIRS)].into();
-            let made = ActualVirtualServer { server: None, real_servers, in_order: false };
+            let made = ActualVirtualServer { server: None, real_servers };
             actual.virtual_servers.entry(*frontend).or_insert(made);
         }
         Op::ChangeVirtualServer(frontend, _) => {
@@ -218,9 +218,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
                 found.server = None;
             }
         }
-        Op::AddRealServer(frontend, real)
-        | Op::ChangeRealServer(frontend, real)
-        | Op::MoveRealServer(frontend, real) => {
+        Op::AddRealServer(frontend, real) | Op::ChangeRealServer(frontend, real) => {
             put_real_server(frontend, real.socket(), actual);
         }
         Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {
@@ -248,7 +246,6 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::ChangeVirtualServer(frontend, _)
         | Op::AddRealServer(frontend, _)
         | Op::ChangeRealServer(frontend, _)
-        | Op::MoveRealServer(frontend, _)
         | Op::DrainRealServer(frontend, ..)
         | Op::RemoveRealServer(frontend, _)
         | Op::RemoveVirtualServer(frontend)
@@ -274,9 +271,7 @@ fn undo(op: &Op, actual: &mut Actual) {
                 found.server = None;
             }
         }
-        Op::AddRealServer(frontend, real)
-        | Op::ChangeRealServer(frontend, real)
-        | Op::MoveRealServer(frontend, real) => {
+        Op::AddRealServer(frontend, real) | Op::ChangeRealServer(frontend, real) => {
             take_real_server(frontend, real.socket(), actual);
         }
         Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {

@@ -287,7 +287,7 @@ pub(super) fn foreign() -> (Frontend, ActualVirtualServer) {
     let real = ActualRealServer { weight: 3, plain: false, deadline: None, connections: 5 };
     let socket = (IpAddr::from([172, 16, 0, 2]), 80).into();
     let real_servers = [(socket, real)].into();
-    (at, ActualVirtualServer { server: None, real_servers, in_order: true })
+    (at, ActualVirtualServer { server: None, real_servers })
 }
 
 fn tcp(number: u16) -> Service {
