@@ -44,9 +44,11 @@ use claims::{Claims, Served};
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
 const MH_PORT: u32 = 0x10;
 
-/// `IP_VS_SVC_F_SCHED1`, which `sh` knows as `IP_VS_SVC_F_SCHED_SH_FALLBACK`: a client whose real
-/// server takes no new connections gets another one, instead of being refused while it drains.
-const SH_FALLBACK: u32 = 0x08;
+/// `IP_VS_SVC_F_SCHED1`, the fallback of `sh` and `mh` (`IP_VS_SVC_F_SCHED_SH_FALLBACK` and
+/// `IP_VS_SVC_F_SCHED_MH_FALLBACK`): a client whose real server takes no new connections gets
+/// another one. Without it, both schedulers refuse that client for as long as the real server
+/// drains, so it is set whatever a Service chooses.
+const FALLBACK: u32 = 0x08;
 
 /// What compiling yields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -425,16 +427,16 @@ fn virtual_server(
         flags = None;
     }
     let scheduler = chosen.unwrap_or(&settings.scheduler).clone();
-    let usual = match scheduler.as_str() {
-        "mh" => MH_PORT,
-        "sh" => SH_FALLBACK,
-        _ => 0,
+    let (usual, always) = match scheduler.as_str() {
+        "mh" => (MH_PORT, FALLBACK),
+        "sh" => (0, FALLBACK),
+        _ => (0, 0),
     };
     VirtualServer {
         scheduler,
         // The kernel takes 0 for "not persistent".
         persistence: service.affinity.filter(|seconds| *seconds > 0),
-        scheduler_flags: flags.unwrap_or(usual),
+        scheduler_flags: flags.unwrap_or(usual) | always,
     }
 }
 

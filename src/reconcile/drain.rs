@@ -133,7 +133,7 @@ impl Drain {
         self.postpone(due, until);
     }
 
-    /// Puts looks off: these cannot be looked at.
+    /// Sets when these are looked at next, if something drains in them.
     pub fn postpone(&mut self, frontends: impl IntoIterator<Item = Frontend>, until: Instant) {
         for frontend in frontends {
             if let Some(draining) = self.draining.get_mut(&frontend) {
@@ -240,6 +240,11 @@ impl Drain {
                 self.stay(&frontend);
                 self.forget(&frontend, &server.socket());
                 Some(Op::ChangeRealServer(frontend, server))
+            }
+            // With another scheduler there may be no time: `dh` goes on choosing what drains.
+            Op::ChangeVirtualServer(frontend, _) => {
+                self.postpone([frontend], now);
+                Some(op)
             }
             Op::RemoveVirtualServer(frontend) => {
                 self.take(&frontend);

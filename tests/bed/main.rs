@@ -33,3 +33,4 @@ mod ownership;
 mod privileges;
 mod rollout;
 mod routes;
+mod schedulers;

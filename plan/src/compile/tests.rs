@@ -433,7 +433,7 @@ fn affinity_and_scheduler_are_the_virtual_servers() {
     assert_eq!(text(&service, &settings), "rr");
     service.affinity = Some(10_800);
     assert_eq!(text(&service, &settings), "rr persistent 10800");
-    for (scheduler, expected) in [("sh", "sh flags 0x8"), ("mh", "mh flags 0x10"), ("wlc", "wlc")] {
+    for (scheduler, expected) in [("sh", "sh flags 0x8"), ("mh", "mh flags 0x18"), ("wlc", "wlc")] {
         settings.scheduler = SchedulerName::new(scheduler).unwrap();
         service.affinity = None;
         assert_eq!(text(&service, &settings), expected);
@@ -451,18 +451,21 @@ fn a_service_may_choose_how_it_balances() {
     let mut facts = NodeFacts::default();
     service.choice = Some(Box::new(Choice {
         scheduler: SchedulerName::new("mh").ok(),
-        scheduler_flags: Some(0x08),
+        scheduler_flags: Some(0),
         drain_seconds: Some(30),
         weights: None,
     }));
     assert_eq!(compiled(&service, &facts), ("mh flags 0x8".into(), Some(30), vec![]));
+    service.choice.as_mut().unwrap().scheduler_flags = Some(0x10);
+    assert_eq!(compiled(&service, &facts).0, "mh flags 0x18");
     // The flags were for the scheduler that is not there.
     facts.note_scheduler(&SchedulerName::new("mh").unwrap(), true);
     let missing = Problem::SchedulerMissing { scheduler: "mh".into() };
     assert_eq!(compiled(&service, &facts), ("rr".into(), Some(30), vec![missing]));
     // It refuses those whom it sends to an endpoint that drains.
     service.choice.as_mut().unwrap().scheduler = SchedulerName::new("dh").ok();
-    assert_eq!(compiled(&service, &facts), ("dh flags 0x8".into(), Some(0), vec![]));
+    service.choice.as_mut().unwrap().scheduler_flags = None;
+    assert_eq!(compiled(&service, &facts), ("dh".into(), Some(0), vec![]));
 }
 
 #[test]

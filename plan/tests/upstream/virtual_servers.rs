@@ -214,9 +214,9 @@ fn session_affinity_is_on_every_frontend() {
     settings.scheduler = scheduler("mh");
     let maglev = node_with("TCP", settings);
     check(
-        "mh, for the source port to count",
+        "mh, for the source port to count, and with a fallback while an endpoint drains",
         &maglev.virtual_servers(),
-        &["TCP 10.96.0.9:80 mh flags 0x10: 10.244.1.2:8080"],
+        &["TCP 10.96.0.9:80 mh flags 0x18: 10.244.1.2:8080"],
     );
 }
 
@@ -231,16 +231,16 @@ fn a_service_is_balanced_as_it_chose_if_the_kernel_can() {
     let mut node = node_with("TCP", Settings::new(THIS));
     for (row, choice, expected) in [
         ("nothing", Choice::default(), "TCP 10.96.0.9:80 rr: 10.244.1.2:8080"),
-        ("mh", maglev.clone(), "TCP 10.96.0.9:80 mh flags 0x10: 10.244.1.2:8080"),
+        ("mh", maglev.clone(), "TCP 10.96.0.9:80 mh flags 0x18: 10.244.1.2:8080"),
         (
-            "mh without the port, with the fallback",
+            "mh without the port",
             Choice { scheduler_flags: Some(0x08), ..maglev.clone() },
             "TCP 10.96.0.9:80 mh flags 0x8: 10.244.1.2:8080",
         ),
         (
-            "mh without flags",
+            "mh without flags, but for the fallback",
             Choice { scheduler_flags: Some(0), ..maglev.clone() },
-            "TCP 10.96.0.9:80 mh: 10.244.1.2:8080",
+            "TCP 10.96.0.9:80 mh flags 0x8: 10.244.1.2:8080",
         ),
         (
             "sh, which falls back while an endpoint drains",

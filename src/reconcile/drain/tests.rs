@@ -119,6 +119,21 @@ fn less_time_chosen_later_counts_from_then_on_and_more_does_not() {
 }
 
 #[test]
+fn a_virtual_server_that_balances_otherwise_from_now_on_is_looked_at_at_once() {
+    let now = Instant::now();
+    let (mut drain, _) = drained(now);
+    for _ in 0..6 {
+        let look = drain.next_look().unwrap();
+        drain.check(tcp(), Some(&quiet(3)), LONGEST, look);
+    }
+    let later = now + 31 * SECOND;
+    let change = vec![Op::ChangeVirtualServer(tcp(), server())];
+    assert_eq!(planned(&mut drain, change.clone(), later), change);
+    assert_eq!(drain.due(later), [tcp()]);
+    assert_eq!(drain.check(tcp(), Some(&quiet(3)), Duration::ZERO, later), [removal(1)]);
+}
+
+#[test]
 fn looks_come_at_growing_distances_up_to_a_quarter_of_a_minute_and_at_the_deadline() {
     let start = Instant::now();
     let mut drain = Drain::new();

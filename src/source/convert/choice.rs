@@ -35,6 +35,9 @@ const FLAGS: [(&str, &str, u32); 4] = [
     ("mh-port", "mh", 0x10),
 ];
 
+/// The value that asks for none of these flags.
+const NO_FLAGS: &str = "none";
+
 /// The longest time that connections may be waited for.
 const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -83,8 +86,12 @@ fn scheduler(text: &str, default: &SchedulerName, report: &mut Report) -> Option
     name
 }
 
-/// The flags that mean something to the scheduler.
+/// The flags that mean something to the scheduler; 0 if the Service wants none, nothing if it does
+/// not say.
 fn scheduler_flags(text: &str, scheduler: &str, report: &mut Report) -> Option<u32> {
+    if text == NO_FLAGS {
+        return Some(0);
+    }
     let mut flags = 0;
     for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         match FLAGS.iter().find(|(known, ..)| *known == name) {
@@ -96,9 +103,14 @@ fn scheduler_flags(text: &str, scheduler: &str, report: &mut Report) -> Option<u
                 );
                 report.complain(SCHEDULER_FLAGS, problem);
             }
+            None if name == NO_FLAGS => {
+                let problem = format_args!("{NO_FLAGS} stands beside other flags; left out");
+                report.complain(SCHEDULER_FLAGS, problem);
+            }
             None => {
                 let known = FLAGS.map(|(known, ..)| known).join(", ");
-                let problem = format_args!("{name:?} is none of {known}; left out");
+                let problem =
+                    format_args!("{name:?} is none of {known}, and not {NO_FLAGS}; left out");
                 report.complain(SCHEDULER_FLAGS, problem);
             }
         }

@@ -103,12 +103,19 @@ fn flags_are_the_schedulers() {
     ] {
         assert_eq!(fine(&with(scheduler, flags)).scheduler_flags, Some(bits), "{flags}");
     }
+    for scheduler in ["sh", "mh", "rr"] {
+        assert_eq!(fine(&with(scheduler, " none ")).scheduler_flags, Some(0), "{scheduler}");
+    }
+    let (choice, complaint) = faulty(&with("mh", "none,mh-port"));
+    assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
+    assert!(complaint.contains("none stands beside other flags; left out"), "{complaint}");
     let (choice, complaint) = faulty(&with("sh", "mh-port,sh-port"));
     assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
     assert!(complaint.contains("mh-port means something to the scheduler mh"), "{complaint}");
     let (choice, complaint) = faulty(&with("sh", "flag-3"));
     assert_eq!(choice.unwrap().scheduler_flags, None);
-    assert!(complaint.contains("\"flag-3\" is none of sh-fallback"), "{complaint}");
+    let expected = "\"flag-3\" is none of sh-fallback, sh-port, mh-fallback, mh-port, and not none";
+    assert!(complaint.contains(expected), "{complaint}");
 }
 
 #[test]
