@@ -190,7 +190,7 @@ fn stem(family: Family) -> &'static str {
 
 fn layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
+    Layer::new(family, &settings.with_twins(TwinNetworks::default().networks(family)))
 }
 
 fn v6_sets() -> String {

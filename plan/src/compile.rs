@@ -16,11 +16,12 @@ mod addresses;
 mod budget;
 mod claims;
 mod local;
+mod twins;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ use crate::settings::Settings;
 use addresses::Addresses;
 use budget::Budget;
 use claims::{Claims, Served};
+use twins::Twinned;
 
 /// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
@@ -82,6 +84,7 @@ pub fn compile(
         settings,
         budget: Budget::new(&settings.limits),
         claims: Claims::new(server),
+        twinned: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
@@ -102,6 +105,7 @@ struct Compiler<'a> {
     settings: &'a Settings,
     budget: Budget<'a>,
     claims: Claims,
+    twinned: BTreeMap<Frontend, Twinned>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
@@ -131,7 +135,8 @@ impl<'a> Compiler<'a> {
         if self.service.cluster_address(family).is_none() || self.service.ports.is_empty() {
             return None;
         }
-        let addresses = Addresses::of(self.service, family, self.facts, &mut self.problems);
+        let addresses =
+            Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
         let endpoints = EndpointsByPort::new(family, self.slices);
         let mut local_ready = HashSet::new();
         let mut ports = Vec::with_capacity(self.service.ports.len());
@@ -172,6 +177,9 @@ impl<'a> Compiler<'a> {
         for OfFamily { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.external_addresses(port, addresses));
             self.bind(addresses);
+        }
+        for OfFamily { family, addresses, .. } in families {
+            self.twins(*family, addresses);
         }
     }
 
@@ -216,6 +224,7 @@ impl<'a> Compiler<'a> {
             entries: vec![entry],
             refusal: refusal(&frontend, &port.choice, local),
             twin_of: None,
+            is_spare: false,
         };
         let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), 0);
         if self.budget.take_frontend(1, served.real_servers.len(), ranges) {
@@ -234,7 +243,7 @@ impl<'a> Compiler<'a> {
             let frontend = frontend(*address, port.port);
             let entries = vec![(set(kind, frontend.family()), Entry::AddressPort(frontend))];
             if self.admit(&frontend, &port.choice, 0) {
-                self.external(Origin::External, port, frontend, entries, Vec::new());
+                self.external(Origin::External, port, frontend, entries, false);
             }
         }
     }
@@ -253,10 +262,7 @@ impl<'a> Compiler<'a> {
                 continue;
             }
             entries.extend(self.source_ranges(&frontend, addresses));
-            let twin = self.twin(&frontend);
-            let of_twin = twin.iter().flat_map(|twin| self.source_ranges(twin, addresses));
-            let of_twin = of_twin.collect();
-            self.external(Origin::LoadBalancer, port, frontend, entries, of_twin);
+            self.external(Origin::LoadBalancer, port, frontend, entries, true);
         }
     }
 
@@ -301,7 +307,7 @@ impl<'a> Compiler<'a> {
                 entries.push((set(local, family), entry));
             }
             if self.admit(&frontend, &port.choice, 0) {
-                self.external(Origin::NodePort, port, frontend, entries, Vec::new());
+                self.external(Origin::NodePort, port, frontend, entries, false);
             }
         }
         if n_addresses == 0 {
@@ -316,7 +322,7 @@ impl<'a> Compiler<'a> {
         port: &Port<'_>,
         frontend: Frontend,
         entries: Vec<(SetId, Entry)>,
-        of_twin: Vec<(SetId, Entry)>,
+        is_restricted: bool,
     ) {
         let choice = &port.choice;
         let local = self.service.is_external_policy_local();
@@ -326,27 +332,13 @@ impl<'a> Compiler<'a> {
             entries,
             refusal: refusal(&frontend, choice, local),
             twin_of: None,
+            is_spare: false,
         };
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
-        let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) else { return };
-        // Without endpoints, everybody is refused at the frontend itself.
-        if let Some(twin) = self.twin(&frontend).filter(|_| !choice.cluster.is_empty()) {
-            self.bind_one(twin.address);
-            let real_servers = &choice.cluster;
-            let (entries, twin_of) = (of_twin, Some(frontend));
-            let served = Served { origin, real_servers, entries, refusal: None, twin_of };
-            self.claim(port.index, twin, served);
+        if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
+            self.note_twinned(origin, port, frontend, is_restricted);
         }
-    }
-
-    /// The twin of a frontend, if it has one.
-    fn twin(&self, frontend: &Frontend) -> Option<Frontend> {
-        let needed = self.service.is_external_policy_local();
-        let address = needed.then(|| self.settings.twins.twin(frontend.address))??;
-        let is_free =
-            !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
-        is_free.then_some(Frontend { address, ..*frontend })
     }
 
     fn health_check(&mut self, family: Family, n_local: usize) {

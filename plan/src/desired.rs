@@ -59,6 +59,13 @@ struct Count {
     real_servers: usize,
 }
 
+/// What a Service has by owning a frontend.
+#[derive(Debug, Default)]
+struct Held {
+    entries: Vec<(SetId, Entry)>,
+    address: Option<IpAddr>,
+}
+
 type Entries = BTreeMap<SetId, Counted<Entry>>;
 
 /// The order of claims to a frontend.
@@ -95,6 +102,7 @@ impl Desired {
         for (service, fragment) in fragments {
             self.replace_one(&service, fragment, &mut changes);
         }
+        self.settle_spares(&mut changes);
         let change = changes.finish(self);
         self.n_open = self.n_open + change.after.open - change.before.open;
         self.n_real_servers += change.after.real_servers;
@@ -114,8 +122,7 @@ impl Desired {
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.owners.get(frontend)?;
         let fragment = self.fragments.get(owner)?;
-        let twin = fragment.twin(frontend);
-        let claims = fragment.claim(frontend).into_iter().chain(twin);
+        let claims = fragment.claim(frontend).into_iter().chain(fragment.twins(*frontend));
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
@@ -193,18 +200,16 @@ impl Desired {
     ///
     /// Each problem names the Service right before this one, which waits too if there are several.
     /// So a new owner is news to the former one alone, however many others wait.
-    pub fn taken_from(&self, service: &ServiceName) -> impl Iterator<Item = Problem> {
-        let fragment = self.fragments.get(service);
-        let lacking = self.lacking.get(service).into_iter().flatten();
-        lacking.filter_map(move |frontend| {
-            let claim = fragment?.claim(frontend)?;
-            let rank = self.rank(service, frontend)?;
-            let before = self.waiting.get(frontend)?.range(..rank).next_back();
-            let before = before.map(|rank| &rank.service).or(self.owners.get(frontend));
+    pub fn taken_from<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = Problem> {
+        self.missed(service).filter_map(move |claim| {
+            let frontend = claim.frontend;
+            let rank = self.rank(service, &frontend)?;
+            let before = self.waiting.get(&frontend)?.range(..rank).next_back();
+            let before = before.map(|rank| &rank.service).or(self.owners.get(&frontend));
             let owner = before?.clone();
             Some(match claim.twin_of {
-                None => Problem::FrontendTaken { frontend: *frontend, owner },
-                Some(of) => Problem::TwinTaken { frontend: of, twin: *frontend, owner },
+                None => Problem::FrontendTaken { frontend, owner },
+                Some(of) => Problem::TwinTaken { frontend: of, twin: frontend, owner },
             })
         })
     }
@@ -212,10 +217,27 @@ impl Desired {
     /// Number of frontends that a Service claims and one before it has.
     #[must_use]
     pub fn n_taken_from(&self, service: &ServiceName) -> usize {
-        self.lacking.get(service).map_or(0, BTreeSet::len)
+        self.missed(service).count()
     }
 
-    fn owning_claim(&self, frontend: &Frontend) -> Option<&Claim> {
+    /// The claims of a Service that others have before it, and that it would need. Of two twins,
+    /// one is enough, and that both are missing is said of the first one.
+    fn missed<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Claim> {
+        let fragment = self.fragments.get(service);
+        let lacking = self.lacking.get(service).into_iter().flatten();
+        let owns = move |claim: &Claim| self.owners.get(&claim.frontend) == Some(service);
+        lacking.filter_map(move |frontend| {
+            let claim = fragment?.claim(frontend)?;
+            let Some(of) = claim.twin_of else { return Some(claim) };
+            let has_twin = fragment?.twins(of).any(owns);
+            let is_second = claim.is_spare && has_first_twin(fragment?, claim);
+            (!has_twin && !is_second).then_some(claim)
+        })
+    }
+
+    /// The claim by which a Service has a frontend.
+    #[must_use]
+    pub fn owning_claim(&self, frontend: &Frontend) -> Option<&Claim> {
         self.fragments.get(self.owners.get(frontend)?)?.claim(frontend)
     }
 
@@ -231,7 +253,8 @@ impl Desired {
         }
         let former = self.fragments.remove(service).unwrap_or_default();
         for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
-            self.withdraw(service, &former, claim, changes);
+            let held = self.held(service, &former, claim);
+            self.withdraw(&claim.frontend, &Rank::of(service, &former, claim), &held, changes);
         }
         let empty = Fragment::default();
         let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
@@ -243,6 +266,11 @@ impl Desired {
         }
         changes.uncount(&mut self.entries, only_in_second(&new.entries, &gone.entries));
         changes.count(&mut self.entries, only_in_second(&gone.entries, &new.entries));
+        for first in different.iter().filter_map(|frontend| former.claim(frontend)) {
+            let spares = first.twin_of.into_iter().flat_map(|frontend| new.twins(frontend));
+            let spares = spares.filter(|twin| twin.is_spare);
+            changes.spares.extend(spares.map(|spare| (service.clone(), spare.frontend)));
+        }
         if let Some(fragment) = fragment {
             self.fragments.insert(service.clone(), fragment);
             for frontend in &different {
@@ -251,38 +279,75 @@ impl Desired {
         }
     }
 
-    /// Gives up a claim of a fragment that is taken out already.
-    fn withdraw(
-        &mut self,
-        service: &ServiceName,
-        former: &Fragment,
-        claim: &Claim,
-        changes: &mut Changes,
-    ) {
-        let frontend = claim.frontend;
-        if self.owners.get(&frontend) != Some(service) {
-            self.no_longer_waits(&frontend, &Rank::of(service, former, claim), changes);
+    /// Has spare twins claimed where the first one is another Service's, and given up where it is
+    /// not. This comes after all claims to first twins: no spare twin is one.
+    fn settle_spares(&mut self, changes: &mut Changes) {
+        for (service, frontend) in std::mem::take(&mut changes.spares) {
+            let Some(fragment) = self.fragments.get(&service) else { continue };
+            let Some(claim) = fragment.claim(&frontend) else { continue };
+            let rank = Rank::of(&service, fragment, claim);
+            let is_needed = self.is_needed(&service, fragment, claim);
+            let waits = self.waiting.get(&frontend).is_some_and(|ranks| ranks.contains(&rank));
+            let is_claimed = waits || self.owners.get(&frontend) == Some(&service);
+            if is_needed && !is_claimed {
+                changes.before_frontend(self, frontend);
+                self.contend(rank, &frontend, changes);
+            } else if !is_needed && is_claimed {
+                let held = self.held(&service, fragment, claim);
+                changes.before_frontend(self, frontend);
+                self.withdraw(&frontend, &rank, &held, changes);
+            }
+        }
+    }
+
+    /// Whether a claim counts: that to a spare twin does if the first one is another Service's.
+    fn is_needed(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> bool {
+        let Some(frontend) = claim.twin_of.filter(|_| claim.is_spare) else { return true };
+        let mut firsts = fragment.twins(frontend).filter(|twin| !twin.is_spare);
+        firsts.all(|first| self.owners.get(&first.frontend) != Some(service))
+    }
+
+    /// Has a Service's spare twin looked at, because this first twin has come to it or gone.
+    fn note_spares(&self, service: &ServiceName, first: &Frontend, changes: &mut Changes) {
+        let fragment = self.fragments.get(service);
+        let claim = fragment.and_then(|fragment| Some((fragment, fragment.claim(first)?)));
+        let spares = claim.into_iter().flat_map(|(fragment, claim)| fragment.spares_of(claim));
+        changes.spares.extend(spares.map(|spare| (service.clone(), spare.frontend)));
+    }
+
+    /// Gives up a claim, and what was held by it, if it was.
+    fn withdraw(&mut self, frontend: &Frontend, rank: &Rank, held: &Held, changes: &mut Changes) {
+        if self.owners.get(frontend) != Some(&rank.service) {
+            self.no_longer_waits(frontend, rank, changes);
             return;
         }
-        let entries = self.entries_of(service, former, claim);
-        changes.uncount(&mut self.entries, entries.iter());
-        self.owners.remove(&frontend);
-        let next = self.waiting.get(&frontend).and_then(BTreeSet::first).cloned();
+        self.release(held, changes);
+        self.owners.remove(frontend);
+        let next = self.waiting.get(frontend).and_then(BTreeSet::first).cloned();
         if let Some(rank) = next {
-            self.no_longer_waits(&frontend, &rank, changes);
-            self.give(&frontend, rank.service, changes);
+            self.no_longer_waits(frontend, &rank, changes);
+            self.give(frontend, rank.service, changes);
         }
     }
 
     /// Makes the claim to a frontend that a Service's fragment has, if it has one.
     fn claim(&mut self, service: &ServiceName, frontend: &Frontend, changes: &mut Changes) {
-        let Some(rank) = self.rank(service, frontend) else { return };
+        let Some(fragment) = self.fragments.get(service) else { return };
+        let Some(claim) = fragment.claim(frontend) else { return };
+        if claim.is_spare {
+            changes.spares.insert((service.clone(), *frontend));
+        } else {
+            self.contend(Rank::of(service, fragment, claim), frontend, changes);
+        }
+    }
+
+    fn contend(&mut self, rank: Rank, frontend: &Frontend, changes: &mut Changes) {
         let owner = self.owners.get(frontend).and_then(|owner| self.rank(owner, frontend));
         match owner {
             Some(owner) if owner < rank => self.waits(*frontend, rank, changes),
             Some(owner) => {
-                let entries = self.owned_entries(&owner.service, frontend);
-                changes.uncount(&mut self.entries, entries.iter());
+                let held = self.held_by(&owner.service, frontend);
+                self.release(&held, changes);
                 self.waits(*frontend, owner, changes);
                 self.give(frontend, rank.service, changes);
             }
@@ -292,32 +357,38 @@ impl Desired {
 
     /// Makes a Service the owner of a frontend that has none now.
     fn give(&mut self, frontend: &Frontend, service: ServiceName, changes: &mut Changes) {
-        let entries = self.owned_entries(&service, frontend);
-        changes.count(&mut self.entries, entries.iter());
+        let held = self.held_by(&service, frontend);
+        changes.count(&mut self.entries, held.entries.iter());
+        if let Some(address) = held.address {
+            changes.bind(&mut self.addresses, address);
+        }
+        self.note_spares(&service, frontend, changes);
         self.owners.insert(*frontend, service);
     }
 
-    fn owned_entries(&self, service: &ServiceName, frontend: &Frontend) -> Vec<(SetId, Entry)> {
-        let claim = self.fragments.get(service).and_then(|f| Some((f, f.claim(frontend)?)));
-        claim.map_or_else(Vec::new, |(fragment, claim)| self.entries_of(service, fragment, claim))
+    fn release(&mut self, held: &Held, changes: &mut Changes) {
+        changes.uncount(&mut self.entries, held.entries.iter());
+        if let Some(address) = held.address {
+            changes.unbind(&mut self.addresses, address);
+        }
     }
 
-    /// The entries that a Service has by owning what it claims here: the claim's, and the one that
-    /// leads from a frontend to its twin, which takes owning both.
-    fn entries_of(
-        &self,
-        service: &ServiceName,
-        fragment: &Fragment,
-        claim: &Claim,
-    ) -> Vec<(SetId, Entry)> {
+    fn held_by(&self, service: &ServiceName, frontend: &Frontend) -> Held {
+        let claim = self.fragments.get(service).and_then(|f| Some((f, f.claim(frontend)?)));
+        claim.map_or_else(Held::default, |(fragment, claim)| self.held(service, fragment, claim))
+    }
+
+    /// What a Service has by owning what it claims here: the claim's entries, a twin's address, and
+    /// the entry that leads from a frontend to its twin, which takes owning both.
+    fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
         let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
         if claim.twin_of.as_ref().is_some_and(owns) {
             entries.extend(claim.short_circuit());
         }
-        let twin = fragment.twin(&claim.frontend).filter(|twin| owns(&twin.frontend));
-        entries.extend(twin.and_then(Claim::short_circuit));
-        entries
+        let twins = fragment.twins(claim.frontend).filter(|twin| owns(&twin.frontend));
+        entries.extend(twins.filter_map(Claim::short_circuit));
+        Held { entries, address: claim.bound() }
     }
 
     fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {
@@ -326,6 +397,7 @@ impl Desired {
     }
 
     fn waits(&mut self, frontend: Frontend, rank: Rank, changes: &mut Changes) {
+        self.note_spares(&rank.service, &frontend, changes);
         changes.contend(&rank.service);
         self.lacking.entry(rank.service.clone()).or_default().insert(frontend);
         let ranks = self.waiting.entry(frontend).or_default();
@@ -349,6 +421,12 @@ impl Desired {
             }
         }
     }
+}
+
+/// Whether the frontend of a spare twin has a first one.
+fn has_first_twin(fragment: &Fragment, spare: &Claim) -> bool {
+    let frontend = spare.twin_of.into_iter();
+    frontend.flat_map(|frontend| fragment.twins(frontend)).any(|twin| !twin.is_spare)
 }
 
 // === impl Rank ===

@@ -17,9 +17,9 @@ pub struct Fragment {
     pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
-    /// Frontends of its claims, in order, each with its twin's.
+    /// Frontends of its claims, in order, each with its twins', of which there may be two.
     pub twins: Box<[(Frontend, Frontend)]>,
-    /// Its addresses on `kube-ipvs0`.
+    /// Its addresses on `kube-ipvs0`, without those of twins.
     pub addresses: Vec<IpAddr>,
     /// Its set entries that belong to no virtual server of its own.
     pub entries: Vec<(SetId, Entry)>,
@@ -48,6 +48,9 @@ pub struct Claim {
     pub frontend: Frontend,
     /// Why. A twin is claimed for its frontend's reason.
     pub origin: Origin,
+    /// Whether it is a twin in the spare network. If the frontend has a first twin, it counts only
+    /// as long as that one is another Service's.
+    pub is_spare: bool,
     /// How it balances.
     pub server: VirtualServer,
     /// Its real servers, in the order of address and port; one list for all frontends of a service
@@ -91,18 +94,26 @@ impl Fragment {
         self.claims.get(at)
     }
 
-    /// The claim to the twin of a frontend.
-    #[must_use]
-    pub fn twin(&self, frontend: &Frontend) -> Option<&Claim> {
-        let at = self.twins.binary_search_by_key(frontend, |(frontend, _)| *frontend).ok()?;
-        let (_, twin) = self.twins.get(at)?;
-        self.claim(twin)
+    /// The claims to the twins of a frontend: none, one, or the first and the spare one.
+    pub fn twins(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
+        let start = self.twins.partition_point(|(other, _)| *other < frontend);
+        let twins = self.twins.iter().skip(start);
+        let twins = twins.take_while(move |(other, _)| *other == frontend);
+        twins.filter_map(|(_, twin)| self.claim(twin))
+    }
+
+    /// The claims to the spare twin of the frontend whose first twin this is.
+    pub fn spares_of<'a>(&'a self, first: &Claim) -> impl Iterator<Item = &'a Claim> + use<'a> {
+        let frontend = first.twin_of.filter(|_| !first.is_spare);
+        let twins = frontend.into_iter().flat_map(|frontend| self.twins(frontend));
+        twins.filter(|twin| twin.is_spare)
     }
 
     /// How many operations it takes to make all of it, about.
     #[must_use]
     pub fn size(&self) -> usize {
-        let of_claims = self.claims.iter().map(Claim::size).sum::<usize>();
+        let claims = self.claims.iter().filter(|claim| !claim.is_spare);
+        let of_claims = claims.map(Claim::size).sum::<usize>();
         self.addresses.len() + self.entries.len() + of_claims
     }
 
@@ -111,7 +122,8 @@ impl Fragment {
         let of_claims = self.claims.iter().flat_map(|claim| {
             let entries = claim.entries.iter().copied().chain(claim.short_circuit());
             let entries = entries.map(|(set, entry)| Subject::Entry(set, entry));
-            entries.chain([Subject::VirtualServer(claim.frontend)])
+            let bound = claim.bound().map(Subject::Address);
+            entries.chain(bound).chain([Subject::VirtualServer(claim.frontend)])
         });
         let entries = self.entries.iter().map(|(set, entry)| Subject::Entry(*set, *entry));
         let addresses = self.addresses.iter().copied().map(Subject::Address);
@@ -131,7 +143,17 @@ impl Claim {
     #[must_use]
     pub fn short_circuit(&self) -> Option<(SetId, Entry)> {
         let frontend = self.twin_of?;
-        let set = SetId { kind: SetKind::ShortCircuit, family: frontend.family() };
-        Some((set, Entry::AddressPort(frontend)))
+        let kind = if self.is_spare { SetKind::SpareShortCircuit } else { SetKind::ShortCircuit };
+        Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))
+    }
+
+    /// The address that is on `kube-ipvs0` while the Service has this: a twin's, unless a route
+    /// makes it local.
+    #[must_use]
+    pub fn bound(&self) -> Option<IpAddr> {
+        self.twin_of?;
+        let address = self.frontend.address;
+        let set = SetId { kind: SetKind::IpvsAddresses, family: self.frontend.family() };
+        self.entries.binary_search(&(set, Entry::Address(address))).is_ok().then_some(address)
     }
 }

@@ -50,8 +50,8 @@ pub struct LayerSettings {
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
-    /// Where twins live; none: there are none.
-    twins: Option<IpNet>,
+    /// Where twins live, the spare network second; none: there are none.
+    twins: [Option<IpNet>; 2],
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
@@ -167,7 +167,7 @@ impl Layer {
             mark: 1,
             local,
             random_fully: false,
-            twins: None,
+            twins: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         };
@@ -259,16 +259,17 @@ impl LayerSettings {
             mark,
             local: local.checked()?,
             random_fully,
-            twins: None,
+            twins: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         })
     }
 
-    /// The same, with twins in this network, which is of the rules' family.
+    /// The same, with twins in these networks, which are of the rules' family:
+    /// [`TwinNetworks::networks`](crate::settings::TwinNetworks::networks).
     #[must_use]
-    pub fn with_twins(self, twins: Option<IpNet>) -> Self {
-        Self { twins: twins.map(|net| net.trunc()), ..self }
+    pub fn with_twins(self, twins: [Option<IpNet>; 2]) -> Self {
+        Self { twins: twins.map(|net| Some(net?.trunc())), ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -306,7 +307,7 @@ impl LayerSettings {
         };
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let layer = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
-        let layer = layer.with_twins(settings.twins.of(family));
+        let layer = layer.with_twins(settings.twins.networks(family));
         Ok(layer.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }

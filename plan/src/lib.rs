@@ -53,6 +53,8 @@ pub mod settings;
 pub mod store;
 pub mod table;
 
+mod address;
+
 #[cfg(test)]
 mod fixtures;
 #[cfg(test)]

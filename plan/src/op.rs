@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::room::Room;
-use crate::sets::{SetId, SetKind};
+use crate::sets::SetId;
 
 /// A change to the kernel.
 ///
@@ -113,6 +113,15 @@ impl Op {
         )
     }
 
+    /// Whether it leads clients from a frontend to its twin, or no longer does.
+    #[must_use]
+    pub const fn leads_to_twins(&self) -> bool {
+        match self {
+            Self::AddEntry(set, _) | Self::RemoveEntry(set, _) => set.kind.leads_to_twins(),
+            _ => false,
+        }
+    }
+
     /// When its turn comes. What carries traffic is complete before an address attracts it, and
     /// loses the address before it is taken apart. A route attracts traffic for Services that are
     /// still to come, which the rules refuse; it is there before the addresses go that it stands
@@ -125,8 +134,8 @@ impl Op {
             Self::WriteLayer(_) => 2,
             Self::GrowSet(..) | Self::AddRoute(_) => 3,
             // It leads elsewhere: only when what it leads to is complete.
-            Self::AddEntry(set, _) if set.kind == SetKind::ShortCircuit => 8,
-            Self::RemoveEntry(set, _) if set.kind == SetKind::ShortCircuit => 9,
+            Self::AddEntry(set, _) if set.kind.leads_to_twins() => 8,
+            Self::RemoveEntry(set, _) if set.kind.leads_to_twins() => 9,
             Self::AddEntry(..) => 4,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 6,
@@ -137,6 +146,13 @@ impl Op {
             Self::RemoveEntry(..) => 13,
         })
     }
+}
+
+// === impl Phase ===
+
+impl Phase {
+    /// The last one before anything is taken away that clients may be led to.
+    pub const LED_OFF: Self = Self(9);
 }
 
 impl fmt::Display for Op {

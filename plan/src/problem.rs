@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use crate::kernel::Frontend;
 use crate::model::{Family, ServiceName};
 use crate::room::Capacity;
@@ -16,7 +18,8 @@ pub const MOST_PROBLEMS: usize = 10;
 /// Something that keeps a part of a Service from being served as written. The rest of it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Problem {
-    /// An address that no Service may have: unspecified, loopback, link-local, multicast.
+    /// An address that no Service may have: unspecified, loopback, link-local, multicast,
+    /// broadcast.
     ImpossibleAddress {
         /// Where it was written, such as `spec.externalIPs`.
         field: &'static str,
@@ -32,6 +35,15 @@ pub enum Problem {
         /// The node's name.
         node: Arc<str>,
     },
+    /// An address inside the networks of twins, which nobody else may have.
+    InsideTwinNetwork {
+        /// Where it was written, such as `spec.externalIPs`.
+        field: &'static str,
+        /// The address.
+        address: IpAddr,
+        /// The network.
+        network: IpNet,
+    },
     /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
         /// What both claim.
@@ -45,7 +57,7 @@ pub enum Problem {
         /// What both claim.
         frontend: Frontend,
     },
-    /// The twin of a frontend, which is for the cluster's own clients, is another Service's.
+    /// The twins of a frontend, which are for the cluster's own clients, are other frontends'.
     TwinTaken {
         /// The frontend.
         frontend: Frontend,
@@ -53,6 +65,11 @@ pub enum Problem {
         twin: Frontend,
         /// Who has that, or waits for it right before this Service.
         owner: ServiceName,
+    },
+    /// A frontend cannot have a twin: no host can have its address, or somebody else has it.
+    NoTwin {
+        /// The frontend.
+        frontend: Frontend,
     },
     /// The kernel does not have the scheduler that the Service chose.
     SchedulerMissing {
@@ -154,7 +171,12 @@ impl fmt::Display for Problem {
             Self::ImpossibleAddress { field, address } => write!(
                 f,
                 "{field}: {address} is not an address that a Service can have \
-                 (unspecified, loopback, link-local or multicast); it is left out"
+                 (unspecified, loopback, link-local, multicast or broadcast); it is left out"
+            ),
+            Self::InsideTwinNetwork { field, address, network } => write!(
+                f,
+                "{field}: {address} is inside {network}, which is for twins, and is left out; \
+                 choose another address, or another network for twins (shortCircuit)"
             ),
             Self::AddressOfNode { field, address, node } => write!(
                 f,
@@ -176,8 +198,14 @@ impl fmt::Display for Problem {
             Self::TwinTaken { frontend, twin, owner } => write!(
                 f,
                 "clients in the cluster reach only this node's endpoints by {frontend}: its twin \
-                 {twin} is Service {owner}'s, whose address differs from it in the first bits only; \
-                 choose a network with a shorter prefix (shortCircuit) or another address"
+                 {twin} is Service {owner}'s, whose address differs from it in the first bits only, \
+                 and the spare one is taken as well; choose another address"
+            ),
+            Self::NoTwin { frontend } => write!(
+                f,
+                "clients in the cluster reach only this node's endpoints by {frontend}: its twins \
+                 would be at addresses that no host can have, or that are somebody else's; choose \
+                 another address, or another network for twins (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

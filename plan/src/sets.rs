@@ -45,6 +45,8 @@ pub enum SetKind {
     IpvsAddresses,
     /// Frontends of which the cluster's own clients are led to the twin.
     ShortCircuit,
+    /// The same, where the twin is in the spare network.
+    SpareShortCircuit,
     /// Frontends whose Service has no endpoints.
     NoEndpoints,
     /// Frontends for this node's endpoints, of which there are none, though there are others.
@@ -76,7 +78,7 @@ pub enum SetType {
 }
 
 /// Every set of a family, in the order in which they are made.
-pub const ALL: [SetKind; 20] = [
+pub const ALL: [SetKind; 21] = [
     SetKind::LoopBack,
     SetKind::ClusterIp,
     SetKind::ExternalIp,
@@ -95,6 +97,7 @@ pub const ALL: [SetKind; 20] = [
     SetKind::HealthCheckNodePort,
     SetKind::IpvsAddresses,
     SetKind::ShortCircuit,
+    SetKind::SpareShortCircuit,
     SetKind::NoEndpoints,
     SetKind::NoLocalEndpoints,
 ];
@@ -139,6 +142,12 @@ impl fmt::Display for SetId {
 // === impl SetKind ===
 
 impl SetKind {
+    /// Whether its entries lead clients from a frontend to a twin.
+    #[must_use]
+    pub const fn leads_to_twins(self) -> bool {
+        matches!(self, Self::ShortCircuit | Self::SpareShortCircuit)
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::LoopBack => ("KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK"),
@@ -167,6 +176,7 @@ impl SetKind {
             }
             Self::IpvsAddresses => ("KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"),
             Self::ShortCircuit => ("KUBE-SHORT-CIRCUIT", "KUBE-6-SHORT-CIRCUIT"),
+            Self::SpareShortCircuit => ("KUBE-SPARE-SHORT-CIRCUIT", "KUBE-6-SPARE-SHORT-CIRCUIT"),
             Self::NoEndpoints => ("KUBE-NO-ENDPOINTS", "KUBE-6-NO-ENDPOINTS"),
             Self::NoLocalEndpoints => ("KUBE-NO-LOCAL-ENDPOINTS", "KUBE-6-NO-LOCAL-ENDPOINTS"),
         }
@@ -185,6 +195,7 @@ impl SetKind {
             | Self::NodePortSctp
             | Self::NodePortLocalSctp
             | Self::ShortCircuit
+            | Self::SpareShortCircuit
             | Self::NoEndpoints
             | Self::NoLocalEndpoints => SetType::HashAddressPort,
             Self::NodePortTcp
@@ -221,12 +232,12 @@ mod tests {
     fn every_set_has_a_name_of_its_own_that_the_kernel_takes() {
         let mut names: Vec<&str> =
             Family::BOTH.into_iter().flat_map(SetId::all).map(SetId::name).collect();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
         assert!(names.iter().all(|name| name.len() <= 31), "{names:?}");
         assert!(names.iter().all(|name| SetId::by_name(name).is_some_and(|s| s.name() == *name)));
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
     }
 
     #[test]

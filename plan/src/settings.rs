@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::address::can_be_bound;
 use crate::model::Family;
 use crate::room::Capacity;
 use crate::routes;
@@ -91,6 +92,10 @@ pub enum NodePortAddresses {
 /// of real servers for each address and port. So it has a twin, which is for the cluster's own
 /// clients: the same port at another address, the frontend's with the first bits replaced by this
 /// network's. The rules turn one into the other for those clients (`NETMAP`).
+///
+/// So two frontends whose addresses differ in the first bits only would have the same twin, and
+/// some would have one at an address that no host can have. Therefore there is a second, spare
+/// network of each family, for those that cannot have a twin in the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TwinNetworks {
     /// For IPv4; none: no twins.
@@ -235,23 +240,66 @@ impl TwinNetworks {
         }
     }
 
-    /// An address's twin; none if there are none, or if it would be the address itself.
+    /// The spare network of a family, unless the first one overlaps with it: 0.0.0.0/8, which no
+    /// host has an address in (RFC 1122), and which is like any other for Linux since 5.3
+    /// (`ipv4_is_zeronet` in include/linux/in.h); and another part of the abolished site-local
+    /// addresses, fefe::/16.
     #[must_use]
-    pub fn twin(&self, address: IpAddr) -> Option<IpAddr> {
-        let twin = match address {
-            IpAddr::V4(address) => {
-                let net = self.v4?;
-                let host = address.to_bits() & net.hostmask().to_bits();
-                IpAddr::V4(Ipv4Addr::from_bits(net.network().to_bits() | host))
-            }
-            IpAddr::V6(address) => {
-                let net = self.v6?;
-                let host = address.to_bits() & net.hostmask().to_bits();
-                IpAddr::V6(Ipv6Addr::from_bits(net.network().to_bits() | host))
+    pub fn spare(&self, family: Family) -> Option<IpNet> {
+        let first = self.of(family)?;
+        let spare = match family {
+            Family::V4 => Ipv4Net::new(Ipv4Addr::UNSPECIFIED, 8).map(IpNet::V4),
+            Family::V6 => {
+                Ipv6Net::new(Ipv6Addr::new(0xfefe, 0, 0, 0, 0, 0, 0, 0), 16).map(IpNet::V6)
             }
         };
-        (twin != address).then_some(twin)
+        let overlaps =
+            |net: &IpNet| net.contains(&first.network()) || first.contains(&net.network());
+        spare.ok().filter(|net| !overlaps(net))
     }
+
+    /// Both networks of a family, the first one first.
+    #[must_use]
+    pub fn networks(&self, family: Family) -> [Option<IpNet>; 2] {
+        [self.of(family), self.spare(family)]
+    }
+
+    /// The network that an address is inside, if a twin could be there: 0.0.0.0 and the like are
+    /// not ours.
+    #[must_use]
+    pub fn around(&self, address: IpAddr) -> Option<IpNet> {
+        let mut networks = self.networks(Family::of(address)).into_iter().flatten();
+        networks.find(|network| network.contains(&address) && can_be_bound(address))
+    }
+
+    /// An address's twin; none if there are none, if it would be the address itself, or if no host
+    /// can have it.
+    #[must_use]
+    pub fn twin(&self, address: IpAddr) -> Option<IpAddr> {
+        mapped(address, self.of(Family::of(address))?)
+    }
+
+    /// The same in the spare network.
+    #[must_use]
+    pub fn spare_twin(&self, address: IpAddr) -> Option<IpAddr> {
+        mapped(address, self.spare(Family::of(address))?)
+    }
+}
+
+/// An address with its first bits replaced by a network's, as the kernel's `NETMAP` does it.
+fn mapped(address: IpAddr, network: IpNet) -> Option<IpAddr> {
+    let mapped = match (address, network) {
+        (IpAddr::V4(address), IpNet::V4(net)) => {
+            let host = address.to_bits() & net.hostmask().to_bits();
+            IpAddr::V4(Ipv4Addr::from_bits(net.network().to_bits() | host))
+        }
+        (IpAddr::V6(address), IpNet::V6(net)) => {
+            let host = address.to_bits() & net.hostmask().to_bits();
+            IpAddr::V6(Ipv6Addr::from_bits(net.network().to_bits() | host))
+        }
+        _ => return None,
+    };
+    (mapped != address && can_be_bound(mapped)).then_some(mapped)
 }
 
 impl Default for TwinNetworks {

@@ -154,6 +154,8 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
         Problem::TwinTaken { .. } => "TwinTaken",
+        Problem::NoTwin { .. } => "NoTwin",
+        Problem::InsideTwinNetwork { .. } => "AddressInsideTwinNetwork",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",

@@ -187,6 +187,7 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
 /// Whether a write to a frontend's virtual server, or to its twin's, is still owed.
 fn is_owed(frontend: &Frontend, planner: &Planner, ledger: &Ledger) -> bool {
     let owes = |frontend| ledger.owes(&Subject::VirtualServer(frontend));
-    let twin = planner.settings().twins.twin(frontend.address);
-    owes(*frontend) || twin.is_some_and(|address| owes(Frontend { address, ..*frontend }))
+    let (twins, address) = (planner.settings().twins, frontend.address);
+    let addresses = [Some(address), twins.twin(address), twins.spare_twin(address)];
+    addresses.into_iter().flatten().any(|address| owes(Frontend { address, ..*frontend }))
 }

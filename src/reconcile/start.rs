@@ -13,7 +13,7 @@ use plan::actual::{Actual, ListedVirtualServer};
 use plan::found::Found;
 use plan::op::Op;
 use plan::planner::Limit;
-use plan::sets::{SetId, SetKind};
+use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
@@ -214,7 +214,7 @@ impl Reconciler {
         let settings = self.planner.settings().clone();
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
-            sets.partition(|set| set.kind == SetKind::ShortCircuit);
+            sets.partition(|set| set.kind.leads_to_twins());
         for set in leading {
             let ops = taking.found.excess_entries(set, &settings);
             self.remove(ops, taking).await?;

@@ -71,3 +71,54 @@ fn what_the_api_server_gives_cannot_be_taken_by_an_external_address() {
     });
     everybody_asks();
 }
+
+/// Addresses that differ in the first four bits only, and one whose twin would be everybody's
+/// (255.255.255.255): each has what the policy promises, with and without an endpoint here.
+#[test]
+fn every_frontend_has_a_twin_of_its_own() {
+    let bed = Bed::new();
+    let local = |name: &str, cluster: &str, address: &str| {
+        let mut service = Service::new(name, ip(cluster)).port(Protocol::Tcp, 80, TARGET);
+        service.load_balancer = vec![ip(address)];
+        service.more = vec!["externalTrafficPolicy: Local".into()];
+        service
+    };
+    let services = [
+        (local("a", "10.96.0.21", "203.0.113.5"), [bed.pod(1, 1), bed.pod(2, 1)]),
+        (local("b", "10.96.0.22", "219.0.113.5"), [bed.pod(1, 2), bed.pod(2, 2)]),
+        (local("c", "10.96.0.23", "15.255.255.255"), [bed.pod(1, 1), bed.pod(2, 2)]),
+    ];
+    for (service, pods) in &services {
+        bed.manifests.apply(&service.clone().pods(*pods)).unwrap();
+        let address = service.load_balancer[0].to_string();
+        bed.client().command("ip", &["route", "replace", &address, "via", "192.168.0.11"]).unwrap();
+    }
+    let _proxy = bed.start(&["--cluster-cidr", "10.244.0.0/16"]);
+    let outside: IpAddr = bed.cluster.client(1).unwrap().ipv4.into();
+    for (service, [here, away]) in &services {
+        let target = (service.load_balancer[0], 80);
+        for from in [&bed.pod(1, 2).namespace, bed.node()] {
+            let tally = bed.ask(from, Protocol::Tcp, target, 4);
+            assert_shares(&tally, &[(&here.name, 2), (&away.name, 2)]);
+        }
+        let tally = bed.ask(bed.client(), Protocol::Tcp, target, 4);
+        assert_shares(&tally, &[(&here.name, 4)]);
+        let answer = bed::ask(bed.client(), Question::tcp(target)).unwrap();
+        assert_eq!(answer.seen_source.ip(), outside, "{}", service.name);
+    }
+    let bound = bed.bound();
+    assert!(!bound.contains(&"255.255.255.255/32".to_owned()), "{bound:?}");
+
+    for (service, [_, away]) in &services {
+        bed.manifests.apply(&service.clone().pods([*away])).unwrap();
+        let target = (service.load_balancer[0], 80);
+        bed.wait_until("whoever is outside hears nothing", || {
+            let question = Question::tcp(target).within(Duration::from_millis(300));
+            bed::ask(bed.client(), question).is_err()
+        });
+        for from in [&bed.pod(1, 2).namespace, bed.node()] {
+            let tally = bed.ask(from, Protocol::Tcp, target, 4);
+            assert_shares(&tally, &[(&away.name, 4)]);
+        }
+    }
+}

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::address::{can_be_bound, can_be_reached};
 use crate::facts::NodeFacts;
 use crate::model::{Family, Service};
 use crate::problem::Problem;
+use crate::settings::Settings;
 
 const CLUSTER: &str = "spec.clusterIPs";
 const EXTERNAL: &str = "spec.externalIPs";
@@ -31,23 +33,27 @@ impl Addresses {
         service: &Service,
         family: Family,
         facts: &NodeFacts,
+        settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Self {
         let mut keep = |field: &'static str, address: IpAddr, possible: bool| {
             if Family::of(address) != family {
                 return false;
             }
-            // If every node took another one's address, that one could no longer be reached.
+            // If every node took another one's address, that one could no longer be reached. What the
+            // API server gives is served all the same.
             let is_outer = field != CLUSTER;
-            let node = facts.other_node(address).filter(|_| is_outer && possible);
-            match node {
-                _ if !possible => problems.push(Problem::ImpossibleAddress { field, address }),
-                Some(node) => {
-                    let node = Arc::clone(node);
-                    problems.push(Problem::AddressOfNode { field, address, node });
+            let node = facts.other_node(address).filter(|_| is_outer);
+            let network = settings.twins.around(address).filter(|_| is_outer);
+            let problem = match (node, network) {
+                _ if !possible => Problem::ImpossibleAddress { field, address },
+                (Some(node), _) => {
+                    Problem::AddressOfNode { field, address, node: Arc::clone(node) }
                 }
-                None => return true,
-            }
+                (None, Some(network)) => Problem::InsideTwinNetwork { field, address, network },
+                (None, None) => return true,
+            };
+            problems.push(problem);
             false
         };
         let cluster = service.cluster_address(family);
@@ -70,17 +76,4 @@ fn source_ranges(service: &Service, family: Family) -> Vec<IpNet> {
         return Vec::new();
     }
     ranges().map(IpNet::trunc).collect()
-}
-
-fn can_be_bound(address: IpAddr) -> bool {
-    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
-}
-
-/// Whether anyone on another machine could mean this address.
-fn can_be_reached(address: IpAddr) -> bool {
-    let link_local = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    can_be_bound(address) && !link_local
 }

@@ -25,6 +25,7 @@ pub(super) struct Served<'a> {
     /// The entry that has the rules refuse what is sent there, if there are no real servers.
     pub(super) refusal: Option<(SetId, Entry)>,
     pub(super) twin_of: Option<Frontend>,
+    pub(super) is_spare: bool,
 }
 
 /// A claim, all of whose entries are not known yet.
@@ -55,15 +56,21 @@ impl Claims {
         frontend: Frontend,
         served: Served<'_>,
     ) -> Option<Origin> {
-        let Served { origin, real_servers, mut entries, refusal, twin_of } = served;
+        let Served { origin, real_servers, mut entries, refusal, twin_of, is_spare } = served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 entries.extend(refusal);
                 let server = self.server.clone();
                 let real_servers = Arc::clone(real_servers);
-                let none = Box::default();
-                let claim =
-                    Claim { frontend, origin, server, real_servers, entries: none, twin_of };
+                let claim = Claim {
+                    frontend,
+                    origin,
+                    is_spare,
+                    server,
+                    real_servers,
+                    entries: Box::default(),
+                    twin_of,
+                };
                 slot.insert(Claimed { index, claim, entries });
                 Some(origin)
             }

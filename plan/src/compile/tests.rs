@@ -13,16 +13,23 @@ fn servers(compiled: &Compiled) -> Vec<String> {
         let real: Vec<String> = claim.real_servers.iter().map(|r| r.socket().to_string()).collect();
         format!("{} -> {}", claim.frontend, real.join(" "))
     };
-    compiled.fragment.claims.iter().map(server).collect()
+    claims(compiled).into_iter().map(server).collect()
+}
+
+/// But for those that count only where another Service has the first twin.
+fn claims(compiled: &Compiled) -> Vec<&Claim> {
+    compiled.fragment.claims.iter().filter(|claim| !claim.is_spare).collect()
 }
 
 fn bound(compiled: &Compiled) -> Vec<String> {
-    compiled.fragment.addresses.iter().map(ToString::to_string).collect()
+    let of_twins = claims(compiled).into_iter().filter_map(Claim::bound);
+    let bound: BTreeSet<_> = compiled.fragment.addresses.iter().copied().chain(of_twins).collect();
+    bound.iter().map(ToString::to_string).collect()
 }
 
 /// All entries but those of `KUBE-IPVS-IPS`, which are compared with the addresses.
 fn entries(compiled: &Compiled) -> Vec<String> {
-    let of_claims = compiled.fragment.claims.iter().flat_map(|claim| &claim.entries);
+    let of_claims = claims(compiled).into_iter().flat_map(|claim| &claim.entries);
     let all: BTreeSet<_> = compiled.fragment.entries.iter().chain(of_claims).collect();
     let is_address = |set: &SetId| set.kind == SetKind::IpvsAddresses;
     let addresses: BTreeSet<String> =
@@ -104,7 +111,7 @@ fn a_load_balancer_with_everything() {
     );
     assert_eq!(compiled.problems, []);
     assert_eq!(compiled.fragment.created, 7);
-    let claims = &compiled.fragment.claims;
+    let claims = claims(&compiled);
     let (of_all, of_node) = (&claims[0].real_servers, &claims[1].real_servers);
     assert!(claims[2..4].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_node)));
     assert!(claims[4..].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_all)));

@@ -22,6 +22,8 @@ pub(super) struct Changes {
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
     contenders: BTreeSet<ServiceName>,
+    /// The spare twins that Services may have to claim now, or to give up.
+    pub(super) spares: BTreeSet<(ServiceName, Frontend)>,
 }
 
 /// What was claimed.

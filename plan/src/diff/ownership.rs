@@ -85,8 +85,7 @@ impl Ownership<'_> {
 
     /// The networks of twins are ours alone.
     fn is_twin(&self, frontend: &Frontend) -> bool {
-        let network = self.settings.twins.of(frontend.family());
-        network.is_some_and(|network| network.contains(&frontend.address))
+        self.settings.twins.around(frontend.address).is_some()
     }
 
     /// Nobody but Services has addresses inside our routes.

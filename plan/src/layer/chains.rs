@@ -15,6 +15,7 @@ struct Writer<'a> {
 /// Every chain, in the order in which kube-proxy makes them.
 pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
+    let [first, spare] = settings.twins;
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
@@ -24,7 +25,8 @@ pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat("KUBE-SHORT-CIRCUIT", writer.short_circuit()),
+        nat("KUBE-SHORT-CIRCUIT", writer.short_circuit(first)),
+        nat("KUBE-SPARE-SHORT-CIRCUIT", writer.short_circuit(spare)),
         mangle("KUBE-PROXY-FIREWALL", writer.firewall_of_node()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
         filter("KUBE-FORWARD", writer.forward()),
@@ -81,7 +83,7 @@ const fn comment(kind: SetKind) -> &'static str {
         }
         SetKind::HealthCheckNodePort => "Kubernetes health check node port",
         SetKind::IpvsAddresses => "Kubernetes addresses on the ipvs interface",
-        SetKind::ShortCircuit => {
+        SetKind::ShortCircuit | SetKind::SpareShortCircuit => {
             "Kubernetes service external ip + port of which clients in the cluster get all endpoints"
         }
         SetKind::NoEndpoints => "Kubernetes service ip + port without endpoints",
@@ -123,10 +125,7 @@ impl Writer<'_> {
         let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
 
         let mut rules = vec![format!("-s {loopback} -j RETURN")];
-        if self.settings.twins.is_some() {
-            let short_circuit = self.commented(SetKind::ShortCircuit, "dst,dst");
-            rules.push(format!("{short_circuit} -j KUBE-SHORT-CIRCUIT"));
-        }
+        rules.extend(self.short_circuits());
         rules.push(format!("{load_balancer} -j KUBE-LOAD-BALANCER"));
         rules.extend(self.cluster_masquerade());
         rules.extend([
@@ -144,6 +143,15 @@ impl Writer<'_> {
             "-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT".to_owned(),
         ]);
         rules
+    }
+
+    fn short_circuits(&self) -> impl Iterator<Item = String> {
+        let ways = [
+            (SetKind::ShortCircuit, "KUBE-SHORT-CIRCUIT"),
+            (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
+        ];
+        let ways = ways.into_iter().zip(self.settings.twins).filter(|(_, twins)| twins.is_some());
+        ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
     }
 
     /// Which traffic to cluster addresses is masqueraded.
@@ -210,9 +218,9 @@ impl Writer<'_> {
     /// Leads the cluster's own clients, which are this node's pods and the node itself, from a
     /// frontend to its twin. Neither the one's packet mark nor anybody's is touched: the address is
     /// what IPVS goes by. Connection tracking remembers the way for the rest of the connection.
-    fn short_circuit(&self) -> Vec<String> {
-        let Some(twins) = &self.settings.twins else { return Vec::new() };
-        let to_twin = format!("-j NETMAP --to {}", with_prefix(twins));
+    fn short_circuit(&self, twins: Option<IpNet>) -> Vec<String> {
+        let Some(twins) = twins else { return Vec::new() };
+        let to_twin = format!("-j NETMAP --to {}", with_prefix(&twins));
         let mut rules = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
             LocalTraffic::Cidr(net) => vec![format!("{}{to_twin}", from_inside(net))],
@@ -263,7 +271,7 @@ impl Writer<'_> {
         // tracking sends those that follow straight to the endpoint, through FORWARD. Until the
         // endpoint has answered, the connection is new, and its packets have no mark. Confirmed is
         // what was let through before, so that nobody else's decision is overruled.
-        if self.settings.twins.is_some() {
+        if self.settings.twins.iter().any(Option::is_some) {
             rules.push(
                 "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
                  -m conntrack --ctstate DNAT --ctstatus CONFIRMED -j ACCEPT"
@@ -331,7 +339,7 @@ impl Writer<'_> {
             allowed(SetKind::HealthCheckNodePort, "dst"),
         ];
         // What was led to a twin, and not what somebody sent to its address.
-        rules.extend(self.settings.twins.iter().map(|twins| {
+        rules.extend(self.settings.twins.iter().flatten().map(|twins| {
             format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(twins))
         }));
         rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));

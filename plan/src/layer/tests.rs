@@ -7,7 +7,7 @@ const IPV4: &str = include_str!("ipv4.rules");
 
 fn mk_settings(family: Family, masquerade_all: bool, local: LocalTraffic) -> LayerSettings {
     let settings = LayerSettings::new(masquerade_all, 14, local, true).unwrap();
-    settings.with_twins(TwinNetworks::default().of(family))
+    settings.with_twins(TwinNetworks::default().networks(family))
 }
 
 fn mk_layer() -> Layer {
@@ -36,7 +36,8 @@ fn mk_every_variant() -> Vec<(Family, LayerSettings)> {
             {
                 let settings =
                     LayerSettings::new(masquerade_all, bit, local.clone(), random_fully).unwrap();
-                variants.push((family, settings.with_twins(TwinNetworks::default().of(family))));
+                variants
+                    .push((family, settings.with_twins(TwinNetworks::default().networks(family))));
             }
         }
     }
@@ -88,7 +89,7 @@ fn without_line(text: &str, number: usize) -> String {
 }
 
 fn masquerade_rule(layer: &Layer) -> &str {
-    &layer.chains()[0].rules[3]
+    &layer.chains()[0].rules[4]
 }
 
 #[test]
@@ -103,6 +104,8 @@ fn the_ipv6_rules_are_the_ipv4_rules_on_ipv6_sets() {
         .replace("--match-set KUBE-", "--match-set KUBE-6-")
         .replace("-s 127.0.0.0/8 ", "-s ::1/128 ")
         .replace("240.0.0.0/4", "feff::/16")
+        .replace("--to 0.0.0.0/8", "--to fefe::/16")
+        .replace("-d 0.0.0.0/8", "-d fefe::/16")
         .replace("--reject-with icmp-", "--reject-with icmp6-");
     // A set's name has at most 31 octets.
     for cut in ["KUBE-6-LOAD-BALANCER-SOURCE-CIDR", "KUBE-6-NODE-PORT-LOCAL-SCTP-HASH"] {
@@ -146,8 +149,9 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let everything = LocalTraffic::Cidr("0.0.0.0/0".parse().unwrap());
     let layer = Layer::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_layer();
-    expected.chains[0].rules.remove(3);
+    expected.chains[0].rules.remove(4);
     expected.chains[5].rules.insert(0, "-j NETMAP --to 240.0.0.0/4".to_owned());
+    expected.chains[6].rules.insert(0, "-j NETMAP --to 0.0.0.0/8".to_owned());
     assert_eq!(layer, expected);
 }
 
@@ -155,7 +159,7 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
 fn the_mark_is_the_chosen_bit() {
     for (bit, mark) in [(0, "0x1"), (14, "0x4000"), (31, "0x80000000")] {
         let settings = LayerSettings::new(false, bit, LocalTraffic::Unknown, true).unwrap();
-        let settings = settings.with_twins(TwinNetworks::default().of(Family::V4));
+        let settings = settings.with_twins(TwinNetworks::default().networks(Family::V4));
         let layer = Layer::new(Family::V4, &settings);
         assert_eq!(layer.restore_input(&JUMPS), IPV4.replace("0x4000", mark));
     }
@@ -164,7 +168,7 @@ fn the_mark_is_the_chosen_bit() {
 #[test]
 fn random_ports_are_asked_for_where_iptables_knows_them() {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, false).unwrap();
-    let settings = settings.with_twins(TwinNetworks::default().of(Family::V4));
+    let settings = settings.with_twins(TwinNetworks::default().networks(Family::V4));
     let layer = Layer::new(Family::V4, &settings);
     assert_eq!(layer.restore_input(&JUMPS), IPV4.replace(" --random-fully", ""));
 }
@@ -174,12 +178,12 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
     for (family, settings) in mk_every_variant() {
         let layer = Layer::new(family, &settings);
         let numbers: Vec<usize> = layer.chains().iter().map(|chain| chain.rules.len()).collect();
-        let ways_to_twins = match settings.local {
+        let ways = match settings.local {
             LocalTraffic::Unknown => 2,
             LocalTraffic::ClusterCidr { .. } => 6,
             _ => 3,
         };
-        let expected = [12, 4, 6, 2, 1, ways_to_twins, 1, 3, 3, 1, 1, 3, 10, 0];
+        let expected = [13, 4, 6, 2, 1, ways, ways, 1, 3, 3, 1, 1, 3, 11, 0];
         assert_eq!(numbers, expected, "{family} {settings:?}");
     }
 }
@@ -259,7 +263,7 @@ fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
 
 #[test]
 fn without_twins_nothing_leads_to_them() {
-    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown).with_twins(None);
+    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown).with_twins([None; 2]);
     let input = Layer::new(Family::V4, &settings).restore_input(&JUMPS);
     for twins in ["240.", "-j KUBE-SHORT-CIRCUIT", "CONFIRMED"] {
         assert!(!input.contains(twins), "{twins}: {input}");
@@ -375,7 +379,7 @@ fn on_an_empty_host_everything_is_missing() {
     for saved in ["", "*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"] {
         let comparison = mk_layer().compare(saved);
         assert_eq!(comparison.missing_jumps, JUMPS);
-        assert_eq!(comparison.differing.len(), 14);
+        assert_eq!(comparison.differing.len(), 15);
         assert!(comparison.differing.iter().all(|it| matches!(it, ChainDifference::Absent { .. })));
     }
 }
@@ -385,7 +389,7 @@ fn every_removed_rule_and_jump_is_noticed() {
     let layer = mk_layer();
     let saved = mk_saved(&layer);
     let rules = rules_of(&saved);
-    assert_eq!(rules.len(), 49 + 10);
+    assert_eq!(rules.len(), 53 + 10);
     for number in rules {
         let comparison = layer.compare(&without_line(&saved, number));
         let line = saved.lines().nth(number).unwrap();

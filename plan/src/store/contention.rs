@@ -52,8 +52,8 @@ fn frontends(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = Fr
     let is_twinned = service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let outer = outer_addresses(service).flat_map(move |address| {
-        let twin = twins.twin(address).filter(|_| is_twinned);
-        [Some(address), twin]
+        let of_twins = [twins.twin(address), twins.spare_twin(address)];
+        [Some(address)].into_iter().chain(of_twins.map(|twin| twin.filter(|_| is_twinned)))
     });
     let addresses = cluster.chain(outer.flatten());
     addresses.flat_map(|address| {

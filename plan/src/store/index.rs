@@ -102,7 +102,8 @@ fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
 
 fn outer_addresses(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    outer.flat_map(|address| [Some(address), twins.twin(address)]).flatten()
+    let with_twins = |address| [Some(address), twins.twin(address), twins.spare_twin(address)];
+    outer.flat_map(with_twins).flatten()
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

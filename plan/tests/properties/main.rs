@@ -151,7 +151,7 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
     }
     let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
     let (leading, others): (Vec<SetId>, Vec<SetId>) =
-        sets().partition(|set| set.kind == SetKind::ShortCircuit);
+        sets().partition(|set| set.kind.leads_to_twins());
     for set in leading {
         write(kernel, found.excess_entries(set, &settings));
     }

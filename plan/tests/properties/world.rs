@@ -46,12 +46,17 @@ const OTHERS: [&str; 7] = [
 /// Excluded by some settings.
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
-/// Two of them have the same twin, which is one of them as well.
-const OUTER: [&str; 13] = [
+/// Three of them have the same twin, which is one of them as well; two others have another one. All
+/// five have the same spare twin. The first twin of one is broadcast.
+const OUTER: [&str; 17] = [
     "198.51.100.1",
     "198.51.100.2",
     "203.0.113.5",
     "219.0.113.5",
+    "187.0.113.5",
+    "204.0.113.5",
+    "220.0.113.5",
+    "15.255.255.255",
     "251.0.113.5",
     "192.0.2.10",
     "10.96.0.1",

@@ -58,10 +58,11 @@ fn an_address_that_no_service_can_have_is_left_out_and_told() {
     for (address, possible) in [
         ("192.0.2.77", true),
         ("10.0.0.1", true),
-        ("255.255.255.254", true),
+        ("223.255.255.254", true),
         ("2001:db8::77", true),
         ("fd00::77", true),
         ("0.0.0.0", false),
+        ("0.0.113.5", false),
         ("127.0.0.1", false),
         ("127.8.8.8", false),
         ("169.254.8.8", false),

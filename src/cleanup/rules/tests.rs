@@ -52,19 +52,20 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     let removed = of(&saved, Scope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
-    assert_eq!(counts, [("nat", 3, 6), ("mangle", 1, 2), ("filter", 6, 6)]);
-    assert_eq!(removed[0].to_string(), "nat: 3 rules, 6 chains");
+    assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 6, 6)]);
+    assert_eq!(removed[0].to_string(), "nat: 3 rules, 7 chains");
     let input = removed[0].input.as_deref().unwrap();
     assert_eq!(
         input,
         "*nat\n\
          :KUBE-LOAD-BALANCER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-NODE-PORT - [0:0]\n\
          :KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SHORT-CIRCUIT - [0:0]\n\
+         :KUBE-SPARE-SHORT-CIRCUIT - [0:0]\n\
          -D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -D POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
          -X KUBE-LOAD-BALANCER\n-X KUBE-MARK-MASQ\n-X KUBE-NODE-PORT\n-X KUBE-POSTROUTING\n\
-         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\nCOMMIT\n"
+         -X KUBE-SERVICES\n-X KUBE-SHORT-CIRCUIT\n-X KUBE-SPARE-SHORT-CIRCUIT\nCOMMIT\n"
     );
 }
 

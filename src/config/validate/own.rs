@@ -111,7 +111,7 @@ impl Found {
 
     fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
         let twins = own.short_circuit.twins();
-        let twins = Family::BOTH.into_iter().filter_map(|family| twins.of(family));
+        let twins = Family::BOTH.into_iter().flat_map(|family| twins.networks(family)).flatten();
         let twins: Vec<_> = twins.map(|net| (net, "of shortCircuit")).collect();
         let nodes = networks(&document.node_port_addresses);
         let mut others: Vec<(IpNet, &str)> = Vec::new();

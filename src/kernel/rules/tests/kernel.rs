@@ -65,7 +65,7 @@ fn mk_sets(family: Family) {
 
 fn mk_layer(family: Family) -> Layer {
     let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings.with_twins(TwinNetworks::default().of(family)))
+    Layer::new(family, &settings.with_twins(TwinNetworks::default().networks(family)))
 }
 
 fn mk_every_layer(family: Family) -> Vec<Layer> {
@@ -90,7 +90,7 @@ fn mk_every_layer(family: Family) -> Vec<Layer> {
     ]);
     let layer = |(masquerade_all, bit, local, random_fully)| {
         let settings = LayerSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let twins = TwinNetworks::default().of(family);
+        let twins = TwinNetworks::default().networks(family);
         [settings.clone(), settings.with_twins(twins)].map(|it| Layer::new(family, &it))
     };
     variants.into_iter().flat_map(layer).collect()
@@ -207,7 +207,7 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = LayerSettings::new(false, 14, local, true).unwrap();
-        let settings = settings.with_twins(TwinNetworks::default().of(rules.family()));
+        let settings = settings.with_twins(TwinNetworks::default().networks(rules.family()));
         let layer = Layer::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = layer
