@@ -15,7 +15,7 @@ use crate::desired::Desired;
 use crate::diff::{self, Ownership};
 use crate::event::Event;
 use crate::found::Found;
-use crate::fragment::Fragment;
+use crate::fragment::{Claim, Fragment};
 use crate::kernel::{Entry, Frontend};
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
@@ -27,7 +27,7 @@ use crate::portion;
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
 use crate::room::{Capacity, Rooms};
-use crate::sets::SetId;
+use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::store::Store;
 
@@ -313,6 +313,46 @@ impl Planner {
         diff::records(frontend, self.local_addresses())
             .filter(|(set, entry)| self.desired.has_entry(*set, entry))
             .map(|(set, entry)| Subject::Entry(set, entry))
+    }
+
+    /// The twin that an entry leads to, if it leads to one.
+    #[must_use]
+    pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
+        let Entry::AddressPort(frontend) = entry else { return None };
+        let twins = &self.settings.twins;
+        let address = match set.kind {
+            SetKind::ShortCircuit => twins.twin(frontend.address),
+            SetKind::SpareShortCircuit => twins.spare_twin(frontend.address),
+            _ => None,
+        };
+        Some(Frontend { address: address?, ..*frontend })
+    }
+
+    /// What is to be there before clients are led to a twin.
+    pub fn needed_at(&self, twin: &Frontend) -> impl Iterator<Item = Subject> {
+        let claim = self.desired.owning_claim(twin);
+        let bound = claim.and_then(Claim::bound).map(Subject::Address);
+        let entries = claim.into_iter().flat_map(|claim| &claim.entries);
+        let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
+        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*twin)])
+    }
+
+    /// The desired entries that lead to twins of which any of these is. Walks all such entries.
+    #[must_use]
+    pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
+        let families = self.settings.families.iter();
+        let sets = families.flat_map(|family| SetId::all(*family));
+        let sets = sets.filter(|set| set.kind.leads_to_twins());
+        let entries =
+            sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
+        let is_about = |twin: Frontend| {
+            subjects.contains(&Subject::VirtualServer(twin))
+                || subjects.contains(&Subject::Address(twin.address))
+        };
+        let mut leading: Vec<_> =
+            entries.filter(|(set, entry)| self.led_to(*set, entry).is_some_and(is_about)).collect();
+        leading.sort_unstable();
+        leading
     }
 
     /// What turns one virtual server into what is desired. To be asked only about what an

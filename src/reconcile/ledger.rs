@@ -24,6 +24,8 @@ pub struct Ledger {
     agenda: BTreeSet<(Instant, Subject)>,
     /// Those that others rest on.
     foundations: BTreeSet<Subject>,
+    /// The entries that lead clients from a frontend to its twin.
+    leading: BTreeSet<Subject>,
     /// How many are owed, by the class of the refusal; no zeros.
     classes: BTreeMap<RefusalClass, usize>,
 }
@@ -116,6 +118,11 @@ impl Ledger {
         self.foundations.iter()
     }
 
+    /// The entries that are owed and lead clients from a frontend to its twin.
+    pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Owed)> {
+        self.leading.iter().filter_map(|subject| Some((subject, self.owed.get(subject)?)))
+    }
+
     /// How many are owed, by the class of the refusal, but for classes without any.
     pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
         self.classes.iter().map(|(class, count)| (*class, *count))
@@ -138,6 +145,9 @@ impl Ledger {
         if owed.op.is_foundation() {
             self.foundations.insert(subject);
         }
+        if owed.op.leads_to_twins() {
+            self.leading.insert(subject);
+        }
         *self.classes.entry(owed.refusal.class).or_default() += 1;
         self.owed.insert(subject, owed);
     }
@@ -146,6 +156,7 @@ impl Ledger {
         let owed = self.owed.remove(subject)?;
         self.agenda.remove(&(owed.due, *subject));
         self.foundations.remove(subject);
+        self.leading.remove(subject);
         let class = owed.refusal.class;
         if let Some(count) = self.classes.get_mut(&class) {
             *count -= 1;

@@ -37,6 +37,7 @@ mod second_look;
 mod start;
 mod status;
 mod sysctls;
+mod twins;
 mod writing;
 
 use std::future::Future;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use plan::kernel::Frontend;
 use plan::model::ServiceName;
-use plan::op::{Op, Subject};
+use plan::op::{Op, Phase, Subject};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -67,7 +67,8 @@ impl Reconciler {
 
     /// Sends operations, which are in the order of their phases, to the kernel. What tells whose a
     /// virtual server is comes before it, and goes after it: it is not made while that could not be
-    /// written, and that stays while it could not be removed.
+    /// written, and that stays while it could not be removed. What leads clients to a twin comes
+    /// after the twin, and goes before it: see [`super::twins`].
     pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let disowns = |op: &Op| !self.planner.disowned_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
@@ -78,7 +79,19 @@ impl Reconciler {
             ops = rest;
             self.await_signs(&mut ops);
         }
+        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_twins()).collect();
+        let mut after = Vec::new();
+        if !leading.is_empty() || !self.ledger.is_empty() {
+            after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
+        }
         self.send(ops, basis, &mut failed).await?;
+        self.cut_off(&failed, &mut leading);
+        self.await_twins(&mut leading);
+        let cut = self.removed_though_desired(&leading);
+        self.send(leading, basis, &mut failed).await?;
+        self.owe_entries(cut, &failed);
+        self.keep_twins(&mut after);
+        self.send(after, basis, &mut failed).await?;
         self.keep_signs(&mut last);
         self.send(last, basis, &mut failed).await
     }
@@ -217,6 +230,7 @@ impl Reconciler {
         if self.ledger.settle(subject) {
             info!("{subject} is in order again");
             self.hasten_told_by(subject);
+            self.hasten_twins(subject);
             self.status.send_modify(|status| note_owed(status, &self.ledger));
         }
     }
@@ -231,7 +245,7 @@ impl Reconciler {
     }
 }
 
-fn note_owed(status: &mut Status, ledger: &Ledger) {
+pub(super) fn note_owed(status: &mut Status, ledger: &Ledger) {
     status.owed = ledger.len();
     status.owes_foundation = ledger.foundations().next().is_some();
 }

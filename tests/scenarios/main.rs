@@ -22,4 +22,5 @@ mod rounds;
 mod sets;
 mod sysctls;
 mod told;
+mod twins;
 mod world;

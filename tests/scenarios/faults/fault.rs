@@ -11,6 +11,8 @@ use plan::kernel::{Entry, Frontend};
 use plan::op::Op;
 use plan::sets::SetId;
 
+use crate::twins::misleads;
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -60,6 +62,8 @@ pub(super) struct Seen {
     pub(super) struck: bool,
     /// Whether the life is over: what has not happened by now is not to happen any more.
     pub(super) over: bool,
+    /// What would have led clients to a twin that is not there.
+    pub(super) misleading: Vec<String>,
     /// How many requests the closed socket still concerns.
     closed: usize,
     /// What is to be taken back at the next request.
@@ -133,6 +137,9 @@ impl Seen {
         match request {
             Request::Writing(op) => {
                 self.writings.push(op.clone());
+                if !case.fault.disturbs() {
+                    self.misleading.extend(misleads(op, actual));
+                }
                 self.decide_writing(case, op, actual)
             }
             Request::Reading(reading) => {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::fault::{Case, Fault, Seen};
 use super::quiet_time;
+use crate::twins::local;
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings, slice};
 
 const STEPS: usize = 14;
@@ -81,6 +82,7 @@ impl Life {
             self.breathe(self.case.dies && number != MOVE).await;
         }
         let seen = self.over();
+        assert_eq!(seen.misleading, [""; 0], "clients are led to nothing");
         if self.case.fault == Fault::Refused(RefusalClass::NoScheduler) {
             // Who chose it was given another. After a start it is tried again.
             self.settle().await;
@@ -103,6 +105,7 @@ impl Life {
             1 => {
                 self.apply(load_balancer(4, 5, "10.0.0.0/8"), &[4]).await;
                 self.apply(choosing("mh"), &[5, 7]).await;
+                self.apply(local(6, 6), &[6]).await;
             }
             2 => {
                 self.apply(tcp(1), &[1, 2, 3]).await;
@@ -125,6 +128,7 @@ impl Life {
             7 => {
                 self.apply(node_port_service(3, 30_081), &[3]).await;
                 self.apply(load_balancer(4, 6, "192.0.2.0/24"), &[4]).await;
+                self.apply(local(6, 7), &[6]).await;
             }
             8 => {
                 let weights = Some(Weights { node: 9, zone: 5, elsewhere: 3 });
@@ -156,7 +160,7 @@ impl Life {
                 self.start().await;
             }
             _ => {
-                for service in [tcp(1), load_balancer(4, 6, "192.0.2.0/24")] {
+                for service in [tcp(1), load_balancer(4, 6, "192.0.2.0/24"), local(6, 7)] {
                     self.cluster.remove(&service.name);
                     self.send(Event::ServiceRemoved(service.name.clone())).await;
                     self.send(Event::SliceRemoved(service.name)).await;
