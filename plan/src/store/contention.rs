@@ -27,8 +27,11 @@ pub(super) fn contending<'a>(
             }
         }
         for port in &service.ports {
-            let number = port.node_port.map(|number| (port.protocol, number.get()));
-            node_ports.extend(number.map(|number| (number, name)));
+            let Some(number) = port.node_port else { continue };
+            let first = *node_ports.entry((port.protocol, number.get())).or_insert(name);
+            if first != name {
+                contending.extend([first, name]);
+            }
         }
     }
     for service in services.filter(|it| outer_addresses(it).next().is_some()) {

@@ -132,6 +132,30 @@ fn a_restart_takes_nothing_from_the_one_that_has_it() {
     assert!(!node.planner.is_dirty());
 }
 
+/// The same for a node port that two Services have. The API server gives it to one only, but who
+/// reads a list and a watch may see both for a moment.
+#[test]
+fn a_restart_leaves_a_node_port_to_the_older_one_of_two() {
+    let ports = || vec![port("http", "80:30080/TCP")];
+    let older = Service { kind: ServiceKind::NodePort, ports: ports(), ..other(1) };
+    // Another one claims its external address, too.
+    let external = ips(&["203.0.113.5"]);
+    let younger = Service { kind: ServiceKind::NodePort, ports: ports(), external, ..dns() };
+    let third = Service {
+        created: 11,
+        external: younger.external.clone(),
+        ..service("third", &["10.96.0.12"])
+    };
+    let mut node = node();
+    for event in [&older, &younger, &third].map(applied) {
+        node.planner.apply(event);
+    }
+    drop(node.planner.take_over(node.kernel.actual().clone(), Vec::new()));
+    node.planner.plan_round(Limit { services: 1, ..Limit::NONE });
+    let frontend = Frontend { address: ip("192.0.2.10"), protocol: Protocol::Tcp, port: 30_080 };
+    assert_eq!(node.planner.desired().owner(&frontend), Some(&older.name));
+}
+
 fn frontend() -> Frontend {
     Frontend { address: ip("10.96.0.10"), protocol: Protocol::Tcp, port: 80 }
 }
