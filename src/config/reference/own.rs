@@ -110,7 +110,7 @@ pub const OWN_FIELDS: [Field; 20] = [
         "network",
         "where the cluster's own clients are led that use an address with externalTrafficPolicy \
          Local, so that they reach all endpoints: a network of up to 24 bits that nobody uses; \
-         empty: they get what clients outside get",
+         where it has no room, 0.0.0.0/8 is used as well; empty: they get what clients outside get",
     ),
-    does("shortCircuit.ipv6", "network", "the same for IPv6, up to 96 bits"),
+    does("shortCircuit.ipv6", "network", "the same for IPv6, up to 96 bits; beside it, fefe::/16"),
 ];
