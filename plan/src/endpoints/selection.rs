@@ -15,7 +15,7 @@ pub struct Selection<'a> {
     pub zone: Option<&'a str>,
     /// The endpoints' shares; without them, all have the same.
     pub weights: Option<Weights>,
-    /// All endpoints of the service port, from [`candidates`](super::candidates).
+    /// All endpoints of the service port, from [`candidates`](super::EndpointsByPort::candidates).
     pub candidates: &'a [Candidate<'a>],
 }
 
