@@ -69,7 +69,9 @@ impl Flows {
     /// When to look for them next; none while nothing waits for that.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let rested = self.rested.filter(|_| self.is_waiting);
-        self.obstacle_due().into_iter().chain(rested).min()
+        let again =
+            self.obstacle_due().map(|due| self.rested.map_or(due, |rested| rested.max(due)));
+        again.into_iter().chain(rested).min()
     }
 
     /// When to try again; none while nothing stands in the way.
