@@ -97,7 +97,7 @@ pub fn set(
         desired.entries(set).filter(|entry| !is_found(entry)).copied().collect();
     missing.sort_unstable();
     ops.extend(missing.into_iter().map(|entry| Op::AddEntry(set, entry)));
-    let is_ours = |entry: &Entry| !entry.address().is_some_and(|a| settings.excludes(a));
+    let is_ours = |entry: &Entry| is_removable(entry, desired, settings);
     let mut extra: Vec<Entry> = found
         .into_iter()
         .flat_map(|there| &there.entries)
@@ -107,6 +107,13 @@ pub fn set(
     extra.sort_unstable();
     ops.extend(extra.into_iter().map(|entry| Op::RemoveEntry(set, entry)));
     ops
+}
+
+/// True if an entry that is not desired is ours to remove. One at an excluded address is if a Service
+/// has its frontend: it would refuse or admit that Service's clients.
+pub(crate) fn is_removable(entry: &Entry, desired: &Desired, settings: &Settings) -> bool {
+    !entry.address().is_some_and(|address| settings.excludes(address))
+        || entry.frontend().is_some_and(|frontend| desired.owner(&frontend).is_some())
 }
 
 /// What turns the local routes that are ours into what is desired, by phases.

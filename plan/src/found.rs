@@ -122,10 +122,15 @@ impl Found {
 
     /// What takes the entries of a set away that are left, but for those that are nobody's to
     /// touch.
-    pub fn excess_entries(&mut self, set: SetId, settings: &Settings) -> Vec<Op> {
+    pub fn excess_entries(
+        &mut self,
+        set: SetId,
+        desired: &Desired,
+        settings: &Settings,
+    ) -> Vec<Op> {
         let Some(left) = self.beside.sets.get_mut(&set) else { return Vec::new() };
-        let is_foreign = |entry: &Entry| entry.address().is_some_and(|a| settings.excludes(a));
-        let mut ours: Vec<Entry> = left.entries.extract_if(|entry| !is_foreign(entry)).collect();
+        let is_ours = |entry: &Entry| diff::is_removable(entry, desired, settings);
+        let mut ours: Vec<Entry> = left.entries.extract_if(is_ours).collect();
         ours.sort_unstable();
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }

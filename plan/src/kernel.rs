@@ -140,10 +140,18 @@ impl Entry {
     pub fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(*address),
+            _ => self.frontend().map(|frontend| frontend.address),
+        }
+    }
+
+    /// The address, protocol and port that it is about, if the set's type has them.
+    #[must_use]
+    pub fn frontend(&self) -> Option<Frontend> {
+        match self {
             Self::AddressPort(frontend)
             | Self::AddressPortAddress(frontend, _)
-            | Self::AddressPortNet(frontend, _) => Some(frontend.address),
-            Self::Port(_) => None,
+            | Self::AddressPortNet(frontend, _) => Some(*frontend),
+            Self::Address(_) | Self::Port(_) => None,
         }
     }
 }

@@ -216,7 +216,7 @@ impl Reconciler {
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
             sets.partition(|set| set.kind.leads_to_twins());
         for set in leading {
-            let ops = taking.found.excess_entries(set, &settings);
+            let ops = taking.found.excess_entries(set, self.planner.desired(), &settings);
             self.remove(ops, taking).await?;
         }
         let ops = taking.found.excess_addresses(&settings);
@@ -232,7 +232,7 @@ impl Reconciler {
             self.remove(ops, taking).await?;
         }
         for set in others {
-            let ops = taking.found.excess_entries(set, &settings);
+            let ops = taking.found.excess_entries(set, self.planner.desired(), &settings);
             self.remove(ops, taking).await?;
         }
         Ok(())

@@ -212,7 +212,10 @@ pub(crate) fn untouchable(
     });
     left.virtual_servers = others.map(|(frontend, it)| (*frontend, it.clone())).collect();
     for (set, there) in &actual.sets {
-        let excluded = |entry: &&Entry| entry.address().is_some_and(|a| settings.excludes(a));
+        let is_wished = |entry: &Entry| entry.frontend().is_some_and(|f| wished.contains(&f));
+        let excluded = |entry: &&Entry| {
+            entry.address().is_some_and(|a| settings.excludes(a)) && !is_wished(entry)
+        };
         let kept =
             there.entries.iter().filter(|entry| !ours(&set.family) || excluded(entry)).copied();
         left.sets.insert(*set, kept.collect());

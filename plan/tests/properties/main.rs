@@ -153,7 +153,7 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
     let (leading, others): (Vec<SetId>, Vec<SetId>) =
         sets().partition(|set| set.kind.leads_to_twins());
     for set in leading {
-        write(kernel, found.excess_entries(set, &settings));
+        write(kernel, found.excess_entries(set, planner.desired(), &settings));
     }
     write(kernel, found.excess_addresses(&settings));
     loop {
@@ -165,7 +165,7 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
         write(kernel, mending);
     }
     for set in others {
-        write(kernel, found.excess_entries(set, &settings));
+        write(kernel, found.excess_entries(set, planner.desired(), &settings));
     }
     log
 }

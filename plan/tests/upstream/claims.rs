@@ -1,10 +1,13 @@
 //! Several Services, or one for several reasons, claim the same frontend. kube-proxy lets them take
 //! it from each other in every sync.
 
-use plan::kernel::Frontend;
-use plan::model::{Protocol, Service, ServiceKind};
+use plan::actual::ActualSet;
+use plan::kernel::{Entry, Frontend};
+use plan::model::{Family, Protocol, Service, ServiceKind};
+use plan::op::Op;
 use plan::planner::Limit;
 use plan::problem::Problem;
+use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 
 use crate::node::{Node, THIS, check, said};
@@ -225,4 +228,23 @@ fn a_node_port_that_is_an_external_frontend_of_another_port_is_a_node_port() {
     assert_eq!(node.real_servers("TCP 240.0.2.10:30080").unwrap(), "10.244.0.2:8080");
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
     assert!(matches!(&problems[..], [Problem::FrontendTwice { .. }]), "{problems:?}");
+}
+
+/// What is found inside excluded networks stays, unless it is about what a Service has there: a
+/// refusal from before it had endpoints would go on refusing its clients.
+#[test]
+fn an_old_refusal_of_a_service_inside_excluded_networks_goes() {
+    let exclude = vec!["198.51.100.0/24".parse().unwrap()];
+    let mut node = Node::new(Settings { exclude, ..Settings::new(THIS) });
+    node.run([
+        applied(&Service { external: ips(&["198.51.100.7"]), ..dns() }),
+        sliced(&slice("dns-1", "dns", &["10.244.0.2@n1"])),
+    ]);
+    let entry = |address| {
+        Entry::AddressPort(Frontend { address: ip(address), protocol: Protocol::Tcp, port: 80 })
+    };
+    let found = ["198.51.100.7", "198.51.100.9"].map(entry).into_iter().collect::<ActualSet>();
+    let set = SetId { kind: SetKind::NoEndpoints, family: Family::V4 };
+    let ops = node.planner.compare_set(set, Some(&found));
+    assert_eq!(ops, [Op::RemoveEntry(set, entry("198.51.100.7"))]);
 }
