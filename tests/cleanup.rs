@@ -19,6 +19,7 @@ use plan::settings::{Settings, TwinNetworks};
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
 /// The sets of IPv4 that kube-proxy does not have.
 const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
+create KUBE-SPARE-SHORT-CIRCUIT hash:ip,port family inet
 create KUBE-NO-ENDPOINTS hash:ip,port family inet
 create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
 ";
@@ -248,7 +249,7 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
         let outcome = node.clean(&[]);
         assert!(outcome.is_complete() && outcome.kept.is_empty(), "{outcome}");
         assert_same(&before, &node.dump());
-        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "37 sets"] {
+        for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "38 sets"] {
             assert!(outcome.to_string().contains(part), "{part}: {outcome}");
         }
         assert_eq!(node.clean(&[]), Outcome::default(), "the second run has nothing to do");
