@@ -36,16 +36,17 @@ use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding
 use crate::cleanup;
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
-use crate::kernel::Timed;
 use crate::kernel::address_monitor;
 use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
+use crate::kernel::{Kernel, Timed};
+use crate::reconcile::observer::Observer;
 use crate::reconcile::{Reconciler, Status};
 use crate::serve::health::SharedHealth;
 use crate::serve::listen::{self, ListenError};
 use crate::serve::metrics::own;
-use crate::serve::pages::Pages;
+use crate::serve::pages::{Pages, SetVerbosity};
 use crate::serve::service_health::ListenFailure;
 use crate::serve::{self, Servers};
 use crate::source::kubernetes::{self, ClientOptions, Kubernetes};
@@ -81,6 +82,20 @@ struct Threads {
     source: TaskThread,
 }
 
+/// Parts of the program, once the source is open and the host is ready.
+struct Parts<K> {
+    configuration: Configuration,
+    /// Settings with the families and abilities that the host has.
+    settings: Settings,
+    source: Source,
+    kernel: K,
+    /// Programs that remove the rules of kube-proxy's other modes. None: these rules stay.
+    backends: Option<HashMap<Family, Backend>>,
+    /// Observers of the event loop beside health, metrics and Events.
+    observers: Vec<Box<dyn Observer>>,
+    set_verbosity: SetVerbosity,
+}
+
 /// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
 /// state stays then: traffic goes on without us.
 ///
@@ -114,14 +129,12 @@ async fn balance(
     threads: &Threads,
 ) -> anyhow::Result<()> {
     let mut shutdown = std::pin::pin!(shutdown()?);
-    let changed = changed(configuration.file.clone());
     let (source, host) = tokio::select! {
         biased;
         () = &mut shutdown => return Ok(()),
         ready = get_ready(configuration.clone(), threads) => ready?,
     };
     let Host { families, random_fully, twins, backends, linux } = host;
-    let unchecked = Unchecked { configuration: configuration.clone(), families: families.clone() };
     let settings = Settings {
         families,
         random_fully,
@@ -129,58 +142,22 @@ async fn balance(
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };
-
-    let (failures, failed) = mpsc::channel(QUEUE);
-    let servers = Servers::new(serving(&configuration, &settings, verbosity)?, failures)?;
-    let announcer = source.announcer(&settings.node_name, &threads.source);
-    let mut observers = Observers::new(vec![
-        Box::new(servers.observer()),
-        Box::new(observe::Announcing::new(announcer.clone())),
-    ]);
+    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
     if configuration.estimators.run == Run::Auto {
-        observers.add(Guarding::new());
+        observers.push(Box::new(Guarding::new()));
     }
-    if settings.localhost_node_ports {
-        observers.add(localhost::start(&servers.metrics().own, announcer.clone())?);
-    }
-    let health = servers.health();
-    source.vouch(&health);
-    let measured = servers.metrics();
-    let kernel = KernelHandle::start(Timed::new(linux, measured.own.stages.clone()))
-        .context("start the kernel worker")?;
-    let routes = !settings.service_routes.is_empty();
-    let planner = Planner::new(settings);
-    let reconciler =
-        Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(observers));
-    let status = reconciler.status();
-    let (events, inbox) = mpsc::channel(QUEUE);
-    let (inputs, outbox) = mpsc::channel(QUEUE);
-    measured.own.queues.watch(own::SOURCE, length(&events));
-    measured.own.queues.watch(own::LOOP, length(&inputs));
-    let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
-
-    announcer.announce(starting());
-    if configuration.cleanup_other_modes {
-        tokio::spawn(move_over(status, backends));
-    }
-    tokio::spawn(report_failures(failed, announcer.clone()));
-    threads.source.spawn(source.run(events));
-    tokio::select! {
-        biased;
-        ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
-            ended?;
-            info!("kube-ipvs ends; the kernel's state stays as it is");
-            Ok(())
-        }
-        ended = threads.source.spawn(inlet.run(inbox)) => {
-            ended.context("pass on what the source delivers")??;
-            bail!("the source of Services has ended, which is a bug; please report the log above")
-        }
-        ended = threads.serving.spawn(servers.run()) => {
-            give_up(ended.context("serve health and metrics")?, &announcer).await
-        }
-        reason = changed => bail!("{reason}"),
-    }
+    let backends = configuration.cleanup_other_modes.then_some(backends);
+    let set_verbosity = verbosity.into_setter();
+    let parts = Parts {
+        configuration,
+        settings,
+        source,
+        kernel: linux,
+        backends,
+        observers,
+        set_verbosity,
+    };
+    parts.run(threads, shutdown).await
 }
 
 /// Opens the source and gets the host ready. Both run programs, some of other people: that is done
@@ -196,6 +173,73 @@ async fn get_ready(
         Ok((source, host::prepare(&configuration)?))
     });
     ready.await.context("get ready")?
+}
+
+// === impl Parts ===
+
+impl<K: Kernel + 'static> Parts<K> {
+    /// Connects the parts and balances until `shutdown` is ready. The event loop runs on the
+    /// caller's thread; what must answer meanwhile runs on `threads`.
+    async fn run(
+        self,
+        threads: &Threads,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let Self { configuration, settings, source, kernel, backends, observers, .. } = self;
+        let unchecked =
+            Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
+        let (failures, failed) = mpsc::channel(QUEUE);
+        let options = serving(&configuration, &settings, self.set_verbosity)?;
+        let servers = Servers::new(options, failures)?;
+        let announcer = source.announcer(&settings.node_name, &threads.source);
+        let mut all = Observers::new(vec![
+            Box::new(servers.observer()),
+            Box::new(observe::Announcing::new(announcer.clone())),
+        ]);
+        observers.into_iter().for_each(|observer| all.add(observer));
+        if settings.localhost_node_ports {
+            all.add(Box::new(localhost::start(&servers.metrics().own, announcer.clone())?));
+        }
+        let health = servers.health();
+        source.vouch(&health);
+        let measured = servers.metrics();
+        let kernel = KernelHandle::start(Timed::new(kernel, measured.own.stages.clone()))
+            .context("start the kernel worker")?;
+        let routes = !settings.service_routes.is_empty();
+        let planner = Planner::new(settings);
+        let reconciler =
+            Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(all));
+        let status = reconciler.status();
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let (inputs, outbox) = mpsc::channel(QUEUE);
+        measured.own.queues.watch(own::SOURCE, length(&events));
+        measured.own.queues.watch(own::LOOP, length(&inputs));
+        let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
+
+        let changed = changed(configuration.file);
+        announcer.announce(starting());
+        if let Some(backends) = backends {
+            tokio::spawn(move_over(status, backends));
+        }
+        tokio::spawn(report_failures(failed, announcer.clone()));
+        threads.source.spawn(source.run(events));
+        tokio::select! {
+            biased;
+            ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
+                ended?;
+                info!("kube-ipvs ends; the kernel's state stays as it is");
+                Ok(())
+            }
+            ended = threads.source.spawn(inlet.run(inbox)) => {
+                ended.context("pass on what the source delivers")??;
+                bail!("the source of Services has ended, which is a bug; please report the log above")
+            }
+            ended = threads.serving.spawn(servers.run()) => {
+                give_up(ended.context("serve health and metrics")?, &announcer).await
+            }
+            reason = changed => bail!("{reason}"),
+        }
+    }
 }
 
 // === impl Threads ===
@@ -268,7 +312,7 @@ impl Source {
 fn serving(
     configuration: &Configuration,
     settings: &Settings,
-    verbosity: Verbosity,
+    set_verbosity: SetVerbosity,
 ) -> anyhow::Result<serve::Options> {
     let flags = configuration.flags.iter();
     let served = configuration.served;
@@ -282,7 +326,7 @@ fn serving(
         pages: Pages {
             configz: configuration.to_configz().context("write the configuration as JSON")?,
             flags: flags.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
-            profiling: served.profiling.then(|| verbosity.into_setter()),
+            profiling: served.profiling.then_some(set_verbosity),
             flagz: configuration.gates.is_enabled(gates::FLAGZ),
             statusz: configuration.gates.is_enabled(gates::STATUSZ),
         },

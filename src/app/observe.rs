@@ -26,8 +26,8 @@ impl Observers {
         Self(observers)
     }
 
-    pub(super) fn add(&mut self, observer: impl Observer + 'static) {
-        self.0.push(Box::new(observer));
+    pub(super) fn add(&mut self, observer: Box<dyn Observer>) {
+        self.0.push(observer);
     }
 
     fn each(&mut self, tell: impl FnMut(&mut Box<dyn Observer>)) {

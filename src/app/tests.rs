@@ -1,3 +1,5 @@
+mod busy;
+
 use std::sync::Arc;
 use std::time::Duration;
 
