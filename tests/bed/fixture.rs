@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Once;
 use std::time::Duration;
 
+use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use bed::{Cluster, ClusterSpec, Host, Manifests, Namespace, Protocol, Proxy, Question, Server};
 use bed::{Service, Tally, ask_many, eventually};
 
@@ -60,6 +61,18 @@ impl Bed {
     /// Starts kube-ipvs in the first node, and waits until it is in sync.
     pub(crate) fn start(&self, arguments: &[&str]) -> Proxy {
         Proxy::start(self.node(), &self.manifests, arguments).unwrap()
+    }
+
+    /// The path of a configuration file with this text in our own document.
+    pub(crate) fn configuration(&self, own: &str) -> String {
+        let path = format!("{}.conf", self.manifests.path().display());
+        let text = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+             clusterCIDR: {POD_RANGE_IPV4},{POD_RANGE_IPV6}\nmode: ipvs\n---\n\
+             apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
     }
 
     /// What a tool prints in the first node.

@@ -24,6 +24,7 @@ mod handover;
 mod hints;
 mod host;
 mod killed;
+mod limits;
 mod load_balancer;
 mod localhost;
 mod masquerade;
