@@ -32,6 +32,7 @@ mod node;
 mod order;
 mod ownership;
 mod privileges;
+mod retire;
 mod rollout;
 mod routes;
 mod schedulers;
