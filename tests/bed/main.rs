@@ -36,3 +36,4 @@ mod retire;
 mod rollout;
 mod routes;
 mod schedulers;
+mod twins;
