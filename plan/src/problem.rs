@@ -15,21 +15,32 @@ use crate::settings::Limit;
 /// Number of problems of one Service that are listed. The rest is counted.
 pub const MOST_PROBLEMS: usize = 10;
 
+/// The fields of a Service that give it addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AddressField {
+    /// `spec.clusterIPs`: chosen, or checked, by the API server.
+    Cluster,
+    /// `spec.externalIPs`: as the Service's author likes.
+    External,
+    /// `status.loadBalancer.ingress`: written by a controller.
+    LoadBalancer,
+}
+
 /// Something that keeps a part of a Service from being served as written. The rest of it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Problem {
     /// An address that no Service may have: unspecified, loopback, link-local, multicast,
     /// broadcast.
     ImpossibleAddress {
-        /// Where it was written, such as `spec.externalIPs`.
-        field: &'static str,
+        /// Where it was written.
+        field: AddressField,
         /// The address.
         address: IpAddr,
     },
     /// By its Node object, an address is another node's: only that one serves it.
     AddressOfNode {
-        /// Where it was written, such as `spec.externalIPs`.
-        field: &'static str,
+        /// Where it was written.
+        field: AddressField,
         /// The address.
         address: IpAddr,
         /// The node's name.
@@ -37,8 +48,8 @@ pub enum Problem {
     },
     /// An address inside the networks of twins, which nobody else may have.
     InsideTwinNetwork {
-        /// Where it was written, such as `spec.externalIPs`.
-        field: &'static str,
+        /// Where it was written.
+        field: AddressField,
         /// The address.
         address: IpAddr,
         /// The network.
@@ -163,6 +174,18 @@ impl fmt::Display for Overfull {
     }
 }
 
+// === impl AddressField ===
+
+impl fmt::Display for AddressField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "spec.clusterIPs",
+            Self::External => "spec.externalIPs",
+            Self::LoadBalancer => "status.loadBalancer.ingress",
+        })
+    }
+}
+
 // === impl Problem ===
 
 impl fmt::Display for Problem {
@@ -178,12 +201,20 @@ impl fmt::Display for Problem {
                 "{field}: {address} is inside {network}, which is for twins, and is left out; \
                  choose another address, or another network for twins (shortCircuit)"
             ),
-            Self::AddressOfNode { field, address, node } => write!(
-                f,
-                "{field}: {address} is in the status of Node {node}, so only that node serves it: \
-                 if all took it, that node could not be reached any more. If the Node is wrong, \
-                 correct its status.addresses, or set followNodes: never"
-            ),
+            Self::AddressOfNode { field, address, node } => {
+                write!(
+                    f,
+                    "{field}: {address} is in the status of Node {node}, so only that node serves \
+                     it: if all took it, that node could not be reached any more. If the Node is \
+                     wrong, correct its status.addresses"
+                )?;
+                if *field == AddressField::LoadBalancer {
+                    let cure = "; if no load balancer has a node's own address, set \
+                                loadBalancersBeforeNodes: true (docs/config.md)";
+                    f.write_str(cure)?;
+                }
+                Ok(())
+            }
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
                 "Service {owner} has {frontend} before this one (cluster addresses and node ports come \

@@ -34,6 +34,9 @@ pub struct Settings {
     pub localhost_node_ports: bool,
     /// Whether `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
+    /// Whether a Service is served at its load balancer's address although another Node's status
+    /// has it. That node is cut off from all others if the address is really its own.
+    pub load_balancers_before_nodes: bool,
     /// Where twins live: see [`TwinNetworks`].
     pub twins: TwinNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
@@ -147,6 +150,7 @@ impl Settings {
             node_port_addresses: NodePortAddresses::All,
             localhost_node_ports: false,
             external_ips: true,
+            load_balancers_before_nodes: false,
             twins: TwinNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),

@@ -31,6 +31,7 @@ pub struct KubeIpvsConfiguration {
     pub iptables_variant: String,
     pub kind: String,
     pub limits: Limits,
+    pub load_balancers_before_nodes: bool,
     pub localhost_node_ports: bool,
     pub manifests: String,
     pub service_addresses_arp: String,

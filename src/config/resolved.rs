@@ -174,6 +174,7 @@ impl Merged {
             settings: Settings {
                 twins: own.short_circuit.twins(),
                 limits: own.limits.resolve(),
+                load_balancers_before_nodes: own.load_balancers_before_nodes,
                 service_routes: networks(&own.service_routes),
                 ..settings(&document, &gates)?
             },

@@ -23,20 +23,6 @@ fn mk_bed() -> Bed {
     bed
 }
 
-/// A file with this value of `serviceAddressesArp`.
-fn mk_configuration(bed: &Bed, value: &str) -> String {
-    let path = format!("{}-{value}.conf", bed.manifests.path().display());
-    let text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         clusterCIDR: {},{}\nmode: ipvs\n---\n\
-         apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\nserviceAddressesArp: {value}\n",
-        bed::addresses::POD_RANGE_IPV4,
-        bed::addresses::POD_RANGE_IPV6,
-    );
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
 /// Whether somebody answers the client's ARP request for an address on its own network.
 fn is_answered(bed: &Bed, address: &str) -> bool {
     let client = bed.client();
@@ -80,7 +66,7 @@ fn assert_served(bed: &Bed) {
 #[test]
 fn quiet_answers_for_the_nodes_own_addresses_and_for_no_services() {
     let bed = mk_bed();
-    let compatible = mk_configuration(&bed, "compatible");
+    let compatible = bed.configuration("compatible", "serviceAddressesArp: compatible");
     let proxy = bed.start(&["--config", &compatible]);
     assert_served(&bed);
     assert_eq!(scopes(&bed), ["global"]);
@@ -88,7 +74,7 @@ fn quiet_answers_for_the_nodes_own_addresses_and_for_no_services() {
     assert!(is_answered(&bed, SECOND));
     proxy.stop().unwrap();
 
-    let quiet = mk_configuration(&bed, "quiet");
+    let quiet = bed.configuration("quiet", "serviceAddressesArp: quiet");
     let proxy = bed.start(&["--config", &quiet]);
     assert_served(&bed);
     assert_eq!(scopes(&bed), ["host"], "bound again");
@@ -116,7 +102,7 @@ fn quiet_answers_for_the_nodes_own_addresses_and_for_no_services() {
 #[test]
 fn quiet_says_so_when_the_kernel_is_not() {
     let bed = mk_bed();
-    let quiet = mk_configuration(&bed, "quiet");
+    let quiet = bed.configuration("quiet", "serviceAddressesArp: quiet");
     bed.node().set_sysctl("net/ipv4/conf/all/route_localnet", "1").unwrap();
     let log = bed.start(&["--config", &quiet]).stop().unwrap();
     assert!(log.contains("net.ipv4.conf.all.route_localnet is 1"), "{log}");

@@ -119,6 +119,31 @@ fn another_nodes_address_stays_that_nodes() {
     assert!(log.contains(&said), "{log}");
 }
 
+/// By its own configuration, no Node takes a load balancer's address away, and another node still
+/// keeps its own from `spec.externalIPs`.
+#[test]
+fn load_balancers_before_nodes_keep_their_addresses() {
+    let bed = Bed::new();
+    let own = bed.cluster.node(2).unwrap().ipv4;
+    let mut service = Service::new("balanced", ip("10.96.0.30")).port(Protocol::Tcp, 80, TARGET);
+    service.load_balancer.push(ip("198.51.100.30"));
+    service.external.push(own.into());
+    bed.manifests.apply(&service.pods([bed.pod(1, 1)])).unwrap();
+    let claims = |address: &str| bed.manifests.write("node2.yaml", &node("node2", address, "a"));
+    claims("198.51.100.30").unwrap();
+    let configuration = bed.configuration("first", "loadBalancersBeforeNodes: true");
+    let _proxy = bed.start(&["--config", &configuration]);
+    let taken = format!("{own}/32");
+    assert!(bed.bound().contains(&taken), "{:?}", bed.bound());
+    // Once node2 has said what is its own, all that it ever claimed has been looked at.
+    claims(&own.to_string()).unwrap();
+    bed.wait_until("the node's own address is free", || !bed.bound().contains(&taken));
+    claims("198.51.100.30").unwrap();
+    bed.wait_until("the node claims the other again", || bed.bound().contains(&taken));
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("198.51.100.30"), 80), 2);
+    assert_shares(&tally, &[("pod1-1", 2)]);
+}
+
 /// While it lives, the kernel cannot load modules.
 struct NoModules(String);
 

@@ -4,20 +4,6 @@ use bed::{Protocol, eventually};
 
 use crate::fixture::{Bed, PATIENCE, ip, web};
 
-/// A file with this value of `estimators`.
-fn mk_configuration(bed: &Bed, name: &str, value: &str) -> String {
-    let path = format!("{}-{name}.conf", bed.manifests.path().display());
-    let text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         clusterCIDR: {},{}\nmode: ipvs\n---\n\
-         apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\nestimators: {value}\n",
-        bed::addresses::POD_RANGE_IPV4,
-        bed::addresses::POD_RANGE_IPV6,
-    );
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
 /// A switch of the first node; nothing if the kernel does not have it.
 fn switch(bed: &Bed, name: &str) -> Option<String> {
     let path = format!("/proc/sys/net/ipv4/vs/{name}");
@@ -38,7 +24,7 @@ fn statistics_stand_still_where_estimators_are_off_and_go_on_where_they_are_on()
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let target = (ip("10.96.0.10"), 80);
 
-    let off = mk_configuration(&bed, "off", "{run: off, cpus: '0', nice: 5}");
+    let off = bed.configuration("off", "estimators: {run: off, cpus: '0', nice: 5}");
     let proxy = bed.start(&["--config", &off]);
     bed.ask(bed.client(), Protocol::Tcp, target, 3);
     // Whatever adds up would have done so twice.
@@ -59,7 +45,7 @@ fn statistics_stand_still_where_estimators_are_off_and_go_on_where_they_are_on()
         None => assert!(log.contains("estimators.nice has no effect"), "{log}"),
     }
 
-    let on = mk_configuration(&bed, "on", "{run: on}");
+    let on = bed.configuration("on", "estimators: {run: on}");
     let proxy = bed.start(&["--config", &on]);
     bed.ask(bed.client(), Protocol::Tcp, target, 3);
     let done = eventually(PATIENCE, "connections are counted", || {

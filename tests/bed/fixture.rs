@@ -63,12 +63,13 @@ impl Bed {
         Proxy::start(self.node(), &self.manifests, arguments).unwrap()
     }
 
-    /// The path of a configuration file with this text in our own document.
-    pub(crate) fn configuration(&self, own: &str) -> String {
-        let path = format!("{}.conf", self.manifests.path().display());
+    /// The path of a configuration file with this in our own document.
+    pub(crate) fn configuration(&self, name: &str, own: &str) -> String {
+        let path = format!("{}-{name}.conf", self.manifests.path().display());
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-             clusterCIDR: {POD_RANGE_IPV4},{POD_RANGE_IPV6}\nmode: ipvs\n---\n\
+             clusterCIDR: {POD_RANGE_IPV4},{POD_RANGE_IPV6}\nmode: ipvs\n\
+             ipvs: {{syncPeriod: 10m}}\n---\n\
              apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}\n"
         );
         std::fs::write(&path, text).unwrap();

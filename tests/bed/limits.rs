@@ -42,7 +42,7 @@ fn what_fits_a_services_limits_is_served_in_the_order_that_is_promised_and_the_r
         bed.manifests.apply(service).unwrap();
     }
     let limits = "limits: {frontends: 6, realServers: 7, setEntries: 3}";
-    let proxy = bed.start(&["--config", &bed.configuration(limits)]);
+    let proxy = bed.start(&["--config", &bed.configuration("limits", limits)]);
 
     // Cluster addresses, then the first ports of the others.
     let mut expected: Vec<String> = (80..84).map(|port| format!("10.96.0.31:{port}")).collect();
@@ -111,7 +111,7 @@ fn a_set_grows_no_further_than_its_limit_and_has_room_again_when_a_service_goes(
         service
     };
     bed.manifests.apply(&restricted("first", "10.96.0.41", "203.0.113.41")).unwrap();
-    let proxy = bed.start(&["--config", &bed.configuration("limits: {setSize: 65536}")]);
+    let proxy = bed.start(&["--config", &bed.configuration("limits", "limits: {setSize: 65536}")]);
     let of_one = usize::from(PORTS) * usize::from(RANGES);
     assert_eq!(set_of_ranges(&bed), [65_536, of_one]);
 

@@ -28,20 +28,6 @@ fn mk_bed() -> Bed {
     bed
 }
 
-/// A file with this line in our own document.
-fn mk_configuration(bed: &Bed, name: &str, own: &str) -> String {
-    let path = format!("{}-{name}.conf", bed.manifests.path().display());
-    let text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         clusterCIDR: {},{}\nmode: ipvs\nipvs: {{syncPeriod: 10m}}\n---\n\
-         apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}\n",
-        bed::addresses::POD_RANGE_IPV4,
-        bed::addresses::POD_RANGE_IPV6,
-    );
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
 /// Our local routes, of both families.
 fn routes(bed: &Bed) -> Vec<String> {
     let show =
@@ -77,7 +63,7 @@ fn services_are_reached_and_nothing_else_through_their_networks() {
     let listening = [(ip("0.0.0.0"), DAEMON), (ip("::"), DAEMON)];
     let listening = listening.map(|socket| (Protocol::Tcp, socket.into()));
     let _daemon = Server::bind(bed.node(), "sshd", &listening).unwrap();
-    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let configuration = bed.configuration("routes", ROUTES);
     let _proxy = bed.start(&["--config", &configuration]);
     assert_served(&bed);
     assert_eq!(routes(&bed), BOTH);
@@ -112,7 +98,7 @@ fn services_are_reached_and_nothing_else_through_their_networks() {
 #[test]
 fn a_route_that_somebody_takes_away_is_put_back() {
     let bed = mk_bed();
-    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let configuration = bed.configuration("routes", ROUTES);
     let proxy = bed.start(&["--config", &configuration]);
     assert_served(&bed);
     for arguments in [
@@ -143,8 +129,8 @@ fn a_route_that_somebody_takes_away_is_put_back() {
 #[test]
 fn from_addresses_to_routes_and_back_no_connection_is_cut() {
     let bed = mk_bed();
-    let each = mk_configuration(&bed, "each", "");
-    let routed = mk_configuration(&bed, "routes", ROUTES);
+    let each = bed.configuration("each", "");
+    let routed = bed.configuration("routes", ROUTES);
     let bound = ["10.96.0.10/32", "203.0.113.10/32", "fd00:96::10/128"];
     let proxy = bed.start(&["--config", &each]);
     assert_served(&bed);
@@ -180,7 +166,7 @@ fn from_addresses_to_routes_and_back_no_connection_is_cut() {
 #[test]
 fn cleanup_takes_the_routes_too() {
     let bed = mk_bed();
-    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let configuration = bed.configuration("routes", ROUTES);
     bed.start(&["--config", &configuration]).stop().unwrap();
     assert_eq!(routes(&bed), BOTH, "stopping removes nothing");
     let outcome = bed.node().enter(|| cleanup::all(&Settings::new(""))).unwrap();
@@ -194,7 +180,7 @@ fn cleanup_takes_the_routes_too() {
 fn what_is_excluded_no_route_leads_here() {
     let bed = mk_bed();
     let own = "serviceRoutes: [10.96.0.0/30]";
-    let configuration = mk_configuration(&bed, "excluded", own);
+    let configuration = bed.configuration("excluded", own);
     let text = std::fs::read_to_string(&configuration).unwrap();
     let text = text.replace("{syncPeriod: 10m}", "{excludeCIDRs: [10.96.0.2/32]}");
     std::fs::write(&configuration, text).unwrap();
@@ -208,7 +194,7 @@ fn a_network_around_the_nodes_own_is_refused() {
     let bed = mk_bed();
     bed.tool("ip", &["link", "add", "second", "type", "dummy"]);
     bed.tool("ip", &["addr", "add", "10.96.3.4/24", "dev", "second"]);
-    let configuration = mk_configuration(&bed, "routes", ROUTES);
+    let configuration = bed.configuration("routes", ROUTES);
     let arguments = ["--config", configuration.as_str()];
     let Err(error) = bed::Proxy::start(bed.node(), &bed.manifests, &arguments) else {
         panic!("it starts");

@@ -36,6 +36,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.twins, TwinNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
+        assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
     }
 }
@@ -44,11 +45,12 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
 fn every_setting_is_read() {
     let configuration = from(
         "",
-        "followNodes: never\nlocalhostNodePorts: true\n\
+        "followNodes: never\nlocalhostNodePorts: true\nloadBalancersBeforeNodes: true\n\
          shortCircuit: {ipv4: 192.0.2.0/24, ipv6: ''}\n",
     );
     assert_eq!(configuration.follow_nodes, FollowNodes::Never);
     assert!(configuration.localhost_node_ports);
+    assert!(configuration.settings.load_balancers_before_nodes);
     let twins = TwinNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
     assert_eq!(configuration.settings.twins, twins);
     let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");

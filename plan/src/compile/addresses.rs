@@ -8,12 +8,8 @@ use ipnet::IpNet;
 use crate::address::{can_be_bound, can_be_reached};
 use crate::facts::NodeFacts;
 use crate::model::{Family, Service};
-use crate::problem::Problem;
+use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
-
-const CLUSTER: &str = "spec.clusterIPs";
-const EXTERNAL: &str = "spec.externalIPs";
-const LOAD_BALANCER: &str = "status.loadBalancer.ingress";
 
 /// A Service's addresses of one family, without those that no Service can have and those that are
 /// somebody else's.
@@ -36,14 +32,19 @@ impl Addresses {
         settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mut keep = |field: &'static str, address: IpAddr, possible: bool| {
+        let mut keep = |field: AddressField, address: IpAddr, possible: bool| {
             if Family::of(address) != family {
                 return false;
             }
             // If every node took another one's address, that one could no longer be reached. What the
             // API server gives is served all the same.
-            let is_outer = field != CLUSTER;
-            let node = facts.other_node(address).filter(|_| is_outer);
+            let is_outer = field != AddressField::Cluster;
+            let yields = match field {
+                AddressField::Cluster => false,
+                AddressField::External => true,
+                AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
+            };
+            let node = facts.other_node(address).filter(|_| yields);
             let network = settings.twins.around(address).filter(|_| is_outer);
             let problem = match (node, network) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
@@ -57,12 +58,14 @@ impl Addresses {
             false
         };
         let cluster = service.cluster_address(family);
-        let cluster = cluster.filter(|a| keep(CLUSTER, *a, can_be_bound(*a)));
+        let cluster = cluster.filter(|a| keep(AddressField::Cluster, *a, can_be_bound(*a)));
         let external = service.external.iter().copied();
-        let external = external.filter(|a| keep(EXTERNAL, *a, can_be_reached(*a))).collect();
+        let external =
+            external.filter(|a| keep(AddressField::External, *a, can_be_reached(*a))).collect();
         let load_balancer = service.load_balancer.iter().copied();
-        let load_balancer =
-            load_balancer.filter(|a| keep(LOAD_BALANCER, *a, can_be_reached(*a))).collect();
+        let load_balancer = load_balancer
+            .filter(|a| keep(AddressField::LoadBalancer, *a, can_be_reached(*a)))
+            .collect();
         let source_ranges = source_ranges(service, family);
         Self { cluster, external, load_balancer, source_ranges }
     }

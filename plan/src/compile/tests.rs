@@ -5,6 +5,7 @@ use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
 use crate::fragment::Claim;
 use crate::model::TrafficPolicy;
 use crate::model::{Choice, Node};
+use crate::problem::AddressField;
 use crate::settings::{NodePortAddresses, SchedulerName};
 
 /// The tables are of text, as the programs print it that show the kernel's state.
@@ -361,7 +362,7 @@ fn impossible_addresses_are_left_out_and_told() {
     assert_eq!(servers(&compiled), ["TCP 10.96.0.9:80 -> ", "TCP 198.51.100.7:80 -> "]);
     let expected: Vec<Problem> = addresses(&wrong)
         .into_iter()
-        .map(|address| Problem::ImpossibleAddress { field: "spec.externalIPs", address })
+        .map(|address| Problem::ImpossibleAddress { field: AddressField::External, address })
         .collect();
     assert_eq!(compiled.problems, expected);
 
@@ -491,6 +492,26 @@ fn another_nodes_address_is_left_to_it() {
         let beginning = format!("{field}: 192.0.2.77 is in the status of Node n2, so only that");
         assert!(said.starts_with(&beginning), "{said}");
     }
+    let cured = |said: &String| said.contains("loadBalancersBeforeNodes");
+    assert_eq!(words.iter().map(cured).collect::<Vec<_>>(), [false, true], "{words:?}");
+}
+
+#[test]
+fn a_load_balancers_address_is_served_whatever_a_node_says_where_load_balancers_go_first() {
+    let settings = Settings { load_balancers_before_nodes: true, ..mk_settings() };
+    let mut service = mk_service();
+    service.external = addresses(&["192.0.2.78"]);
+    service.load_balancer = addresses(&["192.0.2.77"]);
+    let mut facts = NodeFacts::default();
+    for address in addresses(&["192.0.2.77", "192.0.2.78"]) {
+        facts.add_other_node(address, &"n2".into());
+    }
+    let compiled = compile(&service, &[], &facts, &settings);
+    assert_eq!(bound(&compiled), ["10.96.0.9", "192.0.2.77"]);
+    let [Problem::AddressOfNode { field: AddressField::External, .. }] = compiled.problems[..]
+    else {
+        panic!("{:?}", compiled.problems)
+    };
 }
 
 #[test]

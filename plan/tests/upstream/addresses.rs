@@ -4,7 +4,7 @@
 use plan::event::Event;
 use plan::kernel::LINK;
 use plan::model::{Service, ServiceKind};
-use plan::problem::Problem;
+use plan::problem::{AddressField, Problem};
 use plan::settings::{NodePortAddresses, Settings};
 
 use crate::node::{Node, THIS, check};
@@ -79,7 +79,7 @@ fn an_address_that_no_service_can_have_is_left_out_and_told() {
         let endpoints =
             [slice("web-4", "web", &["10.244.1.2@n2"]), slice("web-6", "web", &["fd00:244::2@n2"])];
         for (field, service) in
-            [("spec.externalIPs", external), ("status.loadBalancer.ingress", balanced)]
+            [(AddressField::External, external), (AddressField::LoadBalancer, balanced)]
         {
             let mut node = Node::after(endpoints.iter().map(sliced));
             let plan = node.run([applied(&service)]);

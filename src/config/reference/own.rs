@@ -3,7 +3,7 @@
 use super::{Field, does};
 
 /// The fields of our own document.
-pub const OWN_FIELDS: [Field; 20] = [
+pub const OWN_FIELDS: [Field; 21] = [
     does("apiVersion", "string", "must be kube-ipvs.io/v1alpha1"),
     does(
         "cleanupOtherModes",
@@ -78,6 +78,13 @@ pub const OWN_FIELDS: [Field; 20] = [
         "limits.setSize",
         "number, 65536 to 2147483648",
         "the entries up to which a set may grow, those of all Services together",
+    ),
+    does(
+        "loadBalancersBeforeNodes",
+        "bool",
+        "serves a load balancer's address that another Node's status has too, so that no kubelet \
+         can take it from the Service; only where no load balancer has a node's own address: that \
+         node could not be reached any more",
     ),
     does(
         "localhostNodePorts",
