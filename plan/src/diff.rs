@@ -2,8 +2,7 @@
 
 mod ownership;
 
-use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -31,6 +30,27 @@ pub enum Wish<'a> {
     Open(&'a VirtualServer, &'a [RealServer]),
 }
 
+/// A virtual server that is to be turned into another: one that was wished for, or one that was found.
+#[derive(Debug, Default)]
+struct Before<'a> {
+    /// Parameters of balancing. None: such as we never ask for.
+    server: Option<&'a VirtualServer>,
+    /// Real servers with their weights, in the order of address and port. None: such as we never make.
+    real_servers: Vec<(SocketAddr, Option<u32>)>,
+}
+
+// === impl Before ===
+
+impl<'a> From<&'a ActualVirtualServer> for Before<'a> {
+    fn from(found: &'a ActualVirtualServer) -> Self {
+        let real = found.real_servers.iter();
+        let mut real_servers: Vec<_> =
+            real.map(|(at, real)| (*at, real.plain.then_some(real.weight))).collect();
+        real_servers.sort_unstable();
+        Self { server: found.server.as_ref(), real_servers }
+    }
+}
+
 /// What turns the actual state into the desired one, by phases.
 ///
 /// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
@@ -45,7 +65,11 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
             ops.extend(entries.into_iter().filter(|op| !op.is_foundation()));
         }
     }
-    diff_virtual_servers(desired, actual, settings, &mut ops);
+    let ownership = Ownership { desired, actual, settings };
+    let found = actual.virtual_servers.keys().filter(|frontend| ownership.is_ours(frontend));
+    let frontends: BTreeSet<&Frontend> = desired.frontends().chain(found).collect();
+    let each = frontends.into_iter();
+    ops.extend(each.flat_map(|it| repair(desired, it, actual.virtual_servers.get(it))));
     ops.extend(addresses(desired, &actual.addresses, settings));
     let routes = routes(&actual.routes, settings);
     ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
@@ -168,7 +192,7 @@ pub fn repair(
     actual: Option<&ActualVirtualServer>,
 ) -> Vec<Op> {
     let mut ops = Vec::new();
-    mend(*frontend, desired.wish(frontend), actual, desired.seed(), &mut ops);
+    turn(*frontend, actual.map(Before::from), desired.wish(frontend), desired.seed(), &mut ops);
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -181,52 +205,63 @@ pub(crate) fn between(
     seed: u64,
     ops: &mut Vec<Op>,
 ) {
+    let before = match before {
+        // It may still be there, draining.
+        Wish::Closed if after == Wish::Unclaimed => Some(Before::default()),
+        Wish::Unclaimed | Wish::Closed => None,
+        Wish::Open(server, real) => {
+            let real = real.iter().map(|real| (real.socket(), Some(real.weight)));
+            Some(Before { server: Some(server), real_servers: real.collect() })
+        }
+    };
+    turn(frontend, before, after, seed, ops);
+}
+
+/// Turns a virtual server, if there is one, into what is desired.
+fn turn(
+    frontend: Frontend,
+    before: Option<Before<'_>>,
+    after: Wish<'_>,
+    seed: u64,
+    ops: &mut Vec<Op>,
+) {
     match (before, after) {
-        (Wish::Unclaimed | Wish::Closed, Wish::Open(server, real_servers)) => {
-            create(frontend, server, real_servers, seed, ops);
-        }
-        (Wish::Open(was, former), Wish::Open(server, wished)) => {
-            if was != server {
-                ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
-            }
-            between_real_servers(frontend, former, wished, ops);
-        }
-        (Wish::Open(_, former), Wish::Closed) => {
-            between_real_servers(frontend, former, &[], ops);
+        (None, Wish::Unclaimed | Wish::Closed) => {}
+        (None, Wish::Open(server, real)) => create(frontend, server, real, seed, ops),
+        (Some(_), Wish::Unclaimed) => ops.push(Op::RemoveVirtualServer(frontend)),
+        (Some(before), Wish::Closed) => {
+            turn_real_servers(frontend, before.real_servers, &[], ops);
             ops.push(Op::RetireVirtualServer(frontend));
         }
-        // Closed, it may still be there, draining.
-        (Wish::Open(..) | Wish::Closed, Wish::Unclaimed) => {
-            ops.push(Op::RemoveVirtualServer(frontend));
+        (Some(before), Wish::Open(server, real)) => {
+            if before.server != Some(server) {
+                ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
+            }
+            turn_real_servers(frontend, before.real_servers, real, ops);
         }
-        (Wish::Unclaimed | Wish::Closed, Wish::Closed) | (Wish::Unclaimed, Wish::Unclaimed) => {}
     }
 }
 
-/// Walks two lists, both in the order of address and port.
-fn between_real_servers(
+fn turn_real_servers(
     frontend: Frontend,
-    before: &[RealServer],
+    before: Vec<(SocketAddr, Option<u32>)>,
     after: &[RealServer],
     ops: &mut Vec<Op>,
 ) {
-    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
-    loop {
-        let first = match (before.peek(), after.peek()) {
-            (None, None) => return,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(was), Some(is)) => (was.address, was.port).cmp(&(is.address, is.port)),
-        };
-        let was = if first.is_le() { before.next() } else { None };
-        let is = if first.is_ge() { after.next() } else { None };
-        match (was, is) {
-            (Some(was), None) => ops.push(Op::RemoveRealServer(frontend, was.socket())),
-            (None, Some(is)) => ops.push(Op::AddRealServer(frontend, *is)),
-            (Some(was), Some(is)) if was != is => ops.push(Op::ChangeRealServer(frontend, *is)),
-            _ => {}
+    let mut after = after.iter().peekable();
+    for (at, weight) in before {
+        while let Some(new) = after.next_if(|real| real.socket() < at) {
+            ops.push(Op::AddRealServer(frontend, *new));
+        }
+        match after.next_if(|real| real.socket() == at) {
+            None => ops.push(Op::RemoveRealServer(frontend, at)),
+            Some(real) if weight != Some(real.weight) => {
+                ops.push(Op::ChangeRealServer(frontend, *real));
+            }
+            Some(_) => {}
         }
     }
+    ops.extend(after.map(|real| Op::AddRealServer(frontend, *real)));
 }
 
 fn create(
@@ -239,77 +274,4 @@ fn create(
     ops.push(Op::CreateVirtualServer(frontend, server.clone()));
     let added = order::of_new(&frontend, server, real_servers, seed);
     ops.extend(added.map(|real| Op::AddRealServer(frontend, *real)));
-}
-
-fn mend(
-    frontend: Frontend,
-    wish: Wish<'_>,
-    found: Option<&ActualVirtualServer>,
-    seed: u64,
-    ops: &mut Vec<Op>,
-) {
-    let (server, real_servers, found) = match (wish, found) {
-        (Wish::Unclaimed | Wish::Closed, None) => return,
-        (Wish::Unclaimed, Some(_)) => return ops.push(Op::RemoveVirtualServer(frontend)),
-        (Wish::Closed, Some(found)) => {
-            remove_extra(frontend, &[], found, ops);
-            return ops.push(Op::RetireVirtualServer(frontend));
-        }
-        (Wish::Open(server, real), None) => return create(frontend, server, real, seed, ops),
-        (Wish::Open(server, real_servers), Some(found)) => (server, real_servers, found),
-    };
-    if found.server.as_ref() != Some(server) {
-        ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
-    }
-    let mut n_kept = 0;
-    for real in real_servers {
-        let Some(there) = found.real_servers.get(&real.socket()) else {
-            ops.push(Op::AddRealServer(frontend, *real));
-            continue;
-        };
-        n_kept += 1;
-        if there.weight != real.weight || !there.plain {
-            ops.push(Op::ChangeRealServer(frontend, *real));
-        }
-    }
-    if found.real_servers.len() > n_kept {
-        remove_extra(frontend, real_servers, found, ops);
-    }
-}
-
-fn remove_extra(
-    frontend: Frontend,
-    wished: &[RealServer],
-    found: &ActualVirtualServer,
-    ops: &mut Vec<Op>,
-) {
-    let mut extra: Vec<SocketAddr> =
-        found.real_servers.keys().filter(|at| !has(wished, at)).copied().collect();
-    extra.sort_unstable();
-    ops.extend(extra.into_iter().map(|socket| Op::RemoveRealServer(frontend, socket)));
-}
-
-/// Whether a list in the order of address and port has this one.
-fn has(real_servers: &[RealServer], at: &SocketAddr) -> bool {
-    real_servers.binary_search_by_key(&(at.ip(), at.port()), |r| (r.address, r.port)).is_ok()
-}
-
-fn diff_virtual_servers(
-    desired: &Desired,
-    actual: &Actual,
-    settings: &Settings,
-    ops: &mut Vec<Op>,
-) {
-    let mut frontends: Vec<Frontend> = desired.frontends().copied().collect();
-    let ownership = Ownership { desired, actual, settings };
-    let ours = actual
-        .virtual_servers
-        .keys()
-        .filter(|frontend| desired.owner(frontend).is_none() && ownership.is_ours(frontend));
-    frontends.extend(ours);
-    frontends.sort_unstable();
-    for frontend in frontends {
-        let found = actual.virtual_servers.get(&frontend);
-        mend(frontend, desired.wish(&frontend), found, desired.seed(), ops);
-    }
 }
