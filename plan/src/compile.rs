@@ -83,7 +83,7 @@ pub fn compile(
         facts,
         settings,
         budget: Budget::new(&settings.limits),
-        claims: Claims::new(server),
+        claims: Claims::new(service.created, server),
         twinned: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
@@ -379,13 +379,7 @@ impl<'a> Compiler<'a> {
         self.problems.dedup();
         self.localhost.sort_unstable();
         self.localhost.dedup();
-        let fragment = Fragment::new(
-            self.service.created,
-            drain_seconds,
-            claims,
-            self.addresses,
-            self.entries,
-        );
+        let fragment = Fragment::new(drain_seconds, claims, self.addresses, self.entries);
         Compiled {
             fragment,
             problems: self.problems,

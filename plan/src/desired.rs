@@ -18,7 +18,7 @@ use crate::model::ServiceName;
 use crate::op::Op;
 use crate::problem::Problem;
 use crate::sets::SetId;
-use changes::Changes;
+pub(crate) use changes::Changes;
 use counted::Counted;
 
 /// What the kernel should have.
@@ -91,17 +91,9 @@ impl Desired {
         self.seed
     }
 
-    /// Puts fragments in the place of those that these Services had; none: the Service is gone.
-    ///
-    /// All of them are one change: what one gives up and another takes on stays as it is.
-    pub fn replace(
-        &mut self,
-        fragments: impl IntoIterator<Item = (ServiceName, Option<Fragment>)>,
-    ) -> Change {
-        let mut changes = Changes::default();
-        for (service, fragment) in fragments {
-            self.replace_one(&service, fragment, &mut changes);
-        }
+    /// Difference to what there was before these changes. All of them are one: what one Service
+    /// gives up and another takes on stays as it is.
+    pub(crate) fn finish(&mut self, mut changes: Changes) -> Change {
         self.settle_spares(&mut changes);
         let change = changes.finish(self);
         self.n_open = self.n_open + change.after.open - change.before.open;
@@ -241,7 +233,9 @@ impl Desired {
         self.fragments.get(self.owners.get(frontend)?)?.claim(frontend)
     }
 
-    fn replace_one(
+    /// Puts a fragment in the place of the one that the Service had. None: the Service is gone.
+    /// The indexes are complete again after [`finish`](Self::finish).
+    pub(crate) fn replace(
         &mut self,
         service: &ServiceName,
         fragment: Option<Fragment>,
@@ -254,7 +248,7 @@ impl Desired {
         let former = self.fragments.remove(service).unwrap_or_default();
         for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
             let held = self.held(service, &former, claim);
-            self.withdraw(&claim.frontend, &Rank::of(service, &former, claim), &held, changes);
+            self.withdraw(&claim.frontend, &Rank::of(service, claim), &held, changes);
         }
         let empty = Fragment::default();
         let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
@@ -285,7 +279,7 @@ impl Desired {
         for (service, frontend) in std::mem::take(&mut changes.spares) {
             let Some(fragment) = self.fragments.get(&service) else { continue };
             let Some(claim) = fragment.claim(&frontend) else { continue };
-            let rank = Rank::of(&service, fragment, claim);
+            let rank = Rank::of(&service, claim);
             let is_needed = self.is_needed(&service, fragment, claim);
             let waits = self.waiting.get(&frontend).is_some_and(|ranks| ranks.contains(&rank));
             let is_claimed = waits || self.owners.get(&frontend) == Some(&service);
@@ -337,7 +331,7 @@ impl Desired {
         if claim.is_spare {
             changes.spares.insert((service.clone(), *frontend));
         } else {
-            self.contend(Rank::of(service, fragment, claim), frontend, changes);
+            self.contend(Rank::of(service, claim), frontend, changes);
         }
     }
 
@@ -393,7 +387,7 @@ impl Desired {
 
     fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {
         let fragment = self.fragments.get(service)?;
-        fragment.claim(frontend).map(|claim| Rank::of(service, fragment, claim))
+        fragment.claim(frontend).map(|claim| Rank::of(service, claim))
     }
 
     fn waits(&mut self, frontend: Frontend, rank: Rank, changes: &mut Changes) {
@@ -432,11 +426,11 @@ fn has_first_twin(fragment: &Fragment, spare: &Claim) -> bool {
 // === impl Rank ===
 
 impl Rank {
-    fn of(service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Self {
+    fn of(service: &ServiceName, claim: &Claim) -> Self {
         Self {
             origin: claim.origin,
             is_twin: claim.twin_of.is_some(),
-            created: fragment.created,
+            created: claim.created,
             service: service.clone(),
         }
     }
@@ -446,10 +440,8 @@ impl Rank {
 fn different_claims(former: Option<&Fragment>, new: Option<&Fragment>) -> Vec<Frontend> {
     let claims = |fragment: Option<&'_ Fragment>| fragment.map_or(0, |f| f.claims.len());
     let mut different = Vec::with_capacity(claims(former).max(claims(new)));
-    let same_age = former.map(|f| f.created) == new.map(|f| f.created);
     for claim in former.into_iter().flat_map(|f| &f.claims) {
-        let same = same_age && new.and_then(|f| f.claim(&claim.frontend)) == Some(claim);
-        if !same {
+        if new.and_then(|f| f.claim(&claim.frontend)) != Some(claim) {
             different.push(claim.frontend);
         }
     }

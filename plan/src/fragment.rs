@@ -10,9 +10,6 @@ use crate::sets::{SetId, SetKind};
 /// What one Service asks of the kernel. All lists are in order and without repetition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
-    /// When the Service was made, in seconds since 1970: of two that claim the same frontend for
-    /// the same reason, the older one has it.
-    pub created: i64,
     /// How many seconds the connections of its endpoints may take to end, if it chose that.
     pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
@@ -39,6 +36,16 @@ pub enum Origin {
     External,
 }
 
+/// Order in which claims of several Services have to be made so that none has, for a moment, what
+/// another one has a better reason for. Within a class, older Services come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClaimClass {
+    origin: Origin,
+    is_twin: bool,
+    /// A spare twin counts or not by who has the first one.
+    is_spare: bool,
+}
+
 /// A claim to a frontend, and everything that comes with it. What comes with it counts only as
 /// long as the Service has the frontend: another Service's claim to it must not open, close or
 /// redirect it.
@@ -48,6 +55,10 @@ pub struct Claim {
     pub frontend: Frontend,
     /// Why. A twin is claimed for its frontend's reason.
     pub origin: Origin,
+    /// When the Service was made, in seconds since 1970: of two that claim the same frontend for
+    /// the same reason, the older one has it. While a Service that was made anew is planned in
+    /// parts, its claims differ in this.
+    pub created: i64,
     /// Whether it is a twin in the spare network. If the frontend has a first twin, it counts only
     /// as long as that one is another Service's.
     pub is_spare: bool,
@@ -69,7 +80,6 @@ impl Fragment {
     /// A fragment of these claims, in the order of their frontends, and of what comes in any order
     /// besides.
     pub(crate) fn new(
-        created: i64,
         drain_seconds: Option<u32>,
         claims: Vec<Claim>,
         mut addresses: Vec<IpAddr>,
@@ -84,7 +94,7 @@ impl Fragment {
         entries.sort_unstable();
         entries.dedup();
         entries.shrink_to_fit();
-        Self { created, drain_seconds, claims, twins: twins.into(), addresses, entries }
+        Self { drain_seconds, claims, twins: twins.into(), addresses, entries }
     }
 
     /// The claim to a frontend.
@@ -131,9 +141,24 @@ impl Fragment {
     }
 }
 
+// === impl ClaimClass ===
+
+impl ClaimClass {
+    pub(crate) const FIRST: Self =
+        Self { origin: Origin::ClusterAddress, is_twin: false, is_spare: false };
+    pub(crate) const LAST: Self = Self { origin: Origin::External, is_twin: true, is_spare: true };
+    /// Upper bound of the number of classes.
+    pub(crate) const COUNT: usize = 12;
+}
+
 // === impl Claim ===
 
 impl Claim {
+    pub(crate) fn class(&self) -> ClaimClass {
+        let is_twin = self.twin_of.is_some();
+        ClaimClass { origin: self.origin, is_twin, is_spare: self.is_spare }
+    }
+
     /// How many operations it takes to make it, about.
     pub(crate) fn size(&self) -> usize {
         1 + self.entries.len() + self.real_servers.len()

@@ -1,21 +1,22 @@
 //! Ties the parts together: events in, operations out.
 
+mod limit;
 #[cfg(test)]
 mod tests;
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::compile::compile;
-use crate::desired::Desired;
+use crate::desired::{Changes, Desired};
 use crate::diff::{self, Ownership};
 use crate::event::Event;
 use crate::found::Found;
-use crate::fragment::{Claim, Fragment};
+use crate::fragment::{Claim, ClaimClass, Fragment};
 use crate::kernel::{Entry, Frontend};
 use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
@@ -23,13 +24,18 @@ use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
-use crate::portion;
+use crate::portion::{self, Portion};
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
 use crate::room::{Capacity, Rooms};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
-use crate::store::Store;
+use crate::store::{Store, Turn};
+pub use limit::Limit;
+
+/// Number of parts that a Service is planned in at most, about: each part compiles all of it, and
+/// all of them together are to cost no more than a multiple of that.
+const MOST_PARTS: usize = 16;
 
 /// The planner: it knows the input, and what the kernel should have for it.
 ///
@@ -56,18 +62,6 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
 }
 
-/// How much is planned in one go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// So many Services at most.
-    pub services: usize,
-    /// No further Service once those taken may need so many operations.
-    pub operations: usize,
-    /// No more operations of a single Service than this, about: it waits with the rest of them,
-    /// behind the others.
-    pub portion: usize,
-}
-
 /// What changes, and what was found to be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
@@ -90,14 +84,6 @@ pub struct Plan {
     pub flows: BTreeSet<Frontend>,
     /// The moment of the oldest change that is planned here: see [`Planner::apply_at`].
     pub oldest: Option<u64>,
-}
-
-// === impl Limit ===
-
-impl Limit {
-    /// Everything in one go.
-    pub const NONE: Self =
-        Self { services: usize::MAX, operations: usize::MAX, portion: usize::MAX };
 }
 
 // === impl Planner ===
@@ -152,10 +138,11 @@ impl Planner {
         self.store.n_dirty()
     }
 
-    /// The same without the API server's Service, which goes before all however often it changes.
+    /// Number of Services that waited when [`take_over`](Self::take_over) was called, and are not
+    /// planned to their end.
     #[must_use]
-    pub fn backlog_in_turn(&self) -> usize {
-        self.store.n_dirty_in_turn()
+    pub fn n_to_take_over(&self) -> usize {
+        self.store.n_early()
     }
 
     /// The moment of the oldest change that waits to be planned.
@@ -183,35 +170,22 @@ impl Planner {
     pub fn plan_round(&mut self, limit: Limit) -> Plan {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
-        let mut fragments: BTreeMap<ServiceName, Option<Fragment>> = BTreeMap::new();
-        let mut unfinished = Vec::new();
-        let mut size = 0;
-        let is_within =
-            |n_services: usize, size| n_services < limit.services && size < limit.operations;
-        while is_within(fragments.len(), size)
-            || (!fragments.is_empty() && self.store.is_next_dirty_together())
-        {
-            let Some((service, since)) = self.store.next_dirty() else { break };
-            oldest = Some(oldest.map_or(since, |oldest| oldest.min(since)));
-            let mut fragment = self.compile(&service);
-            let current = self.desired.fragment(&service);
-            if let Some(part) = portion::part(current, fragment.as_ref(), limit.portion) {
-                fragment = Some(part);
-                unfinished.push((service.clone(), since));
-            }
-            let sizes = self.desired.fragment(&service).into_iter().chain(&fragment);
-            size += sizes.map(Fragment::size).max().unwrap_or(0);
-            fragments.insert(service, fragment);
+        let mut changes = Changes::default();
+        let mut affected = BTreeSet::new();
+        let (mut n_turns, mut size) = (0, 0);
+        self.store.begin_round();
+        while n_turns < limit.services && size < limit.operations {
+            let Some((service, turn)) = self.store.next_dirty() else { break };
+            oldest = Some(oldest.map_or(turn.since(), |oldest| oldest.min(turn.since())));
+            n_turns += 1;
+            size += self.plan_turn(&service, turn, limit.portion, &mut changes);
+            affected.insert(service);
         }
-        for (service, since) in unfinished {
-            self.store.put_back(service, since);
-        }
-        let mut affected: BTreeSet<ServiceName> = fragments.keys().cloned().collect();
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
         health_checks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut localhost = std::mem::take(&mut self.new_localhost);
         localhost.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let change = self.desired.replace(fragments);
+        let change = self.desired.finish(changes);
         let mut ops = change.ops;
         ops.extend(rules.into_keys().map(Op::WriteLayer));
         ops.sort_by_key(Op::phase);
@@ -228,6 +202,29 @@ impl Planner {
             flows: change.flows,
             oldest,
         }
+    }
+
+    /// Plans a Service, or a part of it. Returns the number of operations that all of it may need.
+    fn plan_turn(
+        &mut self,
+        service: &ServiceName,
+        turn: Turn,
+        operations: usize,
+        changes: &mut Changes,
+    ) -> usize {
+        let mut fragment = self.compile(service);
+        let current = self.desired.fragment(service);
+        // All of it counts, however small the part: it was compiled and compared.
+        let size = current.into_iter().chain(&fragment).map(Fragment::size).max().unwrap_or(0);
+        let operations = operations.max(size / MOST_PARTS).max(1);
+        let portion = Portion { operations, up_to: turn.up_to() };
+        if let Some(part) = portion::part(current, fragment.as_ref(), portion) {
+            fragment = Some(part.fragment);
+            let n_parts = size / operations + ClaimClass::COUNT;
+            self.store.put_back(service.clone(), turn.next(part.next, 2 * n_parts));
+        }
+        self.desired.replace(service, fragment, changes);
+        size
     }
 
     /// What turns the actual state into the desired one, by phases.
@@ -275,7 +272,8 @@ impl Planner {
     /// servers that there are, and all that is beside them.
     ///
     /// The Services that wait are put in the order of their age, and those that may claim the same
-    /// frontends are planned together: the one that has it finds it as it left it.
+    /// frontends are planned by the reasons of their claims: the one that has a frontend finds it
+    /// as it left it. Who comes later waits for all of them.
     pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Found {
         self.store.sort_dirty(&self.settings);
         self.rooms = Rooms::of(&beside.sets);

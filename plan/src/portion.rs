@@ -3,52 +3,117 @@
 //! A Service with tens of thousands of frontends changes a part of them in each round. So it holds
 //! up the Services behind it for no longer than others do.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 
 use crate::desired::only_in_second;
-use crate::fragment::{Claim, Fragment};
+use crate::fragment::{Claim, ClaimClass, Fragment};
 
-/// Fragment on the way from one to another, with some of the claims that differ. None: at most
-/// `most` operations are left, so that the other one can follow at once.
+/// Fragment on the way from one to another, with some of the claims that differ.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) fragment: Fragment,
+    /// Class of the first claim that is left.
+    pub(crate) next: ClaimClass,
+}
+
+/// Limit on one part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portion {
+    /// About as many operations as this at most.
+    pub(crate) operations: usize,
+    /// No claims of a class behind this one.
+    pub(crate) up_to: ClaimClass,
+}
+
+/// Change of one claim. Claims are made in the order of their classes, and go in reverse: so a
+/// spare twin never counts for a moment because the first one is not there yet, or no longer.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Remove(Reverse<ClaimClass>),
+    Make(ClaimClass),
+}
+
+/// Claims to one frontend: the one that is there, and the one that follows.
+type Pair<'a> = (Option<&'a Claim>, Option<&'a Claim>);
+
+/// Next part on the way to a fragment. None: the rest is within the portion, so that `target` can
+/// follow at once.
 ///
 /// New addresses come with the last part, and former ones go with the first one: traffic meets no
 /// frontend that is not there yet, or is there no more.
 pub(crate) fn part(
     current: Option<&Fragment>,
     target: Option<&Fragment>,
-    most: usize,
-) -> Option<Fragment> {
+    portion: Portion,
+) -> Option<Part> {
     let empty = Fragment::default();
     let (from, to) = (current.unwrap_or(&empty), target.unwrap_or(&empty));
-    let is_small = from.size().max(to.size()) <= most;
-    // One that was made anew is another one in rank as well: all its claims differ.
-    if is_small || (current.is_some() && target.is_some() && from.created != to.created) {
+    let is_small = from.size().max(to.size()) <= portion.operations;
+    if is_small && portion.up_to == ClaimClass::LAST {
         return None;
     }
-    let mut room = most.max(1);
-    let mut is_cut = false;
-    let mut claims = Vec::with_capacity(from.claims.len().max(to.claims.len()));
-    for (was, is) in (Pairs { from: &from.claims, to: &to.claims }) {
-        if was == is {
-            claims.extend(is.cloned());
-        } else if room > 0 {
-            let weight = was.into_iter().chain(is).map(Claim::size).max();
-            room = room.saturating_sub(weight.unwrap_or_default());
-            claims.extend(is.cloned());
-        } else {
-            is_cut = true;
-            claims.extend(was.cloned());
+    let pairs: Vec<Pair<'_>> = Pairs { from: &from.claims, to: &to.claims }.collect();
+    let mut steps: Vec<(Step, usize)> = pairs.iter().zip(0..).filter_map(step).collect();
+    steps.sort_unstable();
+    let mut room = portion.operations.max(1);
+    let n_taken = steps.partition_point(|(step, _)| step.is_up_to(portion.up_to));
+    let n_taken = steps.iter().take(n_taken).take_while(|(_, at)| {
+        let is_within = room > 0;
+        let weight = pairs.get(*at).map_or(0, weight);
+        room = room.saturating_sub(weight);
+        is_within
+    });
+    let n_taken = n_taken.count();
+    let (next, _) = steps.get(n_taken)?;
+    let next = next.class();
+    let mut is_left = vec![false; pairs.len()];
+    for (_, at) in steps.iter().skip(n_taken) {
+        if let Some(is_left) = is_left.get_mut(*at) {
+            *is_left = true;
         }
     }
-    if !is_cut {
-        return None;
-    }
-    let identity = target.unwrap_or(from);
+    let claims = pairs.iter().zip(is_left);
+    let claims = claims.filter_map(|((was, is), is_left)| if is_left { *was } else { *is });
+    let claims = claims.cloned().collect();
+    let drain_seconds = target.unwrap_or(from).drain_seconds;
     let mut entries = from.entries.clone();
     entries.extend(only_in_second(&from.entries, &to.entries));
     let stays = |address: &&_| to.addresses.binary_search(address).is_ok();
     let addresses = from.addresses.iter().filter(stays).copied().collect();
-    Some(Fragment::new(identity.created, identity.drain_seconds, claims, addresses, entries))
+    Some(Part { fragment: Fragment::new(drain_seconds, claims, addresses, entries), next })
+}
+
+/// Change of a claim, if it changes.
+fn step((pair, at): (&Pair<'_>, usize)) -> Option<(Step, usize)> {
+    let step = match pair {
+        (was, is) if was == is => return None,
+        (_, Some(is)) => Step::Make(is.class()),
+        (was, None) => Step::Remove(Reverse((*was)?.class())),
+    };
+    Some((step, at))
+}
+
+fn weight((was, is): &Pair<'_>) -> usize {
+    was.iter().chain(is).map(|claim| claim.size()).max().unwrap_or_default()
+}
+
+// === impl Step ===
+
+impl Step {
+    fn is_up_to(&self, class: ClaimClass) -> bool {
+        match self {
+            Self::Remove(_) => true,
+            Self::Make(of) => *of <= class,
+        }
+    }
+
+    /// Class of claims that may be made by the time of this step.
+    fn class(&self) -> ClaimClass {
+        match self {
+            Self::Remove(_) => ClaimClass::FIRST,
+            Self::Make(class) => *class,
+        }
+    }
 }
 
 /// Claims of two lists in order, each with the one to the same frontend in the other.
@@ -58,7 +123,7 @@ struct Pairs<'a> {
 }
 
 impl<'a> Iterator for Pairs<'a> {
-    type Item = (Option<&'a Claim>, Option<&'a Claim>);
+    type Item = Pair<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let first = match (self.from.first(), self.to.first()) {

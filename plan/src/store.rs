@@ -3,6 +3,7 @@
 mod contention;
 mod index;
 mod queue;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,6 +17,7 @@ use crate::sets::{SetId, SetKind};
 use crate::settings::{SchedulerName, Settings};
 use index::Index;
 use queue::Queue;
+pub use turn::Turn;
 
 /// All objects, and what has changed since it was last asked.
 #[derive(Debug, Default)]
@@ -89,10 +91,10 @@ impl Store {
         self.dirty.len()
     }
 
-    /// The same without the API server's.
+    /// Number of those that had to be when [`sort_dirty`](Self::sort_dirty) was called.
     #[must_use]
-    pub fn n_dirty_in_turn(&self) -> usize {
-        self.dirty.n_in_turn()
+    pub fn n_early(&self) -> usize {
+        self.dirty.n_early()
     }
 
     /// Since when something waits.
@@ -122,36 +124,35 @@ impl Store {
         entries
     }
 
-    /// Puts the Services that have to be compiled again in the order of their age, before all those
-    /// that claim what others claim too: these are to be planned together, so that none has for a
-    /// moment what another one has a better reason for. Walks all Services.
+    /// Puts the Services that have to be compiled again in the order of their age. Those that claim
+    /// what others claim too are planned by classes of their claims ([`Turn`]), so that none has
+    /// for a moment what another one has a better reason for. Walks all Services.
     pub fn sort_dirty(&mut self, settings: &Settings) {
         let records = &self.records;
         let services = records.values().filter_map(|record| record.service.as_deref());
         let contending = contention::contending(services, settings);
-        let key = |name: &ServiceName| {
+        let created = |name: &ServiceName| {
             let service = records.get(name)?.service.as_deref()?;
             Some(service.created)
         };
-        let is_alone = |name: &ServiceName| !contending.contains(name);
-        self.dirty
-            .sort_by_key(|name| (is_alone(name), key(name), name.clone()), |it| !is_alone(it));
+        let contends_since =
+            |name: &ServiceName| created(name).filter(|_| contending.contains(name));
+        self.dirty.sort_by_key(|name| (created(name), name.clone()), contends_since);
     }
 
-    /// Whether the Service that has to be compiled next is to be planned with the last one.
-    #[must_use]
-    pub fn is_next_dirty_together(&self) -> bool {
-        self.dirty.is_next_together()
+    /// Begins to take Services for another round.
+    pub fn begin_round(&mut self) {
+        self.dirty.begin_round();
     }
 
-    /// Takes the Service that has to be compiled next, and since when it has waited.
-    pub fn next_dirty(&mut self) -> Option<(ServiceName, u64)> {
+    /// Takes the Service that has to be compiled next, and the turn that it has.
+    pub fn next_dirty(&mut self) -> Option<(ServiceName, Turn)> {
         self.dirty.pop()
     }
 
-    /// Has a Service compiled once more, after the others, because of what changed then.
-    pub fn put_back(&mut self, service: ServiceName, since: u64) {
-        self.dirty.put_back(service, since);
+    /// Has a Service compiled once more, after others.
+    pub fn put_back(&mut self, service: ServiceName, turn: Turn) {
+        self.dirty.put_back(service, turn);
     }
 
     /// The families whose constant rules have become different since this was last called, and

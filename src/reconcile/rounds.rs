@@ -20,10 +20,6 @@ use crate::kernel::worker::WorkerGone;
 /// some ten milliseconds of its work.
 pub(super) const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
 
-/// The same while the kernel is taken over: what of a Service was not planned then would be in
-/// excess.
-pub(super) const FIRST_ROUND: Limit = Limit { portion: usize::MAX, ..ROUND };
-
 /// What a round is for the observer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {

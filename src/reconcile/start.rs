@@ -1,11 +1,11 @@
 //! From the first complete list to a kernel in sync.
 //!
 //! What there is in the kernel is listed once, but for real servers. What everything rests on is
-//! written, then Services are planned in rounds as later on ([`super::rounds`]). Of each round, the
-//! virtual servers that were listed are read and compared, and what was not listed is written: so
-//! neither the time to the first Service, which is the API server's own, nor what is kept in memory
-//! meanwhile grows with the number of endpoints. In the end, what was found and nobody asked for is
-//! taken away.
+//! written, then Services are planned in rounds as later on ([`super::rounds`]), large ones in
+//! parts. Of each round, the virtual servers that were listed are read and compared, and what was
+//! not listed is written: so neither the time to the first Service, which is the API server's own,
+//! nor what is kept in memory meanwhile grows with the number of endpoints. In the end, what was
+//! found and nobody asked for is taken away.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use tracing::info;
 use super::drain::Known;
 use super::observer::RoundKind;
 use super::patrol::LARGEST_CHUNK;
-use super::rounds::{Ended, FIRST_ROUND};
+use super::rounds::{Ended, ROUND};
 use super::writing::Basis;
 use super::{READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
@@ -43,10 +43,6 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
-    /// How many Services still wait that did when the kernel was read, without the API server's,
-    /// which goes before all, and may do so again and again. Those that come meanwhile
-    /// wait behind them, so that this ends however many there are.
-    n_waiting: usize,
     started: Instant,
     /// How many operations it took so far.
     n_changes: usize,
@@ -93,12 +89,7 @@ impl Reconciler {
         let n_changes = foundation.len();
         let found = self.planner.take_over(beside, listed);
         self.carry_out(foundation, Basis::Reading).await?;
-        self.stage = Stage::TakingOver(Box::new(TakeOver {
-            found,
-            n_waiting: self.planner.backlog_in_turn(),
-            started,
-            n_changes,
-        }));
+        self.stage = Stage::TakingOver(Box::new(TakeOver { found, started, n_changes }));
         Ok(())
     }
 
@@ -144,10 +135,7 @@ impl Reconciler {
         else {
             return Ok(());
         };
-        let before = self.planner.backlog_in_turn();
-        let (planned, oldest) = self.plan(FIRST_ROUND).await?;
-        let n_planned = before.saturating_sub(self.planner.backlog_in_turn());
-        taking.n_waiting = taking.n_waiting.saturating_sub(n_planned);
+        let (planned, oldest) = self.plan(ROUND).await?;
 
         let adopted = taking.found.adopt(planned);
         let mut ops = self.let_drain(adopted.lacking, Known::Nothing, Instant::now());
@@ -157,7 +145,9 @@ impl Reconciler {
         self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
         let ended = Ended { kind: RoundKind::Comparison, took: taking.started.elapsed(), oldest };
-        if taking.n_waiting > 0 && self.planner.backlog() > 0 {
+        // What is not planned of a Service yet would be in excess. Services that come meanwhile are
+        // not waited for, so that this ends however many there are.
+        if self.planner.n_to_take_over() > 0 {
             self.round_ended(ended);
             self.stage = Stage::TakingOver(taking);
             return Ok(());

@@ -1,5 +1,6 @@
 //! Many changes at once are written in rounds.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use kube_ipvs::kernel::fake::{Answer, Fake, Request};
@@ -145,6 +146,61 @@ async fn what_is_complete_is_adopted_in_rounds_and_what_is_in_excess_goes() {
     let log = world.fake.take_log();
     let is_removal = |op: &Op| op.phase() >= Op::UnbindAddress(NODE_ADDRESS.into()).phase();
     assert!(log.iter().all(is_removal) && log.is_sorted_by_key(Op::phase));
+    world.assert_converged(&[]);
+}
+
+/// A TCP Service of so many ports with one endpoint.
+fn large(number: u16, ports: u16) -> (Service, EndpointSlice) {
+    let (mut service, slice) = tcp(number, &[1]);
+    let mut port = service.ports.remove(0);
+    service.ports = (1..=ports)
+        .map(|number| {
+            port.port = NonZeroU16::new(number).unwrap();
+            port.clone()
+        })
+        .collect();
+    (service, slice)
+}
+
+/// Three operations each, which makes three parts.
+const PORTS: u16 = 6_000;
+
+#[tokio::test(start_paused = true)]
+async fn a_large_service_that_is_complete_is_adopted_in_parts_and_nothing_of_it_goes() {
+    let mut all = services(300);
+    all.push(large(1_000, PORTS));
+    let fake = World::in_sync(&all).await.stop().await;
+    let before = fake.actual();
+    assert_eq!(before.virtual_servers.len(), 300 + usize::from(PORTS));
+    let mut world = World::on(fake, Pace::default());
+    world.feed(&all).await;
+    world.told.take();
+    world.complete().await;
+    assert_eq!(world.fake.take_log(), []);
+    assert_eq!((world.fake.actual(), world.now().operations), (before, 0));
+    let told = world.told.take();
+    let rounds = told.iter().filter(|it| it.starts_with("end of comparison")).count();
+    assert!(rounds >= 4, "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_service_at_the_start_lets_others_go_first_and_is_bound_when_it_is_complete() {
+    let mut world = World::new();
+    let mut all = services(300);
+    let (mut oldest, endpoints) = large(1_000, PORTS);
+    oldest.created = 1;
+    all.insert(0, (oldest, endpoints));
+    world.feed(&all).await;
+    world.complete().await;
+    let log = world.fake.take_log();
+    let of_large = frontend(1_000, Protocol::Tcp).address;
+    let is_of_large =
+        |op: &Op| matches!(op.subject(), Subject::VirtualServer(at) if at.address == of_large);
+    let last = log.iter().rposition(is_of_large).unwrap();
+    let bound = log.iter().position(|op| *op == Op::BindAddress(of_large)).unwrap();
+    let other = frontend(1, Protocol::Tcp).address;
+    let served = log.iter().position(|op| *op == Op::BindAddress(other)).unwrap();
+    assert!(served < last && last < bound, "{served} {last} {bound}");
     world.assert_converged(&[]);
 }
 

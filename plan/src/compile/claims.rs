@@ -12,6 +12,8 @@ use crate::sets::SetId;
 
 /// The claims of one Service.
 pub(super) struct Claims {
+    /// When the Service was made, in seconds since 1970.
+    created: i64,
     /// How all of them balance.
     server: VirtualServer,
     claims: BTreeMap<Frontend, Claimed>,
@@ -39,8 +41,8 @@ struct Claimed {
 // === impl Claims ===
 
 impl Claims {
-    pub(super) fn new(server: VirtualServer) -> Self {
-        Self { server, claims: BTreeMap::new() }
+    pub(super) fn new(created: i64, server: VirtualServer) -> Self {
+        Self { created, server, claims: BTreeMap::new() }
     }
 
     pub(super) fn scheduler(&self) -> &str {
@@ -65,6 +67,7 @@ impl Claims {
                 let claim = Claim {
                     frontend,
                     origin,
+                    created: self.created,
                     is_spare,
                     server,
                     real_servers,

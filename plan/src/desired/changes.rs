@@ -16,7 +16,7 @@ use crate::sets::SetId;
 
 /// What was before. Ordered maps, so that the operations come in the same order every time.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(crate) struct Changes {
     /// None: it was nobody's.
     frontends: BTreeMap<Frontend, Option<Former>>,
     addresses: BTreeMap<IpAddr, Presence>,

@@ -24,8 +24,8 @@ fn what_there_is_of_every_service_is_small() {
     assert_eq!(size_of::<(SetId, Entry)>(), 42);
     assert_eq!(size_of::<EndpointSlice>(), 72);
     assert_eq!(size_of::<Service>(), 160);
-    assert_eq!(size_of::<Claim>(), 112);
-    assert_eq!(size_of::<Fragment>(), 104);
+    assert_eq!(size_of::<Claim>(), 120);
+    assert_eq!(size_of::<Fragment>(), 96);
 }
 
 #[test]

@@ -1,3 +1,5 @@
+mod parts;
+
 use std::num::NonZeroU16;
 
 use super::*;

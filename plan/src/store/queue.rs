@@ -1,7 +1,8 @@
 //! Which Services have to be looked at again: first come, first served.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
+use super::turn::{Rank, Turn};
 use crate::model::ServiceName;
 
 /// The Services that wait, in the order in which they began to.
@@ -11,13 +12,16 @@ use crate::model::ServiceName;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<ServiceName>,
-    /// So many of the first ones are to be taken together.
-    together: usize,
-    /// Since when each waits.
-    since: HashMap<ServiceName, u64>,
+    /// Number of the first ones in `order` that waited when the kernel was read.
+    n_early: usize,
+    /// Services that contend for frontends, of those that waited when the kernel was read.
+    contending: BTreeSet<(Rank, ServiceName)>,
+    /// True if those that contend are taken before the others now.
+    contending_first: bool,
+    turns: HashMap<ServiceName, Turn>,
     /// The API server's Service, if it waits.
-    first: Option<(ServiceName, u64)>,
-    /// Those that were taken before, and are not done with.
+    first: Option<(ServiceName, Turn)>,
+    /// Those in `order` that were taken before, and are not done with.
     unfinished: HashSet<ServiceName>,
     now: u64,
 }
@@ -37,9 +41,9 @@ impl Queue {
 
     pub(super) fn push(&mut self, service: ServiceName) {
         if service.is_api_server() {
-            self.first.get_or_insert((service, self.now));
-        } else if !self.since.contains_key(&service) {
-            self.since.insert(service.clone(), self.now);
+            self.first.get_or_insert((service, Turn::new(self.now)));
+        } else if !self.turns.contains_key(&service) {
+            self.turns.insert(service.clone(), Turn::new(self.now));
             self.order.push_back(service);
         }
     }
@@ -48,61 +52,100 @@ impl Queue {
         services.into_iter().for_each(|service| self.push(service));
     }
 
-    /// Takes the next one, and since when it has waited.
-    pub(super) fn pop(&mut self) -> Option<(ServiceName, u64)> {
+    /// Has those that contend and the others taken in turns, one round each.
+    pub(super) fn begin_round(&mut self) {
+        self.contending_first = !self.contending_first;
+    }
+
+    /// Takes the next one, and the turn that it has.
+    pub(super) fn pop(&mut self) -> Option<(ServiceName, Turn)> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
-        let service = self.order.pop_front()?;
-        self.together = self.together.saturating_sub(1);
-        let since = self.since.remove(&service).unwrap_or(self.now);
+        let service = self.next_in_turn()?;
+        let turn = self.turns.remove(&service).unwrap_or_else(|| Turn::new(self.now));
         self.unfinished.remove(&service);
-        if self.order.is_empty() {
+        if self.turns.is_empty() {
             // At the start every Service was in here: its room is not needed again.
-            (self.order, self.since) = (VecDeque::new(), HashMap::new());
+            (self.order, self.turns) = (VecDeque::new(), HashMap::new());
         }
-        Some((service, since))
+        Some((service, turn))
     }
 
-    /// Puts one that was taken behind the others. It has waited since then.
-    pub(super) fn put_back(&mut self, service: ServiceName, since: u64) {
+    /// Those that came after the kernel was read wait for all that were there: they may claim what
+    /// one of these is about to find.
+    fn next_in_turn(&mut self) -> Option<ServiceName> {
+        if (self.contending_first || self.n_early == 0)
+            && let Some((_, service)) = self.contending.pop_first()
+        {
+            return Some(service);
+        }
+        self.n_early = self.n_early.saturating_sub(1);
+        self.order.pop_front()
+    }
+
+    /// Puts one that was taken, and has changed in part, behind those that it is to let go.
+    pub(super) fn put_back(&mut self, service: ServiceName, turn: Turn) {
         if service.is_api_server() {
-            self.first = Some((service, since));
-        } else if self.since.insert(service.clone(), since).is_none() {
-            self.unfinished.insert(service.clone());
+            self.first = Some((service, turn));
+            return;
+        }
+        self.turns.insert(service.clone(), turn);
+        if let Some(rank) = turn.rank() {
+            self.contending.insert((rank, service));
+            return;
+        }
+        self.unfinished.insert(service.clone());
+        if turn.is_early() {
+            self.order.insert(self.n_early, service);
+            self.n_early += 1;
+        } else {
             self.order.push_back(service);
         }
     }
 
-    /// Puts those that wait into another order. The first ones are to be taken together, as long
-    /// as this says so.
+    /// Takes note that the kernel was read, and puts those that wait into another order. Those
+    /// that contend, and when they were made: they are planned in the order of their ranks.
     pub(super) fn sort_by_key<K: Ord>(
         &mut self,
         key: impl FnMut(&ServiceName) -> K,
-        together: impl Fn(&ServiceName) -> bool,
+        contends_since: impl Fn(&ServiceName) -> Option<i64>,
     ) {
-        self.order.make_contiguous().sort_by_cached_key(key);
-        self.together = self.order.iter().take_while(|service| together(service)).count();
+        let mut order: Vec<ServiceName> = std::mem::take(&mut self.order).into();
+        order.sort_by_cached_key(key);
+        for service in order {
+            let Some(turn) = self.turns.get_mut(&service) else { continue };
+            let contends_since = contends_since(&service);
+            turn.set_early(contends_since);
+            match turn.rank() {
+                Some(rank) => {
+                    self.contending.insert((rank, service));
+                }
+                None => self.order.push_back(service),
+            }
+        }
+        self.n_early = self.order.len();
+        if let Some((_, turn)) = &mut self.first {
+            turn.set_early(None);
+        }
     }
 
-    pub(super) fn is_next_together(&self) -> bool {
-        self.together > 0 && self.first.is_none()
-    }
-
-    /// How many wait, without the API server's Service.
-    pub(super) fn n_in_turn(&self) -> usize {
-        self.order.len()
+    /// Number of those that waited when the kernel was read, and are not done with.
+    pub(super) fn n_early(&self) -> usize {
+        let is_first_early = self.first.as_ref().is_some_and(|(_, turn)| turn.is_early());
+        self.n_early + self.contending.len() + usize::from(is_first_early)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.order.len() + usize::from(self.first.is_some())
+        self.turns.len() + usize::from(self.first.is_some())
     }
 
     /// Since when the one has waited that has waited longest.
     pub(super) fn oldest(&self) -> Option<u64> {
-        let first = self.first.as_ref().map(|(_, since)| *since);
-        let others = self.order.front().into_iter().chain(&self.unfinished);
-        let others = others.filter_map(|service| self.since.get(service)).copied();
+        let first = self.first.as_ref().map(|(_, turn)| turn.since());
+        let contending = self.contending.iter().map(|(_, service)| service);
+        let others = self.order.front().into_iter().chain(&self.unfinished).chain(contending);
+        let others = others.filter_map(|service| self.turns.get(service)).map(Turn::since);
         first.into_iter().chain(others).min()
     }
 }
@@ -112,7 +155,8 @@ mod tests {
     use super::*;
 
     fn names(queue: &mut Queue) -> Vec<(String, u64)> {
-        std::iter::from_fn(|| queue.pop()).map(|(name, at)| (name.to_string(), at)).collect()
+        let each = std::iter::from_fn(|| queue.pop());
+        each.map(|(name, turn)| (name.to_string(), turn.since())).collect()
     }
 
     #[test]
@@ -136,8 +180,8 @@ mod tests {
             queue.set_moment(moment as u64);
             queue.push(ServiceName::new("ns", *name));
         }
-        let (service, since) = queue.pop().unwrap();
-        queue.put_back(service, since);
+        let (service, turn) = queue.pop().unwrap();
+        queue.put_back(service, turn);
         assert_eq!((queue.len(), queue.oldest()), (2, Some(0)));
         assert_eq!(names(&mut queue), [("ns/b".to_owned(), 1), ("ns/a".to_owned(), 0)]);
         assert_eq!(queue.oldest(), None);

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::of;
+use crate::actual::Actual;
 use crate::event::Event;
 use crate::fixtures::{addresses, mk_service, mk_slice};
 use crate::model::{
@@ -88,15 +89,32 @@ impl Shape {
         EndpointSlice { name: name(number), service: name(number), ports: ports.collect(), ..slice }
     }
 
-    /// Work to plan all Services, then for one endpoint of the youngest and of the oldest, then for
-    /// the oldest going.
-    fn work(&self) -> [(&'static str, u64); 4] {
+    /// A planner that knows all Services, and has planned none.
+    fn planner(&self) -> Planner {
         let mut planner = Planner::new(Settings::new("this-node"));
         planner.apply(Event::LocalAddresses(addresses(&["192.0.2.10"])));
         for number in 0..self.services {
             planner.apply(Event::ServiceApplied(Box::new(self.service(number))));
             planner.apply(Event::SliceApplied(Box::new(self.slice(number, true))));
         }
+        planner
+    }
+
+    /// Work of the round at the start that costs most.
+    fn longest_round(&self) -> u64 {
+        let mut planner = self.planner();
+        drop(planner.take_over(Actual::default(), Vec::new()));
+        let mut longest = 0;
+        while planner.is_dirty() {
+            longest = longest.max(of(|| planner.plan_round(ROUND)));
+        }
+        longest
+    }
+
+    /// Work to plan all Services, then for one endpoint of the youngest and of the oldest, then for
+    /// the oldest going.
+    fn work(&self) -> [(&'static str, u64); 4] {
+        let mut planner = self.planner();
         let first = of(|| planner.plan_round(ONE_BY_ONE));
         let all = first
             + of(|| {
@@ -121,6 +139,9 @@ impl Shape {
 }
 
 const ONE_BY_ONE: Limit = Limit { services: 1, ..Limit::NONE };
+
+/// As the event loop has it, but smaller.
+const ROUND: Limit = Limit { services: 4, operations: 64, portion: 64 };
 
 fn name(number: u16) -> ObjectName {
     ObjectName::new("ns", format!("service-{number}"))
@@ -164,6 +185,17 @@ proptest! {
         for ((task, few), (_, many)) in few.into_iter().zip(many) {
             prop_assert!(many <= few * 16, "{what}, {task}: {few}, then {many}: {shape:?}");
         }
+    }
+
+    /// Eight times as many Services that claim the same make no round of the start longer, but for
+    /// what comparing deeper trees costs.
+    #[test]
+    fn work_of_a_round_is_bounded_however_many_claim_the_same(mut shape in shape()) {
+        shape.services += 8;
+        let few = shape.longest_round();
+        shape.services *= 8;
+        let many = shape.longest_round();
+        prop_assert!(many <= few * 3, "{few}, then {many}: {shape:?}");
     }
 }
 

@@ -117,9 +117,14 @@ fn whole_services() -> [Limit; 4] {
     [one, three, Limit { operations: 9, ..Limit::NONE }, Limit::NONE]
 }
 
-/// Takes over what a kernel has, in rounds, as the event loop does at its start. Returns what had
-/// to be written.
-fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> Vec<Op> {
+/// Takes over what a kernel has, in rounds, as the event loop does at its start. Nobody has a
+/// frontend for a moment that is another one's as wished. Returns what had to be written.
+fn take_over(
+    planner: &mut Planner,
+    kernel: &mut MemoryKernel,
+    limit: Limit,
+    wished: &Planner,
+) -> Vec<Op> {
     let mut log = Vec::new();
     let mut write = |kernel: &mut MemoryKernel, mut ops: Vec<Op>| {
         ops.sort_by_key(Op::phase);
@@ -145,6 +150,10 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: Limit) -> 
     write(kernel, foundation);
     while planner.is_dirty() {
         let adopted = found.adopt(planner.plan_round(limit).ops);
+        for frontend in planner.desired().frontends() {
+            let owners = [planner, wished].map(|planner| planner.desired().owner(frontend));
+            assert_eq!(owners[0], owners[1], "{frontend}");
+        }
         let mut ops = adopted.lacking;
         ops.extend(mend(planner, kernel, adopted.found));
         write(kernel, ops);
@@ -387,7 +396,7 @@ proptest! {
         (settings, mut former) in (settings(), settings()),
         (groups, former_groups) in (groups(), groups()),
         damages in proptest::collection::vec(damage(), 0..12),
-        limit in select(whole_services().to_vec()),
+        limit in limit(),
     ) {
         // Of a twin in other networks, only its address on the interface tells, or inside a route.
         let takes_addresses =
@@ -419,7 +428,7 @@ proptest! {
             let mut planner = Planner::new(settings.clone());
             world.events().into_iter().for_each(|event| planner.apply(event));
             planner.plan_round(Limit { services: 0, ..Limit::NONE });
-            let log = take_over(&mut planner, &mut taken_over, limit);
+            let log = take_over(&mut planner, &mut taken_over, limit, &wished.planner);
             prop_assert!(!is_complete || log.is_empty(), "{:?}", log);
             prop_assert_eq!(normal(taken_over.actual()), normal(kernel.actual()));
         }

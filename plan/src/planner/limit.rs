@@ -1,0 +1,21 @@
+//! Bounds of one plan.
+
+/// How much is planned in one go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// So many Services at most, and parts of Services.
+    pub services: usize,
+    /// No further Service once those taken may need so many operations.
+    pub operations: usize,
+    /// No more operations of a single Service than this, about, or a sixteenth of those that all of
+    /// it takes, if that is more: it waits with the rest of them, behind the others.
+    pub portion: usize,
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// Everything in one go.
+    pub const NONE: Self =
+        Self { services: usize::MAX, operations: usize::MAX, portion: usize::MAX };
+}
