@@ -6,10 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use kube_ipvs::source::object::EndpointSlice;
+use kube_ipvs::source::convert::Converter;
+use kube_ipvs::source::object::{EndpointSlice, Service};
+use plan::settings::SchedulerName;
 use prost::Message as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -365,7 +368,7 @@ fn protobuf(bytes: &[u8]) -> usize {
     list.map_or(0, |list| list.items.iter().map(|slice| slice.endpoints.len()).sum())
 }
 
-fn time(work: impl Fn() -> usize) -> Duration {
+fn time(mut work: impl FnMut() -> usize) -> Duration {
     let begun = Instant::now();
     for _ in 0..ROUNDS {
         black_box(work());
@@ -373,7 +376,41 @@ fn time(work: impl Fn() -> usize) -> Duration {
     begun.elapsed() / ROUNDS
 }
 
+/// A Service with so many external addresses and source ranges.
+fn large_service(n: u32) -> Vec<u8> {
+    let address = |first: u32| move |n| Ipv4Addr::from_bits(first + n).to_string();
+    let ranges = (0..n).map(address(0x0c00_0000)).map(|address| address + "/32");
+    serde_json::to_vec(&json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {"name": "large", "namespace": "default"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+            "externalIPs": (0..n).map(address(0x0d00_0000)).collect::<Vec<_>>(),
+            "loadBalancerSourceRanges": ranges.collect::<Vec<_>>(),
+            "ports": [{"port": 80, "protocol": "TCP"}],
+        },
+    }))
+    .unwrap_or_default()
+}
+
+/// The largest Services that anybody could write: twice as much takes twice the time.
+fn large_services() {
+    for n in [10_000, 20_000, 40_000] {
+        let json = large_service(n);
+        let Ok(object) = serde_json::from_slice::<Service>(&json) else { continue };
+        let decoding = time(|| serde_json::from_slice::<Service>(&json).map_or(0, |_| 1));
+        let mut converter = Converter::new(SchedulerName::default());
+        let converting = time(|| usize::from(converter.service(&object).is_ok()));
+        println!(
+            "a Service of {n} external addresses and {n} source ranges, {} KiB: decoded in \
+             {decoding:.2?}, converted in {converting:.2?}",
+            json.len() / 1024
+        );
+    }
+}
+
 fn main() {
+    large_services();
     let mut criterion = Criterion::default().configure_from_args();
     for n_endpoints in SIZES {
         let json = serde_json::to_vec(&json!({

@@ -6,11 +6,13 @@
 //! twice as much of anything takes twice the time.
 
 use std::hint::black_box;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion};
+use ipnet::IpNet;
+use plan::actual::Actual;
 use plan::event::Event;
 use plan::memory::MemoryKernel;
 use plan::model::{
@@ -214,13 +216,44 @@ fn huge_slice(number: u32, n_ports: u16, first_ready: bool) -> Event {
     Event::SliceApplied(slice)
 }
 
-/// Time to plan all of them, and one endpoint of the last one after that.
-fn huge_services(n_services: u32, n_ports: u16, n_addresses: u32) -> [Duration; 2] {
-    let mut planner = Planner::new(Settings::new("this-node"));
-    for number in 0..n_services {
-        planner.apply(huge(number, n_ports, n_addresses));
-        planner.apply(huge_slice(number, n_ports, true));
-    }
+/// A UDP Service with so many source ranges at one load balancer's address.
+fn restricted(number: u32, n_ranges: u32) -> Event {
+    let Event::ServiceApplied(mut service) = huge(number, 1, 0) else { unreachable!() };
+    service.kind = ServiceKind::LoadBalancer;
+    service.load_balancer = vec![Ipv4Addr::from_bits(0xcb00_7100).into()];
+    let ranges = (0..n_ranges).map(|n| IpAddr::from(Ipv4Addr::from_bits(0x0c00_0000 + n)));
+    service.source_ranges = ranges.map(IpNet::from).collect();
+    Event::ServiceApplied(service)
+}
+
+/// Limits of the event loop's rounds.
+const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
+
+/// Time that planning takes.
+struct Times {
+    /// All Services, as they come.
+    all: Duration,
+    /// One endpoint of the last one after that, at once.
+    one: Duration,
+    /// Finding out which of them contend, when the kernel is taken over.
+    sorting: Duration,
+    /// The longest round when the kernel is taken over, all of them, and their number.
+    longest: Duration,
+    total: Duration,
+    rounds: u32,
+}
+
+/// Plans so many Services, each with so many ports and two endpoints.
+fn times(n_services: u32, n_ports: u16, mk_service: impl Fn(u32) -> Event) -> Times {
+    let mk_planner = || {
+        let mut planner = Planner::new(Settings::new("this-node"));
+        for number in 0..n_services {
+            planner.apply(mk_service(number));
+            planner.apply(huge_slice(number, n_ports, true));
+        }
+        planner
+    };
+    let mut planner = mk_planner();
     let started = Instant::now();
     while planner.is_dirty() {
         black_box(planner.plan_round(Limit { services: 1, ..Limit::NONE }));
@@ -229,19 +262,48 @@ fn huge_services(n_services: u32, n_ports: u16, n_addresses: u32) -> [Duration; 
     planner.apply(huge_slice(n_services - 1, n_ports, false));
     let started = Instant::now();
     black_box(planner.plan());
-    [all, started.elapsed()]
+    let one = started.elapsed();
+    let mut planner = mk_planner();
+    let started = Instant::now();
+    drop(planner.take_over(Actual::default(), Vec::new()));
+    let sorting = started.elapsed();
+    let (mut longest, mut total, mut rounds) = (Duration::ZERO, Duration::ZERO, 0);
+    while planner.is_dirty() {
+        let started = Instant::now();
+        black_box(planner.plan_round(ROUND));
+        let took = started.elapsed();
+        longest = longest.max(took);
+        total += took;
+        rounds += 1;
+    }
+    Times { all, one, sorting, longest, total, rounds }
 }
 
 /// Once each: a change that takes seconds cannot be repeated as often as criterion wants.
 fn huge_ones() {
-    for (services, ports, addresses) in
-        [(1, 1_000, 4), (1, 2_000, 4), (1, 8_000, 4), (100, 1, 2_000), (200, 1, 2_000)]
-    {
-        let [all, one] = huge_services(services, ports, addresses);
+    let tell = |what: String, times: &Times| {
+        let Times { all, one, sorting, longest, total, rounds } = times;
         println!(
-            "{services} Services of {ports} ports at the same {addresses} external addresses: all \
-             planned in {all:.2?}, one endpoint in {one:.2?}"
+            "{what}: all planned in {all:.2?}, one endpoint in {one:.2?}; at the start sorted in \
+             {sorting:.2?}, then {rounds} rounds of {longest:.2?} at most, {total:.2?} together"
         );
+    };
+    for (services, ports, addresses) in [
+        (1, 1_000, 4),
+        (1, 2_000, 4),
+        (1, 4_000, 4),
+        (1, 8_000, 4),
+        (100, 1, 2_000),
+        (200, 1, 2_000),
+    ] {
+        let what = format!(
+            "{services} Services of {ports} ports at the same {addresses} external addresses"
+        );
+        tell(what, &times(services, ports, |number| huge(number, ports, addresses)));
+    }
+    for ranges in [20_000, 40_000] {
+        let what = format!("a Service with {ranges} source ranges");
+        tell(what, &times(1, 1, |number| restricted(number, ranges)));
     }
 }
 
