@@ -3,12 +3,20 @@
 
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use plan::event::Event;
+use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
 
 use crate::world::{World, slice, udp};
+
+/// While there is one subscriber only, a line that another thread comes to first is off for good:
+/// tracing asks that thread, which has none. With a second one, it asks all of them.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| {
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+    Dispatch::new(subscriber.with_writer(io::sink).finish())
+});
 
 /// The lines that were logged on this thread.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +27,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// As of verbosity 0, as long as the guard is there.
     fn start() -> (Self, DefaultGuard) {
+        LazyLock::force(&SECOND);
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
