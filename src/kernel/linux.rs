@@ -271,6 +271,10 @@ impl Linux {
                 Err(_) => {}
             }
         }
+        if self.count.would_learn() {
+            // What cannot be listed now is listed after the next batch.
+            let _learned = self.listing();
+        }
         results
     }
 }

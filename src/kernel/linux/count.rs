@@ -18,6 +18,9 @@ use super::Listing;
 /// So many times in a row there are more users than there were before that is looked into.
 const MOST_RISEN: u32 = 5;
 
+/// Least virtual servers for a listing to tell the kernel's table. Fewer would fit many tables.
+const MANY: u32 = 256;
+
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
 pub(super) struct Count {
@@ -26,6 +29,8 @@ pub(super) struct Count {
     listed: Option<Listed>,
     /// The kernel's table, which does not change.
     table: Option<Table>,
+    /// Number of virtual servers made since the last listing; none once many were listed.
+    n_made: Option<u32>,
 }
 
 /// What the counts were at the last listing.
@@ -64,7 +69,7 @@ impl Count {
                 tracing::info!("{error}; virtual servers that others delete are found later");
             })
             .ok();
-        Self { counter, listed: None, table: None }
+        Self { counter, listed: None, table: None, n_made: Some(0) }
     }
 
     pub(super) fn number(&mut self) -> Number {
@@ -88,11 +93,22 @@ impl Count {
             .and_then(|(before, after)| undisturbed(before, after))
             .map(|count| Listed::new(count, &frontends));
         self.table = Table::learn(&frontends, self.table);
+        let are_many = frontends.len() >= MANY as usize;
+        self.n_made = self.n_made.and((!are_many).then_some(0));
         Ok(Listing { virtual_servers, table: self.table })
+    }
+
+    /// True if a listing would tell the kernel's table for the first time: a start on an empty kernel
+    /// lists nothing, and after a flush it is too late.
+    pub(super) fn would_learn(&self) -> bool {
+        self.n_made.is_some_and(|n_made| n_made >= MANY)
     }
 
     /// We have done this ourselves.
     pub(super) fn done(&mut self, op: &Op) {
+        if let (Op::CreateVirtualServer(..), Some(n_made)) = (op, &mut self.n_made) {
+            *n_made = n_made.saturating_add(1);
+        }
         let Some(listed) = &mut self.listed else { return };
         match op {
             Op::CreateVirtualServer(frontend, _) if is_v6(frontend) => {

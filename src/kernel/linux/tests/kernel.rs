@@ -216,6 +216,26 @@ fn an_address_goes_whatever_its_prefix_is() {
 }
 
 #[test]
+fn the_kernels_table_is_known_before_it_is_flushed_for_the_first_time() {
+    Host::run(|| {
+        let mut linux = mk_linux(Variant::Legacy, 0);
+        assert_eq!(linux.listing().unwrap().table, None);
+        let server = VirtualServer {
+            scheduler: SchedulerName::new("rr").unwrap(),
+            persistence: None,
+            scheduler_flags: 0,
+        };
+        let create =
+            |number| Op::CreateVirtualServer(mk_frontend(Family::V4, number), server.clone());
+        let ops: Vec<Op> = (1..=300).map(create).collect();
+        assert!(linux.apply(&ops).iter().all(Result::is_ok));
+        tool("ipvsadm -C");
+        let listing = linux.listing().unwrap();
+        assert!(listing.virtual_servers.is_empty() && listing.table.is_some(), "{listing:?}");
+    });
+}
+
+#[test]
 fn among_many_sets_of_others_only_ours_are_looked_at() {
     Host::run(|| {
         let mut linux = mk_linux(Variant::Nft, 3);
