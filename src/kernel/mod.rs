@@ -218,6 +218,26 @@ impl ReadError {
     }
 }
 
+// === impl RefusalClass ===
+
+impl RefusalClass {
+    /// Words that follow a reason, in parentheses: what comes of it, or what to do; empty if there is
+    /// nothing to say.
+    #[must_use]
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::Surprise => " (something else changed it; it is read again and mended)",
+            Self::AnswerLost => " (it is read again and mended)",
+            Self::SetFull => " (the set is read again, and made larger up to limits.setSize)",
+            Self::Exhausted => " (it is tried again)",
+            Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
+            Self::NotSupported => " (the kernel lacks the feature, or its module)",
+            Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
+            Self::Other => "",
+        }
+    }
+}
+
 // === impl Refusal ===
 
 impl Refusal {
@@ -250,16 +270,6 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)?;
-        f.write_str(match self.class {
-            RefusalClass::Surprise => " (something else changed it; it is read again and mended)",
-            RefusalClass::AnswerLost => " (it is read again and mended)",
-            RefusalClass::SetFull => " (the set is read again and made larger)",
-            RefusalClass::Exhausted => " (it is tried again)",
-            RefusalClass::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
-            RefusalClass::NotSupported => " (the kernel lacks the feature, or its module)",
-            RefusalClass::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
-            RefusalClass::Other => "",
-        })
+        write!(f, "{}{}", self.reason, self.class.hint())
     }
 }

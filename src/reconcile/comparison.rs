@@ -157,7 +157,7 @@ impl Reconciler {
             self.patrol.missed_some();
         }
         let now = Instant::now();
-        let mut ops = Vec::new();
+        let (mut ops, mut in_order) = (Vec::new(), Vec::new());
         for (frontend, found) in &seen.found {
             let mending = self.planner.repair(frontend, found.as_ref());
             let subject = Subject::VirtualServer(*frontend);
@@ -165,11 +165,12 @@ impl Reconciler {
                 let known = Known::Compared(*frontend, found.as_ref());
                 let mending = self.let_drain(mending, known, now);
                 if mending.is_empty() {
-                    self.settle(&subject);
+                    in_order.push(subject);
                 }
                 ops.extend(mending);
             }
         }
+        self.settle(&in_order);
         self.mend(ops, None).await.map(Ok)
     }
 
@@ -210,7 +211,7 @@ impl Reconciler {
         let owed = self.ledger.iter().map(|(subject, _)| *subject);
         let settled: Vec<Subject> =
             owed.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
-        settled.iter().for_each(|subject| self.settle(subject));
+        self.settle(&settled);
     }
 
     /// What of this may be written now.

@@ -108,15 +108,17 @@ impl Reconciler {
             // Whatever it is, it goes.
             ops.extend(unwanted.into_iter().map(Op::RemoveVirtualServer));
             let now = Instant::now();
+            let mut in_order = Vec::new();
             for (frontend, found) in &seen.found {
                 let mending = self.planner.repair(frontend, found.as_ref());
                 let known = Known::One(*frontend, found.as_ref());
                 let mending = self.let_drain(mending, known, now);
                 if mending.is_empty() {
-                    self.settle(&Subject::VirtualServer(*frontend));
+                    in_order.push(Subject::VirtualServer(*frontend));
                 }
                 ops.extend(mending);
             }
+            self.settle(&in_order);
             rest = others;
         }
         Ok(ops)

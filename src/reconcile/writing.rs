@@ -1,6 +1,6 @@
 //! Sending operations to the kernel, and what becomes of their results.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use plan::kernel::Frontend;
 use plan::model::ServiceName;
@@ -16,6 +16,10 @@ use crate::kernel::{ReadError, Refusal, RefusalClass};
 
 /// So many operations go to the kernel in one request at most.
 const MOST_OPERATIONS: usize = 8_192;
+
+/// Most lines of the log for what happens to many at once, before the number of the others: with a
+/// full set or without a capability, there are tens of thousands.
+const MOST_TOLD: usize = 10;
 
 /// What operations were computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,29 +187,40 @@ impl Reconciler {
         let (done, refused): (Vec<_>, Vec<_>) =
             ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
         let n_refused = refused.len();
+        let mut news: BTreeMap<RefusalClass, usize> = BTreeMap::new();
         for (op, result) in refused {
             // The first failure explains those that follow from it on the same subject.
             if let Err(refusal) = result
                 && failed.insert(op.subject())
             {
-                let text = format!("{op}: {refusal}");
+                let (class, text) = (refusal.class, format!("{op}: {refusal}"));
                 self.note_missing_scheduler(&op, &refusal);
-                if refusal.class == RefusalClass::Surprise && self.is_running() {
+                if class == RefusalClass::Surprise && self.is_running() {
                     self.alarm();
                 }
                 if self.ledger.record(op, refusal, now) {
-                    warn!("{text}");
+                    let n_news = news.entry(class).or_default();
+                    *n_news += 1;
+                    if *n_news <= MOST_TOLD {
+                        warn!("{text}");
+                    }
                 }
             }
         }
+        for (class, n_news) in news.into_iter().filter(|(_, n_news)| *n_news > MOST_TOLD) {
+            let more = n_news - MOST_TOLD;
+            warn!("{more} more operations were refused in the same way{}", class.hint());
+        }
+        let mut in_order = Vec::new();
         for (op, _) in done {
             debug!("{op}");
             self.planner.carried_out(&op);
             // A subject is in order only if all of what it needed was done.
             if basis != Basis::Plan && !failed.contains(&op.subject()) {
-                self.settle(&op.subject());
+                in_order.push(op.subject());
             }
         }
+        self.settle(&in_order);
         self.status.send_modify(|status| {
             status.operations += total as u64;
             status.failures += n_refused as u64;
@@ -226,11 +241,23 @@ impl Reconciler {
         self.status.send_modify(|status| note_owed(status, &self.ledger));
     }
 
-    pub(super) fn settle(&mut self, subject: &Subject) {
-        if self.ledger.settle(subject) {
-            info!("{subject} is in order again");
-            self.hasten_told_by(subject);
-            self.hasten_twins(subject);
+    /// Strikes out what is owed for these, which are as they should be.
+    pub(super) fn settle(&mut self, subjects: &[Subject]) {
+        let mut n_settled = 0_usize;
+        for subject in subjects {
+            if self.ledger.settle(subject) {
+                n_settled += 1;
+                if n_settled <= MOST_TOLD {
+                    info!("{subject} is in order again");
+                }
+                self.hasten_told_by(subject);
+                self.hasten_twins(subject);
+            }
+        }
+        if n_settled > MOST_TOLD {
+            info!("{} more are in order again", n_settled - MOST_TOLD);
+        }
+        if n_settled > 0 {
             self.status.send_modify(|status| note_owed(status, &self.ledger));
         }
     }

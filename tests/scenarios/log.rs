@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use kube_ipvs::kernel::RefusalClass;
 use plan::event::Event;
+use plan::op::Op;
+use plan::sets::SetKind;
 use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
 
@@ -86,4 +89,27 @@ async fn of_many_problems_ten_are_logged_and_none_of_them_twice() {
     let lines = log.take();
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(lines[0].contains("191 more problems"), "{lines:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
+    let (log, _guard) = Log::start();
+    let mut world = World::in_sync(&[]).await;
+    log.take();
+    let (mut service, endpoints) = udp(1, &[1]);
+    service.external = (1..=200).map(|last| IpAddr::from([198, 51, 100, last])).collect();
+    let is_external =
+        |op: &Op| matches!(op, Op::AddEntry(set, _) if set.kind == SetKind::ExternalIp);
+    world.fake.refuse(150, RefusalClass::SetFull, is_external);
+    world.feed(&[(service, endpoints)]).await;
+    world.until("in order", |status, _| status.failures == 150 && status.owed == 0).await;
+    world.compared().await;
+    let lines = log.take();
+    let counts = |of: &str| lines.iter().filter(|line| line.contains(of)).count();
+    assert_eq!(counts(" to set KUBE-EXTERNAL-IP: "), 10, "{lines:#?}");
+    assert_eq!(counts("140 more operations were refused in the same way (the set is"), 1);
+    // The entries, and the virtual servers that waited for them.
+    assert_eq!(counts(" is in order again"), 20, "{lines:#?}");
+    assert_eq!(counts("140 more are in order again"), 2);
+    world.assert_converged(&[]);
 }
