@@ -145,7 +145,12 @@ impl Planner {
         self.store.n_early()
     }
 
-    /// The moment of the oldest change that waits to be planned.
+    /// Says what moment it is, in the numbers of [`apply_at`](Self::apply_at).
+    pub fn set_moment(&mut self, moment: u64) {
+        self.store.set_moment(moment);
+    }
+
+    /// Moment since which something has waited to be planned, or for its next part.
     #[must_use]
     pub fn oldest(&self) -> Option<u64> {
         self.store.oldest_dirty()

@@ -48,6 +48,11 @@ struct Record {
 // === impl Store ===
 
 impl Store {
+    /// Says what moment it is.
+    pub fn set_moment(&mut self, moment: u64) {
+        self.dirty.set_moment(moment);
+    }
+
     /// Takes an event of this moment. One that changes nothing makes nothing dirty.
     pub fn apply(&mut self, event: Event, moment: u64, settings: &Settings) {
         self.dirty.set_moment(moment);

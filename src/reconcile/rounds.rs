@@ -56,6 +56,7 @@ impl Reconciler {
         limit: Limit,
     ) -> Result<(Vec<Op>, Option<u64>), WorkerGone> {
         let started = Instant::now();
+        self.planner.set_moment(self.moment());
         let plan = self.planner.plan_round(limit);
         self.observer.planned(&plan, &self.planner, started.elapsed());
         for (service, problems) in &plan.new_problems {

@@ -9,7 +9,8 @@
 //!
 //! What is left when a round of writing ends goes on waiting: what counts is the oldest change that
 //! is not written yet, so a proxy that writes without a pause and falls behind is not healthy.
-//! kube-proxy writes everything at once, and does not know that case.
+//! kube-proxy writes everything at once, and does not know that case. A Service that is written in
+//! parts waits anew for each: it is no reason to restart a proxy that gets on with it.
 //!
 //! One rule more: a family is not healthy either when the kernel has refused for that long what
 //! everything rests on, the interface, a set or the rules. Without them nothing new on this node

@@ -713,6 +713,7 @@ fn a_large_service_lets_others_go_between_its_parts() {
     let limit = Limit { services: 1, portion: 6, ..Limit::NONE };
     let mut rounds = Vec::new();
     while planner.is_dirty() {
+        planner.set_moment(10 * (rounds.len() as u64 + 1));
         let plan = planner.plan_round(limit);
         let subjects: Vec<String> = plan.ops.iter().map(ToString::to_string).collect();
         let of_large = subjects.iter().filter(|text| text.contains("10.96.0.1")).count();
@@ -720,7 +721,7 @@ fn a_large_service_lets_others_go_between_its_parts() {
         rounds.push((of_large, subjects.len() - of_large, binds, planner.oldest()));
     }
     // Each port has two entries; beside them are the address, and the entry for it.
-    let expected = [(5, 0, 0, Some(1)), (0, 4, 1, Some(1)), (4, 0, 0, Some(1)), (5, 0, 1, None)];
+    let expected = [(5, 0, 0, Some(2)), (0, 4, 1, Some(10)), (4, 0, 0, Some(30)), (5, 0, 1, None)];
     assert_eq!(rounds, expected);
 
     // It goes as it came: the address first.

@@ -86,6 +86,7 @@ impl Queue {
 
     /// Puts one that was taken, and has changed in part, behind those that it is to let go.
     pub(super) fn put_back(&mut self, service: ServiceName, turn: Turn) {
+        let turn = turn.waiting_since(self.now);
         if service.is_api_server() {
             self.first = Some((service, turn));
             return;
@@ -140,12 +141,13 @@ impl Queue {
         self.turns.len() + usize::from(self.first.is_some())
     }
 
-    /// Since when the one has waited that has waited longest.
+    /// Moment since which the one has waited that has waited longest. A part is progress: a large
+    /// Service does not look as if it was stuck.
     pub(super) fn oldest(&self) -> Option<u64> {
-        let first = self.first.as_ref().map(|(_, turn)| turn.since());
+        let first = self.first.as_ref().map(|(_, turn)| turn.waits_since());
         let contending = self.contending.iter().map(|(_, service)| service);
         let others = self.order.front().into_iter().chain(&self.unfinished).chain(contending);
-        let others = others.filter_map(|service| self.turns.get(service)).map(Turn::since);
+        let others = others.filter_map(|service| self.turns.get(service)).map(Turn::waits_since);
         first.into_iter().chain(others).min()
     }
 }
@@ -181,9 +183,13 @@ mod tests {
             queue.push(ServiceName::new("ns", *name));
         }
         let (service, turn) = queue.pop().unwrap();
+        queue.set_moment(7);
         queue.put_back(service, turn);
-        assert_eq!((queue.len(), queue.oldest()), (2, Some(0)));
-        assert_eq!(names(&mut queue), [("ns/b".to_owned(), 1), ("ns/a".to_owned(), 0)]);
+        assert_eq!((queue.len(), queue.oldest()), (2, Some(1)));
+        let (service, turn) = queue.pop().unwrap();
+        assert_eq!(queue.oldest(), Some(7));
+        queue.put_back(service, turn);
+        assert_eq!(names(&mut queue), [("ns/a".to_owned(), 0), ("ns/b".to_owned(), 1)]);
         assert_eq!(queue.oldest(), None);
     }
 }

@@ -10,6 +10,8 @@ pub(super) type Rank = (ClaimClass, i64);
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
     since: u64,
+    /// Moment of its last part, or of the oldest change.
+    waits_since: u64,
     /// Number of parts that were planned.
     n_parts: usize,
     /// True if it waited when the kernel was read, which cannot be cleaned up before it is planned.
@@ -22,13 +24,23 @@ pub struct Turn {
 
 impl Turn {
     pub(super) fn new(since: u64) -> Self {
-        Self { since, n_parts: 0, is_early: false, rank: None }
+        Self { since, waits_since: since, n_parts: 0, is_early: false, rank: None }
     }
 
     /// Moment of the oldest change that waits for it.
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
+    }
+
+    /// Moment since which it has waited to go on.
+    pub(super) fn waits_since(&self) -> u64 {
+        self.waits_since
+    }
+
+    /// The turn as it waits from this moment on.
+    pub(super) fn waiting_since(self, moment: u64) -> Self {
+        Self { waits_since: moment, ..self }
     }
 
     /// Last class of claims that may be made in it.

@@ -38,8 +38,8 @@ impl Queues {
     pub(super) fn new(registry: &Registry, names: &[&str]) -> Result<Self, prometheus::Error> {
         let oldest = Gauge::with_opts(options(
             "oldest_waiting_seconds",
-            "For how long the oldest change has been waiting that is not written yet; 0 if none \
-             waits.",
+            "For how long the oldest change has been waiting of which nothing is written yet, or \
+             a large Service for its next part; 0 if none waits.",
         ))?;
         let lengths: Opts = options(
             "queue_length",
