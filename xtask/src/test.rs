@@ -3,9 +3,9 @@
 //! A suite that was asked for and cannot run is a failure, never a skip. The last line counts.
 
 mod guests;
+mod output;
 
 use std::fmt;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::licences;
 use crate::scripts;
 use crate::vm::accel::AccelChoice;
 use crate::vm::kernel::Kernel;
+use output::{Tally, Tee, Timed};
 
 /// What is tested where.
 #[derive(Debug, Args)]
@@ -37,6 +38,9 @@ pub(crate) struct TestArguments {
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
 }
+
+/// From here on the summary names a test among the slow ones.
+const SLOW: Duration = Duration::from_secs(10);
 
 /// The long form of what is random.
 #[derive(Debug, Args)]
@@ -65,21 +69,13 @@ enum Tier {
     Bed,
 }
 
-/// What a test program's closing lines say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Tally {
-    passed: usize,
-    failed: usize,
-    ignored: usize,
-    /// Test programs that closed with a line.
-    programs: usize,
-}
-
 /// One row of the summary.
 #[derive(Debug)]
 struct Outcome {
     name: String,
     tally: Tally,
+    /// Of the tests that ran one at a time.
+    timed: Vec<Timed>,
     /// Why it counts as failed although no test did.
     broken: Option<String>,
     took: Duration,
@@ -153,7 +149,7 @@ fn host(filter: Option<&str>) -> Outcome {
     let mut output = Tee::default();
     let broken =
         tests_and_documentation(filter, &mut output).err().map(|error| format!("{error:#}"));
-    Outcome { name: "host".into(), tally: output.finish(), broken, took: started.elapsed() }
+    Outcome::new("host", output, broken, started)
 }
 
 /// Built with the features that guests' tests have, or else everything would be built twice: what
@@ -196,7 +192,7 @@ fn tests(
     let mut output = Tee::default();
     let broken = build::cargo_into(arguments, environment, &mut output).err();
     let broken = broken.map(|error| format!("{error:#}"));
-    Outcome { name: name.into(), tally: output.finish(), broken, took: started.elapsed() }
+    Outcome::new(name, output, broken, started)
 }
 
 // === what they are made of ===
@@ -211,7 +207,7 @@ fn check(name: &str, work: impl FnOnce() -> Result<()>) -> Outcome {
         ignored: 0,
         programs: 1,
     };
-    Outcome { name: name.to_owned(), tally, broken, took: started.elapsed() }
+    Outcome { name: name.to_owned(), tally, timed: Vec::new(), broken, took: started.elapsed() }
 }
 
 fn announce(what: &str) {
@@ -234,75 +230,24 @@ fn summarise(outcomes: &[Outcome], filtered: bool, took: Duration) -> ExitCode {
             failed += 1;
         }
     }
+    let timed = outcomes.iter().flat_map(|it| it.timed.iter().map(move |timed| (timed, &it.name)));
+    let mut slowest: Vec<_> = timed.filter(|(timed, _)| timed.took >= SLOW).collect();
+    slowest.sort_by_key(|(timed, _)| std::cmp::Reverse(timed.took));
+    for (timed, suite) in slowest {
+        println!("{:>4} s {} of {suite}", timed.took.as_secs(), timed.test);
+    }
     println!("in {} s", took.as_secs());
     println!("{passed} passed, {failed} failed");
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Passes on what is written, and keeps it for the count.
-#[derive(Debug, Default)]
-struct Tee {
-    kept: Vec<u8>,
-    /// All is passed on at the end, below this heading; none: at once.
-    heading: Option<String>,
-}
+// === impl Outcome ===
 
-// === impl Tee ===
-
-impl Tee {
-    fn at_the_end(heading: &str) -> Self {
-        Self { heading: Some(heading.to_owned()), ..Self::default() }
-    }
-
-    fn finish(self) -> Tally {
-        if let Some(heading) = &self.heading {
-            let mut stdout = std::io::stdout().lock();
-            // Whoever closed it does not want to read it.
-            let _ = writeln!(stdout, "\n=== {heading}");
-            let _ = stdout.write_all(&self.kept);
-        }
-        Tally::parse(&String::from_utf8_lossy(&self.kept))
-    }
-}
-
-impl Write for Tee {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.heading.is_none() {
-            let mut stdout = std::io::stdout();
-            stdout.write_all(bytes)?;
-            stdout.flush()?;
-        }
-        self.kept.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        std::io::stdout().flush()
-    }
-}
-
-// === impl Tally ===
-
-impl Tally {
-    /// Adds up lines such as `test result: ok. 17 passed; 1 failed; 0 ignored; …`.
-    fn parse(text: &str) -> Self {
-        let mut tally = Self::default();
-        for line in text.lines() {
-            let Some((_, counts)) = line.split_once("test result: ") else { continue };
-            tally.programs += 1;
-            for count in counts.split(['.', ';']) {
-                let mut words = count.split_whitespace();
-                let (Some(number), Some(word)) = (words.next(), words.next()) else { continue };
-                let Ok(number) = number.parse::<usize>() else { continue };
-                match word {
-                    "passed" => tally.passed += number,
-                    "failed" => tally.failed += number,
-                    "ignored" => tally.ignored += number,
-                    _ => {}
-                }
-            }
-        }
-        tally
+impl Outcome {
+    fn new(name: &str, output: Tee, broken: Option<String>, started: Instant) -> Self {
+        let took = started.elapsed();
+        let (tally, timed) = output.finish();
+        Self { name: name.to_owned(), tally, timed, broken, took }
     }
 }
 
@@ -320,21 +265,5 @@ impl fmt::Display for Outcome {
             Some(reason) => write!(f, ": {}", reason.lines().next().unwrap_or_default()),
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn closing_lines_are_added_up() {
-        let text = "running 3 tests\n\
-            test result: ok. 18 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; \
-            finished in 0.02s\n\
-            noise\n\
-            test result: FAILED. 17 passed; 1 failed; 2 ignored; 0 measured\n";
-        assert_eq!(Tally::parse(text), Tally { passed: 35, failed: 1, ignored: 2, programs: 2 });
-        assert_eq!(Tally::parse("no tests here"), Tally::default());
     }
 }

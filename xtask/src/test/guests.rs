@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Outcome, Tee, Tier, announce};
+use super::output::Tee;
+use super::{Outcome, Tier, announce};
 use crate::build::{self, Tests};
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
@@ -279,6 +280,6 @@ impl Job {
             Ok(verdict) => Some(verdict.to_string()),
             Err(error) => Some(format!("{error:#}")),
         };
-        Outcome { name: self.name.clone(), tally: output.finish(), broken, took: started.elapsed() }
+        Outcome::new(&self.name, output, broken, started)
     }
 }
