@@ -257,8 +257,8 @@ fn write_docs(results: &Results) -> Result<()> {
 
 fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
     eprintln!("bench: building");
-    let daemon = build::daemon()?;
-    let program = build::bench_program("footprint", build::QUICK)?;
+    let daemon = build::daemon(build::RELEASE)?;
+    let program = build::bench_program("footprint", build::RELEASE)?;
     let guest = Guest {
         kernel: arguments.kernel.first().copied().unwrap_or_default(),
         limit: Duration::from_secs(1_800),
@@ -270,7 +270,7 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
 
 fn addresses(arguments: &BenchArguments) -> Result<ExitCode> {
     eprintln!("bench: building");
-    let program = build::bench_program("addresses", build::QUICK)?;
+    let program = build::bench_program("addresses", build::RELEASE)?;
     for lane in arguments.lane.lanes() {
         for kernel in &arguments.kernel {
             println!("lane {lane}, Linux {kernel}");

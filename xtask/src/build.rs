@@ -8,9 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// The profile of what is tested: optimised a little, since emulated machines are slow, and building
-/// must stay quick.
-pub(crate) const QUICK: &str = "bed";
+/// The profile of what is tested: quick to build.
+pub(crate) const QUICK: &str = "dev";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
 
@@ -21,8 +20,7 @@ const KERNEL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs-bed/kernel-tests,\
 
 /// How cargo is called for whatever is tested: with all of the workspace, since what is built by
 /// itself is built again wherever it, or what it rests on, is to have other features.
-pub(crate) const TEST: [&str; 6] =
-    ["test", "--profile", QUICK, "--workspace", "--features", KERNEL_TESTS];
+pub(crate) const TEST: [&str; 4] = ["test", "--workspace", "--features", KERNEL_TESTS];
 
 /// Where in a package tests are.
 #[derive(Debug, Clone, Copy)]
@@ -165,8 +163,8 @@ pub(crate) fn cargo_into(
 }
 
 /// Builds the daemon for a guest.
-pub(crate) fn daemon() -> Result<PathBuf> {
-    program(&["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"], "kube-ipvs", QUICK)
+pub(crate) fn daemon(profile: &str) -> Result<PathBuf> {
+    program(&["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"], "kube-ipvs", profile)
 }
 
 /// Builds a program of the bed for a guest.

@@ -20,7 +20,7 @@ pub(crate) struct DemoArguments {
 
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
     eprintln!("demo: building");
-    let daemon = build::daemon()?;
+    let daemon = build::daemon(build::QUICK)?;
     let program = build::bed_program("demo")?;
     let started = Instant::now();
     let guest = Guest {
