@@ -16,9 +16,11 @@ use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
 
-/// Guests at once. Each needs a processor; with more, what is timed in them gets in trouble on the
-/// small machines that this runs on.
-const AT_ONCE: usize = 2;
+/// Virtual machines at once. Each needs a processor; with more, what is timed in them gets in
+/// trouble on the small machines that this runs on.
+const MACHINES: usize = 2;
+/// Guests in user mode beside them: what they do is mostly to wait.
+const IN_USER_MODE: usize = 1;
 
 /// Tests of one program.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +49,15 @@ struct Job {
 }
 
 /// Of the bed what is done again with iptables for nf_tables: rules and the packets that meet them.
-const NFT: [&str; 5] = ["balance::", "flows::", "host::", "masquerade::", "ownership::"];
+const NFT: [&str; 7] = [
+    "balance::an_",
+    "balance::changes_",
+    "balance::every_frontend_",
+    "flows::",
+    "host::",
+    "masquerade::",
+    "ownership::",
+];
 /// What tests beside the code are called that need a real kernel.
 pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
@@ -77,18 +87,45 @@ pub(super) const SUITES: [Suite; 8] = [
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
 ];
 
-/// Builds them all, then runs them: those of the kernel tier on every kernel, those of the bed on
-/// the newest in user mode, and otherwise on the first.
+/// Which kernels the suites are for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kernels {
+    /// Those of the kernel tier.
+    all: Vec<Kernel>,
+    /// That of the bed in user mode.
+    newest: Kernel,
+    /// That of the bed in virtual machines.
+    first: Kernel,
+}
+
+// === impl Kernels ===
+
+impl Kernels {
+    /// These; none: what the kernel's interfaces are like shows in the oldest and the newest, and the
+    /// bed is for one in between.
+    pub(super) fn of(named: &[Kernel]) -> Self {
+        let (oldest, newest) = (Kernel::V5_10, Kernel::V6_12);
+        match named.first() {
+            None => Self { all: vec![oldest, newest], newest, first: Kernel::V6_1 },
+            Some(first) => Self {
+                all: named.to_vec(),
+                newest: named.iter().copied().max().unwrap_or(*first),
+                first: *first,
+            },
+        }
+    }
+}
+
+/// Builds them all, then runs them: those of the kernel tier on all of its kernels, those of the bed
+/// on the newest in user mode, and otherwise on the first.
 pub(super) fn run(
     suites: &[Suite],
-    kernels: &[Kernel],
+    kernels: &Kernels,
     filter: Option<&str>,
 ) -> Result<Vec<Outcome>> {
     announce("building what runs on real kernels");
     let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
     let built = build::for_guests(&tests)?;
-    let first = *kernels.first().context("--kernel names none")?;
-    let newest = kernels.iter().copied().max().unwrap_or(first);
     let mut jobs = Vec::new();
     for suite in suites {
         let program = built.tests(suite.package, suite.tests)?;
@@ -101,12 +138,12 @@ pub(super) fn run(
             );
         }
         let shares = suite.shares(tests, filter);
-        let kernels = match (suite.tier, suite.accel) {
-            (Tier::Kernel, _) => kernels,
-            (_, AccelChoice::Uml) => &[newest],
-            _ => &[first],
+        let on = match (suite.tier, suite.accel) {
+            (Tier::Kernel, _) => kernels.all.as_slice(),
+            (_, AccelChoice::Uml) => &[kernels.newest],
+            _ => &[kernels.first],
         };
-        for kernel in kernels {
+        for kernel in on {
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));
                 jobs.push(suite.job(*kernel, program.clone(), share, place));
@@ -145,22 +182,34 @@ pub(super) fn soak(
     Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
+/// Runs them in this order, as many at once as there may be of each kind.
 fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
+    let is_user_mode = |job: &Job| job.accel == AccelChoice::Uml;
+    let of_kind = |user_mode: bool| {
+        let jobs = jobs.iter().enumerate();
+        Mutex::new(jobs.filter(move |(_, job)| is_user_mode(job) == user_mode))
+    };
+    let (machines, in_user_mode) = (of_kind(false), of_kind(true));
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let waiting = Mutex::new(jobs.iter().enumerate());
+    // With nothing beside them, there may be as many as there are processors.
+    let alone = !jobs.iter().any(|job| !is_user_mode(job));
+    let n_in_user_mode = if alone { MACHINES } else { IN_USER_MODE };
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(processors) {
-            scope.spawn(|| {
-                loop {
-                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
-                    let Some((place, job)) = next else { return };
-                    let outcome = job.run(daemon, jobs.len() == 1);
-                    if let Ok(mut done) = done.lock() {
-                        done.push((place, outcome));
+        let lanes = [(&machines, MACHINES), (&in_user_mode, n_in_user_mode)];
+        for (waiting, at_once) in lanes {
+            for _ in 0..at_once.min(processors) {
+                scope.spawn(|| {
+                    loop {
+                        let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                        let Some((place, job)) = next else { return };
+                        let outcome = job.run(daemon, jobs.len() == 1);
+                        if let Ok(mut done) = done.lock() {
+                            done.push((place, outcome));
+                        }
                     }
-                }
-            });
+                });
+            }
         }
     });
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
