@@ -198,6 +198,8 @@ pub(crate) fn for_guests(tests: &[Tests]) -> Result<ForGuests> {
     for tests in tests {
         match tests {
             Tests::Program(name) => arguments.extend(["--test", name]),
+            // Cargo takes it once.
+            Tests::Inside(_) if arguments.contains(&"--lib") => {}
             Tests::Inside(_) => arguments.push("--lib"),
         }
     }

@@ -16,11 +16,9 @@ use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
 
-/// Virtual machines at once. Each needs a processor; with more, what is timed in them gets in
-/// trouble on the small machines that this runs on.
-const MACHINES: usize = 2;
-/// Guests in user mode beside them: what they do is mostly to wait.
-const IN_USER_MODE: usize = 1;
+/// Guests at once. Each needs a processor; with more, what is timed in them gets in trouble on the
+/// small machines that this runs on.
+const AT_ONCE: usize = 2;
 
 /// Tests of one program.
 #[derive(Debug, Clone, Copy)]
@@ -194,34 +192,22 @@ pub(super) fn soak(
     Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
-/// Runs them in this order, as many at once as there may be of each kind.
 fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
-    let is_user_mode = |job: &Job| job.accel == AccelChoice::Uml;
-    let of_kind = |user_mode: bool| {
-        let jobs = jobs.iter().enumerate();
-        Mutex::new(jobs.filter(move |(_, job)| is_user_mode(job) == user_mode))
-    };
-    let (machines, in_user_mode) = (of_kind(false), of_kind(true));
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    // With nothing beside them, there may be as many as there are processors.
-    let alone = !jobs.iter().any(|job| !is_user_mode(job));
-    let n_in_user_mode = if alone { MACHINES } else { IN_USER_MODE };
+    let waiting = Mutex::new(jobs.iter().enumerate());
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        let lanes = [(&machines, MACHINES), (&in_user_mode, n_in_user_mode)];
-        for (waiting, at_once) in lanes {
-            for _ in 0..at_once.min(processors) {
-                scope.spawn(|| {
-                    loop {
-                        let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
-                        let Some((place, job)) = next else { return };
-                        let outcome = job.run(daemon, jobs.len() == 1);
-                        if let Ok(mut done) = done.lock() {
-                            done.push((place, outcome));
-                        }
+        for _ in 0..AT_ONCE.min(processors) {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+                    let Some((place, job)) = next else { return };
+                    let outcome = job.run(daemon, jobs.len() == 1);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((place, outcome));
                     }
-                });
-            }
+                }
+            });
         }
     });
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
