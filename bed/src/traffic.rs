@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -16,6 +18,10 @@ use crate::protocol::Protocol;
 /// slow, a lost packet is resent after one second.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Source ports, for one question after the other. No server of the bed listens on one, no Service has
+/// one as its node port, and the kernel chooses none of them for a socket.
+const PORTS: Range<u16> = 11_000..30_000;
+
 /// The longest answer taken for one.
 const MAX_ANSWER: usize = 512;
 
@@ -26,7 +32,11 @@ pub struct Question {
     pub protocol: Protocol,
     /// The address and port asked.
     pub target: SocketAddr,
-    /// The address to ask from; port 0 leaves the port to the kernel. `None` leaves both to it.
+    /// The address to ask from; port 0 leaves the port to the kernel. `None` leaves the address to it,
+    /// and takes a port that no other question has. A client that uses one port for two frontends of
+    /// one endpoint gets the answers of one from the other (`ip_vs_conn_out_get` in
+    /// net/netfilter/ipvs/ip_vs_conn.c), and the kernel chooses a port by its destination, so that it
+    /// does that.
     pub source: Option<SocketAddr>,
     /// The limit for connecting, and again for each answer.
     pub timeout: Duration,
@@ -88,7 +98,8 @@ pub fn ask(namespace: &Namespace, question: Question) -> Result<Answer, Refusal>
 // === impl Question ===
 
 impl Question {
-    /// A question with the default timeout, from whatever address the kernel picks.
+    /// A question with the default timeout, from whatever address the kernel picks and a port of its
+    /// own.
     pub fn new(protocol: Protocol, target: impl Into<SocketAddr>) -> Self {
         Self { protocol, target: target.into(), source: None, timeout: DEFAULT_TIMEOUT }
     }
@@ -227,14 +238,12 @@ impl Connection {
     fn open_here(question: Question) -> Result<Self, Refusal> {
         let Question { protocol, target, source, timeout } = question;
         let socket = protocol.socket(target)?;
-        let source = match (source, protocol) {
-            (None, Protocol::Sctp) => Some(source_by_route(target)?),
-            (source, _) => source,
+        let source = match source {
+            Some(source) => source,
+            None => (source_by_route(protocol, target)?, unused_port()).into(),
         };
-        if let Some(source) = source {
-            socket.set_reuse_address(true)?;
-            socket.bind(&source.into())?;
-        }
+        socket.set_reuse_address(true)?;
+        socket.bind(&source.into())?;
         // The wait is cut to whole milliseconds underneath, which must not make it shorter.
         socket.connect_timeout(&target.into(), timeout + Duration::from_millis(1))?;
         Ok(Self { socket, question })
@@ -263,19 +272,30 @@ pub(crate) fn inside<T: Send>(
     namespace.enter(work).map_err(|error| Refusal::Other(format!("{error:#}")))?
 }
 
-/// The address that the kernel would send from.
+/// The address to bind to so that the kernel sends from the one that it would choose.
 ///
 /// An SCTP socket without an address of its own offers all addresses of its host to the peer
 /// (`sctp_bind_addrs_to_raw` in net/sctp/bind_addr.c), and those pass every NAT unchanged.
-fn source_by_route(target: SocketAddr) -> io::Result<SocketAddr> {
-    let any: SocketAddr = if target.is_ipv4() {
-        (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
+fn source_by_route(protocol: Protocol, target: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let probe = UdpSocket::bind(any)?;
+    if protocol != Protocol::Sctp {
+        return Ok(any);
+    }
+    let probe = UdpSocket::bind((any, 0))?;
     probe.connect(target)?;
-    Ok((probe.local_addr()?.ip(), 0).into())
+    Ok(probe.local_addr()?.ip())
+}
+
+/// A port that no question has had for [`PORTS`] questions.
+fn unused_port() -> u16 {
+    static ASKED: AtomicU16 = AtomicU16::new(0);
+    let next = |asked: u16| Some((asked + 1) % (PORTS.end - PORTS.start));
+    // The function is total, so the update cannot fail.
+    let asked = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    PORTS.start + asked.unwrap_or_default()
 }
 
 #[cfg(test)]

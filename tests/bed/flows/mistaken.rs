@@ -6,7 +6,7 @@
 //! connection's answers get the latter's address, and are lost, until the latter's entry is gone: two
 //! minutes after its end. Masquerading gives both another port, but is undone before IPVS looks. The
 //! kernel chooses a socket's port by its destination (`inet_hash_connect`), so it does that.
-//! `trial` has therefore a port for every question.
+//! Each question of the bed has therefore a port of its own.
 //!
 //! What is left is a port that masquerading chooses and that another node knows from this one, as a
 //! client of its own: with thousands of connections in a minute, that happens in one run of several.

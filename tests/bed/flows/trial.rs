@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,9 +24,6 @@ pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 const TRIES: u32 = 3;
 /// A refusal that comes later may be one of a second request.
 const AT_ONCE_IS: Duration = Duration::from_millis(900);
-/// Source ports, more of them than there are questions. No socket listens on one, no Service has one as
-/// its node port, and the kernel chooses none of them for a socket.
-const PORTS: Range<u16> = 11_000..31_000;
 /// Failures that are shown with what the nodes hold.
 const SHOWN: usize = 12;
 
@@ -140,25 +135,13 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
 fn answers(from: &Namespace, question: Question, endpoints: usize) -> Result<Vec<Answer>, String> {
     let mut answers = Vec::new();
     for _ in 0..2 * endpoints {
-        match ask(from, from_unused_port(question)) {
+        match ask(from, question) {
             Ok(answer) => answers.push(answer),
             Err(refusal) if answers.is_empty() => return Err(refusal.to_string()),
             Err(refusal) => return Err(format!("{}; {refusal}", told(&answers))),
         }
     }
     Ok(answers)
-}
-
-/// The question from a port that no other question has. A client that uses one port for two frontends
-/// of one endpoint gets the answers of one from the other: `mistaken` says why.
-fn from_unused_port(question: Question) -> Question {
-    static NEXT: AtomicU16 = AtomicU16::new(PORTS.start);
-    let port = NEXT.fetch_add(1, Ordering::Relaxed);
-    assert!(PORTS.contains(&port), "more questions than ports");
-    match question.target {
-        SocketAddr::V4(_) => question.from_source((Ipv4Addr::UNSPECIFIED, port)),
-        SocketAddr::V6(_) => question.from_source((Ipv6Addr::UNSPECIFIED, port)),
-    }
 }
 
 fn refusal(from: &Namespace, question: Question) -> Result<(), String> {
