@@ -185,15 +185,20 @@ impl Proxy {
     /// # Errors
     /// As [`Self::wait_until_in_sync`].
     pub fn wait_until_in_sync_within(&mut self, limit: Duration) -> Result<()> {
-        eventually(limit, "the first comparison with the kernel", || {
+        let has_ended = eventually(limit, "the first comparison with the kernel", || {
             if !self.daemon.is_running()? {
-                bail!("kube-ipvs has ended:\n{}", self.log()?);
+                return Ok(true);
             }
-            if self.log()?.contains("in sync with the kernel") {
-                return Ok(());
+            let log = self.log()?;
+            if log.contains("in sync with the kernel") {
+                return Ok(false);
             }
-            bail!("not in sync yet:\n{}", self.log()?)
-        })
+            bail!("not in sync yet:\n{log}")
+        })?;
+        if has_ended {
+            bail!("kube-ipvs has ended:\n{}", self.log()?);
+        }
+        Ok(())
     }
 
     /// Waits until it ends by itself. Returns how, and its log.

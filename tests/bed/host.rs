@@ -81,7 +81,7 @@ fn node_ports_follow_the_nodes_addresses() {
 fn switches_that_others_change_are_put_back() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(2, 1)])).unwrap();
-    let proxy = bed.start(&["--ipvs-tcp-timeout", "20m"]);
+    let proxy = bed.start(&["--ipvs-tcp-timeout", "20m", "--ipvs-sync-period", "5s"]);
     let switches = [("net/ipv4/vs/conntrack", "0"), ("net/ipv4/ip_forward", "0")];
     bed.node().set_sysctls(&switches).unwrap();
     for (switch, _) in switches {

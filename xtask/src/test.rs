@@ -41,7 +41,7 @@ pub(crate) struct TestArguments {
 }
 
 /// From here on the summary names a test among the slow ones.
-const SLOW: Duration = Duration::from_secs(10);
+const SLOW: Duration = Duration::from_secs(3);
 
 /// The long form of what is random.
 #[derive(Debug, Args)]

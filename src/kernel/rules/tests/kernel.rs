@@ -3,13 +3,13 @@
 
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::Namespace;
-use plan::layer::{Chain, ChainDifference, JUMPS, LayerSettings, LocalTraffic};
+use plan::layer::{ChainDifference, JUMPS, LayerSettings, LocalTraffic};
 use plan::sets::{SetId, SetType};
 use plan::settings::TwinNetworks;
 
@@ -127,25 +127,35 @@ fn what_is_saved_is_word_for_word_what_was_written() {
         let twins = TwinNetworks::default().of(rules.family()).unwrap();
         rules.try_twins(twins).unwrap();
         assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
-        // How a rule is saved does not depend on the others, so each is written and read once.
-        let mut read = BTreeSet::new();
-        for layer in mk_every_layer(rules.family()) {
-            let chains = layer.chains();
-            let of_chain = |chain: &Chain| {
-                let key = |rule: &String| (chain.table, chain.name, rule.clone());
-                chain.rules.iter().map(key).collect::<Vec<_>>()
-            };
-            let n_known = read.len();
-            read.extend(chains.iter().flat_map(of_chain));
-            if read.len() == n_known {
-                continue;
-            }
-            rules.write(&layer).unwrap();
-            let saved = rules.read().unwrap();
-            for chain in layer.chains() {
-                assert_eq!(saved_chain(&saved, chain.table, chain.name), chain.rules);
+        let mut layers = mk_every_layer(rules.family());
+        let layer = layers.pop().unwrap();
+        rules.write(&layer).unwrap();
+        // How a rule is saved does not depend on those before it, so the chains get those of all.
+        let mut chains: BTreeMap<(Table, &str), Vec<String>> = BTreeMap::new();
+        for chain in layers.iter().flat_map(Layer::chains) {
+            let together = chains.entry((chain.table, chain.name)).or_default();
+            for rule in &chain.rules {
+                if !together.contains(rule) {
+                    together.push(rule.clone());
+                }
             }
         }
+        let mut input = String::new();
+        for table in Table::ALL {
+            let chains = chains.iter().filter(|((of, _), _)| *of == table);
+            input += &format!("*{table}\n");
+            input.extend(chains.clone().map(|((_, chain), _)| format!(":{chain} - [0:0]\n")));
+            let rules =
+                chains.flat_map(|((_, chain), rules)| rules.iter().map(move |it| (chain, it)));
+            input.extend(rules.map(|(chain, rule)| format!("-A {chain} {rule}\n")));
+            input += "COMMIT\n";
+        }
+        restore(rules, &input);
+        let saved = rules.read().unwrap();
+        for ((table, chain), rules) in &chains {
+            assert_eq!(saved_chain(&saved, *table, chain), *rules);
+        }
+        rules.write(&layer).unwrap();
         let saved = rules.read().unwrap();
         for (table, chain, targets) in [
             (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
