@@ -166,7 +166,7 @@ fn of_forty_thousand_bad_addresses_ten_are_told_of_and_the_rest_is_counted() {
         bed.manifests.apply(service).unwrap();
     }
     for address in ["10.96.0.51", "10.96.0.52"] {
-        // A client that asks sooner may learn by an ICMP redirect that somebody else has it.
+        // An ICMP redirect may lead a client that asks sooner to another host.
         bed.wait_until(address, || bed.bound().contains(&format!("{address}/32")));
         let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(address), 80), 2);
         assert_shares(&tally, &[("pod2-1", 2)]);

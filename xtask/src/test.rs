@@ -40,8 +40,8 @@ pub(crate) struct TestArguments {
     filter: Option<String>,
 }
 
-/// From here on the summary names a test among the slow ones.
-const SLOW: Duration = Duration::from_secs(3);
+/// Tests that take longer are named in the summary.
+const SLOW: Duration = Duration::from_secs(10);
 
 /// The long form of what is random.
 #[derive(Debug, Args)]
@@ -75,7 +75,7 @@ enum Tier {
 struct Outcome {
     name: String,
     tally: Tally,
-    /// Of the tests that ran one at a time.
+    /// Duration of each test, if they ran one at a time.
     timed: Vec<Timed>,
     /// Why it counts as failed although no test did.
     broken: Option<String>,

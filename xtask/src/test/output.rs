@@ -1,9 +1,9 @@
-//! What test programs write: passed on, counted, and timed test by test.
+//! Output of test programs: passed on, counted, and timed test by test.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// What a test program's closing lines say.
+/// Sum of the closing lines of test programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) passed: usize,
@@ -13,16 +13,16 @@ pub(super) struct Tally {
     pub(super) programs: usize,
 }
 
-/// Passes on what is written, keeps it for the count, and notes when each line came.
+/// Passes on the output, keeps it for the count, and notes when each line came.
 #[derive(Debug, Default)]
 pub(super) struct Tee {
     kept: Vec<u8>,
-    /// Where in what is kept the line that is being written begins.
+    /// Start, in `kept`, of the line that is not yet complete.
     line: usize,
-    /// When the line before it ended.
+    /// Time at which the line before it ended.
     previous: Option<Instant>,
     timed: Vec<Timed>,
-    /// All is passed on at the end, below this heading; none: at once.
+    /// Heading under which everything is passed on at the end. Without one, output is passed on at once.
     heading: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Tee {
     pub(super) fn finish(self) -> (Tally, Vec<Timed>) {
         if let Some(heading) = &self.heading {
             let mut stdout = std::io::stdout().lock();
-            // Whoever closed it does not want to read it.
+            // A reader that closed its end wants no more.
             let _ = writeln!(stdout, "\n=== {heading}");
             let _ = stdout.write_all(&self.kept);
         }
