@@ -3,6 +3,7 @@
 //! What is read here is only what was written. What it means, and what holds where nothing was
 //! written, is said in `src/config`.
 
+pub(crate) mod retired;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use crate::config::address;
 use crate::config::duration::GoDuration;
 use crate::config::quantity::Quantity;
+use crate::version::VERSION;
 
 /// kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.
 ///
@@ -167,8 +169,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub drain_deadline: Option<GoDuration>,
 
-    /// Serve node ports on the node's addresses inside these networks only, or on its primary
-    /// addresses: primary.
+    /// Serve node ports on the node's addresses inside these networks only. Words for some: primary
+    /// (the first of each family in the Node object), localhost, all.
     #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
     pub nodeport_addresses: Vec<String>,
 
@@ -327,7 +329,8 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
 /// a value that begins with a hyphen, and of a flag given twice the last one.
 pub fn command() -> clap::Command {
-    Arguments::command().args_override_self(true).mut_args(|arg| {
+    let command = Arguments::command().args(retired::arguments());
+    command.args_override_self(true).mut_args(|arg| {
         let is_bool = arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
         if is_bool {
             arg.num_args(0..=1).require_equals(true).default_missing_value("true")
@@ -347,7 +350,7 @@ impl Arguments {
     pub fn reported_version(&self) -> &str {
         match self.version.as_deref() {
             Some(version) if version.starts_with('v') => version,
-            _ => concat!("v", env!("CARGO_PKG_VERSION")),
+            _ => &VERSION,
         }
     }
 

@@ -15,3 +15,5 @@ pub mod localhost;
 pub mod reconcile;
 pub mod serve;
 pub mod source;
+mod spread;
+mod version;

@@ -160,9 +160,14 @@ fn served<'a>(
     let networks = match &settings.node_port_addresses {
         NodePortAddresses::All => &[][..],
         NodePortAddresses::Networks(networks) => networks,
-        NodePortAddresses::Primary => {
+        NodePortAddresses::Primary(besides) => {
             let own = own_address(node, family);
-            return Box::new(move |address| Some(address) == own);
+            return Box::new(move |address| {
+                let is_inside = |net: &IpNet| {
+                    net.contains(&address) && (net.prefix_len() > 0 || !is_link_local_v6(address))
+                };
+                Some(address) == own || besides.iter().any(is_inside)
+            });
         }
     };
     let chosen = move || networks.iter().filter(move |net| Family::of_net(net) == family);

@@ -83,9 +83,9 @@ pub enum NodePortAddresses {
     All,
     /// On those inside these networks; on all of a family of which none is named.
     Networks(Vec<IpNet>),
-    /// On those by which the cluster knows this node: the first one of each family in its Node
-    /// object. On none as long as that is not known.
-    Primary,
+    /// On those by which the cluster knows this node, the first one of each family in its Node
+    /// object (none as long as that is not known), and on those inside these networks.
+    Primary(Vec<IpNet>),
 }
 
 /// The networks of the twins.

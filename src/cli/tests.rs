@@ -122,3 +122,25 @@ fn lists_of_pairs_are_read() {
     );
     assert_eq!(arguments.vmodule, [Vmodule(vec![("a*".into(), 3)])]);
 }
+
+#[test]
+fn flags_that_kube_proxy_had_once_are_taken() {
+    let old = [
+        "--logtostderr",
+        "--alsologtostderr=false",
+        "--log-dir",
+        "/var/log",
+        "--stderrthreshold=2",
+        "--cleanup-ipvs=true",
+        "--feature-gates=SupportIPVSProxyMode=true,ExperimentalCriticalPodAnnotation=true",
+        "--ipvs-scheduler=lc",
+    ];
+    let arguments = read(&old).unwrap();
+    assert_eq!(arguments.ipvs_scheduler.as_deref(), Some("lc"));
+    let given = |name: &str| arguments.given.iter().find(|(given, _)| given == name);
+    assert_eq!(given("log-dir").map(|(_, value)| value.as_str()), Some("/var/log"));
+    match read(&["--help"]) {
+        Err(Answer::Asked(help)) => assert!(!help.contains("logtostderr"), "{help}"),
+        other => panic!("{other:?}"),
+    }
+}

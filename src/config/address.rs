@@ -4,6 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+/// What `nodePortAddresses` may have beside networks: the Node's first address of each family,
+/// loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes 1.37.
+pub const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
+
 /// An address. Leading zeros in an IPv4 address are decimal, as kube-proxy has always had them; an
 /// IPv4 address written as an IPv6 one is an IPv4 address.
 #[must_use]

@@ -5,7 +5,7 @@ use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
 use super::document::{FlushFrequency, KubeProxyConfiguration, Logging, VmoduleItem};
 use super::duration::GoDuration;
 use super::own::KubeIpvsConfiguration;
-use crate::cli::Arguments;
+use crate::cli::{Arguments, retired};
 
 /// Flags that count beside a file too. All others it replaces.
 const BESIDE_A_FILE: [&str; 20] = [
@@ -92,7 +92,8 @@ pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
             "metrics-port" => notes.push(deprecated(name, "metrics-bind-address")),
             _ => {}
         }
-        if let Some(why) = super::reference::why_flag_has_no_effect(name) {
+        let why = super::reference::why_flag_has_no_effect(name).or_else(|| retired::why(name));
+        if let Some(why) = why {
             notes.push(format!("--{name} has no effect: {why}"));
         }
     }
@@ -102,7 +103,7 @@ pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
 fn replaced(arguments: &Arguments, file: &str) -> Option<String> {
     let names = arguments.given.iter().map(|(name, _)| name.as_str());
     let replaced: Vec<String> = names
-        .filter(|name| !BESIDE_A_FILE.contains(name))
+        .filter(|name| !BESIDE_A_FILE.contains(name) && retired::why(name).is_none())
         .map(|name| format!("--{name}"))
         .collect();
     let verb = if replaced.len() == 1 { "does" } else { "do" };

@@ -1,8 +1,8 @@
 //! The feature gates that Kubernetes 1.36 knows, as kube-proxy takes them.
 //!
 //! One of them changes what is done here ([`EXTERNAL_IPS`]), three say which logging options may be
-//! used and what is served. The others are taken and do nothing, so that a list of gates can be
-//! given to all components of a cluster.
+//! used and what is served. The others do nothing, and neither do gates that 1.36 does not know: a
+//! cluster's list of gates, of whatever version, keeps no node from starting.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,8 @@ pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureGates {
     enabled: BTreeMap<&'static str, bool>,
+    /// Gates that were set, and that Kubernetes 1.36 does not know.
+    unknown: Vec<String>,
 }
 
 /// Gates that are alike.
@@ -48,8 +50,7 @@ impl FeatureGates {
     /// The gates with these set, the others as they are by default.
     ///
     /// # Errors
-    /// All that is wrong, in kube-proxy's words: gates that do not exist, and those that are locked
-    /// to another value.
+    /// The gates that are locked to another value, in kube-proxy's words.
     pub fn new(settings: &BTreeMap<String, bool>) -> Result<Self, Vec<String>> {
         let mut enabled = BTreeMap::new();
         for group in &GROUPS {
@@ -61,13 +62,13 @@ impl FeatureGates {
             let value = of_stage.copied().filter(|_| !group.locked).unwrap_or(group.default);
             enabled.extend(group.names.iter().map(|name| (*name, value)));
         }
-        let mut problems = Vec::new();
+        let (mut problems, mut unknown) = (Vec::new(), Vec::new());
         for (name, value) in settings {
             if name == "AllAlpha" || name == "AllBeta" {
                 continue;
             }
             let Some((name, group)) = find(name) else {
-                problems.push(unknown(name));
+                unknown.push(name.clone());
                 continue;
             };
             if group.locked && *value != group.default {
@@ -78,13 +79,18 @@ impl FeatureGates {
             }
             enabled.insert(name, *value);
         }
-        if problems.is_empty() { Ok(Self { enabled }) } else { Err(problems) }
+        if problems.is_empty() { Ok(Self { enabled, unknown }) } else { Err(problems) }
     }
 
     /// Whether a gate is open. One that does not exist is not.
     #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
         self.enabled.get(name).copied().unwrap_or(false)
+    }
+
+    /// A warning for each gate that was set and that Kubernetes 1.36 does not know.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.unknown.iter().map(|name| warning(name))
     }
 
     /// All gates in the order of their names.
@@ -96,7 +102,7 @@ impl FeatureGates {
 impl Default for FeatureGates {
     fn default() -> Self {
         let enabled = GROUPS.iter().flat_map(|g| g.names.iter().map(|name| (*name, g.default)));
-        Self { enabled: enabled.collect() }
+        Self { enabled: enabled.collect(), unknown: Vec::new() }
     }
 }
 
@@ -106,11 +112,17 @@ fn find(name: &str) -> Option<(&'static str, &'static Group)> {
     })
 }
 
-fn unknown(name: &str) -> String {
+/// kube-proxy ends where it does not know a gate. Here that would be each gate that is newer than
+/// the list below or older than its oldest.
+fn warning(name: &str) -> String {
     let all = GROUPS.iter().flat_map(|group| group.names).copied();
     match super::nearest(name, all) {
-        Some(near) => format!("unrecognized feature gate: {name} (did you mean {near}?)"),
-        None => format!("unrecognized feature gate: {name}"),
+        Some(near) => {
+            format!(
+                "featureGates.{name} has no effect: Kubernetes 1.36 has no such gate; is {near} meant?"
+            )
+        }
+        None => format!("featureGates.{name} has no effect: Kubernetes 1.36 has no such gate"),
     }
 }
 
@@ -437,19 +449,31 @@ mod tests {
     }
 
     #[test]
-    fn locked_and_unknown_gates_are_refused_in_kube_proxys_words() {
+    fn locked_gates_are_refused_in_kube_proxys_words() {
         assert!(gates(&[("MultiCIDRServiceAllocator", true)]).is_ok());
         assert_eq!(
-            gates(&[("MultiCIDRServiceAllocator", false), ("NoSuchThing", true)]).unwrap_err(),
-            [
-                "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to \
-                 true",
-                "unrecognized feature gate: NoSuchThing",
-            ]
+            gates(&[("MultiCIDRServiceAllocator", false)]).unwrap_err(),
+            ["cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to \
+              true"]
         );
+    }
+
+    #[test]
+    fn gates_of_other_versions_are_told_and_do_nothing() {
+        let set = [("KubeProxyIPVS", true), ("TopologyAwareHints", false)];
+        let gates = gates(&[set[0], set[1], ("ComponentFlags", true), (FLAGZ, false)]).unwrap();
+        assert!(!gates.is_enabled(FLAGZ));
+        assert!(!gates.is_enabled("KubeProxyIPVS"));
+        assert_eq!(gates.iter().count(), FeatureGates::default().iter().count());
+        let warnings: Vec<String> = gates.warnings().collect();
         assert_eq!(
-            gates(&[("ComponentFlags", true)]).unwrap_err(),
-            ["unrecognized feature gate: ComponentFlags (did you mean ComponentFlagz?)"]
+            warnings,
+            [
+                "featureGates.ComponentFlags has no effect: Kubernetes 1.36 has no such gate; is \
+                 ComponentFlagz meant?",
+                "featureGates.KubeProxyIPVS has no effect: Kubernetes 1.36 has no such gate",
+                "featureGates.TopologyAwareHints has no effect: Kubernetes 1.36 has no such gate",
+            ]
         );
     }
 }

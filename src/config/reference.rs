@@ -217,7 +217,7 @@ pub const FIELDS: [Field; 63] = [
         "map of bool",
         "gates of Kubernetes 1.36; AllowServiceExternalIPs=false ignores spec.externalIPs, \
          ComponentFlagz and ComponentStatusz serve their pages, LoggingAlphaOptions lets its \
-         options be written; the others do nothing",
+         options be written; the others do nothing, and one that 1.36 does not know is told",
     ),
     does("healthzBindAddress", "address:port", "where to serve whether this node can take traffic"),
     does("hostnameOverride", "string", "this node's name, instead of the host's"),
@@ -287,9 +287,10 @@ pub const FIELDS: [Field; 63] = [
     nothing("nftables.syncPeriod", "duration", "it is of kube-proxy's mode nftables"),
     does(
         "nodePortAddresses",
-        "list of networks, or primary",
+        "list of networks, primary, localhost, all",
         "node ports are served on the node's addresses inside these; primary: on the first \
-         address of each family in the Node object; empty: on all",
+         address of each family in the Node object; localhost: on 127.0.0.1 and ::1, as with \
+         localhostNodePorts; all, or an empty list: on all but loopback",
     ),
     does(
         "oomScoreAdj",

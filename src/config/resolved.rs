@@ -1,11 +1,12 @@
 //! The configuration as the program's parts want it: parsed, and with nothing left open.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use plan::model::Family;
 use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
 
 use super::document::{self, KubeProxyConfiguration};
@@ -162,9 +163,10 @@ pub(super) struct Merged {
 impl Merged {
     /// What is valid can be resolved, but for the host's name.
     pub(super) fn resolve(self, arguments: &Arguments) -> Result<Configuration, String> {
-        let Self { document, own, file, notes, action } = self;
+        let Self { document, own, file, mut notes, action } = self;
         let gates =
             FeatureGates::new(&document.feature_gates).map_err(|problems| problems.join(", "))?;
+        notes.extend(gates.warnings());
         let metrics = address::socket(&document.metrics_bind_address)
             .ok_or("metricsBindAddress must be IP:port")?;
         let connection = &document.client_connection;
@@ -194,7 +196,8 @@ impl Merged {
                 _ => ServiceAddressesArp::Answered,
             },
             estimators: estimators(&own.estimators),
-            localhost_node_ports: own.localhost_node_ports,
+            localhost_node_ports: own.localhost_node_ports
+                || document.node_port_addresses.iter().any(|text| text == "localhost"),
             ipvs_timeouts: IpvsTimeouts {
                 tcp: document.ipvs.tcp_timeout.to_std(),
                 tcp_fin: document.ipvs.tcp_fin_timeout.to_std(),
@@ -310,11 +313,27 @@ pub(super) fn networks(texts: &[String]) -> Vec<IpNet> {
     texts.iter().filter_map(|text| address::cidr(text)).collect()
 }
 
+/// Networks, and the words that stand for some ([`address::NODE_PORT_WORDS`]).
 fn node_port_addresses(texts: &[String]) -> NodePortAddresses {
-    match texts {
-        [] => NodePortAddresses::All,
-        [one] if one == "primary" => NodePortAddresses::Primary,
-        texts => NodePortAddresses::Networks(networks(texts)),
+    let has = |word: &str| texts.iter().any(|text| text == word);
+    if texts.is_empty() || has("all") {
+        return NodePortAddresses::All;
+    }
+    let mut chosen = networks(texts);
+    if has("localhost") {
+        chosen.extend(Family::BOTH.map(loopback));
+    }
+    if has("primary") {
+        NodePortAddresses::Primary(chosen)
+    } else {
+        NodePortAddresses::Networks(chosen)
+    }
+}
+
+fn loopback(family: Family) -> IpNet {
+    match family {
+        Family::V4 => Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into(),
+        Family::V6 => Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128).into(),
     }
 }
 

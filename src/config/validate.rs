@@ -231,15 +231,9 @@ impl Found {
 
     fn node_port_addresses(&mut self, addresses: &[String]) {
         for (index, text) in addresses.iter().enumerate() {
-            let path = format!("NodePortAddresses[{index}]");
-            if text == "primary" {
-                if addresses.len() != 1 {
-                    let problem = "can't use both 'primary' and CIDRs";
-                    self.invalid(path, "nodePortAddresses", text, problem);
-                }
-                return;
-            }
-            if address::cidr(text).is_none() {
+            let is_word = address::NODE_PORT_WORDS.contains(&text.as_str());
+            if !is_word && address::cidr(text).is_none() {
+                let path = format!("NodePortAddresses[{index}]");
                 self.invalid(path, "nodePortAddresses", text, "must be a valid CIDR");
             }
         }

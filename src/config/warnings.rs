@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::model::Family;
 
+use super::address::NODE_PORT_WORDS;
 use super::resolved::{Configuration, cluster_networks, networks};
 
 /// What is known once the host was looked at and the Node was seen.
@@ -101,13 +102,14 @@ impl Check<'_> {
             ];
         }
         let primary = self.primary;
-        // Primary addresses are of whatever family the Node has them, and others are not served.
+        // These words name addresses of both families, or none of a family that the Node lacks.
+        if addresses.iter().any(|text| NODE_PORT_WORDS.contains(&text.as_str())) {
+            return Vec::new();
+        }
         let networks = networks(addresses);
         let of_primary = networks.iter().filter(|net| Family::of_net(net) == primary).count();
         let (primary, other) = (name(primary), name(other(primary)));
-        if networks.is_empty() {
-            Vec::new()
-        } else if self.has_dual_stack_setting() && of_primary == networks.len() {
+        if self.has_dual_stack_setting() && of_primary == networks.len() {
             vec![format!(
                 "cluster appears to be dual-stack but nodePortAddresses contains only {primary} \
                  addresses; NodePort connections will be accepted on all local {other} IPs"

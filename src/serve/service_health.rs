@@ -290,12 +290,16 @@ impl ServiceHealth {
         };
         let networks = match &self.node_port_addresses {
             NodePortAddresses::All => return vec![everywhere],
-            NodePortAddresses::Primary => {
-                let mut addresses = self.addresses.node.iter().copied();
-                return addresses
-                    .find(|address| Family::of(*address) == family)
-                    .into_iter()
-                    .collect();
+            NodePortAddresses::Primary(besides) => {
+                let mut of_node = self.addresses.node.iter().copied();
+                let own = of_node.find(|address| Family::of(*address) == family);
+                let is_chosen = |address: &IpAddr| {
+                    Family::of(*address) == family
+                        && Some(*address) != own
+                        && besides.iter().any(|net| net.contains(address))
+                };
+                let local = self.addresses.local.iter().copied().filter(is_chosen);
+                return own.into_iter().chain(local).collect();
             }
             NodePortAddresses::Networks(networks) => networks,
         };

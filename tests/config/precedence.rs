@@ -233,7 +233,7 @@ fn local_traffic_is_detected_as_chosen() {
         assert_eq!(from_file(text, &[]).settings.local_detection, detection, "{text}");
     }
     let primary = from_file("nodePortAddresses: [primary]\n", &[]);
-    assert_eq!(primary.settings.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(primary.settings.node_port_addresses, NodePortAddresses::Primary(Vec::new()));
 }
 
 #[test]

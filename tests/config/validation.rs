@@ -1,5 +1,7 @@
 //! What cannot be, in kube-proxy's words.
 
+use plan::settings::NodePortAddresses;
+
 use crate::{from_file, load, load_file};
 
 /// What is said of a file, a line for each problem.
@@ -145,18 +147,29 @@ fn addresses_to_listen_on_are_ip_and_port() {
 }
 
 #[test]
-fn node_port_addresses_are_networks_or_the_word_primary() {
-    for fine in ["[]", "[127.0.0.0/8]", "[0.0.0.0/0, '::/0']", "[primary]", "[10.20.30.40/24]"] {
-        from_file(&format!("nodePortAddresses: {fine}"), &[]);
+fn node_port_addresses_are_networks_or_words_for_some() {
+    let networks = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let (v4, v6) = ("127.0.0.0/8", "::1/128");
+    for (fine, chosen) in [
+        ("[]", NodePortAddresses::All),
+        ("[127.0.0.0/8]", NodePortAddresses::Networks(networks(&[v4]))),
+        ("[0.0.0.0/0, '::/0']", NodePortAddresses::Networks(networks(&["0.0.0.0/0", "::/0"]))),
+        ("[primary]", NodePortAddresses::Primary(Vec::new())),
+        ("[primary, primary]", NodePortAddresses::Primary(Vec::new())),
+        ("[10.0.0.0/8, primary]", NodePortAddresses::Primary(networks(&["10.0.0.0/8"]))),
+        ("[localhost]", NodePortAddresses::Networks(networks(&[v4, v6]))),
+        ("[primary, localhost]", NodePortAddresses::Primary(networks(&[v4, v6]))),
+        ("[localhost, all]", NodePortAddresses::All),
+    ] {
+        let configuration = from_file(&format!("nodePortAddresses: {fine}"), &[]);
+        assert_eq!(configuration.settings.node_port_addresses, chosen, "{fine}");
+        assert_eq!(configuration.localhost_node_ports, fine.contains("localhost"), "{fine}");
     }
     for (list, index, value, problem) in [
         ("[127.0.0.1]", 0, "127.0.0.1", "must be a valid CIDR"),
         ("[127.0.0.0/8, x]", 1, "x", "must be a valid CIDR"),
         ("['::1/129']", 0, "::1/129", "must be a valid CIDR"),
         ("[Primary]", 0, "Primary", "must be a valid CIDR"),
-        ("[primary, 10.0.0.0/8]", 0, "primary", "can't use both 'primary' and CIDRs"),
-        ("[10.0.0.0/8, primary]", 1, "primary", "can't use both 'primary' and CIDRs"),
-        ("[primary, primary]", 0, "primary", "can't use both 'primary' and CIDRs"),
     ] {
         let problem = format!(
             "NodePortAddresses[{index}]: Invalid value: {value:?}: {problem} [nodePortAddresses]"
@@ -278,15 +291,36 @@ fn logging_is_as_it_can_be() {
 
 #[test]
 fn gates_are_checked() {
-    let said = problems("featureGates: {MultiCIDRServiceAllocator: false, NoSuchThing: true}");
-    assert_eq!(said.len(), 2);
+    let said = problems("featureGates: {MultiCIDRServiceAllocator: false, KubeProxyIPVS: true}");
+    let [said] = said.as_slice() else { panic!("{said:?}") };
     assert!(
-        said[0].contains(
+        said.contains(
             "cannot set feature gate MultiCIDRServiceAllocator to false, feature is locked to true"
         ),
-        "{said:?}"
+        "{said}"
     );
-    assert!(said[1].contains("unrecognized feature gate: NoSuchThing"), "{said:?}");
+}
+
+#[test]
+fn what_other_versions_of_kube_proxy_take_is_told_once_and_starts() {
+    let notes =
+        from_file("featureGates: {KubeProxyIPVS: true, TopologyAwareHints: true}", &[]).notes;
+    assert_eq!(
+        notes,
+        [
+            "featureGates.KubeProxyIPVS has no effect: Kubernetes 1.36 has no such gate",
+            "featureGates.TopologyAwareHints has no effect: Kubernetes 1.36 has no such gate",
+        ]
+    );
+    let notes = from_file("", &["--logtostderr", "--log-dir=/var/log", "--cleanup-ipvs"]).notes;
+    assert_eq!(
+        notes,
+        [
+            "--logtostderr has no effect: the log goes to standard error only",
+            "--log-dir has no effect: the log goes to standard error only",
+            "--cleanup-ipvs has no effect: --cleanup removes what is in IPVS, too",
+        ]
+    );
 }
 
 #[test]

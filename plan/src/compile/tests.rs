@@ -227,7 +227,7 @@ fn node_port_addresses_are_chosen_by_network() {
 #[test]
 fn node_ports_on_primary_addresses_only() {
     let mut settings = mk_settings();
-    settings.node_port_addresses = NodePortAddresses::Primary;
+    settings.node_port_addresses = NodePortAddresses::Primary(Vec::new());
     let found = |facts: &NodeFacts| -> Vec<String> {
         let families = Family::BOTH.into_iter();
         families.flat_map(|f| facts.node_port_addresses(f)).map(|a| a.to_string()).collect()
@@ -240,6 +240,11 @@ fn node_ports_on_primary_addresses_only() {
     let other = ["198.51.100.1", "192.0.2.10", "2001:db8::10"];
     let other = Node { addresses: addresses(&other), ..Node::default() };
     assert_eq!(found(&facts.with_node(other, &settings)), ["2001:db8::10"]);
+    // With networks beside them.
+    let besides = ["172.16.0.0/12", "127.0.0.0/8", "::/0"].map(|net| net.parse().unwrap());
+    settings.node_port_addresses = NodePortAddresses::Primary(besides.into());
+    let both = found(&mk_facts(&settings));
+    assert_eq!(both, ["172.17.0.1", "192.0.2.10", "2001:db8::10"]);
 }
 
 #[test]

@@ -385,7 +385,7 @@ fn node_ports_follow_the_primary_address() {
     let mut with_node_port = mk_named("node-port", 0);
     with_node_port.ports = vec![mk_port("http", Protocol::Tcp, 80, Some(30080))];
     let mut settings = Settings::new("n1");
-    settings.node_port_addresses = NodePortAddresses::Primary;
+    settings.node_port_addresses = NodePortAddresses::Primary(Vec::new());
     let mut planner = Planner::new(settings);
     let interfaces = local(&["192.0.2.10", "192.0.2.11", "2001:db8::10"]);
     let slices = slice(mk_slice_of("t", "node-port", &["10.244.1.2"]));

@@ -192,7 +192,7 @@ fn node_ports_are_served_where_the_operator_chose() {
         assert_eq!(served(&node), expected, "{row}");
     }
     let mut settings = Settings::new(THIS);
-    settings.node_port_addresses = NodePortAddresses::Primary;
+    settings.node_port_addresses = NodePortAddresses::Primary(Vec::new());
     let mut node = Node::with_addresses(settings, &ALL);
     let plan = node.run(node_ports());
     assert_eq!(served(&node), [""; 0], "the node's object is not known yet");

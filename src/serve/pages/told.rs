@@ -10,6 +10,8 @@ use axum::http::HeaderValue;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::version::VERSION;
+
 /// The role that this program plays in a cluster, whatever it is called itself.
 const COMPONENT: &str = "kube-proxy";
 /// The group of the JSON forms.
@@ -144,7 +146,7 @@ pub(super) fn status_text(status: &Status) -> String {
          Paths: {}\n",
         heading("statusz"),
         timestamp(status.started).strftime("%a, %d %b %Y %H:%M:%S UTC"),
-        env!("CARGO_PKG_VERSION"),
+        VERSION.trim_start_matches('v'),
         PATHS.join(" "),
     )
 }
@@ -158,7 +160,7 @@ pub(super) fn status_json(status: &Status, version: &str) -> Value {
         "startTime": timestamp(status.started).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "uptimeSeconds": status.up.as_secs(),
         "goVersion": "",
-        "binaryVersion": env!("CARGO_PKG_VERSION"),
+        "binaryVersion": VERSION.trim_start_matches('v'),
         "paths": PATHS,
     })
 }

@@ -243,7 +243,7 @@ async fn each_family_has_its_own_listener_and_count() {
 
 #[tokio::test]
 async fn the_nodes_own_addresses_are_the_first_of_each_family() {
-    let world = World::new(&Family::BOTH, NodePortAddresses::Primary, Duration::ZERO);
+    let world = World::new(&Family::BOTH, NodePortAddresses::Primary(Vec::new()), Duration::ZERO);
     let port = free_address().port();
     let node = vec!["127.0.0.3".parse().unwrap(), "127.0.0.4".parse().unwrap()];
     let addresses = Addresses { local: Vec::new(), node };
