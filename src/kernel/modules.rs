@@ -95,14 +95,30 @@ fn load_with(modprobe: &str, loaded: &Path, modules: &[String]) -> Result<(), No
     let arguments = [&["-a"], absent.as_slice()].concat();
     let reason = match program::run(modprobe, &arguments, "", TIMEOUT) {
         Ok(finished) if finished.status.success() => return Ok(()),
-        Ok(finished) => finished.stderr.trim().lines().collect::<Vec<_>>().join("; "),
+        Ok(finished) => reasons(&finished.stderr),
         Err(NotRun::NotFound) => format!("{modprobe} is not installed"),
         Err(NotRun::Failed(error)) => format!("{modprobe} could not be run: {error}"),
         Err(NotRun::Hung) => {
             format!("{modprobe} did not end within {} seconds and was killed", TIMEOUT.as_secs())
         }
     };
-    Err(NotLoaded { modules: absent.into_iter().map(str::to_owned).collect(), reason })
+    let absent = absent.into_iter().filter(|module| !loaded.join(module).exists());
+    Err(NotLoaded { modules: absent.map(str::to_owned).collect(), reason })
+}
+
+/// Reasons that modprobe gives, each once: the modules are named beside it.
+fn reasons(stderr: &str) -> String {
+    let mut reasons: Vec<String> = Vec::new();
+    for line in stderr.trim().lines() {
+        let reason = match line.split_once(" not found in directory ") {
+            Some((_, folder)) => format!("not found in {folder}"),
+            None => line.to_owned(),
+        };
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons.join("; ")
 }
 
 // === impl NotLoaded ===
@@ -165,6 +181,15 @@ mod tests {
         assert_eq!(note.modules, ["a", "c"]);
         assert_eq!(note.reason, "no-such-program is not installed");
         assert!(note.to_string().ends_with("modprobe -a a c"), "{note}");
+
+        let said = "modprobe: WARNING: Module a not found in directory /lib/modules/6.12\n\
+                    modprobe: WARNING: Module c not found in directory /lib/modules/6.12\n\
+                    modprobe: ERROR: could not insert 'd': Operation not permitted\n";
+        assert_eq!(
+            reasons(said),
+            "not found in /lib/modules/6.12; \
+             modprobe: ERROR: could not insert 'd': Operation not permitted"
+        );
 
         // `ls -a a c` fails, and says both names.
         let note = load_with("ls", loaded.path(), &modules).unwrap_err();
