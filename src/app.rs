@@ -24,16 +24,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use kube::Client;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
+use prometheus::IntGauge;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding, Severity};
 use crate::cleanup;
+use crate::config::watch::Check;
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
 use crate::kernel::address_monitor;
@@ -49,7 +50,7 @@ use crate::serve::metrics::own;
 use crate::serve::pages::{Pages, SetVerbosity};
 use crate::serve::service_health::ListenFailure;
 use crate::serve::{self, Servers};
-use crate::source::kubernetes::{self, ClientOptions, Kubernetes};
+use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
 use estimators::Guarding;
@@ -71,7 +72,7 @@ const CONTROLLER: &str = "kube-proxy";
 /// Where Services come from.
 enum Source {
     Manifests(Manifests),
-    Kubernetes(Client, Kubernetes),
+    Kubernetes(Clients, Kubernetes),
 }
 
 /// What runs beside the event loop, whatever that is busy with.
@@ -85,6 +86,7 @@ struct Threads {
 /// Parts of the program, once the source is open and the host is ready.
 struct Parts<K> {
     configuration: Configuration,
+    check: Check,
     /// Settings with the families and abilities that the host has.
     settings: Settings,
     source: Source,
@@ -97,12 +99,13 @@ struct Parts<K> {
 }
 
 /// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
-/// state stays then: traffic goes on without us.
+/// state stays then: traffic goes on without us. It ends, too, when the configuration file has
+/// changed and `check` finds that it can be used.
 ///
 /// # Errors
 /// When the host lacks something, the source cannot be reached at all, or something ends that must
 /// not: in words, with what to do.
-pub fn run(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result<()> {
+pub fn run(configuration: Configuration, check: Check, verbosity: Verbosity) -> anyhow::Result<()> {
     for note in &configuration.notes {
         warn!("{note}");
     }
@@ -118,13 +121,14 @@ pub fn run(configuration: Configuration, verbosity: Verbosity) -> anyhow::Result
         .enable_all()
         .build()
         .context("start the event loop")?;
-    let ended = runtime.block_on(balance(configuration, verbosity, &threads));
+    let ended = runtime.block_on(balance(configuration, check, verbosity, &threads));
     runtime.shutdown_timeout(FAREWELL);
     ended
 }
 
 async fn balance(
     configuration: Configuration,
+    check: Check,
     verbosity: Verbosity,
     threads: &Threads,
 ) -> anyhow::Result<()> {
@@ -150,6 +154,7 @@ async fn balance(
     let set_verbosity = verbosity.into_setter();
     let parts = Parts {
         configuration,
+        check,
         settings,
         source,
         kernel: linux,
@@ -185,7 +190,7 @@ impl<K: Kernel + 'static> Parts<K> {
         threads: &Threads,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
-        let Self { configuration, settings, source, kernel, backends, observers, .. } = self;
+        let Self { configuration, check, settings, source, kernel, backends, observers, .. } = self;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
@@ -203,6 +208,9 @@ impl<K: Kernel + 'static> Parts<K> {
         let health = servers.health();
         source.vouch(&health);
         let measured = servers.metrics();
+        if let Source::Kubernetes(clients, _) = &source {
+            measured.add(clients.metrics.clone())?;
+        }
         let kernel = KernelHandle::start(Timed::new(kernel, measured.own.stages.clone()))
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
@@ -216,7 +224,8 @@ impl<K: Kernel + 'static> Parts<K> {
         measured.own.queues.watch(own::LOOP, length(&inputs));
         let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
 
-        let changed = changed(configuration.file);
+        let rejected = measured.own.configuration_rejected.clone();
+        let changed = changed(configuration.file, check, rejected);
         announcer.announce(starting());
         if let Some(backends) = backends {
             tokio::spawn(move_over(status, backends));
@@ -270,9 +279,9 @@ impl Source {
             burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
             user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
         };
-        let client = kubernetes::client(&access).await?;
-        let source = Kubernetes::new(client.clone(), options);
-        Ok(Self::Kubernetes(client, source))
+        let clients = kubernetes::clients(&access).await?;
+        let source = Kubernetes::new(&clients, options);
+        Ok(Self::Kubernetes(clients, source))
     }
 
     /// Without a cluster there is none that this node could be about to leave.
@@ -286,14 +295,14 @@ impl Source {
     fn announcer(&self, node_name: &str, thread: &TaskThread) -> Announcer {
         match self {
             Self::Manifests(_) => Announcer::silent(),
-            Self::Kubernetes(client, _) => {
+            Self::Kubernetes(clients, _) => {
                 let (announcer, outlet) = Announcer::new();
                 let identity = Identity {
                     controller: CONTROLLER,
                     node_name: node_name.to_owned(),
                     host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 };
-                thread.spawn(announce::publish(client.clone(), identity, outlet));
+                thread.spawn(announce::publish(clients.events.clone(), identity, outlet));
                 announcer
             }
         }
@@ -410,9 +419,13 @@ fn watch_addresses(routes: bool) -> Option<address_monitor::Changes> {
 }
 
 /// Ready when the configuration file says something else than it did; a supervisor starts us anew.
-async fn changed(file: Option<ConfigurationFile>) -> &'static str {
+async fn changed(
+    file: Option<ConfigurationFile>,
+    check: Check,
+    rejected: IntGauge,
+) -> &'static str {
     match file {
-        Some(file) => file.changed().await,
+        Some(file) => file.changed(check, |is_rejected| rejected.set(is_rejected.into())).await,
         None => std::future::pending().await,
     }
 }

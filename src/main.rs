@@ -19,7 +19,8 @@ fn main() -> ExitCode {
         }
     };
     let verbosity = app::logging::start(configuration.logging);
-    match app::run(configuration, verbosity) {
+    let check = Box::new(move || Configuration::load(&arguments).map(drop));
+    match app::run(configuration, check, verbosity) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -1,12 +1,15 @@
 //! Bodies of responses: whole ones, and streams that may go wrong on their way.
 
 use std::fmt;
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use hyper::body::{Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 
@@ -39,6 +42,27 @@ pub(crate) struct Writer {
     left: Option<usize>,
     /// The speed, once slowness has struck.
     slow: Option<usize>,
+}
+
+/// The real server leaves alone what is shorter (`defaultGzipThresholdBytes`).
+const GZIP_THRESHOLD: usize = 128 << 10;
+
+impl Body {
+    /// Compressed, if it is whole and long enough. Whether it is.
+    pub(crate) fn gzipped(self) -> (Self, bool) {
+        match self {
+            Self::Whole(Some(bytes)) if bytes.len() >= GZIP_THRESHOLD => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                // Writing into memory cannot fail.
+                let written = encoder.write_all(&bytes).and_then(|()| encoder.finish());
+                match written {
+                    Ok(compressed) => (Self::Whole(Some(compressed.into())), true),
+                    Err(_) => (Self::Whole(Some(bytes)), false),
+                }
+            }
+            other => (other, false),
+        }
+    }
 }
 
 impl Writer {

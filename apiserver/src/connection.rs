@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -98,10 +98,10 @@ async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, hand
         let (handler, peer) = (Arc::clone(&handler), peer.clone());
         async move { Ok::<_, Infallible>(handler.handle(peer, request).await) }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = served.await {
+    let mut protocols = auto::Builder::new(TokioExecutor::new());
+    protocols.http1().timer(TokioTimer::new());
+    protocols.http2().timer(TokioTimer::new());
+    if let Err(error) = protocols.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, %from, "connection ended");
     }
 }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER,
+    USER_AGENT,
+};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body as _, Bytes, Incoming};
 use serde_json::{Value, json};
@@ -76,6 +79,7 @@ impl Handler {
         };
         let content_type = text(&head.headers, CONTENT_TYPE);
         let resource = target.resource();
+        let takes_gzip = text(&head.headers, ACCEPT_ENCODING).contains("gzip");
         let asked = Asked { method: &head.method, target, query, verb, content_type };
         let answer = if self.access.admits(&authorization) {
             self.answer(&asked, body).await
@@ -98,13 +102,19 @@ impl Handler {
             verb,
             authorization,
             user_agent: text(&head.headers, USER_AGENT).to_owned(),
+            takes_gzip,
             status: status.as_u16(),
         });
+        let gzip = takes_gzip && verb == Verb::List;
         let (content_type, body) = self.body(&peer, (resource, verb), answer);
+        let (body, is_gzipped) = if gzip { body.gzipped() } else { (body, false) };
         let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if is_gzipped {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         if let Some(seconds) = retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

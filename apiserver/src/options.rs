@@ -25,6 +25,8 @@ pub struct Options {
     pub managed_fields: bool,
     /// What `/version` tells, such as `v1.35.0`.
     pub version: String,
+    /// True to serve HTTP/2 beside HTTP/1.
+    pub http2: bool,
     /// How many changes are kept; older versions get a 410.
     pub history: usize,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             watch_list: WatchList::On,
             managed_fields: false,
             version: "v1.35.0".to_owned(),
+            http2: true,
             history: 100_000,
         }
     }

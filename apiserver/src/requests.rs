@@ -22,6 +22,8 @@ pub struct Request {
     pub authorization: Authorization,
     /// The header `User-Agent`.
     pub user_agent: String,
+    /// True if it takes an answer in gzip.
+    pub takes_gzip: bool,
     /// The HTTP status of the answer.
     pub status: u16,
 }

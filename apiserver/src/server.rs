@@ -60,7 +60,10 @@ impl Server {
         names.push(address.ip().to_string());
         names.sort();
         names.dedup();
-        let tls = authority.server_config(&names)?;
+        let mut tls = authority.server_config(&names)?;
+        if options.http2 {
+            tls.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
+        }
         let handler = Handler {
             store: Arc::new(Store::new(options.managed_fields, options.history)),
             faults: Arc::new(Faults::new()),

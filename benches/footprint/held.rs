@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use apiserver::Credentials;
 use cap::Cap;
-use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, client};
+use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, clients};
 use kube_ipvs::source::{Options, SourceEvent};
 use plan::planner::Planner;
 use plan::settings::Settings;
@@ -75,11 +75,11 @@ async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
         burst: 0,
         user_agent: "kube-ipvs/footprint".to_owned(),
     };
-    let client = client(&options).await?;
+    let clients = clients(&options).await?;
     let before = held();
     let mut planner = Planner::new(Settings::new("node1"));
     let (sink, mut events) = channel(1_024);
-    let source = tokio::spawn(Kubernetes::new(client, Options::new("node1")).run(sink));
+    let source = tokio::spawn(Kubernetes::new(&clients, Options::new("node1")).run(sink));
     loop {
         match events.recv().await.context("the source has ended")? {
             SourceEvent::Change(event) => planner.apply(event),

@@ -18,7 +18,7 @@ pub(super) struct Inlet {
     inputs: mpsc::Sender<Input>,
     announcer: Announcer,
     health: SharedHealth,
-    /// Until the Node has been seen.
+    /// Until the Node has been seen with addresses.
     unchecked: Option<Unchecked>,
 }
 
@@ -52,7 +52,10 @@ impl Inlet {
         while let Some(event) = events.recv().await {
             let input = match event {
                 SourceEvent::Change(event) => {
+                    // A kubelet with an external cloud provider registers its Node before that has
+                    // given it addresses.
                     if let Event::NodeApplied(node) = &event
+                        && !node.addresses.is_empty()
                         && let Some(unchecked) = self.unchecked.take()
                     {
                         unchecked.check(node)?;

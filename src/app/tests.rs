@@ -1,17 +1,23 @@
 mod busy;
+mod metrics;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Source;
-use super::input::announcement;
+use super::input::{Inlet, Unchecked, announcement};
 use super::logging::directives;
 use super::threads::TaskThread;
-use crate::announce::Regarding;
+use crate::announce::{Announcer, Regarding};
+use crate::cli;
+use crate::config::Configuration;
+use crate::config::warnings::Mismatch;
 use crate::serve::health::{Health, Moment, SharedHealth};
 use crate::source::manifests::Manifests;
-use crate::source::{Complaint, Options, Subject};
-use plan::model::ObjectName;
+use crate::source::{Complaint, Options, SourceEvent, Subject};
+use plan::event::Event;
+use plan::model::{Family, Node, ObjectName};
+use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -68,7 +74,7 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
 #[test]
 fn a_busy_loop_holds_up_nobody_else() {
     let beside = TaskThread::start("beside").unwrap();
-    let (asked, mut asking) = tokio::sync::mpsc::channel::<std::sync::mpsc::Sender<&str>>(1);
+    let (asked, mut asking) = mpsc::channel::<std::sync::mpsc::Sender<&str>>(1);
     let (answers, answered) = std::sync::mpsc::channel();
     let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     event_loop.block_on(async {
@@ -82,4 +88,34 @@ fn a_busy_loop_holds_up_nobody_else() {
         // As planning does: no other task of this runtime gets its turn meanwhile.
         assert_eq!(answered.recv_timeout(Duration::from_secs(60)), Ok("alive"));
     });
+}
+
+/// With an external cloud provider, the Node is there before its addresses.
+#[tokio::test]
+async fn a_node_is_looked_at_once_it_has_addresses() {
+    let words = ["kube-ipvs", "--cluster-cidr=fd00:244::/48"];
+    let configuration = Configuration::load(&cli::parse(words.map(Into::into)).unwrap()).unwrap();
+    let health = SharedHealth::new(Health::new(&[], Duration::from_secs(60), Moment::now()));
+    let ended = async |addresses: &[&str]| {
+        let (inputs, mut outbox) = mpsc::channel(16);
+        let (events, inbox) = mpsc::channel(16);
+        let families = vec![Family::V6];
+        let unchecked = Unchecked { configuration: configuration.clone(), families };
+        let inlet = Inlet::new(inputs, Announcer::silent(), health.clone(), unchecked);
+        for address in addresses {
+            let addresses = address.parse().into_iter().collect();
+            let node = Node { addresses, ..Node::default() };
+            events.send(SourceEvent::Change(Event::NodeApplied(Box::new(node)))).await.unwrap();
+        }
+        drop(events);
+        let ended = inlet.run(inbox).await;
+        let mut passed = 0;
+        while outbox.recv().await.is_some() {
+            passed += 1;
+        }
+        (ended, passed)
+    };
+    assert_eq!(ended(&["", "2001:db8::10"]).await, (Ok(()), 2));
+    let (mismatch, _) = ended(&["", "192.0.2.10"]).await;
+    assert_eq!(mismatch, Err(Mismatch::PrimaryFamily(Family::V4)));
 }

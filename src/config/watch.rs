@@ -12,9 +12,10 @@ use std::time::Duration;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{error, info, warn};
 
-use super::ConfigurationFile;
+use super::{ConfigurationError, ConfigurationFile};
+use crate::spread;
 
 /// What happened, in kube-proxy's words.
 pub const UPDATED: &str = "content of the proxy server's configuration file was updated";
@@ -26,15 +27,32 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// A write comes in several parts. The file is looked at when it has been left alone for this long.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// Longest time from a change to the end of the program. It is random: the nodes of a cluster have the
+/// same file, and must not all start, and list everything, at once.
+const SPREAD: Duration = Duration::from_secs(30);
+
 /// Notifications are thrown away in portions of this many octets.
 const BUFFER_OCTETS: usize = 4_096;
+
+/// Looks at the configuration as it would be read now.
+pub type Check = Box<dyn Fn() -> Result<(), ConfigurationError> + Send>;
+
+/// A configuration file, and what became of its changes.
+struct Watched {
+    file: ConfigurationFile,
+    check: Check,
+    /// The content that cannot be used, and was told about.
+    rejected: Option<Vec<u8>>,
+    is_unreadable: bool,
+}
 
 // === impl ConfigurationFile ===
 
 impl ConfigurationFile {
-    /// Ready, with what happened, once the file's content is another one. A file that is gone or
+    /// Ready, with what happened, some time after the file's content is another one that can be used.
+    /// One that cannot is told about, here and by `report`, and is not used. A file that is gone or
     /// cannot be read is waited for: it may be in the middle of being replaced.
-    pub async fn changed(self) -> &'static str {
+    pub async fn changed(self, check: Check, report: impl Fn(bool)) -> &'static str {
         let watch = match Watch::new(folder(&self.path)) {
             Ok(watch) => Some(watch),
             Err(error) => {
@@ -43,18 +61,18 @@ impl ConfigurationFile {
                 None
             }
         };
-        let mut complained = false;
+        let mut watched = Watched { file: self, check, rejected: None, is_unreadable: false };
         loop {
-            match std::fs::read(&self.path) {
-                Ok(content) if content != self.content => return UPDATED,
-                Ok(_) => complained = false,
-                Err(error) if !complained => {
-                    let path = self.path.display();
-                    warn!("cannot read {path}: {error}; what was read at the start stays in force");
-                    complained = true;
+            if let Some(new) = watched.usable_change() {
+                let delay = spread::random_up_to(SPREAD);
+                info!("{UPDATED}; it can be used, and is with the start in {delay:.0?}");
+                sleep(delay).await;
+                if watched.read() == Some(new) {
+                    return UPDATED;
                 }
-                Err(_) => {}
+                continue;
             }
+            report(watched.rejected.is_some());
             match &watch {
                 Some(watch) => {
                     tokio::select! {
@@ -65,6 +83,51 @@ impl ConfigurationFile {
                 None => sleep(PERIOD).await,
             }
         }
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// The file's content, if it is another one than is in force, and can be used.
+    fn usable_change(&mut self) -> Option<Vec<u8>> {
+        let content = self.read()?;
+        if content == self.file.content {
+            if self.rejected.take().is_some() {
+                info!("the configuration file is again as it was");
+            }
+            return None;
+        }
+        if self.rejected.as_ref() == Some(&content) {
+            return None;
+        }
+        match (self.check)() {
+            Ok(()) => {
+                self.rejected = None;
+                Some(content)
+            }
+            Err(problem) => {
+                error!(
+                    "the configuration file {} has changed and cannot be used: {problem}; this \
+                     node goes on with what was read at the start, and could not start again",
+                    self.file.path.display()
+                );
+                self.rejected = Some(content);
+                None
+            }
+        }
+    }
+
+    fn read(&mut self) -> Option<Vec<u8>> {
+        let content = std::fs::read(&self.file.path);
+        if let Err(error) = &content
+            && !self.is_unreadable
+        {
+            let path = self.file.path.display();
+            warn!("cannot read {path}: {error}; what was read at the start stays in force");
+        }
+        self.is_unreadable = content.is_err();
+        content.ok()
     }
 }
 
@@ -120,16 +183,24 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use tokio::time::timeout;
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(5);
+    /// With the longest delay, and a busy machine.
+    const SOON: Duration = Duration::from_secs(SPREAD.as_secs() + 5);
     const NOT_YET: Duration = Duration::from_millis(600);
 
-    fn file(path: PathBuf) -> ConfigurationFile {
-        ConfigurationFile { content: fs::read(&path).unwrap(), path }
+    /// A file of which nothing can be used that contains "wrong".
+    fn changed(path: PathBuf, rejected: &AtomicBool) -> impl Future<Output = &'static str> {
+        let file = ConfigurationFile { content: fs::read(&path).unwrap(), path: path.clone() };
+        let check = move || match fs::read_to_string(&path) {
+            Ok(text) if !text.contains("wrong") => Ok(()),
+            other => Err(ConfigurationError::Complete(format!("{other:?}"))),
+        };
+        file.changed(Box::new(check), |is| rejected.store(is, Ordering::Relaxed))
     }
 
     #[tokio::test]
@@ -137,7 +208,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.conf");
         fs::write(&path, "mode: ipvs").unwrap();
-        let changed = file(path.clone()).changed();
+        let rejected = AtomicBool::new(false);
+        let changed = changed(path.clone(), &rejected);
         tokio::pin!(changed);
         // Touched, removed, and written again as it was.
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
@@ -165,12 +237,32 @@ mod tests {
         write("..1", "mode: ipvs");
         let path = folder.path().join("config.conf");
         symlink("..data/config.conf", &path).unwrap();
-        let changed = file(path).changed();
+        let rejected = AtomicBool::new(false);
+        let changed = changed(path, &rejected);
         tokio::pin!(changed);
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
         write("..2", "mode: ipvs");
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
         write("..3", "mode: ipvs # now");
+        assert_eq!(timeout(SOON, changed).await, Ok(UPDATED));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_is_told_and_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.conf");
+        fs::write(&path, "mode: ipvs").unwrap();
+        let rejected = AtomicBool::new(false);
+        let changed = changed(path.clone(), &rejected);
+        tokio::pin!(changed);
+        for (text, is_rejected) in [("wrong", true), ("wrong, too", true), ("mode: ipvs", false)] {
+            fs::write(&path, text).unwrap();
+            assert!(timeout(NOT_YET, &mut changed).await.is_err());
+            assert_eq!(rejected.load(Ordering::Relaxed), is_rejected, "{text}");
+        }
+        fs::write(&path, "wrong").unwrap();
+        assert!(timeout(NOT_YET, &mut changed).await.is_err());
+        fs::write(&path, "mode: \"\"").unwrap();
         assert_eq!(timeout(SOON, changed).await, Ok(UPDATED));
     }
 

@@ -23,6 +23,8 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use own::OwnMetrics;
 use proxy::ProxyMetrics;
 
+use crate::version::{COMMIT, VERSION};
+
 /// The media type of what is answered at `/metrics`.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -61,6 +63,14 @@ impl Metrics {
         Ok(Self { proxy, own, registry, checks: HealthcheckMetrics::new()? })
     }
 
+    /// Adds metrics of another part of the program.
+    ///
+    /// # Errors
+    /// When one has the name of another.
+    pub fn add(&self, metrics: impl Collector + 'static) -> Result<(), prometheus::Error> {
+        self.registry.register(Box::new(metrics))
+    }
+
     /// The answer to `/metrics`, in the text format 0.0.4.
     ///
     /// # Errors
@@ -89,12 +99,12 @@ impl Metrics {
         self.checks.total.reset();
     }
 
-    fn gather(&self) -> Vec<MetricFamily> {
+    pub(crate) fn gather(&self) -> Vec<MetricFamily> {
         self.registry.gather()
     }
 
     /// With the start of the process, by which whoever reads them sees that counters began anew.
-    fn gather_slis(&self) -> Vec<MetricFamily> {
+    pub(crate) fn gather_slis(&self) -> Vec<MetricFamily> {
         let all = self.registry.gather().into_iter();
         let mut families = self.checks.registry.gather();
         families.extend(all.filter(|family| family.name() == "process_start_time_seconds"));
@@ -139,8 +149,8 @@ fn register_build(registry: &Registry) -> Result<(), prometheus::Error> {
     let labels = [
         ("major", env!("CARGO_PKG_VERSION_MAJOR").to_owned()),
         ("minor", env!("CARGO_PKG_VERSION_MINOR").to_owned()),
-        ("git_version", format!("v{}", env!("CARGO_PKG_VERSION"))),
-        ("git_commit", String::new()),
+        ("git_version", VERSION.clone()),
+        ("git_commit", COMMIT.to_owned()),
         ("git_tree_state", String::new()),
         ("build_date", String::new()),
         ("go_version", String::new()),

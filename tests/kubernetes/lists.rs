@@ -1,4 +1,6 @@
-use apiserver::{Fault, On, Options, Resource, Verb, WatchList};
+use std::time::Duration;
+
+use apiserver::{Fault, On, Options, Request, Resource, Server, Verb, WatchList};
 
 use crate::world::{NODE, World, node, service, slice};
 
@@ -63,8 +65,26 @@ async fn complete_without_a_node() {
     world.until_applied("Node").await;
 }
 
+/// The parameters of the lists so far that say how to list.
+fn how(world: &World) -> Vec<String> {
+    let names = ["resourceVersion", "resourceVersionMatch", "limit", "continue"];
+    let told = |list: &Request| {
+        let parameter = |name: &&str| Some(format!("{name}={}", list.parameter(name)?));
+        let told: Vec<_> = names.iter().filter_map(parameter).collect();
+        format!("{} {}", list.status, told.join("&"))
+    };
+    world.requests(Verb::List).iter().map(told).collect()
+}
+
+/// Streams that were asked for.
+fn n_streams(world: &World) -> usize {
+    let streams = world.requests(Verb::Watch);
+    streams.iter().filter(|watch| watch.parameter("sendInitialEvents").is_some()).count()
+}
+
+/// As client-go lists: nothing that etcd would have to be asked for.
 #[tokio::test]
-async fn a_server_without_streams_is_listed_in_pages_from_then_on() {
+async fn a_server_without_streams_is_listed_from_its_cache() {
     for watch_list in [WatchList::GateOff, WatchList::Unknown] {
         let mut world = World::new(Options { watch_list, ..Options::default() });
         for index in 0..1_100 {
@@ -73,23 +93,101 @@ async fn a_server_without_streams_is_listed_in_pages_from_then_on() {
         world.follow().await;
         world.until_complete().await;
         assert_eq!(world.said.applied.len(), 1_100);
+        assert_eq!(how(&world), ["200 resourceVersion=0"]);
         let lists = world.requests(Verb::List);
-        let limits: Vec<_> = lists.iter().map(|list| list.parameter("limit")).collect();
-        assert_eq!(limits, vec![Some("500".to_owned()); 3]);
+        assert!(lists[0].takes_gzip, "1,100 Services are 400 kB");
         // The fault below is for the second watch, so the first one has to be there.
         world.until("a watch", |_, server| server.watches(Resource::Services) == 1).await;
-        // It is not asked for a stream again.
+        // It is not asked for a stream again, for now.
+        let seen = world.server.resource_version();
         world.delete("s7");
+        world.until("it is gone", |said, _| !said.removed.is_empty()).await;
         let expired = world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
         world.server.disconnect();
         world.until("a 410", |_, _| expired.hits() == 1).await;
         world.until("another list", |said, _| said.applied["Service default/s0"] == 2).await;
         world.catch_up().await;
         assert_eq!(world.said.removed, ["Service default/s7"]);
-        let streams = world.requests(Verb::Watch);
-        let streams = streams.iter().filter(|watch| watch.parameter("sendInitialEvents").is_some());
-        assert_eq!(streams.count(), 1);
+        let version = seen + 1;
+        assert_eq!(
+            how(&world)[1..],
+            [format!("200 resourceVersion={version}&resourceVersionMatch=NotOlderThan")]
+        );
+        assert_eq!(n_streams(&world), 1);
     }
+}
+
+#[tokio::test]
+async fn streams_that_a_bad_hour_made_impossible_are_asked_for_again() {
+    let mut world = World::new(Options::default());
+    world.server.apply(service("a")).unwrap();
+    let busy = Fault::Status { code: 503, retry_after: None };
+    let busy = world.server.inject(busy, On::watch(Resource::Services).times(4));
+    world.follow().await;
+    world.until_complete().await;
+    assert_eq!((busy.hits(), n_streams(&world)), (4, 4));
+    assert_eq!(how(&world), ["200 resourceVersion=0"]);
+    world.catch_up().await;
+    world.pass(Duration::from_secs(3_601)).await;
+    world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
+    world.server.disconnect();
+    world.until("a stream", |said, _| said.applied["Service default/a"] == 2).await;
+    assert_eq!(n_streams(&world), 5);
+    assert_eq!(how(&world).len(), 1);
+}
+
+/// A server whose cache lacks our version: etcd is asked for.
+#[tokio::test]
+async fn a_cache_that_is_of_no_use_is_passed_over() {
+    for code in [410, 504] {
+        let mut world = World::new(paged());
+        for index in 0..600 {
+            world.server.apply(service(&format!("s{index}"))).unwrap();
+        }
+        let refused = Fault::Status { code, retry_after: None };
+        world.server.inject(refused, On::list(Resource::Services).times(1));
+        world.follow().await;
+        world.until_complete().await;
+        assert_eq!(world.said.applied.len(), 600);
+        let lists = how(&world);
+        let [cached, first, second] = lists.as_slice() else { panic!("{lists:?}") };
+        assert_eq!(
+            (cached, first),
+            (&format!("{code} resourceVersion=0"), &"200 limit=500".into())
+        );
+        assert!(second.starts_with("200 limit=500&continue="), "{second}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_is_refused_is_asked_for_again_with_its_token() {
+    let mut world = World::new(paged());
+    for index in 0..600 {
+        world.server.apply(service(&format!("s{index}"))).unwrap();
+    }
+    let inject =
+        |fault, times| world.server.inject(fault, On::list(Resource::Services).times(times));
+    inject(Fault::Status { code: 410, retry_after: None }, 1);
+    // The first page takes a second, in which what strikes the second one is prepared.
+    inject(Fault::Slow { bytes_per_second: 200_000 }, 1);
+    world.follow().await;
+    let lists = |server: &Server| {
+        let requests = server.requests();
+        let lists = requests.iter().filter(|request| {
+            request.resource == Some(Resource::Services) && request.verb == Verb::List
+        });
+        lists.count()
+    };
+    world.until("the first page", |_, server| lists(server) == 2).await;
+    let busy = Fault::Status { code: 429, retry_after: Some(1) };
+    let busy = world.server.inject(busy, On::list(Resource::Services).times(3));
+    world.until_complete().await;
+    assert_eq!((busy.hits(), world.said.applied.len()), (3, 600));
+    let lists = how(&world);
+    let statuses: Vec<_> = lists.iter().map(|list| &list[..3]).collect();
+    assert_eq!(statuses, ["410", "200", "429", "429", "429", "200"]);
+    assert!(lists[2..].iter().all(|list| list.contains("continue=")), "{lists:?}");
+    assert!(world.said.applied.values().all(|applied| *applied == 1));
 }
 
 #[tokio::test]
@@ -98,14 +196,16 @@ async fn a_page_whose_token_has_expired() {
     for index in 0..600 {
         world.server.apply(service(&format!("s{index}"))).unwrap();
     }
+    let refused = Fault::Status { code: 410, retry_after: None };
+    world.server.inject(refused, On::list(Resource::Services).times(1));
     world.server.inject(Fault::Expired, On::list(Resource::Services).times(1));
     world.follow().await;
     world.until_complete().await;
     assert_eq!(world.said.applied.len(), 600);
-    let lists = world.requests(Verb::List);
-    let [first, second, whole] = lists.as_slice() else { panic!("{lists:?}") };
-    assert_eq!((first.status, second.status, whole.status), (200, 410, 200));
-    assert_eq!(whole.parameter("limit"), None);
+    let lists = how(&world);
+    let [_cached, first, second, whole] = lists.as_slice() else { panic!("{lists:?}") };
+    assert_eq!((first.as_str(), whole.as_str()), ("200 limit=500", "200 "));
+    assert!(second.starts_with("410 limit=500&continue="), "{second}");
     world.catch_up().await;
     assert_eq!(world.said.removed, Vec::<String>::new());
 }
@@ -162,7 +262,7 @@ async fn a_stream_whose_end_never_comes() {
     world.follow().await;
     world.until_complete().await;
     assert_eq!(silence.hits(), 1);
-    assert_eq!(world.requests(Verb::List).len(), 1, "in pages instead");
+    assert_eq!(how(&world), ["200 resourceVersion=0"], "from the cache instead");
     world.catch_up().await;
     assert_eq!(world.said.removed, Vec::<String>::new());
 }

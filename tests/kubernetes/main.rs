@@ -4,6 +4,9 @@
 //! - `watches`: how changes are followed, and what happens when that breaks;
 //! - `nodes`: the other Nodes, if they matter;
 //! - `objects`: what single objects lead to, bad ones among them;
+//! - `proxies`: a server behind one;
+//! - `metrics`: what is measured of all that;
+//! - `rates`: how often a server is asked;
 //! - `outages`: a server that is away, and credentials that change.
 
 #![expect(
@@ -14,8 +17,11 @@
 )]
 
 mod lists;
+mod metrics;
 mod nodes;
 mod objects;
 mod outages;
+mod proxies;
+mod rates;
 mod watches;
 mod world;

@@ -5,7 +5,7 @@ use futures::future::join_all;
 
 use crate::world::{TOKEN, World, service, service_at};
 
-/// Back-off is ten seconds at most; the rest is for a busy machine.
+/// After an outage of a few seconds a pause is as long as that; the rest is for a busy machine.
 const QUICK: Duration = Duration::from_secs(20);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use apiserver::{Fault, On, Options, Resource, Verb};
 use serde_json::json;
@@ -127,6 +127,36 @@ async fn a_410_as_the_answer_to_a_watch() {
 }
 
 #[tokio::test]
+async fn one_connection_carries_everything() {
+    let mut world = complete(&["a"]).await;
+    for _ in 0..2 {
+        world.until("one connection", |_, server| server.connections() == 1).await;
+        world.server.disconnect();
+        world.catch_up().await;
+    }
+}
+
+#[tokio::test]
+async fn over_http_1_a_silent_watch_is_taken_for_dead() {
+    let mut world = World::new(Options { http2: false, ..Options::default() });
+    world.follow().await;
+    world.until_complete().await;
+    world.until("watches", |_, server| server.watches(Resource::Services) == 1).await;
+    assert_eq!(world.server.connections(), 3, "one for each watch");
+    world.server.inject(Fault::Silence, On::watch(Resource::Services).times(1));
+    world.server.apply(service("a")).unwrap();
+    world.server.clear_requests();
+    // The time after which a watch is known to work, and the time of two bookmarks.
+    for seconds in [4, 161] {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(world.requests(Verb::Watch).len(), 0);
+        world.pass(Duration::from_secs(seconds)).await;
+    }
+    world.until_applied("Service default/a").await;
+    assert_not_listed_again(&world);
+}
+
+#[tokio::test]
 async fn events_that_come_twice_do_no_harm() {
     let mut world = complete(&["a"]).await;
     world.server.inject(Fault::Duplicate, On::watch(Resource::Services));
@@ -139,11 +169,8 @@ async fn events_that_come_twice_do_no_harm() {
 
 #[tokio::test]
 async fn bookmarks_move_the_watch_on() {
-    let options = Options {
-        bookmark_period: std::time::Duration::from_millis(50),
-        history: 5,
-        ..Options::default()
-    };
+    let options =
+        Options { bookmark_period: Duration::from_millis(50), history: 5, ..Options::default() };
     let mut world = World::new(options);
     world.follow().await;
     world.until_complete().await;
@@ -152,7 +179,7 @@ async fn bookmarks_move_the_watch_on() {
         world.server.apply(slice(&format!("x{index}"))).unwrap();
         world.until_applied(&format!("EndpointSlice default/x{index}")).await;
     }
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     world.server.clear_requests();
     world.server.disconnect();
     world.catch_up().await;
@@ -174,7 +201,7 @@ async fn what_triggered_a_change_counts_once() {
     world.follow().await;
     world.until_complete().await;
     assert_eq!(world.said.triggered, 0);
-    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
     world.server.apply(triggered("new", 0)).unwrap();
     world.until("a trigger", |said, _| said.triggered == 1).await;
     // A new list, in which nothing has changed.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use apiserver::{Credentials, Options, Request, Resource, Server, Verb};
 use kube_ipvs::source::SourceEvent;
-use kube_ipvs::source::kubernetes::{ClientOptions, Kubernetes, client};
+use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Kubernetes, clients};
 use plan::event::Event;
+use prometheus::core::Collector as _;
+use prometheus::proto::MetricType;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
@@ -44,6 +46,8 @@ pub(crate) struct World {
     pub(crate) said: Said,
     /// What the source is told.
     pub(crate) options: kube_ipvs::source::Options,
+    /// Metrics of the last client.
+    metrics: Option<ClientMetrics>,
     directory: tempfile::TempDir,
     source: Option<(Receiver<SourceEvent>, JoinHandle<()>)>,
 }
@@ -54,7 +58,7 @@ impl World {
         let server = Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let options = kube_ipvs::source::Options::new(NODE);
-        Self { server, said: Said::default(), options, directory, source: None }
+        Self { server, said: Said::default(), options, metrics: None, directory, source: None }
     }
 
     /// Follows the server with a token.
@@ -63,7 +67,13 @@ impl World {
     }
 
     pub(crate) async fn follow_with(&mut self, credentials: &Credentials) {
-        let kubeconfig = self.file("kubeconfig", &self.server.kubeconfig(credentials));
+        let kubeconfig = self.server.kubeconfig(credentials);
+        self.follow_by(&kubeconfig).await;
+    }
+
+    /// Follows the server that this kubeconfig names.
+    pub(crate) async fn follow_by(&mut self, kubeconfig: &str) {
+        let kubeconfig = self.file("kubeconfig", kubeconfig);
         let options = ClientOptions {
             kubeconfig: Some(kubeconfig),
             master: None,
@@ -71,10 +81,26 @@ impl World {
             burst: 0,
             user_agent: "kube-ipvs/test".to_owned(),
         };
-        let client = client(&options).await.unwrap();
+        let clients = clients(&options).await.unwrap();
+        self.metrics = Some(clients.metrics.clone());
         let (sink, events) = channel(16);
-        let source = tokio::spawn(Kubernetes::new(client, self.options.clone()).run(sink));
+        let source = tokio::spawn(Kubernetes::new(&clients, self.options.clone()).run(sink));
         self.source = Some((events, source));
+    }
+
+    /// Value of a metric with these label values, in the order of the labels' names.
+    pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
+        let families = self.metrics.as_ref().unwrap().collect();
+        let family = families.iter().find(|family| family.name() == name)?;
+        let has_labels = |metric: &&prometheus::proto::Metric| {
+            metric.get_label().iter().map(|label| label.value()).eq(labels.iter().copied())
+        };
+        let metric = family.get_metric().iter().find(has_labels)?;
+        Some(match family.get_field_type() {
+            MetricType::COUNTER => metric.get_counter().get_value(),
+            MetricType::GAUGE => metric.get_gauge().get_value(),
+            _ => f64::from(u32::try_from(metric.get_histogram().get_sample_count()).unwrap()),
+        })
     }
 
     /// Nobody listens any more. The source has ended when this returns.
@@ -121,6 +147,13 @@ impl World {
     /// Listens until this is in force.
     pub(crate) async fn until_applied(&mut self, name: &str) {
         self.until(name, |said, _| said.applied.contains_key(name)).await;
+    }
+
+    /// Lets this time pass here, but not on the server.
+    pub(crate) async fn pass(&self, time: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(time).await;
+        tokio::time::resume();
     }
 
     /// Listens until everything that has happened so far to Services has been heard.

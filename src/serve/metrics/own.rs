@@ -55,6 +55,8 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
+    /// 1 while the configuration file has changed into one that cannot be used.
+    pub configuration_rejected: IntGauge,
     /// Services that answer to load balancers.
     pub health_checks: IntGauge,
     /// Addresses and ports where they should and cannot.
@@ -105,6 +107,11 @@ impl OwnMetrics {
                 "sysctl_mismatches",
                 "Sysctls without the value that Services need, which could not be set or which \
                  something else sets again and again; the log and an Event of the Node name them.",
+            )?,
+            configuration_rejected: make.gauge(
+                "configuration_rejected",
+                "1 if the configuration file has changed and cannot be used: the node goes on with \
+                 what was read at the start, and could not start again. The log has the reason.",
             )?,
             health_checks: make.gauge(
                 "service_health_checks",

@@ -21,14 +21,13 @@ pub(super) fn convert(
     if labels.headless {
         return None;
     }
-    let Some(service) = labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
-        let path = "metadata.labels";
-        report.complain(path, "no kubernetes.io/service-name, so it belongs to no Service");
-        return None;
-    };
+    // The label is not required: a slice may be of something that is no Service.
+    let service = labels.service_name.as_deref().filter(|name| !name.is_empty())?;
     let family = match object.address_type.as_deref() {
         Some("IPv4") => Family::V4,
         Some("IPv6") => Family::V6,
+        // Names, for who looks them up. It is of no use to a proxy, and nothing is wrong with it.
+        Some("FQDN") => return None,
         other => {
             let other = other.unwrap_or_default();
             report.complain("addressType", format_args!("{other:?} is neither IPv4 nor IPv6"));

@@ -5,7 +5,9 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
+use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
 /// The longest line of a watch: the largest object that etcd takes is 1.5 MiB, by default.
@@ -31,7 +33,8 @@ pub(super) enum Fault {
 // === impl Body ===
 
 impl Body {
-    pub(super) fn new(octets: impl AsyncBufRead + Send + 'static) -> Self {
+    pub(super) fn new(body: kube::client::Body) -> Self {
+        let octets = body.into_data_stream().map_err(io::Error::other).into_async_read();
         Self { octets: Box::pin(octets), line: Vec::new() }
     }
 

@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 use http::header::USER_AGENT;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
+use hyper_util::client::proxy::matcher::Intercept;
+use kube::Client;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Error as KubeError};
-use tracing::info;
+use tower::BoxError;
+use tracing::{info, warn};
 
 use super::failure::chain;
-use super::transport;
+use super::measured::ClientMetrics;
+use super::{proxy, transport};
 
 /// How to reach the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,13 +56,30 @@ enum Problem {
     TokenFile { path: PathBuf, error: io::Error },
     #[error("{0:?} is not an API server's URL, as in https://10.0.0.1:6443 (--master)")]
     Master(String),
+    #[error(
+        "the kubeconfig {} names a proxy-url that is none; it is like http://proxy:3128, or \
+         https://, socks5:// or socks5h://", .0.display()
+    )]
+    Proxy(PathBuf),
     #[error("{0:?} cannot be a User-Agent")]
     UserAgent(String),
     #[error("cannot use the credentials for the API server at {server}: {}", chain(error.as_ref()))]
-    Credentials { server: Uri, error: Box<KubeError> },
+    Credentials { server: Uri, error: BoxError },
 }
 
-/// A client for the API server. It does not connect before it is used.
+/// Clients for the API server, over the same connections. Each has a rate of its own, so that Events
+/// do not delay what is followed.
+#[derive(Clone)]
+pub struct Clients {
+    /// For following objects.
+    pub objects: Client,
+    /// For recording Events.
+    pub events: Client,
+    /// Metrics of both.
+    pub metrics: ClientMetrics,
+}
+
+/// Clients for the API server. They do not connect before they are used.
 ///
 /// A token file is read again for every request, so a token may be replaced at any time; the
 /// certificate authority of a pod's account is read again every minute; a token that a program
@@ -67,35 +87,52 @@ enum Problem {
 ///
 /// # Errors
 /// When the files that say who the API server is and who we are cannot be used.
-pub async fn client(options: &ClientOptions) -> Result<Client, ClientError> {
-    let mut config = config(options).await?;
+pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
+    let (mut config, proxy) = config(options).await?;
     let user_agent = HeaderValue::from_str(&options.user_agent);
     let user_agent = user_agent.map_err(|_| Problem::UserAgent(options.user_agent.clone()))?;
     config.headers.push((USER_AGENT, user_agent));
     // Following is tried again for ever, with its own pauses, and says so.
     config.default_retry = false;
     let token_file = token_file(&mut config)?;
-    let rate = transport::Rate::new(options.qps, options.burst);
     let server = config.cluster_url.clone();
     // Failures to connect do not say where to.
     let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
-    info!("the API server is {}{port}", server.host().unwrap_or_default());
-    let client = transport::client(config, token_file, rate);
-    Ok(client.map_err(|error| Problem::Credentials { server, error: Box::new(error) })?)
+    let through = proxy.as_ref().map(|proxy| format!(", by the proxy {}", proxy.uri()));
+    info!(
+        "the API server is {}{port}{}",
+        server.host().unwrap_or_default(),
+        through.unwrap_or_default()
+    );
+    let unusable = |error| Problem::Credentials { server: server.clone(), error };
+    let metrics = ClientMetrics::new(&server).map_err(|error| unusable(error.into()))?;
+    let client = transport::client(&config, proxy.as_ref(), token_file, metrics.clone())
+        .map_err(unusable)?;
+    let at_rate = || {
+        let rate = transport::Rate::new(options.qps, options.burst);
+        transport::at_rate(client.clone(), rate)
+    };
+    Ok(Clients { objects: at_rate(), events: at_rate(), metrics })
 }
 
-async fn config(options: &ClientOptions) -> Result<Config, Problem> {
+/// Address and credentials of the API server, and the proxy on the way.
+async fn config(options: &ClientOptions) -> Result<(Config, Option<Intercept>), Problem> {
     let path = options.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty());
     let master = options.master.as_deref().filter(|master| !master.is_empty());
-    match (path, master) {
-        (None, None) => Config::incluster().map_err(Problem::InCluster),
+    let config = match (path, master) {
+        (None, None) => Config::incluster().map_err(Problem::InCluster)?,
         // Nobody says who we are: this is for a port that asks nobody, as of `kubectl proxy`.
-        (None, Some(master)) => Ok(Config::new(url(master, &Scheme::HTTP)?)),
-        (Some(path), master) => from_kubeconfig(path, master).await,
-    }
+        (None, Some(master)) => Config::new(url(master, &Scheme::HTTP)?),
+        (Some(path), master) => return from_kubeconfig(path, master).await,
+    };
+    let proxy = from_environment(&config);
+    Ok((config, proxy))
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, Problem> {
+async fn from_kubeconfig(
+    path: &Path,
+    master: Option<&str>,
+) -> Result<(Config, Option<Intercept>), Problem> {
     let problem = |error| Problem::Kubeconfig { path: path.to_owned(), error };
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(problem)?;
     if let Some(master) = master {
@@ -104,8 +141,35 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, Pr
             cluster.server = Some(url(master, &Scheme::HTTPS)?.to_string());
         }
     }
+    // kube does not tell a proxy of the file from one of the environment.
+    let proxy_url = proxy_url(&kubeconfig);
     let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(problem)
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(problem)?;
+    let proxy = match proxy_url {
+        None => from_environment(&config),
+        Some(text) => {
+            let proxy = proxy::named(&text, &config.cluster_url);
+            Some(proxy.ok_or_else(|| Problem::Proxy(path.to_owned()))?)
+        }
+    };
+    Ok((config, proxy))
+}
+
+/// The proxy of the current context's cluster.
+fn proxy_url(kubeconfig: &Kubeconfig) -> Option<String> {
+    let name = kubeconfig.current_context.as_deref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?;
+    let name = context.context.as_ref()?.cluster.as_str();
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?;
+    cluster.cluster.as_ref()?.proxy_url.clone().filter(|text| !text.is_empty())
+}
+
+fn from_environment(config: &Config) -> Option<Intercept> {
+    let variable = |name: &str| std::env::var(name).ok();
+    proxy::from_environment(&config.cluster_url, variable).unwrap_or_else(|name| {
+        warn!("the variable {name} names no proxy; the API server is asked without one");
+        None
+    })
 }
 
 /// A URL that may leave out its scheme.

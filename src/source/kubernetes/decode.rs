@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -62,6 +64,9 @@ pub(super) struct Status {
     pub(super) code: u16,
     pub(super) reason: String,
     pub(super) message: String,
+    /// Time after which to ask again, by the header `Retry-After`.
+    #[serde(skip)]
+    pub(super) retry_after: Option<Duration>,
 }
 
 /// A list, or a page of it.

@@ -1,6 +1,7 @@
 //! Why an attempt to list or to watch failed.
 
 use std::error::Error;
+use std::time::Duration;
 
 use super::body::Fault;
 use super::decode::Status;
@@ -50,6 +51,23 @@ impl Failure {
         }
     }
 
+    /// True if the same request may get an answer later: the API server is away, busy, or broken.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused(status) => status.code == 429 || status.code >= 500,
+            Self::Unwanted | Self::Expired | Self::Garbage(_) | Self::NoStreams(_) => false,
+        }
+    }
+
+    /// Time after which the API server wants to be asked again.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(status) => status.retry_after,
+            _ => None,
+        }
+    }
+
     /// Whether the API server knows us, or does not, and says no because of it.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused(Status { code: 401 | 403, .. }))
@@ -68,16 +86,15 @@ impl From<Fault> for Failure {
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => {
-                let kube::core::Status { code, reason, message, .. } = *status;
-                // A proxy's error page has no place in a log.
-                let message = message.chars().take(300).collect();
-                let status = Status { code, reason, message };
-                if status.is_expired() { Self::Expired } else { Self::Refused(status) }
-            }
             kube::Error::Service(error) => Self::Unreachable(chain(error.as_ref())),
             other => Self::Unreachable(chain(&other)),
         }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        if status.is_expired() { Self::Expired } else { Self::Refused(status) }
     }
 }
 

@@ -6,11 +6,17 @@
 //!   list as a stream ──────────────────────────────▶ watch ──────────┤
 //!        │ refused (400, 422), or its end never comes   ▲ │          │
 //!        ▼                                              │ └──────────┘
-//!   list in pages ── all of them ───────────────────────┘   end, break, garbage:
-//!        │ 410 for a page                               ▲   from the last version seen
+//!   list of the server's cache ─────────────────────────┤   end, break, garbage:
+//!        │ the cache lacks our version                  │   from the last version seen
+//!        ▼                                              │
+//!   list in pages ── all of them ───────────────────────┤
+//!        │ 410 for a page                               │
 //!        ▼                                              │
 //!   list in one piece ──────────────────────────────────┘
 //! ```
+//!
+//! The lists are client-go's (`Reflector.list` in tools/cache/reflector.go): a list of the cache is one
+//! of version 0, or not older than what was seen, and costs etcd nothing.
 //!
 //! This is what kube's `watcher` does, but for what it does not (kube-runtime 5.0.0):
 //! - it skips an event that it cannot read and goes on, so that the change is lost until the next
@@ -21,53 +27,57 @@
 //! - it wants each object's whole metadata, with `managedFields`; and one object that does not
 //!   decode takes its page with it, of which the whole text is logged.
 
+mod list;
+
 use std::time::Duration;
 
 use kube::Client;
-use kube::api::{ListParams, Request, WatchParams};
+use kube::api::{Request, WatchParams};
 use tokio::sync::mpsc::Sender;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
-use super::body::{Body, Fault};
-use super::decode::{Line, Page, Status};
+use super::answer::{Answer, ask};
+use super::body::Fault;
+use super::decode::{Line, Status};
 use super::failure::{Failure, chain};
 use super::inventory::Step;
 use super::kind::Kind;
-use super::pause::{Pause, random};
-
-/// Objects in a page. A page of the largest slices is about 100 MB, a usual one 5 MB.
-const PAGE: u32 = 500;
-
-/// How long an answer may take to begin. The API server itself gives a list a minute.
-const HEAD_PATIENCE: Duration = Duration::from_secs(70);
-
-/// How long a list may be silent while it is being sent.
-const LIST_PATIENCE: Duration = Duration::from_secs(30);
+use super::measured::{ClientMetrics, ListReason};
+use super::pause::Pause;
+use crate::spread::random_up_to;
+use list::Lists;
 
 /// How long a list that is sent as a stream may be silent before its end. The server waits up to
 /// three seconds for its cache; one that never sends the end is one that does not know how.
 const STREAM_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The server ends a watch after this many seconds, plus up to a quarter of it, so that the watches
-/// of a thousand nodes do not end all at once.
-const WATCH_SECONDS: u32 = 240;
+/// The server ends a watch after this time, plus up to a quarter of it, so that the watches of a
+/// thousand nodes do not end all at once.
+const WATCH_TIME: Duration = Duration::from_secs(240);
 
 /// How long after its end a watch that has not ended is taken for dead.
 const WATCH_GRACE: Duration = Duration::from_secs(10);
 
+/// Longest silence of a watch on a connection without pings: two bookmarks and some more. The API
+/// server sends one a minute, plus up to a quarter (`nextBookmarkTime` in
+/// storage/cacher/cache_watcher.go).
+const SILENCE: Duration = Duration::from_secs(160);
+
 /// A watch that has lasted this long works, even if nothing has changed.
 const PROOF: Duration = Duration::from_secs(3);
 
-/// After this many failures in a row, a list is no longer tried as a stream.
+/// After this many failures in a row, a list is not tried as a stream for an hour.
 const STREAM_ATTEMPTS: u32 = 3;
 
 /// After this many failures in a row that are not the network's, a watch is not continued: the
 /// objects are listed again.
 const WATCH_ATTEMPTS: u32 = 3;
 
-/// How long it takes at most until what is forbidden, and can be done without, is tried again.
+/// Once something is forbidden that can be done without, it is tried again after this time at most, and
+/// after the usual pauses before that: one refusal may be of a server that is only starting.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
+const FORBIDDEN_ATTEMPTS: u32 = 5;
 
 /// What a follower says.
 #[derive(Debug)]
@@ -91,25 +101,21 @@ pub(super) struct Follower {
     kind: Kind,
     node_name: String,
     reports: Sender<(Kind, Report)>,
+    metrics: ClientMetrics,
     lists: Lists,
+    /// Reason of the next list.
+    list_reason: ListReason,
+    /// When to ask for streams again, once they could not be had.
+    streams_at: Option<Instant>,
     pause: Pause,
     /// From where to watch; nothing if a list is needed first.
     version: Option<String>,
+    /// The last version that was seen, even if it can no longer be watched from.
+    seen: Option<String>,
     /// Whether this attempt's watch has been of use.
     works: bool,
     /// Whether the last attempt failed because the server had forgotten our version.
     has_expired: bool,
-}
-
-/// How lists are fetched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lists {
-    /// As the beginning of a watch: the server need not build the whole answer in memory.
-    Streamed,
-    /// Page by page.
-    Paged,
-    /// In one piece, this time.
-    Whole,
 }
 
 // === impl Follower ===
@@ -119,16 +125,23 @@ impl Follower {
         client: Client,
         kind: Kind,
         node_name: String,
+        pause: Pause,
         reports: Sender<(Kind, Report)>,
+        metrics: ClientMetrics,
     ) -> Self {
+        metrics.begin(kind);
         Self {
             client,
             kind,
             node_name,
             reports,
+            metrics,
             lists: Lists::Streamed,
-            pause: Pause::default(),
+            list_reason: ListReason::Start,
+            streams_at: None,
+            pause,
             version: None,
+            seen: None,
             works: false,
             has_expired: false,
         }
@@ -143,36 +156,52 @@ impl Follower {
             match &failure {
                 Failure::Unwanted => return,
                 Failure::NoStreams(_) => {
-                    info!(kind, "{}; lists it in pages from now on", failure.cause());
-                    self.lists = Lists::Paged;
+                    self.avoid_streams(&failure);
                     continue;
                 }
                 Failure::Expired => {
                     info!(kind, "{}; lists all again", failure.cause());
-                    self.version = None;
+                    self.list_again(ListReason::Expired);
                     // The server is back, after an outage that made the pauses long. One that
                     // forgets everything at once gets no list sooner for it.
                     if !self.has_expired {
                         self.pause.reset();
                     }
                 }
-                Failure::Refused(Status { code: 400 | 404 | 422, .. }) => self.version = None,
+                Failure::Refused(Status { code: 400 | 404 | 422, .. }) => {
+                    self.list_again(ListReason::Refused);
+                }
                 Failure::Garbage(_) if self.pause.failures() >= WATCH_ATTEMPTS => {
-                    self.version = None;
+                    self.list_again(ListReason::Garbage);
                 }
                 Failure::Refused(_) | Failure::Unreachable(_) | Failure::Garbage(_) => {}
             }
             self.has_expired = matches!(failure, Failure::Expired);
-            if self.failed(&failure).await.is_err() {
+            if self.rest(&failure).await.is_err() {
                 return;
             }
-            let pause = match self.pause.next() {
-                // Everything else goes on without.
-                _ if self.kind == Kind::OtherNode && failure.is_forbidden() => forbidden_pause(),
-                pause => pause,
-            };
-            debug!(kind, ?pause, "{}", failure.cause());
-            sleep(pause).await;
+        }
+    }
+
+    /// Reports a failure, and waits until the next attempt.
+    async fn rest(&mut self, failure: &Failure) -> Result<(), Failure> {
+        self.failed(failure).await?;
+        let is_refused_for_good =
+            failure.is_forbidden() && self.pause.failures() >= FORBIDDEN_ATTEMPTS;
+        let mut next = self.pause.next(failure, Instant::now());
+        // Everything else goes on without the other Nodes.
+        if self.kind == Kind::OtherNode && is_refused_for_good {
+            next = Instant::now() + forbidden_pause();
+        }
+        debug!(kind = self.kind.name(), pause = ?next - Instant::now(), "{}", failure.cause());
+        sleep_until(next).await;
+        Ok(())
+    }
+
+    /// Lists anew, for this reason if there has been a list before.
+    fn list_again(&mut self, reason: ListReason) {
+        if self.version.take().is_some() {
+            self.list_reason = reason;
         }
     }
 
@@ -190,8 +219,7 @@ impl Follower {
             && self.pause.failures() >= STREAM_ATTEMPTS
             && is_the_streams
         {
-            info!(kind = self.kind.name(), "{}; lists in pages from now on", failure.cause());
-            self.lists = Lists::Paged;
+            self.avoid_streams(failure);
         }
         let was_fine = self.works && self.pause.failures() == 0;
         match failure {
@@ -199,6 +227,7 @@ impl Follower {
             Failure::Unreachable(_) if was_fine => Ok(()),
             failure => {
                 let (cause, refused) = (failure.cause(), failure.is_forbidden());
+                self.metrics.following(self.kind, false);
                 self.report(Report::Failed { cause, refused }).await
             }
         }
@@ -206,68 +235,20 @@ impl Follower {
 
     /// One attempt: a list with the watch that follows it, or a watch.
     async fn attempt(&mut self) -> Result<(), Failure> {
-        if self.version.is_none() && self.lists != Lists::Streamed {
-            self.list().await?;
+        if self.version.is_none() {
+            self.allow_streams();
+            if self.lists != Lists::Streamed {
+                self.list().await?;
+            }
         }
         self.watch().await
     }
 
-    /// Fetches the list page by page, or in one piece.
-    async fn list(&mut self) -> Result<(), Failure> {
-        self.step(Step::ListBegins).await?;
-        let limit = (self.lists != Lists::Whole).then_some(PAGE);
-        let mut next = None;
-        loop {
-            let parameters = ListParams {
-                label_selector: self.kind.labels().map(str::to_owned),
-                field_selector: self.kind.fields(&self.node_name),
-                limit,
-                continue_token: next.take(),
-                ..ListParams::default()
-            };
-            let is_first = parameters.continue_token.is_none();
-            let page = match self.page(&parameters).await {
-                Err(Failure::Expired) if !is_first => {
-                    // The server forgets sooner than we read. What came stays; the list begins
-                    // again.
-                    info!(
-                        kind = self.kind.name(),
-                        "a page's token has expired; lists in one piece"
-                    );
-                    self.lists = Lists::Whole;
-                    return Err(Failure::Expired);
-                }
-                page => page?,
-            };
-            for item in page.items {
-                self.step(Step::Listed(item)).await?;
-            }
-            next = page.next;
-            if next.is_none() {
-                let version = page.resource_version;
-                let missing = || Failure::Garbage("a list without its resourceVersion".to_owned());
-                self.version = Some(version.ok_or_else(missing)?);
-                break;
-            }
-        }
-        self.lists = Lists::Paged;
-        self.step(Step::ListEnds).await
-    }
-
-    async fn page(&self, parameters: &ListParams) -> Result<Page, Failure> {
-        let request = Request::new(self.kind.path()).list(parameters);
-        let body = self.request(request).await?.all(LIST_PATIENCE).await?;
-        let kind = self.kind;
-        // A page takes a tenth of a second, and everything else runs on this thread.
-        let decoded = tokio::task::spawn_blocking(move || Page::decode(kind, &body)).await;
-        let page = decoded.map_err(|error| Failure::Garbage(error.to_string()))?;
-        page.map_err(|error| Failure::Garbage(format!("not a list: {error}")))
-    }
-
     /// Watches from the last version that was seen. If there is none, the watch begins with a list.
     async fn watch(&mut self) -> Result<(), Failure> {
-        let seconds = WATCH_SECONDS + seconds_up_to(WATCH_SECONDS / 4);
-        let lasts = Duration::from_secs(u64::from(seconds)) + WATCH_GRACE;
+        let lasts = WATCH_TIME + random_up_to(WATCH_TIME / 4);
+        let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
+        let lasts = lasts + WATCH_GRACE;
         let mut is_listing = self.version.is_none();
         let parameters = WatchParams {
             label_selector: self.kind.labels().map(str::to_owned),
@@ -278,19 +259,20 @@ impl Follower {
         };
         let version = self.version.as_deref().unwrap_or_default();
         let request = Request::new(self.kind.path()).watch(&parameters, version);
-        let mut body = match self.request(request).await {
+        let Answer { mut body, has_pings } = match self.request(request).await {
             Err(Failure::Refused(status)) if is_listing => return Err(refused_stream(status)),
-            body => body?,
+            answer => answer?,
         };
         if is_listing {
-            self.step(Step::ListBegins).await?;
+            self.begin_list().await?;
         }
         let begun = Instant::now();
         loop {
             let patience = match (is_listing, self.works) {
                 (true, _) => STREAM_PATIENCE,
                 (false, false) => PROOF,
-                (false, true) => lasts,
+                (false, true) if has_pings => lasts,
+                (false, true) => SILENCE,
             };
             let line = match body.line(patience).await {
                 Err(Fault::Silent(_)) if is_listing => {
@@ -315,6 +297,7 @@ impl Follower {
 
     /// A line of a watch. Whether it is still part of the list.
     async fn line(&mut self, line: &[u8], is_listing: bool) -> Result<bool, Failure> {
+        self.metrics.heard(self.kind);
         let decoded = Line::decode(self.kind, line);
         match decoded.map_err(|error| Failure::Garbage(format!("not an event: {error}")))? {
             Line::Applied(item) if is_listing => {
@@ -329,20 +312,20 @@ impl Follower {
             Line::Applied(item) => {
                 let version = version_of(item.resource_version())?;
                 self.step(Step::Applied(item)).await?;
-                self.version = Some(version);
+                self.saw(version);
             }
             Line::Deleted(item) => {
                 let version = version_of(item.resource_version())?;
                 self.step(Step::Deleted(item)).await?;
-                self.version = Some(version);
+                self.saw(version);
             }
             Line::Bookmark { list_ends: false, .. } if is_listing => return Ok(true),
             Line::Bookmark { resource_version, .. } if is_listing => {
                 self.step(Step::ListEnds).await?;
-                self.version = Some(resource_version);
+                self.saw(resource_version);
                 return Ok(false);
             }
-            Line::Bookmark { resource_version, .. } => self.version = Some(resource_version),
+            Line::Bookmark { resource_version, .. } => self.saw(resource_version),
             Line::Error(status) if status.is_expired() => return Err(Failure::Expired),
             Line::Error(status) if is_listing => return Err(refused_stream(status)),
             Line::Error(status) => return Err(Failure::Refused(status)),
@@ -354,13 +337,15 @@ impl Follower {
     async fn request(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<Body, Failure> {
+    ) -> Result<Answer, Failure> {
         // Nothing in a request comes from outside but the node's name, which is escaped.
         let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
-        match timeout(HEAD_PATIENCE, self.client.request_stream(request)).await {
-            Ok(body) => Ok(Body::new(body?)),
-            Err(_) => Err(Failure::Unreachable(format!("no answer within {HEAD_PATIENCE:?}"))),
-        }
+        ask(&self.client, request).await
+    }
+
+    fn saw(&mut self, version: String) {
+        self.seen = Some(version.clone());
+        self.version = Some(version);
     }
 
     async fn works(&mut self) -> Result<(), Failure> {
@@ -368,6 +353,7 @@ impl Follower {
         if std::mem::replace(&mut self.works, true) {
             return Ok(());
         }
+        self.metrics.following(self.kind, true);
         self.report(Report::Works).await
     }
 
@@ -397,10 +383,5 @@ fn version_of(version: Option<&str>) -> Result<String, Failure> {
 }
 
 fn forbidden_pause() -> Duration {
-    FORBIDDEN_PAUSE / 2 + (FORBIDDEN_PAUSE / 2).mul_f64(random())
-}
-
-fn seconds_up_to(most: u32) -> u32 {
-    let thousandths = Duration::from_secs(u64::from(most)).mul_f64(random()).as_secs();
-    u32::try_from(thousandths).unwrap_or(most)
+    FORBIDDEN_PAUSE / 2 + random_up_to(FORBIDDEN_PAUSE / 2)
 }

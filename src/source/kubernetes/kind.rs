@@ -28,6 +28,14 @@ impl Kind {
         }
     }
 
+    /// Its name in metrics.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Service | Self::EndpointSlice | Self::Node => self.name(),
+            Self::OtherNode => "OtherNode",
+        }
+    }
+
     /// Where all objects of the kind are.
     pub(super) const fn path(self) -> &'static str {
         match self {

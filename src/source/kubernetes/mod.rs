@@ -8,18 +8,20 @@
 //! ```
 //!
 //! - `client`: who the API server is, and who we are;
-//! - `transport`: the connections to it;
+//! - `transport`: the connections to it; `proxy`: what they go through;
 //! - `follow`: listing and watching a kind of object, for ever;
-//! - `decode`, `body`: what it sends;
+//! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
 //! - `complaints`: what has been said about objects that are not as they should be;
 //! - `others`: the other Nodes, and the Services that wait for them;
-//! - `outage`, `pause`, `failure`: when it is away.
+//! - `outage`, `pause`, `failure`: when it is away;
+//! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
 //! is in force the name is kept, so that a new list shows which are gone; of every object that was
 //! complained about, that it was.
 
+mod answer;
 mod body;
 mod client;
 mod complaints;
@@ -28,12 +30,15 @@ mod failure;
 mod follow;
 mod inventory;
 mod kind;
+mod measured;
 mod others;
 mod outage;
 mod pause;
+mod proxy;
 mod transport;
 
-pub use client::{ClientError, ClientOptions, client};
+pub use client::{ClientError, ClientOptions, Clients, clients};
+pub use measured::ClientMetrics;
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -51,6 +56,7 @@ use inventory::{Inventory, Step};
 use kind::Kind;
 use others::Gate;
 use outage::Outage;
+use pause::Pause;
 
 /// What waits between those who watch and the inventory. More than that, and they wait.
 const QUEUE: usize = 64;
@@ -59,6 +65,7 @@ const QUEUE: usize = 64;
 pub struct Kubernetes {
     client: Client,
     options: Options,
+    metrics: ClientMetrics,
 }
 
 /// Turns what the followers say into events.
@@ -80,13 +87,13 @@ struct Unwanted;
 impl Kubernetes {
     /// Nothing is asked for before it runs.
     #[must_use]
-    pub fn new(client: Client, options: Options) -> Self {
-        Self { client, options }
+    pub fn new(clients: &Clients, options: Options) -> Self {
+        Self { client: clients.objects.clone(), options, metrics: clients.metrics.clone() }
     }
 
     /// Delivers what there is, and every change, until the receiver is dropped. An API server that
-    /// is away is tried again for ever, every ten seconds at the latest; nothing is removed because
-    /// of it. Needs a runtime with time and I/O.
+    /// is away is tried again for ever, every minute at the latest; nothing is removed because of it.
+    /// Needs a runtime with time and I/O.
     ///
     /// After each list everything is delivered again, changed or not: objects are not kept to be
     /// compared. Whoever receives it sees what is equal to what it has.
@@ -96,9 +103,11 @@ impl Kubernetes {
     /// them, wait for the first list of the Nodes, five seconds at most.
     pub async fn run(self, sink: Sender<SourceEvent>) {
         let (reports, inbox) = channel(QUEUE);
+        let pause = Pause::default();
         let follow = |kind| {
             let (client, node_name) = (self.client.clone(), self.options.node_name.to_string());
-            Follower::new(client, kind, node_name, reports.clone()).run()
+            let (pause, metrics) = (pause.of_another_kind(), self.metrics.clone());
+            Follower::new(client, kind, node_name, pause, reports.clone(), metrics).run()
         };
         let others_wanted = Notify::new();
         let others = async {

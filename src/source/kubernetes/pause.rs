@@ -1,70 +1,149 @@
-//! How long to wait before trying again.
+//! Pauses before the next attempt.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The first pause is at most this long.
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use crate::spread::random_up_to;
+
+/// Upper limit of the first pause. Each further one has twice the limit.
 const FIRST: Duration = Duration::from_millis(400);
 
-/// No pause is longer: when the API server is back after an hour, what changed meanwhile must be
-/// applied within seconds. Half of each pause is random, so that a thousand nodes do not come back
-/// at the same moment.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Upper limit of every pause. Half of each is random: nodes that lost the API server at one time
+/// must not come back at one time.
+const LONGEST: Duration = Duration::from_secs(60);
 
-/// The pauses between attempts of which each failed.
+/// Attempts of one kind that failed in a row, and the pauses between them.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     failures: u32,
+    /// Pauses of all kinds while the API server is away.
+    server: Arc<Mutex<ServerPause>>,
+}
+
+/// A pause of all kinds of objects together. Failures in it are of the same outage, and do not make
+/// the next one longer.
+#[derive(Debug, Default)]
+struct ServerPause {
+    pauses: u32,
+    until: Option<Instant>,
 }
 
 // === impl Pause ===
 
 impl Pause {
-    /// How many attempts failed, one after the other.
+    /// For another kind of object of the same API server.
+    pub(super) fn of_another_kind(&self) -> Self {
+        Self { failures: 0, server: Arc::clone(&self.server) }
+    }
+
+    /// Number of attempts that failed in a row.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// An attempt was good.
+    /// Notes a good attempt.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = ServerPause::default();
     }
 
-    /// An attempt failed: how long to wait before the next one.
-    pub(super) fn next(&mut self) -> Duration {
-        let limit = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+    /// Notes a failed attempt. Returns the time at which to make the next one.
+    pub(super) fn next(&mut self, failure: &Failure, now: Instant) -> Instant {
+        let failures = self.failures;
         self.failures = self.failures.saturating_add(1);
-        limit / 2 + (limit / 2).mul_f64(random())
+        if !failure.is_passing() {
+            return now + pause(failures);
+        }
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = failure.retry_after().map(|after| now + after + random_up_to(after / 10));
+        server.next(now).max(asked.unwrap_or(now))
     }
 }
 
-/// A number from 0 to 1. Every `RandomState` has keys of its own, the first from the system.
-pub(super) fn random() -> f64 {
-    let sixteen_bits = u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or(0);
-    f64::from(sixteen_bits) / f64::from(u16::MAX)
+// === impl ServerPause ===
+
+impl ServerPause {
+    fn next(&mut self, now: Instant) -> Instant {
+        if let Some(until) = self.until.filter(|until| *until > now) {
+            return until;
+        }
+        let until = now + pause(self.pauses);
+        self.pauses = self.pauses.saturating_add(1);
+        self.until = Some(until);
+        until
+    }
+}
+
+/// A pause after so many others.
+fn pause(others: u32) -> Duration {
+    let limit = FIRST.saturating_mul(1 << others.min(16)).min(LONGEST);
+    limit / 2 + random_up_to(limit / 2)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::decode::Status;
     use super::*;
 
-    #[test]
-    fn pauses_grow_to_their_limit_and_begin_again() {
-        let mut pause = Pause::default();
-        let mut limit = FIRST;
-        for _ in 0..100 {
-            let next = pause.next();
-            assert!((limit / 2..=limit).contains(&next), "{next:?} {limit:?}");
-            limit = (limit * 2).min(LONGEST);
-        }
-        assert_eq!(pause.failures(), 100);
-        pause.reset();
-        assert!(pause.next() <= FIRST);
+    fn away() -> Failure {
+        Failure::Unreachable("connection refused".to_owned())
     }
 
     #[test]
-    fn they_are_not_the_same_everywhere() {
-        let pauses: Vec<_> = (0..20).map(|_| Pause::default().next()).collect();
+    fn pauses_grow_to_their_limit_and_begin_again() {
+        for failure in [away(), Failure::Garbage("{".to_owned())] {
+            let (mut pause, mut now) = (Pause::default(), Instant::now());
+            let mut limit = FIRST;
+            for _ in 0..100 {
+                let next = pause.next(&failure, now);
+                let took = next.duration_since(now);
+                assert!((limit / 2..=limit).contains(&took), "{took:?} {limit:?}");
+                limit = (limit * 2).min(LONGEST);
+                now = next;
+            }
+            assert_eq!(pause.failures(), 100);
+            pause.reset();
+            assert!(pause.next(&failure, now) <= now + FIRST);
+        }
+    }
+
+    #[test]
+    fn kinds_pause_together_while_the_server_is_away() {
+        let (mut one, mut now) = (Pause::default(), Instant::now());
+        let mut others = [one.of_another_kind(), one.of_another_kind()];
+        let mut limit = FIRST;
+        for _ in 0..4 {
+            let next = one.next(&away(), now);
+            assert!(next - now <= limit, "{:?} {limit:?}", next - now);
+            for other in &mut others {
+                assert_eq!(other.next(&away(), now), next, "it is the same outage");
+            }
+            limit *= 2;
+            now = next;
+        }
+        // What is wrong with one kind alone makes no other wait.
+        let [other, third] = &mut others;
+        other.reset();
+        other.next(&Failure::Garbage("{".to_owned()), now);
+        assert!(third.next(&away(), now) <= now + FIRST);
+    }
+
+    #[test]
+    fn the_server_says_when_to_ask_again() {
+        let retry_after = Some(Duration::from_secs(20));
+        let status = Status { code: 429, retry_after, ..Status::default() };
+        let now = Instant::now();
+        let next = Pause::default().next(&Failure::Refused(status), now).duration_since(now);
+        assert!((Duration::from_secs(20)..=Duration::from_secs(22)).contains(&next), "{next:?}");
+    }
+
+    #[test]
+    fn pauses_are_not_the_same_everywhere() {
+        let now = Instant::now();
+        let pauses: Vec<_> = (0..20).map(|_| Pause::default().next(&away(), now)).collect();
         assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
     }
 }

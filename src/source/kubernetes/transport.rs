@@ -11,15 +11,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
+use hyper_util::client::proxy::matcher::Intercept;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use tokio::time::{Instant, sleep_until};
 use tower::filter::{AsyncFilterLayer, AsyncPredicate};
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, service_fn};
+use tower_http::decompression::DecompressionLayer;
+
+use super::measured::ClientMetrics;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -30,6 +37,12 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_ATTEMPTS: u32 = 3;
+
+/// A connection of HTTP/2 on which nothing comes gets a ping after this time, and is dropped if there
+/// is no answer to it. What is behind a balancer can vanish while the balancer answers for the
+/// connection. These are client-go's (`readIdleTimeout`, `pingTimeout` in apimachinery's util/net).
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_PATIENCE: Duration = Duration::from_secs(15);
 
 /// client-go's defaults.
 const DEFAULT_QPS: f32 = 5.0;
@@ -60,49 +73,129 @@ struct Bucket {
     full_at: Option<Instant>,
 }
 
-/// A client that uses the token in a file, if there is one, and keeps to a rate.
+/// A client that uses the token in a file, if there is one.
 ///
 /// # Errors
 /// When the certificates or other credentials cannot be used.
 pub(super) fn client(
-    mut config: Config,
+    config: &Config,
+    proxy: Option<&Intercept>,
     token_file: Option<TokenFile>,
-    rate: Rate,
-) -> Result<Client, kube::Error> {
-    config.connect_timeout = Some(CONNECT_PATIENCE);
-    let namespace = config.default_namespace.clone();
-    let direct = match config.proxy_url {
-        None => direct(&config)?,
-        Some(_) => ClientBuilder::try_from(config)?.build(),
+    metrics: ClientMetrics,
+) -> Result<Client, BoxError> {
+    let client = match proxy {
+        None => over(config, tcp())?,
+        Some(proxy) => through(config, proxy)?,
     };
     let service = ServiceBuilder::new()
-        .layer(AsyncFilterLayer::new(rate))
         .option_layer(token_file.map(AsyncFilterLayer::new))
-        .service(service_fn(move |request| {
-            let client = direct.clone();
-            async move { client.send(request).await.map_err(BoxError::from) }
+        .service(service_fn(move |request: Request<Body>| {
+            let (client, metrics) = (client.clone(), metrics.clone());
+            async move {
+                let (method, begun) = (request.method().clone(), Instant::now());
+                let answer = sent(client, request).await;
+                let status = answer.as_ref().ok().map(Response::status);
+                metrics.requested(&method, status, begun.elapsed());
+                answer
+            }
         }));
-    Ok(Client::new(service, namespace))
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// kube's own stack, but for two things: the connection is asked whether it is alive, and a failed
-/// request is an error for who made it and not a line in the log.
-fn direct(config: &Config) -> Result<Client, kube::Error> {
+/// The same client, over the same connections, but keeping to a rate. Watches are free, as with
+/// client-go (`Request.Watch` in rest/request.go).
+pub(super) fn at_rate(client: Client, rate: Rate) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = ServiceBuilder::new()
+        .layer(AsyncFilterLayer::new(rate))
+        .service(service_fn(move |request| sent(client.clone(), request)));
+    Client::new(service, namespace)
+}
+
+async fn sent(client: Client, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    client.send(request).await.map_err(BoxError::from)
+}
+
+/// A connection to a server or proxy, which is asked whether it is alive.
+fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_connect_timeout(Some(CONNECT_PATIENCE));
     connector.set_keepalive(Some(KEEPALIVE));
     connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     connector.set_keepalive_retries(Some(KEEPALIVE_ATTEMPTS));
-    let connector = config.rustls_https_connector_with_connector(connector)?;
+    connector
+}
+
+/// A client behind a proxy. A proxy with TLS is known by the cluster's certificate authority, as
+/// with client-go.
+fn through(config: &Config, proxy: &Intercept) -> Result<Client, BoxError> {
+    match proxy.uri().scheme_str() {
+        Some("socks5" | "socks5h") => {
+            let socks = SocksV5::new(proxy.uri().clone(), tcp());
+            over(
+                config,
+                match proxy.raw_auth() {
+                    Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
+                    None => socks,
+                },
+            )
+        }
+        Some("https") => {
+            // HTTP/2 knows tunnels too, and is more than one needs here.
+            let connector = config.rustls_https_connector_with_connector(tcp())?;
+            over(config, tunnel(proxy, connector))
+        }
+        _ => over(config, tunnel(proxy, tcp())),
+    }
+}
+
+fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
+    let tunnel = Tunnel::new(proxy.uri().clone(), connector);
+    match proxy.basic_auth() {
+        Some(credentials) => tunnel.with_auth(credentials.clone()),
+        None => tunnel,
+    }
+}
+
+/// kube's own stack over connections of ours. What differs: HTTP/2, with one connection for
+/// everything, which is asked whether it is alive; and a failed request is an error for who made it
+/// and not a line in the log.
+fn over<C>(config: &Config, connector: C) -> Result<Client, BoxError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin,
+    C::Future: Send,
+    C::Error: Into<BoxError>,
+{
+    let http = HttpClient::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_PATIENCE)
+        .http2_keep_alive_while_idle(true)
+        .build(tls(config, connector)?);
     let service = ServiceBuilder::new()
+        .layer(DecompressionLayer::new())
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(HttpClient::builder(TokioExecutor::new()).build(connector));
+        .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// TLS with the cluster's certificates, and with it the choice between HTTP/2 and HTTP/1.
+fn tls<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BoxError> {
+    let mut builder = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let resolver = FixedServerNameResolver::new(name.clone().try_into()?);
+        builder = builder.with_server_name_resolver(resolver);
+    }
+    Ok(builder.enable_all_versions().wrap_connector(connector))
 }
 
 // === impl TokenFile ===
@@ -155,7 +248,8 @@ impl AsyncPredicate<Request<Body>> for Rate {
     type Request = Request<Body>;
 
     fn check(&mut self, request: Request<Body>) -> Checked {
-        let at = self.bucket.as_ref().map(|bucket| {
+        let bucket = self.bucket.as_ref().filter(|_| !is_watch(&request));
+        let at = bucket.map(|bucket| {
             bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
         });
         Box::pin(async move {
@@ -177,6 +271,11 @@ impl Bucket {
         let room = self.per_request.saturating_mul(self.burst);
         full_at.checked_sub(room).map_or(now, |at| at.max(now))
     }
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|parameter| parameter == "watch=true")
 }
 
 fn read_token(path: &std::path::Path) -> io::Result<HeaderValue> {

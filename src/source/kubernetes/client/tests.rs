@@ -31,13 +31,13 @@ async fn a_kubeconfig_and_a_master_that_overrides_its_server() {
     write(&directory, "token", "secret\n");
     let path = write(&directory, "kubeconfig", KUBECONFIG);
     let server = async |master| {
-        config(&options(Some(path.clone()), master)).await.unwrap().cluster_url.to_string()
+        config(&options(Some(path.clone()), master)).await.unwrap().0.cluster_url.to_string()
     };
     assert_eq!(server(None).await, "https://192.0.2.1:6443/");
     assert_eq!(server(Some("")).await, "https://192.0.2.1:6443/");
     assert_eq!(server(Some("https://203.0.113.1")).await, "https://203.0.113.1/");
     assert_eq!(server(Some("203.0.113.1:8443")).await, "https://203.0.113.1:8443/");
-    client(&options(Some(path), None)).await.unwrap();
+    clients(&options(Some(path), None)).await.unwrap();
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_master_alone_asks_nobody_who_we_are() {
         ("127.0.0.1:8001", "http://127.0.0.1:8001/"),
         ("https://[::1]:6443", "https://[::1]:6443/"),
     ] {
-        let config = config(&options(None, Some(master))).await.unwrap();
+        let (config, _) = config(&options(None, Some(master))).await.unwrap();
         assert_eq!(config.cluster_url.to_string(), url);
         assert!(config.auth_info.token_file.is_none());
     }
@@ -55,7 +55,7 @@ async fn a_master_alone_asks_nobody_who_we_are() {
 #[tokio::test]
 async fn errors_say_which_file_and_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
-    let error = async |options: &ClientOptions| match client(options).await {
+    let error = async |options: &ClientOptions| match clients(options).await {
         Ok(_) => panic!("{options:?}"),
         Err(error) => error.to_string(),
     };
@@ -85,7 +85,7 @@ async fn errors_say_which_file_and_what_to_do() {
 
 #[tokio::test]
 async fn neither_kubeconfig_nor_master_means_a_pod() {
-    let Err(error) = client(&options(Some(PathBuf::new()), Some(""))).await else {
+    let Err(error) = clients(&options(Some(PathBuf::new()), Some(""))).await else {
         panic!("this test does not run in a pod")
     };
     let error = error.to_string();

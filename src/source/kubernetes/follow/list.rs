@@ -1,0 +1,148 @@
+//! Lists of all objects of a kind.
+
+use std::time::Duration;
+
+use kube::api::{ListParams, Request, VersionMatch};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::Follower;
+use crate::source::kubernetes::decode::{Page, Status};
+use crate::source::kubernetes::failure::Failure;
+use crate::source::kubernetes::inventory::Step;
+
+/// Objects in a page. A page of the largest slices is about 100 MB, a usual one 5 MB.
+const PAGE: u32 = 500;
+
+/// Longest silence while a list is being sent.
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time for which lists are not asked for as streams after they could not be had. The server may have
+/// been upgraded by then, or its bad hour be over.
+const STREAM_PAUSE: Duration = Duration::from_secs(3_600);
+
+/// Attempts at a page while the server is away or busy. client-go makes as many
+/// (`Request.maxRetries` in rest/request.go).
+const PAGE_ATTEMPTS: u32 = 10;
+
+/// Way to fetch lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lists {
+    /// As the beginning of a watch: the server need not build the whole answer in memory.
+    Streamed,
+    /// In one piece, as the server's cache has it.
+    Cached,
+    /// Page by page.
+    Paged,
+    /// In one piece, this time.
+    Whole,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Lists otherwise for a while.
+    pub(super) fn avoid_streams(&mut self, failure: &Failure) {
+        let kind = self.kind.name();
+        info!(kind, "{}; lists as streams are tried again in an hour", failure.cause());
+        self.lists = Lists::Cached;
+        self.streams_at = Some(Instant::now() + STREAM_PAUSE);
+    }
+
+    /// Asks for streams again once their time has come.
+    pub(super) fn allow_streams(&mut self) {
+        if self.streams_at.is_some_and(|at| at <= Instant::now()) {
+            self.lists = Lists::Streamed;
+            self.streams_at = None;
+        }
+    }
+
+    /// Fetches the list: as the cache has it, page by page, or in one piece.
+    pub(super) async fn list(&mut self) -> Result<(), Failure> {
+        self.begin_list().await?;
+        let mut parameters = self.list_parameters();
+        loop {
+            let page = self.insist_on_page(&parameters).await?;
+            for item in page.items {
+                self.step(Step::Listed(item)).await?;
+            }
+            if let Some(next) = page.next {
+                // kube leaves out the version where there is a token.
+                parameters.continue_token = Some(next);
+                continue;
+            }
+            let missing = || Failure::Garbage("a list without its resourceVersion".to_owned());
+            self.saw(page.resource_version.ok_or_else(missing)?);
+            break;
+        }
+        self.lists = Lists::Cached;
+        self.step(Step::ListEnds).await
+    }
+
+    fn list_parameters(&self) -> ListParams {
+        let parameters = ListParams {
+            label_selector: self.kind.labels().map(str::to_owned),
+            field_selector: self.kind.fields(&self.node_name),
+            ..ListParams::default()
+        };
+        match (self.lists, &self.seen) {
+            (Lists::Paged, _) => parameters.limit(PAGE),
+            (Lists::Cached, Some(seen)) => parameters.at(seen).matching(VersionMatch::NotOlderThan),
+            (Lists::Cached, None) => parameters.at("0"),
+            (Lists::Whole | Lists::Streamed, _) => parameters,
+        }
+    }
+
+    /// Fetches a page. One after the first is asked for again with its token while the server is away
+    /// or busy, or else the pages before it would have been for nothing.
+    async fn insist_on_page(&mut self, parameters: &ListParams) -> Result<Page, Failure> {
+        let is_first = parameters.continue_token.is_none();
+        let mut attempts = 1;
+        loop {
+            let failure = match self.page(parameters).await {
+                Ok(page) => return Ok(page),
+                Err(failure) => failure,
+            };
+            let kind = self.kind.name();
+            match &failure {
+                Failure::Expired if !is_first => {
+                    // The server forgets sooner than we read. What came stays; the list begins
+                    // again.
+                    info!(kind, "a page's token has expired; lists in one piece");
+                    self.lists = Lists::Whole;
+                }
+                // The version is one of before etcd was restored, or none that this server knows.
+                Failure::Expired | Failure::Refused(Status { code: 400 | 422 | 504, .. })
+                    if self.lists == Lists::Cached =>
+                {
+                    info!(kind, "{}; lists what etcd has, in pages", failure.cause());
+                    self.lists = Lists::Paged;
+                }
+                failure if failure.is_passing() && !is_first && attempts < PAGE_ATTEMPTS => {
+                    attempts += 1;
+                    self.rest(failure).await?;
+                    continue;
+                }
+                _ => {}
+            }
+            return Err(failure);
+        }
+    }
+
+    /// Begins a list of either kind.
+    pub(super) async fn begin_list(&self) -> Result<(), Failure> {
+        self.metrics.listing(self.kind, self.list_reason);
+        self.step(Step::ListBegins).await
+    }
+
+    async fn page(&self, parameters: &ListParams) -> Result<Page, Failure> {
+        let request = Request::new(self.kind.path()).list(parameters);
+        let body = self.request(request).await?.body.all(LIST_PATIENCE).await?;
+        self.metrics.heard(self.kind);
+        let kind = self.kind;
+        // A page takes a tenth of a second, and everything else runs on this thread.
+        let decoded = tokio::task::spawn_blocking(move || Page::decode(kind, &body)).await;
+        let page = decoded.map_err(|error| Failure::Garbage(error.to_string()))?;
+        page.map_err(|error| Failure::Garbage(format!("not a list: {error}")))
+    }
+}

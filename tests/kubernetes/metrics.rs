@@ -1,0 +1,67 @@
+//! Metrics of a server that is followed, and of one that cannot be.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use apiserver::{Fault, On, Options, Resource};
+
+use crate::world::{World, service};
+
+const KINDS: [&str; 3] = ["Service", "EndpointSlice", "Node"];
+
+fn following(world: &World) -> [Option<f64>; 3] {
+    KINDS.map(|kind| world.metric("kube_ipvs_api_following", &[kind]))
+}
+
+fn lists(world: &World, reason: &str) -> Option<f64> {
+    world.metric("kube_ipvs_api_lists_total", &["Service", reason])
+}
+
+/// Listens until the metrics say so.
+async fn until_following(world: &mut World, expected: [Option<f64>; 3]) {
+    for _ in 0..1_000 {
+        if following(world) == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{:?}", following(world));
+}
+
+#[tokio::test]
+async fn a_node_that_no_longer_follows_says_so() {
+    let mut world = World::new(Options::default());
+    world.server.apply(service("a")).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    until_following(&mut world, [Some(1.0); 3]).await;
+    assert_eq!((lists(&world, "start"), lists(&world, "expired")), (Some(1.0), Some(0.0)));
+    let heard = world.metric("kube_ipvs_api_last_heard_timestamp_seconds", &["Service"]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!(heard.is_some_and(|heard| (now - 60.0..=now).contains(&heard)), "{heard:?}");
+
+    world.server.close();
+    until_following(&mut world, [Some(0.0); 3]).await;
+    world.server.reopen().unwrap();
+    until_following(&mut world, [Some(1.0); 3]).await;
+    assert_eq!(lists(&world, "expired"), Some(0.0), "the watch goes on where it was");
+
+    world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
+    world.server.disconnect();
+    world.until("another list", |said, _| said.applied["Service default/a"] == 2).await;
+    assert_eq!((lists(&world, "start"), lists(&world, "expired")), (Some(1.0), Some(1.0)));
+}
+
+#[tokio::test]
+async fn requests_are_counted_as_client_go_counts_them() {
+    let mut world = World::new(Options::default());
+    let busy = Fault::Status { code: 503, retry_after: None };
+    world.server.inject(busy, On::watch(Resource::Services).times(1));
+    world.follow().await;
+    world.until_complete().await;
+    let host = world.server.address().to_string();
+    let count =
+        |code: &str| world.metric("rest_client_requests_total", &[code, host.as_str(), "GET"]);
+    assert_eq!((count("200"), count("503"), count("<error>")), (Some(3.0), Some(1.0), None));
+    let timed = world.metric("rest_client_request_duration_seconds", &[host.as_str(), "GET"]);
+    assert_eq!(timed, Some(4.0));
+}
