@@ -1,6 +1,6 @@
 //! Metrics of a server that is followed, and of one that cannot be.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use apiserver::{Fault, On, Options, Resource};
 
@@ -8,23 +8,14 @@ use crate::world::{World, service};
 
 const KINDS: [&str; 3] = ["Service", "EndpointSlice", "Node"];
 
-fn following(world: &World) -> [Option<f64>; 3] {
-    KINDS.map(|kind| world.metric("kube_ipvs_api_following", &[kind]))
-}
-
 fn lists(world: &World, reason: &str) -> Option<f64> {
     world.metric("kube_ipvs_api_lists_total", &["Service", reason])
 }
 
-/// Listens until the metrics say so.
-async fn until_following(world: &mut World, expected: [Option<f64>; 3]) {
-    for _ in 0..1_000 {
-        if following(world) == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+async fn until_following(world: &mut World, is: bool) {
+    for kind in KINDS {
+        world.until_following(kind, is).await;
     }
-    panic!("{:?}", following(world));
 }
 
 #[tokio::test]
@@ -33,16 +24,16 @@ async fn a_node_that_no_longer_follows_says_so() {
     world.server.apply(service("a")).unwrap();
     world.follow().await;
     world.until_complete().await;
-    until_following(&mut world, [Some(1.0); 3]).await;
+    until_following(&mut world, true).await;
     assert_eq!((lists(&world, "start"), lists(&world, "expired")), (Some(1.0), Some(0.0)));
     let heard = world.metric("kube_ipvs_api_last_heard_timestamp_seconds", &["Service"]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     assert!(heard.is_some_and(|heard| (now - 60.0..=now).contains(&heard)), "{heard:?}");
 
     world.server.close();
-    until_following(&mut world, [Some(0.0); 3]).await;
+    until_following(&mut world, false).await;
     world.server.reopen().unwrap();
-    until_following(&mut world, [Some(1.0); 3]).await;
+    until_following(&mut world, true).await;
     assert_eq!(lists(&world, "expired"), Some(0.0), "the watch goes on where it was");
 
     world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));

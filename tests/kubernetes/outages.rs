@@ -45,6 +45,8 @@ async fn a_server_that_answers_with_errors() {
         world.follow().await;
         world.until_complete().await;
         assert_eq!(first.hits(), 3);
+        // The pauses begin anew.
+        world.until_following("Service", true).await;
         let second = world.server.inject(fault.clone(), on());
         world.server.disconnect();
         world.until("errors", |_, _| second.hits() == 3).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver::{Credentials, Options, Request, Resource, Server, Verb};
 use kube_ipvs::source::SourceEvent;
@@ -101,6 +101,19 @@ impl World {
             MetricType::GAUGE => metric.get_gauge().get_value(),
             _ => f64::from(u32::try_from(metric.get_histogram().get_sample_count()).unwrap()),
         })
+    }
+
+    /// Listens until the metrics say whether a kind of object is followed.
+    pub(crate) async fn until_following(&mut self, kind: &str, is: bool) {
+        let expected = Some(f64::from(u8::from(is)));
+        let waiting = Instant::now();
+        while self.metric("kube_ipvs_api_following", &[kind]) != expected {
+            assert!(waiting.elapsed() < PATIENCE, "{kind} followed: not {is}");
+            let (events, _) = self.source.as_mut().unwrap();
+            if let Ok(event) = timeout(Duration::from_millis(20), events.recv()).await {
+                self.said.hear(event.expect("the source has ended"));
+            }
+        }
     }
 
     /// Nobody listens any more. The source has ended when this returns.

@@ -10,6 +10,8 @@ use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
+use super::failure::innermost;
+
 /// The longest line of a watch: the largest object that etcd takes is 1.5 MiB, by default.
 const LONGEST_LINE: usize = 32 << 20;
 
@@ -34,7 +36,10 @@ pub(super) enum Fault {
 
 impl Body {
     pub(super) fn new(body: kube::client::Body) -> Self {
-        let octets = body.into_data_stream().map_err(io::Error::other).into_async_read();
+        let octets = body
+            .into_data_stream()
+            .map_err(|error| io::Error::other(innermost(error)))
+            .into_async_read();
         Self { octets: Box::pin(octets), line: Vec::new() }
     }
 

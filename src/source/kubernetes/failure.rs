@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
+use tower::BoxError;
+
 use super::body::Fault;
 use super::decode::Status;
 
@@ -85,16 +87,24 @@ impl From<Fault> for Failure {
 
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Service(error) => Self::Unreachable(chain(error.as_ref())),
-            other => Self::Unreachable(chain(&other)),
-        }
+        Self::Unreachable(chain(innermost(error).as_ref()))
     }
 }
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         if status.is_expired() { Self::Expired } else { Self::Refused(status) }
+    }
+}
+
+/// The error inside those that each layer of the client has put around it.
+pub(super) fn innermost(error: kube::Error) -> BoxError {
+    match error {
+        kube::Error::Service(error) => match error.downcast() {
+            Ok(error) => innermost(*error),
+            Err(error) => error,
+        },
+        error => error.into(),
     }
 }
 
