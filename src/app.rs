@@ -34,6 +34,7 @@ use tracing::{info, warn};
 
 use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding, Severity};
 use crate::cleanup;
+use crate::config::gates::FeatureGates;
 use crate::config::watch::Check;
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
@@ -208,6 +209,9 @@ impl<K: Kernel + 'static> Parts<K> {
         let health = servers.health();
         source.vouch(&health);
         let measured = servers.metrics();
+        let gates = configuration.gates.iter();
+        let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
+        measured.add_features(gates)?;
         if let Source::Kubernetes(clients, _) = &source {
             measured.add(clients.metrics.clone())?;
         }

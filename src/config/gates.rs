@@ -93,6 +93,16 @@ impl FeatureGates {
         self.unknown.iter().map(|name| warning(name))
     }
 
+    /// Stage of a gate in the words of Kubernetes' metrics: ALPHA, BETA, or nothing once it is settled.
+    #[must_use]
+    pub fn stage(name: &str) -> &'static str {
+        match find(name).map(|(_, group)| group.stage) {
+            Some(Stage::Alpha) => "ALPHA",
+            Some(Stage::Beta) => "BETA",
+            Some(Stage::Other) | None => "",
+        }
+    }
+
     /// All gates in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
         self.enabled.iter().map(|(name, enabled)| (*name, *enabled))

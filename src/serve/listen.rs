@@ -25,8 +25,9 @@ use tracing::{debug, info, warn};
 
 /// A failed attempt to listen is repeated after this time.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a request's header may take to arrive, and how long a connection may be idle.
-const HEADER: Duration = Duration::from_secs(10);
+/// Longest time until a request's header has arrived: on a new connection, and on an idle one after an
+/// answer. Load balancers keep a connection for their checks, which are up to a minute apart.
+const IDLE: Duration = Duration::from_secs(75);
 /// After this time a connection ends with the answer that it is at.
 const CONNECTION: Duration = Duration::from_secs(120);
 /// How long that answer may take.
@@ -164,7 +165,7 @@ pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infall
 async fn converse(stream: TcpStream, router: Router) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER)
+        .header_read_timeout(IDLE)
         .max_buf_size(BUFFER)
         // Names as Go writes them, for clients that forget that case does not matter.
         .title_case_headers(true)

@@ -71,6 +71,24 @@ impl Metrics {
         self.registry.register(Box::new(metrics))
     }
 
+    /// Says of each feature gate, by its name and stage, whether it is open.
+    ///
+    /// # Errors
+    /// When it has been said before.
+    pub fn add_features<'a>(
+        &self,
+        gates: impl Iterator<Item = (&'a str, &'a str, bool)>,
+    ) -> Result<(), prometheus::Error> {
+        let help = "1 if the feature gate is open, by its name and stage. Few of them mean something \
+                    here: docs/config.md.";
+        let enabled = Opts::new("kubernetes_feature_enabled", help);
+        let enabled = IntGaugeVec::new(enabled, &["name", "stage"])?;
+        for (name, stage, is_open) in gates {
+            enabled.with_label_values(&[name, stage]).set(is_open.into());
+        }
+        self.add(enabled)
+    }
+
     /// The answer to `/metrics`, in the text format 0.0.4.
     ///
     /// # Errors

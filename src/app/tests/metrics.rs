@@ -14,6 +14,7 @@ use crate::source::kubernetes::ClientMetrics;
 /// The page of all metrics, from what the registries say of themselves.
 fn page(metrics: &Metrics) -> String {
     metrics.healthz_answered();
+    metrics.add_features([("AllowServiceExternalIPs", "", true)].into_iter()).unwrap();
     metrics.add(ClientMetrics::new(&Uri::from_static("https://192.0.2.1")).unwrap()).unwrap();
     let mut page = String::from(
         "# Metrics\n\n\
