@@ -35,7 +35,7 @@ use tracing::{info, warn};
 use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding, Severity};
 use crate::cleanup;
 use crate::config::gates::FeatureGates;
-use crate::config::watch::Check;
+use crate::config::watch::{Check, SPREAD};
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
 use crate::kernel::address_monitor;
@@ -429,7 +429,9 @@ async fn changed(
     rejected: IntGauge,
 ) -> &'static str {
     match file {
-        Some(file) => file.changed(check, |is_rejected| rejected.set(is_rejected.into())).await,
+        Some(file) => {
+            file.changed(check, SPREAD, |is_rejected| rejected.set(is_rejected.into())).await
+        }
         None => std::future::pending().await,
     }
 }

@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// Longest time from a change to the end of the program. It is random: the nodes of a cluster have the
 /// same file, and must not all start, and list everything, at once.
-const SPREAD: Duration = Duration::from_secs(30);
+pub const SPREAD: Duration = Duration::from_secs(30);
 
 /// Notifications are thrown away in portions of this many octets.
 const BUFFER_OCTETS: usize = 4_096;
@@ -50,9 +50,15 @@ struct Watched {
 
 impl ConfigurationFile {
     /// Ready, with what happened, some time after the file's content is another one that can be used.
-    /// One that cannot is told about, here and by `report`, and is not used. A file that is gone or
+    /// That time is random, and `spread` at most. One that cannot is told about, here and by `report`,
+    /// and is not used. A file that is gone or
     /// cannot be read is waited for: it may be in the middle of being replaced.
-    pub async fn changed(self, check: Check, report: impl Fn(bool)) -> &'static str {
+    pub async fn changed(
+        self,
+        check: Check,
+        spread: Duration,
+        report: impl Fn(bool),
+    ) -> &'static str {
         let watch = match Watch::new(folder(&self.path)) {
             Ok(watch) => Some(watch),
             Err(error) => {
@@ -64,7 +70,7 @@ impl ConfigurationFile {
         let mut watched = Watched { file: self, check, rejected: None, is_unreadable: false };
         loop {
             if let Some(new) = watched.usable_change() {
-                let delay = spread::random_up_to(SPREAD);
+                let delay = spread::random_up_to(spread);
                 info!("{UPDATED}; it can be used, and is with the start in {delay:.0?}");
                 sleep(delay).await;
                 if watched.read() == Some(new) {
@@ -72,7 +78,7 @@ impl ConfigurationFile {
                 }
                 continue;
             }
-            report(watched.rejected.is_some());
+            report(watched.rejected.is_some() || watched.is_unreadable);
             match &watch {
                 Some(watch) => {
                     tokio::select! {
@@ -189,8 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// With the longest delay, and a busy machine.
-    const SOON: Duration = Duration::from_secs(SPREAD.as_secs() + 5);
+    const SOON: Duration = Duration::from_secs(5);
     const NOT_YET: Duration = Duration::from_millis(600);
 
     /// A file of which nothing can be used that contains "wrong".
@@ -200,7 +205,7 @@ mod tests {
             Ok(text) if !text.contains("wrong") => Ok(()),
             other => Err(ConfigurationError::Complete(format!("{other:?}"))),
         };
-        file.changed(Box::new(check), |is| rejected.store(is, Ordering::Relaxed))
+        file.changed(Box::new(check), Duration::ZERO, |is| rejected.store(is, Ordering::Relaxed))
     }
 
     #[tokio::test]
@@ -257,8 +262,16 @@ mod tests {
         tokio::pin!(changed);
         for (text, is_rejected) in [("wrong", true), ("wrong, too", true), ("mode: ipvs", false)] {
             fs::write(&path, text).unwrap();
+            let is_told = async {
+                while rejected.load(Ordering::Relaxed) != is_rejected {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::select! {
+                _ = &mut changed => panic!("{text} is used"),
+                told = timeout(SOON, is_told) => told.unwrap(),
+            }
             assert!(timeout(NOT_YET, &mut changed).await.is_err());
-            assert_eq!(rejected.load(Ordering::Relaxed), is_rejected, "{text}");
         }
         fs::write(&path, "wrong").unwrap();
         assert!(timeout(NOT_YET, &mut changed).await.is_err());

@@ -290,6 +290,13 @@ impl ServiceHealth {
         };
         let networks = match &self.node_port_addresses {
             NodePortAddresses::All => return vec![everywhere],
+            NodePortAddresses::Primary(besides)
+                if besides
+                    .iter()
+                    .any(|net| Family::of_net(net) == family && net.prefix_len() == 0) =>
+            {
+                return vec![everywhere];
+            }
             NodePortAddresses::Primary(besides) => {
                 let mut of_node = self.addresses.node.iter().copied();
                 let own = of_node.find(|address| Family::of(*address) == family);

@@ -338,7 +338,7 @@ async fn the_oldest_connection_makes_room_for_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_slow_is_not_waited_for() {
+async fn a_header_is_waited_for_as_long_as_an_idle_connection() {
     let listener = listen::open(free_address()).unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().fallback(|| async { "yes" });
@@ -349,6 +349,6 @@ async fn a_client_that_is_slow_is_not_waited_for() {
     let mut rest = Vec::new();
     half.read_to_end(&mut rest).await.unwrap();
     assert!(!String::from_utf8_lossy(&rest).contains("200"), "{rest:?}");
-    assert!(started.elapsed() <= Duration::from_secs(11), "{:?}", started.elapsed());
+    assert!(started.elapsed() <= Duration::from_secs(76), "{:?}", started.elapsed());
     task.abort();
 }

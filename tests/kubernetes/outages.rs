@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use apiserver::{Authorization, Credentials, Fault, On, Options, Resource};
+use apiserver::{Authorization, Credentials, Fault, On, Options, Resource, Server};
 use futures::future::join_all;
 
 use crate::world::{TOKEN, World, service, service_at};
@@ -100,6 +100,116 @@ async fn a_client_certificate() {
         let expected = Authorization::Certificate("system:kube-proxy".to_owned());
         assert_eq!(request.authorization, expected);
     }
+}
+
+/// What comes back from a backup: other objects, versions that are older than what was seen, and a new
+/// certificate authority.
+#[tokio::test]
+async fn a_cluster_that_was_restored() {
+    let bookmark_period = Duration::from_millis(50);
+    let mut world = World::new(Options { bookmark_period, ..Options::default() });
+    for name in ["a", "b", "c", "d"] {
+        world.server.apply(service(name)).unwrap();
+    }
+    let authority = world.file("ca.crt", &world.server.authority());
+    let kubeconfig = world.server.kubeconfig(&Credentials::Token(TOKEN.to_owned()));
+    let lines = kubeconfig.lines().map(|line| {
+        if line.contains("certificate-authority-data") {
+            format!("    certificate-authority: {}\n", authority.display())
+        } else {
+            format!("{line}\n")
+        }
+    });
+    world.follow_by(&lines.collect::<String>()).await;
+    world.until_complete().await;
+    for kind in ["Service", "EndpointSlice", "Node"] {
+        world.until_following(kind, true).await;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.server.close();
+    let listen = world.server.address();
+    let tokens = vec![TOKEN.to_owned()];
+    world.server = Server::start(Options { listen, tokens, ..Options::default() }).unwrap();
+    world.server.apply(service("a")).unwrap();
+    world.file("ca.crt", &world.server.authority());
+    world.pass(Duration::from_secs(61)).await;
+    // Nothing is sent of versions before the one that is watched from.
+    for _ in 0..2 {
+        world.until("a watch", |_, server| server.watches(Resource::Services) == 1).await;
+        for seconds in [4, 161] {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            world.pass(Duration::from_secs(seconds)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.until("removals", |said, _| said.removed.len() == 3).await;
+    world.server.apply(service("e")).unwrap();
+    world.until_applied("Service default/e").await;
+}
+
+/// Both ways in which a replaced certificate is noticed: the former is refused, or time has passed.
+#[tokio::test]
+async fn a_client_certificate_that_is_replaced() {
+    for is_revoked in [true, false] {
+        let mut world = World::new(Options::default());
+        let write = |world: &World, name: &str| {
+            let client = world.server.client_certificate(name).unwrap();
+            world.file("client.key", &client.key);
+            world.file("client.crt", &client.certificate)
+        };
+        let certificate = write(&world, "first");
+        let key = certificate.with_file_name("client.key");
+        let user = serde_json::json!({"client-certificate": certificate, "client-key": key});
+        world.follow_with(&Credentials::User(user)).await;
+        world.until_complete().await;
+        write(&world, "second");
+        world.server.clear_requests();
+        if is_revoked {
+            world.server.revoke("first");
+        } else {
+            world.pass(Duration::from_secs(61)).await;
+        }
+        world.server.disconnect();
+        world.catch_up().await;
+        let requests = world.server.requests();
+        let refused = requests.iter().filter(|request| request.status == 401).count();
+        assert_eq!(refused > 0, is_revoked, "{requests:?}");
+        let second = Authorization::Certificate("second".to_owned());
+        let accepted = requests.iter().filter(|request| request.status == 200);
+        assert!(accepted.clone().count() > 0);
+        assert!(accepted.clone().all(|request| request.authorization == second), "{requests:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_whose_token_is_refused_is_asked_again() {
+    let mut world = World::new(Options::default());
+    let write = |world: &World, token: &str| {
+        world.server.add_token(token);
+        let credential = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {"token": token},
+        });
+        world.file("credential", &credential.to_string())
+    };
+    let path = write(&world, "first");
+    let user = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [path],
+        "interactiveMode": "Never",
+    }});
+    world.follow_with(&Credentials::User(user)).await;
+    world.until_complete().await;
+    write(&world, "second");
+    world.server.remove_token("first");
+    world.server.clear_requests();
+    world.server.disconnect();
+    world.catch_up().await;
+    let requests = world.server.requests();
+    let last = requests.last().unwrap();
+    assert_eq!(last.authorization, Authorization::Token("second".to_owned()), "{requests:?}");
 }
 
 #[tokio::test]

@@ -134,17 +134,57 @@ async fn one_connection_carries_everything() {
         world.server.disconnect();
         world.catch_up().await;
     }
+    // Watches are renewed after minutes, in which nothing is asked.
+    world.until_following("Service", true).await;
+    world.pass(Duration::from_secs(120)).await;
+    let cut =
+        world.server.inject(Fault::Reset { after: 10 }, On::watch(Resource::Services).times(1));
+    world.server.apply(service("b")).unwrap();
+    world.until_applied("Service default/b").await;
+    assert_eq!((cut.hits(), world.server.connections()), (1, 1));
 }
 
+/// Pings do not tell: a balancer may answer them.
 #[tokio::test]
-async fn over_http_1_a_silent_watch_is_taken_for_dead() {
-    let mut world = World::new(Options { http2: false, ..Options::default() });
+async fn a_silent_watch_is_taken_for_dead() {
+    for http2 in [true, false] {
+        let mut world = World::new(Options { http2, ..Options::default() });
+        world.follow().await;
+        world.until_complete().await;
+        world.until("watches", |_, server| server.watches(Resource::Services) == 1).await;
+        assert_eq!(world.server.connections(), if http2 { 1 } else { 3 }, "one for each watch");
+        a_silence(&mut world).await;
+        world.until_applied("Service default/a").await;
+        assert_not_listed_again(&world);
+    }
+}
+
+/// A server whose etcd was restored sends nothing before it has come as far as before.
+#[tokio::test]
+async fn watches_that_stay_silent_lead_to_a_list() {
+    let period = Duration::from_millis(50);
+    let mut world = World::new(Options { bookmark_period: period, ..Options::default() });
     world.follow().await;
     world.until_complete().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for _ in 0..2 {
+        a_silence(&mut world).await;
+    }
+    world
+        .until("a list", |_, server| {
+            let mut requests = server.requests().into_iter();
+            requests.any(|request| request.parameter("sendInitialEvents").is_some())
+        })
+        .await;
+    world.until_applied("Service default/a").await;
+}
+
+/// A watch of Services that falls silent until it is given up.
+async fn a_silence(world: &mut World) {
     world.until("watches", |_, server| server.watches(Resource::Services) == 1).await;
-    assert_eq!(world.server.connections(), 3, "one for each watch");
-    world.server.inject(Fault::Silence, On::watch(Resource::Services).times(1));
+    let silence = world.server.inject(Fault::Silence, On::watch(Resource::Services).times(1));
     world.server.apply(service("a")).unwrap();
+    world.until("it is silent", |_, _| silence.hits() == 1).await;
     world.server.clear_requests();
     // The time after which a watch is known to work, and the time of two bookmarks.
     for seconds in [4, 161] {
@@ -152,8 +192,6 @@ async fn over_http_1_a_silent_watch_is_taken_for_dead() {
         assert_eq!(world.requests(Verb::Watch).len(), 0);
         world.pass(Duration::from_secs(seconds)).await;
     }
-    world.until_applied("Service default/a").await;
-    assert_not_listed_again(&world);
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use http::Uri;
 use plan::model::Family;
 use prometheus::proto::MetricType;
 
@@ -15,7 +14,7 @@ use crate::source::kubernetes::ClientMetrics;
 fn page(metrics: &Metrics) -> String {
     metrics.healthz_answered();
     metrics.add_features([("AllowServiceExternalIPs", "", true)].into_iter()).unwrap();
-    metrics.add(ClientMetrics::new(&Uri::from_static("https://192.0.2.1")).unwrap()).unwrap();
+    metrics.add(ClientMetrics::new("192.0.2.1").unwrap()).unwrap();
     let mut page = String::from(
         "# Metrics\n\n\
          All that is measured, by the path at which it is read. This page is written by a test in\n\

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, Request, StatusCode, Version};
+use http::{HeaderMap, Request, StatusCode};
 use kube::Client;
 use tokio::time::timeout;
 
@@ -20,25 +20,21 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 /// Characters of a refusal that are kept: a proxy's error page has no place in a log.
 const LONGEST_MESSAGE: usize = 300;
 
-/// An answer that is no refusal.
-pub(super) struct Answer {
-    pub(super) body: Body,
-    /// True if the connection is asked whether it is alive, by HTTP/2's pings.
-    pub(super) has_pings: bool,
-}
+/// Longest time that a server may ask to be left alone. Its maintenance may be over sooner than it said.
+const LONGEST_RETRY: u64 = 60;
 
-/// Sends a request.
+/// Sends a request. Returns the body of an answer that is no refusal.
 ///
 /// # Errors
 /// When no answer begins, or it is a refusal.
-pub(super) async fn ask(client: &Client, request: Request<Vec<u8>>) -> Result<Answer, Failure> {
+pub(super) async fn ask(client: &Client, request: Request<Vec<u8>>) -> Result<Body, Failure> {
     let request = request.map(kube::client::Body::from);
     let answer = timeout(HEAD_PATIENCE, client.send(request)).await;
     let silent = |_| Failure::Unreachable(format!("no answer within {HEAD_PATIENCE:?}"));
     let (head, body) = answer.map_err(silent)??.into_parts();
     let body = Body::new(body);
     if head.status.is_success() {
-        return Ok(Answer { body, has_pings: head.version == Version::HTTP_2 });
+        return Ok(body);
     }
     let text = body.all(REFUSAL_PATIENCE).await?;
     Err(refusal(head.status, &head.headers, &text).into())
@@ -56,8 +52,8 @@ fn refusal(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Status {
     refusal.message = refusal.message.chars().take(LONGEST_MESSAGE).collect();
     refusal.retry_after = headers
         .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.parse().ok())
-        .map(Duration::from_secs);
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
+        .map(|seconds| Duration::from_secs(seconds.min(LONGEST_RETRY)));
     refusal
 }
 
@@ -83,6 +79,8 @@ mod tests {
         let status = refused(502, None, &page);
         assert_eq!((status.code, status.message.chars().count()), (502, LONGEST_MESSAGE));
         assert_eq!(status.retry_after, None);
+        let long = refused(503, Some("18446744073709551615"), "").retry_after;
+        assert_eq!(long, Some(Duration::from_secs(LONGEST_RETRY)));
         let date = refused(503, Some("Wed, 21 Oct 2026 07:28:00 GMT"), "");
         assert_eq!((date.message.as_str(), date.retry_after), ("", None));
     }

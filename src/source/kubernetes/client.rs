@@ -11,12 +11,15 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Intercept;
 use kube::Client;
-use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{
+    Cluster, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError,
+};
 use tower::BoxError;
 use tracing::{info, warn};
 
 use super::failure::chain;
 use super::measured::ClientMetrics;
+use super::renew::{self, Origin};
 use super::{proxy, transport};
 
 /// How to reach the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
@@ -40,7 +43,7 @@ pub struct ClientOptions {
 pub struct ClientError(#[from] Problem);
 
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+pub(super) enum Problem {
     #[error(
         "no way to the API server as a pod of its cluster: {}; \
          outside of a pod, name a kubeconfig (--kubeconfig, clientConnection.kubeconfig)",
@@ -63,9 +66,15 @@ enum Problem {
     Proxy(PathBuf),
     #[error("{0:?} cannot be a User-Agent")]
     UserAgent(String),
-    #[error("cannot use the credentials for the API server at {server}: {}", chain(error.as_ref()))]
-    Credentials { server: Uri, error: BoxError },
+    #[error(
+        "cannot use the credentials for the API server at {server}: {}; a client's key is RSA, ECDSA \
+         with P-256 or P-384, or Ed25519", chain(error.as_ref())
+    )]
+    Credentials { server: String, error: BoxError },
 }
+
+/// Takes the place of a cluster's proxy while kube reads it. It never asks it for anything.
+const UNUSED_PROXY: &str = "http://unused.invalid";
 
 /// Clients for the API server, over the same connections. Each has a rate of its own, so that Events
 /// do not delay what is followed.
@@ -79,35 +88,33 @@ pub struct Clients {
     pub metrics: ClientMetrics,
 }
 
+/// A client, and what else is known once it is made.
+pub(super) struct Made {
+    pub(super) client: Client,
+    pub(super) origin: Origin,
+    server: Uri,
+    proxy: Option<Uri>,
+}
+
 /// Clients for the API server. They do not connect before they are used.
 ///
-/// A token file is read again for every request, so a token may be replaced at any time; the
-/// certificate authority of a pod's account is read again every minute; a token that a program
-/// printed is asked for again before it expires. A client certificate is read once.
+/// A token file is read again for every request, so a token may be replaced at any time. Files of
+/// certificates are read again every minute, and those of a client when the server refuses it. A
+/// program that prints credentials is asked again before they expire, and when they are refused.
 ///
 /// # Errors
 /// When the files that say who the API server is and who we are cannot be used.
 pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
-    let (mut config, proxy) = config(options).await?;
-    let user_agent = HeaderValue::from_str(&options.user_agent);
-    let user_agent = user_agent.map_err(|_| Problem::UserAgent(options.user_agent.clone()))?;
-    config.headers.push((USER_AGENT, user_agent));
-    // Following is tried again for ever, with its own pauses, and says so.
-    config.default_retry = false;
-    let token_file = token_file(&mut config)?;
-    let server = config.cluster_url.clone();
+    let made = make(options).await?;
+    let server = host_and_port(&made.server);
+    let metrics = ClientMetrics::new(&server)
+        .map_err(|error| Problem::Credentials { server: server.clone(), error: error.into() })?;
     // Failures to connect do not say where to.
-    let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
-    let through = proxy.as_ref().map(|proxy| format!(", by the proxy {}", proxy.uri()));
-    info!(
-        "the API server is {}{port}{}",
-        server.host().unwrap_or_default(),
-        through.unwrap_or_default()
-    );
-    let unusable = |error| Problem::Credentials { server: server.clone(), error };
-    let metrics = ClientMetrics::new(&server).map_err(|error| unusable(error.into()))?;
-    let client = transport::client(&config, proxy.as_ref(), token_file, metrics.clone())
-        .map_err(unusable)?;
+    match &made.proxy {
+        None => info!("the API server is {server}"),
+        Some(proxy) => info!("the API server is {server}, by the proxy {proxy}"),
+    }
+    let client = renew::client(options, made, metrics.clone());
     let at_rate = || {
         let rate = transport::Rate::new(options.qps, options.burst);
         transport::at_rate(client.clone(), rate)
@@ -115,8 +122,34 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
     Ok(Clients { objects: at_rate(), events: at_rate(), metrics })
 }
 
+/// Reads files, and asks programs, for a client.
+pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
+    let Found { mut config, proxy, authority } = find(options).await?;
+    let user_agent = HeaderValue::from_str(&options.user_agent);
+    let user_agent = user_agent.map_err(|_| Problem::UserAgent(options.user_agent.clone()))?;
+    config.headers.push((USER_AGENT, user_agent));
+    // Following is tried again for ever, with its own pauses, and says so.
+    config.default_retry = false;
+    let token_file = token_file(&mut config)?;
+    let server = config.cluster_url.clone();
+    let user = &config.auth_info;
+    let files = [&user.client_certificate, &user.client_key].into_iter().flatten();
+    let files = files.map(PathBuf::from).chain(authority).collect();
+    let origin = Origin { files, is_program: user.exec.is_some() };
+    let client = transport::client(&config, proxy.as_ref(), token_file)
+        .map_err(|error| Problem::Credentials { server: host_and_port(&server), error })?;
+    Ok(Made { client, origin, server, proxy: proxy.map(|proxy| proxy.uri().clone()) })
+}
+
 /// Address and credentials of the API server, and the proxy on the way.
-async fn config(options: &ClientOptions) -> Result<(Config, Option<Intercept>), Problem> {
+struct Found {
+    config: Config,
+    proxy: Option<Intercept>,
+    /// File of the certificate authority, unless kube reads it again itself.
+    authority: Option<PathBuf>,
+}
+
+async fn find(options: &ClientOptions) -> Result<Found, Problem> {
     let path = options.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty());
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let config = match (path, master) {
@@ -126,13 +159,10 @@ async fn config(options: &ClientOptions) -> Result<(Config, Option<Intercept>), 
         (Some(path), master) => return from_kubeconfig(path, master).await,
     };
     let proxy = from_environment(&config);
-    Ok((config, proxy))
+    Ok(Found { config, proxy, authority: None })
 }
 
-async fn from_kubeconfig(
-    path: &Path,
-    master: Option<&str>,
-) -> Result<(Config, Option<Intercept>), Problem> {
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Found, Problem> {
     let problem = |error| Problem::Kubeconfig { path: path.to_owned(), error };
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(problem)?;
     if let Some(master) = master {
@@ -142,9 +172,22 @@ async fn from_kubeconfig(
         }
     }
     // kube does not tell a proxy of the file from one of the environment.
-    let proxy_url = proxy_url(&kubeconfig);
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(problem)?;
+    let cluster = current_cluster(&kubeconfig);
+    let proxy_url = cluster.and_then(|it| it.proxy_url.clone()).filter(|text| !text.is_empty());
+    let authority = cluster.filter(|it| it.certificate_authority_data.is_none());
+    let authority = authority.and_then(|it| it.certificate_authority.clone()).map(PathBuf::from);
+    let config = match read(&kubeconfig).await {
+        // Of the environment. It is told below, and does not matter if there is one in the file.
+        Err(KubeconfigError::ParseProxyUrl(_)) => {
+            let clusters = kubeconfig.clusters.iter_mut();
+            for cluster in clusters.filter_map(|named| named.cluster.as_mut()) {
+                cluster.proxy_url = Some(UNUSED_PROXY.to_owned());
+            }
+            read(&kubeconfig).await
+        }
+        config => config,
+    };
+    let config = config.map_err(problem)?;
     let proxy = match proxy_url {
         None => from_environment(&config),
         Some(text) => {
@@ -152,16 +195,26 @@ async fn from_kubeconfig(
             Some(proxy.ok_or_else(|| Problem::Proxy(path.to_owned()))?)
         }
     };
-    Ok((config, proxy))
+    Ok(Found { config, proxy, authority })
 }
 
-/// The proxy of the current context's cluster.
-fn proxy_url(kubeconfig: &Kubeconfig) -> Option<String> {
+async fn read(kubeconfig: &Kubeconfig) -> Result<Config, KubeconfigError> {
+    Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default()).await
+}
+
+/// Without what a URL may have of credentials.
+fn host_and_port(server: &Uri) -> String {
+    let port = server.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}{port}", server.host().unwrap_or_default())
+}
+
+/// The current context's cluster.
+fn current_cluster(kubeconfig: &Kubeconfig) -> Option<&Cluster> {
     let name = kubeconfig.current_context.as_deref()?;
     let context = kubeconfig.contexts.iter().find(|context| context.name == name)?;
     let name = context.context.as_ref()?.cluster.as_str();
     let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?;
-    cluster.cluster.as_ref()?.proxy_url.clone().filter(|text| !text.is_empty())
+    cluster.cluster.as_ref()
 }
 
 fn from_environment(config: &Config) -> Option<Intercept> {

@@ -198,6 +198,12 @@ impl Status {
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || matches!(self.reason.as_str(), "Expired" | "Gone")
     }
+
+    /// True if the server has not come as far as the version that was asked for
+    /// (`NewTooLargeResourceVersionError` in apiserver's storage/errors.go).
+    pub(super) fn is_too_large_version(&self) -> bool {
+        self.code == 504 && self.message.contains("Too large resource version")
+    }
 }
 
 // === impl Page ===

@@ -23,6 +23,8 @@ pub(super) enum Failure {
     Garbage(String),
     /// It sends no lists as streams.
     NoStreams(String),
+    /// A list that was sent as a stream broke off.
+    BrokenList(String),
 }
 
 // === impl Failure ===
@@ -50,13 +52,14 @@ impl Failure {
             Self::Unreachable(cause) => format!("no connection: {cause}"),
             Self::Garbage(cause) => format!("the answer makes no sense: {cause}"),
             Self::NoStreams(cause) => format!("no list as a stream: {cause}"),
+            Self::BrokenList(cause) => format!("the list broke off: {cause}"),
         }
     }
 
     /// True if the same request may get an answer later: the API server is away, busy, or broken.
     pub(super) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::BrokenList(_) => true,
             Self::Refused(status) => status.code == 429 || status.code >= 500,
             Self::Unwanted | Self::Expired | Self::Garbage(_) | Self::NoStreams(_) => false,
         }

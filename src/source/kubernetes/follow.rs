@@ -31,14 +31,16 @@ mod list;
 
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::ACCEPT_ENCODING;
 use kube::Client;
 use kube::api::{Request, WatchParams};
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
-use super::answer::{Answer, ask};
-use super::body::Fault;
+use super::answer::ask;
+use super::body::{Body, Fault};
 use super::decode::{Line, Status};
 use super::failure::{Failure, chain};
 use super::inventory::Step;
@@ -56,11 +58,13 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(15);
 /// thousand nodes do not end all at once.
 const WATCH_TIME: Duration = Duration::from_secs(240);
 
-/// How long after its end a watch that has not ended is taken for dead.
-const WATCH_GRACE: Duration = Duration::from_secs(10);
+/// After this many silent watches in a row, objects are listed again: a server whose etcd was restored
+/// sends nothing before it has reached our version once more (`process` in
+/// storage/cacher/cache_watcher.go).
+const SILENT_WATCHES: u32 = 2;
 
-/// Longest silence of a watch on a connection without pings: two bookmarks and some more. The API
-/// server sends one a minute, plus up to a quarter (`nextBookmarkTime` in
+/// Longest silence of a watch: two bookmarks and some more. HTTP/2's pings are of the connection, and
+/// what answers them may be a balancer. The API server sends a bookmark a minute, plus up to a quarter (`nextBookmarkTime` in
 /// storage/cacher/cache_watcher.go).
 const SILENCE: Duration = Duration::from_secs(160);
 
@@ -114,8 +118,13 @@ pub(super) struct Follower {
     seen: Option<String>,
     /// Whether this attempt's watch has been of use.
     works: bool,
-    /// Whether the last attempt failed because the server had forgotten our version.
-    has_expired: bool,
+    /// Number of attempts in a row that failed because the server had forgotten our version, each
+    /// before its watch was of use.
+    n_expired: u32,
+    /// True if the server sends bookmarks.
+    has_bookmarks: bool,
+    /// Number of watches in a row in which nothing came.
+    n_silent: u32,
 }
 
 // === impl Follower ===
@@ -143,7 +152,9 @@ impl Follower {
             version: None,
             seen: None,
             works: false,
-            has_expired: false,
+            n_expired: 0,
+            has_bookmarks: false,
+            n_silent: 0,
         }
     }
 
@@ -151,7 +162,15 @@ impl Follower {
     pub(super) async fn run(mut self) {
         loop {
             self.works = false;
-            let Err(failure) = self.attempt().await else { continue };
+            let Err(failure) = self.attempt().await else {
+                self.n_expired = 0;
+                continue;
+            };
+            self.n_expired = match (&failure, self.works) {
+                (Failure::Expired, false) => self.n_expired + 1,
+                (Failure::Expired, true) => 1,
+                _ => 0,
+            };
             let kind = self.kind.name();
             match &failure {
                 Failure::Unwanted => return,
@@ -164,19 +183,27 @@ impl Follower {
                     self.list_again(ListReason::Expired);
                     // The server is back, after an outage that made the pauses long. One that
                     // forgets everything at once gets no list sooner for it.
-                    if !self.has_expired {
+                    if self.n_expired == 1 {
                         self.pause.reset();
                     }
                 }
                 Failure::Refused(Status { code: 400 | 404 | 422, .. }) => {
                     self.list_again(ListReason::Refused);
                 }
+                // A server that is behind will get there, one whose etcd was restored will not soon.
+                Failure::Refused(status)
+                    if status.is_too_large_version() && self.pause.failures() >= WATCH_ATTEMPTS =>
+                {
+                    self.list_again(ListReason::Refused);
+                }
                 Failure::Garbage(_) if self.pause.failures() >= WATCH_ATTEMPTS => {
                     self.list_again(ListReason::Garbage);
                 }
-                Failure::Refused(_) | Failure::Unreachable(_) | Failure::Garbage(_) => {}
+                Failure::Refused(_)
+                | Failure::Unreachable(_)
+                | Failure::Garbage(_)
+                | Failure::BrokenList(_) => {}
             }
-            self.has_expired = matches!(failure, Failure::Expired);
             if self.rest(&failure).await.is_err() {
                 return;
             }
@@ -210,7 +237,7 @@ impl Follower {
     async fn failed(&mut self, failure: &Failure) -> Result<(), Failure> {
         // Who may not list, or is not known, may not list in pages either.
         let is_the_streams = match failure {
-            Failure::Garbage(_) => true,
+            Failure::Garbage(_) | Failure::BrokenList(_) => true,
             Failure::Refused(status) => status.code >= 500,
             _ => false,
         };
@@ -223,7 +250,7 @@ impl Follower {
         }
         let was_fine = self.works && self.pause.failures() == 0;
         match failure {
-            Failure::Expired => Ok(()),
+            Failure::Expired if self.n_expired < 2 => Ok(()),
             Failure::Unreachable(_) if was_fine => Ok(()),
             failure => {
                 let (cause, refused) = (failure.cause(), failure.is_forbidden());
@@ -248,7 +275,6 @@ impl Follower {
     async fn watch(&mut self) -> Result<(), Failure> {
         let lasts = WATCH_TIME + random_up_to(WATCH_TIME / 4);
         let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
-        let lasts = lasts + WATCH_GRACE;
         let mut is_listing = self.version.is_none();
         let parameters = WatchParams {
             label_selector: self.kind.labels().map(str::to_owned),
@@ -258,10 +284,14 @@ impl Follower {
             send_initial_events: is_listing,
         };
         let version = self.version.as_deref().unwrap_or_default();
-        let request = Request::new(self.kind.path()).watch(&parameters, version);
-        let Answer { mut body, has_pings } = match self.request(request).await {
+        let mut request = Request::new(self.kind.path()).watch(&parameters, version);
+        if let Ok(request) = &mut request {
+            // A stream is compressed piece by piece, and read as one piece.
+            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        let mut body = match self.request(request).await {
             Err(Failure::Refused(status)) if is_listing => return Err(refused_stream(status)),
-            answer => answer?,
+            body => body?,
         };
         if is_listing {
             self.begin_list().await?;
@@ -271,7 +301,6 @@ impl Follower {
             let patience = match (is_listing, self.works) {
                 (true, _) => STREAM_PATIENCE,
                 (false, false) => PROOF,
-                (false, true) if has_pings => lasts,
                 (false, true) => SILENCE,
             };
             let line = match body.line(patience).await {
@@ -283,8 +312,17 @@ impl Follower {
                     self.works().await?;
                     continue;
                 }
+                Err(fault) if is_listing => return Err(Failure::BrokenList(fault.to_string())),
+                Err(Fault::Silent(patience)) => {
+                    self.n_silent += 1;
+                    if self.has_bookmarks && self.n_silent >= SILENT_WATCHES {
+                        self.list_again(ListReason::Silent);
+                    }
+                    return Err(Fault::Silent(patience).into());
+                }
                 line => line?,
             };
+            self.n_silent = 0;
             match line {
                 Some(line) => is_listing = self.line(&line, is_listing).await?,
                 None if is_listing || begun.elapsed() < PROOF => {
@@ -325,7 +363,10 @@ impl Follower {
                 self.saw(resource_version);
                 return Ok(false);
             }
-            Line::Bookmark { resource_version, .. } => self.saw(resource_version),
+            Line::Bookmark { resource_version, .. } => {
+                self.has_bookmarks = true;
+                self.saw(resource_version);
+            }
             Line::Error(status) if status.is_expired() => return Err(Failure::Expired),
             Line::Error(status) if is_listing => return Err(refused_stream(status)),
             Line::Error(status) => return Err(Failure::Refused(status)),
@@ -337,7 +378,7 @@ impl Follower {
     async fn request(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<Body, Failure> {
         // Nothing in a request comes from outside but the node's name, which is escaped.
         let request = request.map_err(|error| Failure::Garbage(chain(&error)))?;
         ask(&self.client, request).await

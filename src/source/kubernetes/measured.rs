@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{Method, StatusCode, Uri};
+use http::{Method, StatusCode};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Error, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
@@ -23,6 +23,8 @@ pub(super) enum ListReason {
     Refused,
     /// The watch kept sending what makes no sense.
     Garbage,
+    /// Nothing came in several watches, not even bookmarks.
+    Silent,
 }
 
 /// Metrics of the API server's client. All clones are the same.
@@ -40,7 +42,7 @@ pub struct ClientMetrics {
 // === impl ListReason ===
 
 impl ListReason {
-    const ALL: [Self; 4] = [Self::Start, Self::Expired, Self::Refused, Self::Garbage];
+    const ALL: [Self; 5] = [Self::Start, Self::Expired, Self::Refused, Self::Garbage, Self::Silent];
 
     fn label(self) -> &'static str {
         match self {
@@ -48,6 +50,7 @@ impl ListReason {
             Self::Expired => "expired",
             Self::Refused => "refused",
             Self::Garbage => "garbage",
+            Self::Silent => "silent",
         }
     }
 }
@@ -55,13 +58,12 @@ impl ListReason {
 // === impl ClientMetrics ===
 
 impl ClientMetrics {
-    /// Metrics of the client of this server, at zero.
+    /// Metrics of the client of a server, by its host and port, at zero.
     ///
     /// # Errors
     /// When a name or a label is not one that Prometheus takes.
-    pub fn new(server: &Uri) -> Result<Self, Error> {
+    pub fn new(host: &str) -> Result<Self, Error> {
         let own = |name, help| Opts::new(name, help).namespace("kube_ipvs");
-        let host = server.authority().map_or("", |authority| authority.as_str()).to_owned();
         let made = Self {
             following: IntGaugeVec::new(
                 own(
@@ -103,7 +105,7 @@ impl ClientMetrics {
                 .buckets(BUCKETS.to_vec()),
                 &["verb", "host"],
             )?,
-            host,
+            host: host.to_owned(),
         };
         made.requests.with_label_values(&["200", "GET", &made.host]);
         made.durations.with_label_values(&["GET", &made.host]);

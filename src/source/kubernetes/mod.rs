@@ -8,7 +8,8 @@
 //! ```
 //!
 //! - `client`: who the API server is, and who we are;
-//! - `transport`: the connections to it; `proxy`: what they go through;
+//! - `transport`: the connections to it; `proxy`: what they go through; `renew`: credentials that are
+//!   replaced;
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
@@ -35,6 +36,7 @@ mod others;
 mod outage;
 mod pause;
 mod proxy;
+mod renew;
 mod transport;
 
 pub use client::{ClientError, ClientOptions, Clients, clients};

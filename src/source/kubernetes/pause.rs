@@ -19,16 +19,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     failures: u32,
-    /// Pauses of all kinds while the API server is away.
-    server: Arc<Mutex<ServerPause>>,
-}
-
-/// A pause of all kinds of objects together. Failures in it are of the same outage, and do not make
-/// the next one longer.
-#[derive(Debug, Default)]
-struct ServerPause {
-    pauses: u32,
-    until: Option<Instant>,
+    /// End of the last pause of any kind of object while the API server was away.
+    server: Arc<Mutex<Option<Instant>>>,
 }
 
 // === impl Pause ===
@@ -47,40 +39,24 @@ impl Pause {
     /// Notes a good attempt.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = ServerPause::default();
     }
 
     /// Notes a failed attempt. Returns the time at which to make the next one.
+    ///
+    /// Kinds pause together while the API server is away. One that has failed less often than others
+    /// does not wait for them: what is wrong may be theirs alone.
     pub(super) fn next(&mut self, failure: &Failure, now: Instant) -> Instant {
-        let failures = self.failures;
+        let limit = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        if !failure.is_passing() {
-            return now + pause(failures);
+        let own = now + limit / 2 + random_up_to(limit / 2);
+        let asked = failure.retry_after().map(|after| now + after + random_up_to(after / 10));
+        if !matches!(failure, Failure::Unreachable(_)) {
+            return own.max(asked.unwrap_or(now));
         }
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = failure.retry_after().map(|after| now + after + random_up_to(after / 10));
-        server.next(now).max(asked.unwrap_or(now))
+        let shared = server.filter(|until| *until > now && *until <= now + limit);
+        *server.insert(shared.unwrap_or(own))
     }
-}
-
-// === impl ServerPause ===
-
-impl ServerPause {
-    fn next(&mut self, now: Instant) -> Instant {
-        if let Some(until) = self.until.filter(|until| *until > now) {
-            return until;
-        }
-        let until = now + pause(self.pauses);
-        self.pauses = self.pauses.saturating_add(1);
-        self.until = Some(until);
-        until
-    }
-}
-
-/// A pause after so many others.
-fn pause(others: u32) -> Duration {
-    let limit = FIRST.saturating_mul(1 << others.min(16)).min(LONGEST);
-    limit / 2 + random_up_to(limit / 2)
 }
 
 #[cfg(test)]
@@ -114,21 +90,34 @@ mod tests {
     fn kinds_pause_together_while_the_server_is_away() {
         let (mut one, mut now) = (Pause::default(), Instant::now());
         let mut others = [one.of_another_kind(), one.of_another_kind()];
-        let mut limit = FIRST;
-        for _ in 0..4 {
+        for _ in 0..8 {
             let next = one.next(&away(), now);
-            assert!(next - now <= limit, "{:?} {limit:?}", next - now);
             for other in &mut others {
-                assert_eq!(other.next(&away(), now), next, "it is the same outage");
+                assert_eq!(other.next(&away(), now), next);
             }
-            limit *= 2;
             now = next;
         }
-        // What is wrong with one kind alone makes no other wait.
-        let [other, third] = &mut others;
+        // One that had nothing to complain about does not wait as long.
+        let until = one.next(&away(), now);
+        let [other, _] = &mut others;
         other.reset();
-        other.next(&Failure::Garbage("{".to_owned()), now);
-        assert!(third.next(&away(), now) <= now + FIRST);
+        assert!(other.next(&away(), now) <= now + FIRST);
+        assert!(until > now + FIRST);
+    }
+
+    /// Objects of one kind that cannot be listed, while all else is followed.
+    #[test]
+    fn one_kind_that_fails_alone_is_asked_for_less_and_less() {
+        let refused = Failure::Refused(Status { code: 500, ..Status::default() });
+        for failure in [refused, away()] {
+            let (mut failing, mut now) = (Pause::default(), Instant::now());
+            let mut fine = failing.of_another_kind();
+            for _ in 0..20 {
+                now = failing.next(&failure, now);
+                fine.reset();
+            }
+            assert!(failing.next(&failure, now) >= now + LONGEST / 2);
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Request, Response, Uri};
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
@@ -26,7 +27,7 @@ use tower::filter::{AsyncFilterLayer, AsyncPredicate};
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_http::decompression::DecompressionLayer;
 
-use super::measured::ClientMetrics;
+use super::renew::sent;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,6 +44,9 @@ const KEEPALIVE_ATTEMPTS: u32 = 3;
 /// connection. These are client-go's (`readIdleTimeout`, `pingTimeout` in apimachinery's util/net).
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
+
+/// RFC 1928, 3.
+const SOCKS_PORT: u16 = 1080;
 
 /// client-go's defaults.
 const DEFAULT_QPS: f32 = 5.0;
@@ -81,24 +85,20 @@ pub(super) fn client(
     config: &Config,
     proxy: Option<&Intercept>,
     token_file: Option<TokenFile>,
-    metrics: ClientMetrics,
 ) -> Result<Client, BoxError> {
+    let mut config = config.clone();
+    // What makes a tunnel takes port 443 otherwise.
+    if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
+        config.cluster_url = with_port(&config.cluster_url, 80);
+    }
+    let config = &config;
     let client = match proxy {
         None => over(config, tcp())?,
         Some(proxy) => through(config, proxy)?,
     };
     let service = ServiceBuilder::new()
         .option_layer(token_file.map(AsyncFilterLayer::new))
-        .service(service_fn(move |request: Request<Body>| {
-            let (client, metrics) = (client.clone(), metrics.clone());
-            async move {
-                let (method, begun) = (request.method().clone(), Instant::now());
-                let answer = sent(client, request).await;
-                let status = answer.as_ref().ok().map(Response::status);
-                metrics.requested(&method, status, begun.elapsed());
-                answer
-            }
-        }));
+        .service(service_fn(move |request| sent(client.clone(), request)));
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
@@ -110,10 +110,6 @@ pub(super) fn at_rate(client: Client, rate: Rate) -> Client {
         .layer(AsyncFilterLayer::new(rate))
         .service(service_fn(move |request| sent(client.clone(), request)));
     Client::new(service, namespace)
-}
-
-async fn sent(client: Client, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-    client.send(request).await.map_err(BoxError::from)
 }
 
 /// A connection to a server or proxy, which is asked whether it is alive.
@@ -133,7 +129,7 @@ fn tcp() -> HttpConnector {
 fn through(config: &Config, proxy: &Intercept) -> Result<Client, BoxError> {
     match proxy.uri().scheme_str() {
         Some("socks5" | "socks5h") => {
-            let socks = SocksV5::new(proxy.uri().clone(), tcp());
+            let socks = SocksV5::new(with_port(proxy.uri(), SOCKS_PORT), tcp());
             over(
                 config,
                 match proxy.raw_auth() {
@@ -149,6 +145,17 @@ fn through(config: &Config, proxy: &Intercept) -> Result<Client, BoxError> {
         }
         _ => over(config, tunnel(proxy, tcp())),
     }
+}
+
+/// The URL with a port, this one if it has none.
+fn with_port(url: &Uri, port: u16) -> Uri {
+    let mut parts = url.clone().into_parts();
+    if url.port().is_none()
+        && let Some(host) = url.host()
+    {
+        parts.authority = format!("{host}:{port}").parse().ok();
+    }
+    Uri::from_parts(parts).unwrap_or_else(|_| url.clone())
 }
 
 fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
@@ -171,7 +178,9 @@ where
 {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
+        // Watches are renewed after minutes: the pool would take the connection for idle meanwhile, and
+        // make another one. Pings tell a dead one.
+        .pool_idle_timeout(None)
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_PATIENCE)
         .http2_keep_alive_while_idle(true)

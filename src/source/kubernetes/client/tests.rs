@@ -31,7 +31,7 @@ async fn a_kubeconfig_and_a_master_that_overrides_its_server() {
     write(&directory, "token", "secret\n");
     let path = write(&directory, "kubeconfig", KUBECONFIG);
     let server = async |master| {
-        config(&options(Some(path.clone()), master)).await.unwrap().0.cluster_url.to_string()
+        find(&options(Some(path.clone()), master)).await.unwrap().config.cluster_url.to_string()
     };
     assert_eq!(server(None).await, "https://192.0.2.1:6443/");
     assert_eq!(server(Some("")).await, "https://192.0.2.1:6443/");
@@ -46,7 +46,7 @@ async fn a_master_alone_asks_nobody_who_we_are() {
         ("127.0.0.1:8001", "http://127.0.0.1:8001/"),
         ("https://[::1]:6443", "https://[::1]:6443/"),
     ] {
-        let (config, _) = config(&options(None, Some(master))).await.unwrap();
+        let Found { config, .. } = find(&options(None, Some(master))).await.unwrap();
         assert_eq!(config.cluster_url.to_string(), url);
         assert!(config.auth_info.token_file.is_none());
     }

@@ -49,6 +49,11 @@ impl Follower {
         self.streams_at = Some(Instant::now() + STREAM_PAUSE);
     }
 
+    fn list_in_pages(&mut self, failure: &Failure) {
+        info!(kind = self.kind.name(), "{}; lists what etcd has, in pages", failure.cause());
+        self.lists = Lists::Paged;
+    }
+
     /// Asks for streams again once their time has come.
     pub(super) fn allow_streams(&mut self) {
         if self.streams_at.is_some_and(|at| at <= Instant::now()) {
@@ -112,11 +117,15 @@ impl Follower {
                     self.lists = Lists::Whole;
                 }
                 // The version is one of before etcd was restored, or none that this server knows.
-                Failure::Expired | Failure::Refused(Status { code: 400 | 422 | 504, .. })
+                Failure::Expired | Failure::Refused(Status { code: 400 | 422, .. })
                     if self.lists == Lists::Cached =>
                 {
-                    info!(kind, "{}; lists what etcd has, in pages", failure.cause());
-                    self.lists = Lists::Paged;
+                    self.list_in_pages(&failure);
+                }
+                Failure::Refused(status)
+                    if self.lists == Lists::Cached && status.is_too_large_version() =>
+                {
+                    self.list_in_pages(&failure);
                 }
                 failure if failure.is_passing() && !is_first && attempts < PAGE_ATTEMPTS => {
                     attempts += 1;
@@ -137,7 +146,7 @@ impl Follower {
 
     async fn page(&self, parameters: &ListParams) -> Result<Page, Failure> {
         let request = Request::new(self.kind.path()).list(parameters);
-        let body = self.request(request).await?.body.all(LIST_PATIENCE).await?;
+        let body = self.request(request).await?.all(LIST_PATIENCE).await?;
         self.metrics.heard(self.kind);
         let kind = self.kind;
         // A page takes a tenth of a second, and everything else runs on this thread.

@@ -32,6 +32,17 @@ fn rates_as_an_operator_writes_them() {
 }
 
 #[test]
+fn urls_get_the_port_that_they_lack() {
+    for (url, expected) in [
+        ("socks5://proxy", "socks5://proxy:1080/"),
+        ("socks5://proxy:9", "socks5://proxy:9/"),
+        ("http://[2001:db8::1]", "http://[2001:db8::1]:1080/"),
+    ] {
+        assert_eq!(with_port(&url.parse().unwrap(), 1080).to_string(), expected);
+    }
+}
+
+#[test]
 fn a_token_file_is_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");

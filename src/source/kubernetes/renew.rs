@@ -1,0 +1,147 @@
+//! A client whose credentials are replaced while the program runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tower::{BoxError, service_fn};
+use tracing::{info, warn};
+
+use super::client::{ClientOptions, Made, make};
+use super::failure::{chain, innermost};
+use super::measured::ClientMetrics;
+
+/// Longest time for which the program does not notice that files were replaced. client-go looks every
+/// five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Where a client's credentials come from, beside a token in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Origin {
+    /// Files of the certificate authority, and of the client's certificate and key.
+    pub(super) files: Vec<PathBuf>,
+    /// True if a program prints the credentials.
+    pub(super) is_program: bool,
+}
+
+/// The client in use.
+struct Current {
+    client: Client,
+    origin: Origin,
+    /// Contents of the files that it was made of.
+    contents: Vec<Option<Vec<u8>>>,
+    checked: Instant,
+    /// True if the server did not accept the credentials since the client was made.
+    is_refused: bool,
+}
+
+/// A client that is made anew when its credentials were replaced.
+struct Renewing {
+    options: ClientOptions,
+    current: Mutex<Current>,
+}
+
+/// A request that is counted when it ends, also by being given up.
+struct Counted {
+    metrics: ClientMetrics,
+    method: Method,
+    begun: Instant,
+    status: Option<StatusCode>,
+}
+
+/// A client that counts its requests, and is made anew when the files of its certificate have changed,
+/// or when the server no longer accepts what a program had printed.
+pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics) -> Client {
+    let namespace = made.client.default_namespace().to_owned();
+    let renewing =
+        Arc::new(Renewing { options: options.clone(), current: Mutex::new(Current::new(made)) });
+    let service = service_fn(move |request: Request<Body>| {
+        let (renewing, metrics) = (Arc::clone(&renewing), metrics.clone());
+        async move {
+            let client = renewing.client().await;
+            let method = request.method().clone();
+            let mut counted = Counted { metrics, method, begun: Instant::now(), status: None };
+            let answer = sent(client, request).await;
+            counted.status = answer.as_ref().ok().map(Response::status);
+            if counted.status == Some(StatusCode::UNAUTHORIZED) {
+                renewing.current.lock().await.is_refused = true;
+            }
+            answer
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// Sends a request, with the error as it was.
+pub(super) async fn sent(
+    client: Client,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
+    client.send(request).await.map_err(innermost)
+}
+
+// === impl Counted ===
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.metrics.requested(&self.method, self.status, self.begun.elapsed());
+    }
+}
+
+// === impl Renewing ===
+
+impl Renewing {
+    async fn client(&self) -> Client {
+        let mut current = self.current.lock().await;
+        if current.is_outdated() {
+            match self.make().await {
+                Ok(made) => {
+                    info!("the credentials for the API server were replaced");
+                    *current = Current::new(made);
+                }
+                // Half of them may be written. The former may still do.
+                Err(error) => warn!("cannot use new credentials for the API server: {error}"),
+            }
+        }
+        current.client.clone()
+    }
+
+    /// Programs that print credentials are waited for, which must not stop everything else.
+    async fn make(&self) -> Result<Made, String> {
+        let (options, runtime) = (self.options.clone(), Handle::current());
+        let made = tokio::task::spawn_blocking(move || runtime.block_on(make(&options)));
+        let made = made.await.map_err(|error| error.to_string())?;
+        made.map_err(|problem| chain(&problem))
+    }
+}
+
+// === impl Current ===
+
+impl Current {
+    fn new(Made { client, origin, .. }: Made) -> Self {
+        let contents = read(&origin.files);
+        Self { client, origin, contents, checked: Instant::now(), is_refused: false }
+    }
+
+    /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and whenever the
+    /// server refused what was in them.
+    fn is_outdated(&mut self) -> bool {
+        let was_refused = std::mem::take(&mut self.is_refused);
+        if !was_refused && self.checked.elapsed() < PERIOD {
+            return false;
+        }
+        self.checked = Instant::now();
+        let is_refused_program = was_refused && self.origin.is_program;
+        is_refused_program || read(&self.origin.files) != self.contents
+    }
+}
+
+fn read(files: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+    files.iter().map(|file| std::fs::read(file).ok()).collect()
+}
