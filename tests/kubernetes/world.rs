@@ -109,10 +109,7 @@ impl World {
         let waiting = Instant::now();
         while self.metric("kube_ipvs_api_following", &[kind]) != expected {
             assert!(waiting.elapsed() < PATIENCE, "{kind} followed: not {is}");
-            let (events, _) = self.source.as_mut().unwrap();
-            if let Ok(event) = timeout(Duration::from_millis(20), events.recv()).await {
-                self.said.hear(event.expect("the source has ended"));
-            }
+            self.listen(Duration::from_millis(20)).await;
         }
     }
 
@@ -167,6 +164,34 @@ impl World {
         tokio::time::pause();
         tokio::time::advance(time).await;
         tokio::time::resume();
+    }
+
+    /// Lets time pass here in steps, with time to react after each, until something is so.
+    pub(crate) async fn pass_until(
+        &mut self,
+        step: Duration,
+        what: &str,
+        wanted: impl Fn(&Said, &Server) -> bool,
+    ) {
+        for _ in 0..40 {
+            self.listen(Duration::from_millis(100)).await;
+            if wanted(&self.said, &self.server) {
+                return;
+            }
+            self.pass(step).await;
+        }
+        panic!("not within 40 times {step:?}: {what}; requests {:?}", self.server.requests());
+    }
+
+    /// Listens for this time.
+    pub(crate) async fn listen(&mut self, time: Duration) {
+        let (events, _) = self.source.as_mut().unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            if let Ok(event) = timeout(Duration::from_millis(20), events.recv()).await {
+                self.said.hear(event.expect("the source has ended"));
+            }
+        }
     }
 
     /// Listens until everything that has happened so far to Services has been heard.
