@@ -3,6 +3,7 @@
 //! What is read here is only what was written. What it means, and what holds where nothing was
 //! written, is said in `src/config`.
 
+mod help;
 pub(crate) mod retired;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use crate::version::VERSION;
 
 /// kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.
 ///
-/// docs/config.md says of each flag what holds where it is not given.
+/// docs/config.md says more of each flag.
 #[derive(Debug, Clone, Default, Parser)]
 #[command(name = "kube-ipvs", about, max_term_width = 100, disable_version_flag = true)]
 pub struct Arguments {
@@ -49,8 +50,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIRECTORY", help_heading = "Files and actions")]
     pub manifests: Option<String>,
 
-    /// Remove what kube-proxy's other modes have left, once IPVS carries the traffic [default:
-    /// true]. Has effect with --config too.
+    /// Remove what kube-proxy's other modes have left, once IPVS carries the traffic. Has effect with
+    /// --config too.
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
     pub cleanup_other_modes: Option<bool>,
 
@@ -164,7 +165,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_udp_timeout: Option<GoDuration>,
 
-    /// How long the connections of a removed endpoint may take to end [default: 15m]. Has effect
+    /// How long the connections of a removed endpoint may take to end. Has effect
     /// with --config too.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub drain_deadline: Option<GoDuration>,
@@ -182,7 +183,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BIT", help_heading = "Masquerading")]
     pub iptables_masquerade_bit: Option<i32>,
 
-    /// Which iptables to use, where the host has both: auto, nft or legacy [default: auto]. Has
+    /// Which iptables to use, where the host has both: auto, nft or legacy. Has
     /// effect with --config too.
     #[arg(long, value_name = "VARIANT", help_heading = "Masquerading")]
     pub iptables_variant: Option<String>,
@@ -329,7 +330,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
 /// a value that begins with a hyphen, and of a flag given twice the last one.
 pub fn command() -> clap::Command {
-    let command = Arguments::command().args(retired::arguments());
+    let command = Arguments::command().mut_args(help::completed).args(retired::arguments());
     command.args_override_self(true).mut_args(|arg| {
         let is_bool = arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
         if is_bool {
