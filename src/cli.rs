@@ -165,7 +165,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_udp_timeout: Option<GoDuration>,
 
-    /// How long the connections of a removed endpoint may take to end. Has effect
+    /// Time that the connections of a removed endpoint have to end. Has effect
     /// with --config too.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub drain_deadline: Option<GoDuration>,
@@ -183,7 +183,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BIT", help_heading = "Masquerading")]
     pub iptables_masquerade_bit: Option<i32>,
 
-    /// Which iptables to use, where the host has both: auto, nft or legacy. Has
+    /// Kind of iptables to use, where the host has both: auto, nft or legacy. Has
     /// effect with --config too.
     #[arg(long, value_name = "VARIANT", help_heading = "Masquerading")]
     pub iptables_variant: Option<String>,

@@ -51,8 +51,8 @@ struct Watched {
 impl ConfigurationFile {
     /// Ready, with what happened, some time after the file's content is another one that can be used.
     /// That time is random, and `spread` at most. One that cannot is told about, here and by `report`,
-    /// and is not used. A file that is gone or
-    /// cannot be read is waited for: it may be in the middle of being replaced.
+    /// and is not used. A file that is gone or cannot be read is waited for: it may be in the middle of
+    /// being replaced.
     pub async fn changed(
         self,
         check: Check,

@@ -103,7 +103,8 @@ fn load_with(modprobe: &str, loaded: &Path, modules: &[String]) -> Result<(), No
         }
     };
     let absent = absent.into_iter().filter(|module| !loaded.join(module).exists());
-    Err(NotLoaded { modules: absent.map(str::to_owned).collect(), reason })
+    let modules: Vec<String> = absent.map(str::to_owned).collect();
+    if modules.is_empty() { Ok(()) } else { Err(NotLoaded { modules, reason }) }
 }
 
 /// Reasons that modprobe gives, each once: the modules are named beside it.

@@ -102,7 +102,7 @@ async fn a_client_certificate() {
     }
 }
 
-/// What comes back from a backup: other objects, versions that are older than what was seen, and a new
+/// A cluster from a backup has other objects, versions that are older than what was seen, and a new
 /// certificate authority.
 #[tokio::test]
 async fn a_cluster_that_was_restored() {

@@ -134,9 +134,9 @@ pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
     let server = config.cluster_url.clone();
     let user = &config.auth_info;
     let files = [&user.client_certificate, &user.client_key].into_iter().flatten();
-    let files = files.map(PathBuf::from).chain(authority).collect();
-    let origin = Origin { files, is_program: user.exec.is_some() };
-    let client = transport::client(&config, proxy.as_ref(), token_file)
+    let files = files.map(PathBuf::from).chain(authority);
+    let origin = Origin::new(files, user.exec.is_some());
+    let client = transport::client(config, proxy.as_ref(), token_file)
         .map_err(|error| Problem::Credentials { server: host_and_port(&server), error })?;
     Ok(Made { client, origin, server, proxy: proxy.map(|proxy| proxy.uri().clone()) })
 }

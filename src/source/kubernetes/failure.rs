@@ -59,9 +59,13 @@ impl Failure {
     /// True if the same request may get an answer later: the API server is away, busy, or broken.
     pub(super) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::BrokenList(_) => true,
+            Self::Unreachable(_) => true,
             Self::Refused(status) => status.code == 429 || status.code >= 500,
-            Self::Unwanted | Self::Expired | Self::Garbage(_) | Self::NoStreams(_) => false,
+            Self::Unwanted
+            | Self::Expired
+            | Self::Garbage(_)
+            | Self::NoStreams(_)
+            | Self::BrokenList(_) => false,
         }
     }
 

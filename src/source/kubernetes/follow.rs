@@ -1,7 +1,7 @@
 //! Following all objects of a kind: list, watch, and what to do when that fails.
 //!
 //! ```text
-//!              ┌────────── 410, or the version is refused ───────────┐
+//!              ┌──── 410, the version is refused, or silence ────────┐
 //!              ▼                                                     │
 //!   list as a stream ──────────────────────────────▶ watch ──────────┤
 //!        │ refused (400, 422), or its end never comes   ▲ │          │
@@ -112,10 +112,10 @@ pub(super) struct Follower {
     /// When to ask for streams again, once they could not be had.
     streams_at: Option<Instant>,
     pause: Pause,
-    /// From where to watch; nothing if a list is needed first.
-    version: Option<String>,
-    /// The last version that was seen, even if it can no longer be watched from.
+    /// The last version that was seen.
     seen: Option<String>,
+    /// True if it can be watched from. Otherwise a list is needed first.
+    continues: bool,
     /// Whether this attempt's watch has been of use.
     works: bool,
     /// Number of attempts in a row that failed because the server had forgotten our version, each
@@ -149,8 +149,8 @@ impl Follower {
             list_reason: ListReason::Start,
             streams_at: None,
             pause,
-            version: None,
             seen: None,
+            continues: false,
             works: false,
             n_expired: 0,
             has_bookmarks: false,
@@ -227,7 +227,7 @@ impl Follower {
 
     /// Lists anew, for this reason if there has been a list before.
     fn list_again(&mut self, reason: ListReason) {
-        if self.version.take().is_some() {
+        if std::mem::take(&mut self.continues) {
             self.list_reason = reason;
         }
     }
@@ -242,7 +242,7 @@ impl Follower {
             _ => false,
         };
         if self.lists == Lists::Streamed
-            && self.version.is_none()
+            && !self.continues
             && self.pause.failures() >= STREAM_ATTEMPTS
             && is_the_streams
         {
@@ -262,7 +262,7 @@ impl Follower {
 
     /// One attempt: a list with the watch that follows it, or a watch.
     async fn attempt(&mut self) -> Result<(), Failure> {
-        if self.version.is_none() {
+        if !self.continues {
             self.allow_streams();
             if self.lists != Lists::Streamed {
                 self.list().await?;
@@ -275,7 +275,7 @@ impl Follower {
     async fn watch(&mut self) -> Result<(), Failure> {
         let lasts = WATCH_TIME + random_up_to(WATCH_TIME / 4);
         let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
-        let mut is_listing = self.version.is_none();
+        let mut is_listing = !self.continues;
         let parameters = WatchParams {
             label_selector: self.kind.labels().map(str::to_owned),
             field_selector: self.kind.fields(&self.node_name),
@@ -283,7 +283,8 @@ impl Follower {
             bookmarks: true,
             send_initial_events: is_listing,
         };
-        let version = self.version.as_deref().unwrap_or_default();
+        // A stream that begins with a list has the newest.
+        let version = self.seen.as_deref().filter(|_| self.continues).unwrap_or_default();
         let mut request = Request::new(self.kind.path()).watch(&parameters, version);
         if let Ok(request) = &mut request {
             // A stream is compressed piece by piece, and read as one piece.
@@ -325,7 +326,10 @@ impl Follower {
             self.n_silent = 0;
             match line {
                 Some(line) => is_listing = self.line(&line, is_listing).await?,
-                None if is_listing || begun.elapsed() < PROOF => {
+                None if is_listing => {
+                    return Err(Failure::BrokenList("the answer ended".to_owned()));
+                }
+                None if begun.elapsed() < PROOF => {
                     return Err(Failure::Unreachable("the answer ended too soon".to_owned()));
                 }
                 None => return Ok(()),
@@ -385,8 +389,8 @@ impl Follower {
     }
 
     fn saw(&mut self, version: String) {
-        self.seen = Some(version.clone());
-        self.version = Some(version);
+        self.seen = Some(version);
+        self.continues = true;
     }
 
     async fn works(&mut self) -> Result<(), Failure> {

@@ -97,7 +97,7 @@ mod tests {
             }
             now = next;
         }
-        // One that had nothing to complain about does not wait as long.
+        // One that has not failed before does not wait as long.
         let until = one.next(&away(), now);
         let [other, _] = &mut others;
         other.reset();

@@ -10,32 +10,32 @@ use kube::client::Body;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use tower::{BoxError, service_fn};
+use tower::service_fn;
 use tracing::{info, warn};
 
 use super::client::{ClientOptions, Made, make};
-use super::failure::{chain, innermost};
+use super::failure::chain;
 use super::measured::ClientMetrics;
+use super::transport::sent;
 
 /// Longest time for which the program does not notice that files were replaced. client-go looks every
 /// five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Where a client's credentials come from, beside a token in a file.
+/// Origin of a client's credentials, beside a token in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Origin {
-    /// Files of the certificate authority, and of the client's certificate and key.
-    pub(super) files: Vec<PathBuf>,
+    /// Files of the certificate authority, and of the client's certificate and key, with what they held
+    /// just before the client was made. None: the file could not be read.
+    files: Vec<(PathBuf, Option<Vec<u8>>)>,
     /// True if a program prints the credentials.
-    pub(super) is_program: bool,
+    is_program: bool,
 }
 
 /// The client in use.
 struct Current {
     client: Client,
     origin: Origin,
-    /// Contents of the files that it was made of.
-    contents: Vec<Option<Vec<u8>>>,
     checked: Instant,
     /// True if the server did not accept the credentials since the client was made.
     is_refused: bool,
@@ -78,12 +78,22 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
     Client::new(service, namespace)
 }
 
-/// Sends a request, with the error as it was.
-pub(super) async fn sent(
-    client: Client,
-    request: Request<Body>,
-) -> Result<Response<Body>, BoxError> {
-    client.send(request).await.map_err(innermost)
+// === impl Origin ===
+
+impl Origin {
+    /// Reads the files. To be called before a client is made of them: what is replaced in between is
+    /// then seen as a change.
+    pub(super) fn new(files: impl Iterator<Item = PathBuf>, is_program: bool) -> Self {
+        let read = |file: PathBuf| {
+            let content = std::fs::read(&file).ok();
+            (file, content)
+        };
+        Self { files: files.map(read).collect(), is_program }
+    }
+
+    fn has_changed(&self) -> bool {
+        self.files.iter().any(|(file, content)| std::fs::read(file).ok() != *content)
+    }
 }
 
 // === impl Counted ===
@@ -105,8 +115,10 @@ impl Renewing {
                     info!("the credentials for the API server were replaced");
                     *current = Current::new(made);
                 }
-                // Half of them may be written. The former may still do.
-                Err(error) => warn!("cannot use new credentials for the API server: {error}"),
+                // Half of them may be written. They are looked at again in a minute.
+                Err(error) => {
+                    warn!("new credentials are not used, the former stay in use: {error}");
+                }
             }
         }
         current.client.clone()
@@ -125,8 +137,7 @@ impl Renewing {
 
 impl Current {
     fn new(Made { client, origin, .. }: Made) -> Self {
-        let contents = read(&origin.files);
-        Self { client, origin, contents, checked: Instant::now(), is_refused: false }
+        Self { client, origin, checked: Instant::now(), is_refused: false }
     }
 
     /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and whenever the
@@ -138,10 +149,6 @@ impl Current {
         }
         self.checked = Instant::now();
         let is_refused_program = was_refused && self.origin.is_program;
-        is_refused_program || read(&self.origin.files) != self.contents
+        is_refused_program || self.origin.has_changed()
     }
-}
-
-fn read(files: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
-    files.iter().map(|file| std::fs::read(file).ok()).collect()
 }

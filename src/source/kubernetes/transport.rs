@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
@@ -27,7 +27,7 @@ use tower::filter::{AsyncFilterLayer, AsyncPredicate};
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_http::decompression::DecompressionLayer;
 
-use super::renew::sent;
+use super::failure::innermost;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -82,24 +82,22 @@ struct Bucket {
 /// # Errors
 /// When the certificates or other credentials cannot be used.
 pub(super) fn client(
-    config: &Config,
+    mut config: Config,
     proxy: Option<&Intercept>,
     token_file: Option<TokenFile>,
 ) -> Result<Client, BoxError> {
-    let mut config = config.clone();
     // What makes a tunnel takes port 443 otherwise.
     if config.cluster_url.scheme() == Some(&Scheme::HTTP) {
         config.cluster_url = with_port(&config.cluster_url, 80);
     }
-    let config = &config;
     let client = match proxy {
-        None => over(config, tcp())?,
-        Some(proxy) => through(config, proxy)?,
+        None => over(&config, tcp())?,
+        Some(proxy) => through(&config, proxy)?,
     };
     let service = ServiceBuilder::new()
         .option_layer(token_file.map(AsyncFilterLayer::new))
         .service(service_fn(move |request| sent(client.clone(), request)));
-    Ok(Client::new(service, config.default_namespace.clone()))
+    Ok(Client::new(service, config.default_namespace))
 }
 
 /// The same client, over the same connections, but keeping to a rate. Watches are free, as with
@@ -110,6 +108,14 @@ pub(super) fn at_rate(client: Client, rate: Rate) -> Client {
         .layer(AsyncFilterLayer::new(rate))
         .service(service_fn(move |request| sent(client.clone(), request)));
     Client::new(service, namespace)
+}
+
+/// Sends a request, with the error as it was.
+pub(super) async fn sent(
+    client: Client,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
+    client.send(request).await.map_err(innermost)
 }
 
 /// A connection to a server or proxy, which is asked whether it is alive.
