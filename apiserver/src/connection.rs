@@ -20,6 +20,7 @@ use crate::faults::Fault;
 use crate::handler::Handler;
 use crate::requests::Authorization;
 use crate::resource::Verb;
+use crate::usage::Meter;
 
 /// What a request's connection tells of it.
 #[derive(Clone)]
@@ -77,7 +78,9 @@ async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, hand
         tracing::debug!(%error, %from, "nodelay");
     }
     let reset = Arc::new(AtomicBool::new(false));
-    let stream = Resettable { stream, reset: Arc::clone(&reset) };
+    handler.meter.accepted();
+    let meter = Arc::clone(&handler.meter);
+    let stream = Resettable { stream, reset: Arc::clone(&reset), meter };
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
         Err(error) => {
@@ -123,10 +126,11 @@ impl Drop for Open {
 }
 
 /// A connection that is reset when it is dropped, if so told: with no time to linger, the kernel
-/// sends RST rather than FIN (socket(7), `SO_LINGER`).
+/// sends RST rather than FIN (socket(7), `SO_LINGER`). What passes is counted.
 struct Resettable {
     stream: TcpStream,
     reset: Arc<AtomicBool>,
+    meter: Arc<Meter>,
 }
 
 impl Drop for Resettable {
@@ -145,7 +149,11 @@ impl AsyncRead for Resettable {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
+        this.meter.received(buffer.filled().len().saturating_sub(before));
+        polled
     }
 }
 
@@ -155,7 +163,12 @@ impl AsyncWrite for Resettable {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(octets)) = &polled {
+            this.meter.sent(*octets);
+        }
+        polled
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

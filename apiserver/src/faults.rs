@@ -54,6 +54,8 @@ pub struct On {
     resource: Option<Resource>,
     verb: Option<Verb>,
     times: Option<usize>,
+    /// Requests that are spared before.
+    spared: usize,
 }
 
 /// A fault that was injected. It stays in force when this is dropped.
@@ -72,13 +74,14 @@ struct Entry {
     fault: Fault,
     on: On,
     hits: AtomicUsize,
+    spared: AtomicUsize,
     lifted: AtomicBool,
 }
 
 impl On {
     /// Every request, and for [`Fault::Hang`] every connection.
     pub fn everything() -> Self {
-        Self { resource: None, verb: None, times: None }
+        Self { resource: None, verb: None, times: None, spared: 0 }
     }
 
     /// All requests for a resource.
@@ -104,6 +107,11 @@ impl On {
     /// Only so many times, then no more.
     pub fn times(self, times: usize) -> Self {
         Self { times: Some(times), ..self }
+    }
+
+    /// Spares so many requests first.
+    pub fn after(self, spared: usize) -> Self {
+        Self { spared, ..self }
     }
 
     fn covers(self, resource: Option<Resource>, verb: Verb) -> bool {
@@ -141,6 +149,7 @@ impl Faults {
             fault,
             on,
             hits: AtomicUsize::new(0),
+            spared: AtomicUsize::new(0),
             lifted: AtomicBool::new(false),
         });
         self.lock().push(Arc::clone(&entry));
@@ -159,6 +168,10 @@ impl Faults {
         entries.retain(|entry| !entry.lifted.load(Ordering::SeqCst));
         entries.iter().filter(|entry| entry.on.covers(resource, verb)).find_map(|entry| {
             let picked = wanted(&entry.fault)?;
+            if entry.spared.load(Ordering::SeqCst) < entry.on.spared {
+                entry.spared.fetch_add(1, Ordering::SeqCst);
+                return None;
+            }
             let hits = entry.hits.load(Ordering::SeqCst);
             if entry.on.times.is_some_and(|times| hits >= times) {
                 return None;

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER,
-    USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName,
+    RETRY_AFTER, USER_AGENT,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -27,8 +27,9 @@ use crate::selector::Selection;
 use crate::status::Status;
 use crate::store::Store;
 use crate::tls::Authority;
+use crate::usage::Meter;
 use crate::watch::{Periods, Running, Watch};
-use crate::{list, write};
+use crate::{list, table, write};
 
 /// The real server takes no larger bodies either (3 MiB).
 const BODY_LIMIT: usize = 3 << 20;
@@ -40,6 +41,7 @@ pub(crate) struct Handler {
     pub(crate) access: Access,
     pub(crate) authority: Authority,
     pub(crate) log: Log,
+    pub(crate) meter: Arc<Meter>,
     pub(crate) watches: [Arc<AtomicUsize>; Resource::ALL.len()],
     pub(crate) connections: Arc<AtomicUsize>,
     pub(crate) periods: Periods,
@@ -61,6 +63,7 @@ struct Asked<'a> {
     query: &'a str,
     verb: Verb,
     content_type: &'a str,
+    accept: &'a str,
 }
 
 impl Handler {
@@ -80,7 +83,8 @@ impl Handler {
         let content_type = text(&head.headers, CONTENT_TYPE);
         let resource = target.resource();
         let takes_gzip = text(&head.headers, ACCEPT_ENCODING).contains("gzip");
-        let asked = Asked { method: &head.method, target, query, verb, content_type };
+        let accept = text(&head.headers, ACCEPT);
+        let asked = Asked { method: &head.method, target, query, verb, content_type, accept };
         let answer = if self.access.admits(&authorization) {
             self.answer(&asked, body).await
         } else {
@@ -103,6 +107,7 @@ impl Handler {
             authorization,
             user_agent: text(&head.headers, USER_AGENT).to_owned(),
             takes_gzip,
+            accept: accept.to_owned(),
             status: status.as_u16(),
         });
         let gzip = takes_gzip && verb == Verb::List;
@@ -142,7 +147,7 @@ impl Handler {
                 if asked.verb == Verb::Watch {
                     self.watch(*resource, selection, parameters).await
                 } else {
-                    self.list(*resource, &selection, &parameters).await
+                    self.list(*resource, &selection, &parameters, asked.accept).await
                 }
             }
             (Target::Collection { resource, namespace }, Verb::Create) => {
@@ -216,14 +221,20 @@ impl Handler {
         resource: Resource,
         selection: &Selection,
         parameters: &Parameters,
+        accept: &str,
     ) -> Result<Answer, Status> {
         let strikes = |fault| self.faults.strikes(Some(resource), Verb::List, fault);
         let expired = || strikes(&Fault::Expired);
-        let mut answer = list::list(&self.store, resource, parameters, selection, expired).await?;
-        let first = answer.pointer_mut("/items/0");
-        if let Some(first) = first.filter(|_| strikes(&Fault::WrongSchema)) {
-            object::damage(resource, first);
+        let mut page = list::list(&self.store, resource, parameters, selection, expired).await?;
+        let first = page.items.first_mut().filter(|_| strikes(&Fault::WrongSchema));
+        if let Some(first) = first {
+            object::damage(resource, Arc::make_mut(first));
         }
+        let answer = if table::is_wanted(resource, accept) {
+            table::table(&page, parameters.include)
+        } else {
+            page.into_list(resource)
+        };
         Ok(Answer::Json(StatusCode::OK, answer))
     }
 

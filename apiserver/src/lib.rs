@@ -26,7 +26,9 @@ mod selector;
 mod server;
 mod status;
 mod store;
+mod table;
 mod tls;
+mod usage;
 mod watch;
 mod write;
 
@@ -38,3 +40,4 @@ pub use requests::{Authorization, Request};
 pub use resource::{Resource, Verb};
 pub use server::Server;
 pub use tls::ClientCertificate;
+pub use usage::Usage;

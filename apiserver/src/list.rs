@@ -22,6 +22,24 @@ struct Token {
     start: String,
 }
 
+/// A list, or a chunk of one.
+pub(crate) struct Page {
+    pub(crate) metadata: Map<String, Value>,
+    pub(crate) items: Vec<Object>,
+}
+
+impl Page {
+    /// The list that it is in an answer.
+    pub(crate) fn into_list(self, resource: Resource) -> Value {
+        json!({
+            "kind": format!("{}List", resource.kind()),
+            "apiVersion": resource.api_version(),
+            "metadata": self.metadata,
+            "items": self.items.iter().map(AsRef::as_ref).collect::<Vec<&Value>>(),
+        })
+    }
+}
+
 /// Answers a list. `expired` makes a continued one fail as if its token were too old.
 pub(crate) async fn list(
     store: &Store,
@@ -29,7 +47,7 @@ pub(crate) async fn list(
     parameters: &Parameters,
     selection: &Selection,
     expired: impl FnOnce() -> bool,
-) -> Result<Value, Status> {
+) -> Result<Page, Status> {
     parameters.validate_list()?;
     if !parameters.token.is_empty() {
         let token = Token::decode(&parameters.token)?;
@@ -44,7 +62,7 @@ pub(crate) async fn list(
         }
         let exact = u64::try_from(token.version).ok();
         let snapshot = store.snapshot(resource, exact).map_err(|_| too_old())?;
-        return Ok(page(resource, &snapshot, &token.start, parameters.limit, selection));
+        return Ok(page(&snapshot, &token.start, parameters.limit, selection));
     }
     let paged = parameters.limit > 0;
     let exact = match (parameters.resource_version, parameters.resource_version_match.as_str()) {
@@ -61,25 +79,19 @@ pub(crate) async fn list(
     let snapshot = store.snapshot(resource, exact).map_err(|_| Status::list_expired())?;
     // Version 0 is answered from the watch cache, which passes over the limit.
     let limit = if parameters.resource_version == Version::Any { 0 } else { parameters.limit };
-    Ok(page(resource, &snapshot, "", limit, selection))
+    Ok(page(&snapshot, "", limit, selection))
 }
 
 /// One chunk of a snapshot, from a key on. A limit of 0 is none.
-fn page(
-    resource: Resource,
-    snapshot: &Snapshot,
-    start: &str,
-    limit: usize,
-    selection: &Selection,
-) -> Value {
-    let mut items: Vec<&Value> = Vec::new();
+fn page(snapshot: &Snapshot, start: &str, limit: usize, selection: &Selection) -> Page {
+    let mut items: Vec<Object> = Vec::new();
     let mut last = "";
     let mut remaining = 0_usize;
     let rest = snapshot.objects.range::<str, _>((Bound::Included(start), Bound::Unbounded));
     let matching = |(_, object): &(&String, &Object)| selection.matches(object);
     for (key, object) in rest.filter(matching) {
         if limit == 0 || items.len() < limit {
-            items.push(object);
+            items.push(Object::clone(object));
             last = key;
         } else {
             remaining = remaining.saturating_add(1);
@@ -98,12 +110,7 @@ fn page(
             metadata.insert("remainingItemCount".to_owned(), json!(remaining));
         }
     }
-    json!({
-        "kind": format!("{}List", resource.kind()),
-        "apiVersion": resource.api_version(),
-        "metadata": metadata,
-        "items": items,
-    })
+    Page { metadata, items }
 }
 
 impl Token {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::options::WatchList;
 use crate::status::{Cause, Status};
+use crate::table::Include;
 
 /// The parameters as they came.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,7 @@ pub(crate) struct Parameters {
     pub(crate) allow_watch_bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) send_initial_events: Option<bool>,
+    pub(crate) include: Include,
 }
 
 /// The parameter `resourceVersion`.
@@ -49,6 +51,13 @@ impl Parameters {
                     parameters.timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
                 }
                 "sendInitialEvents" => parameters.send_initial_events = Some(truth(&value)),
+                "includeObject" => {
+                    parameters.include = match value.as_str() {
+                        "None" => Include::None,
+                        "Object" => Include::Object,
+                        _ => Include::Metadata,
+                    };
+                }
                 // The real server ignores what it does not know.
                 _ => {}
             }

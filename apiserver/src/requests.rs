@@ -24,6 +24,8 @@ pub struct Request {
     pub user_agent: String,
     /// True if it takes an answer in gzip.
     pub takes_gzip: bool,
+    /// The header `Accept`.
+    pub accept: String,
     /// The HTTP status of the answer.
     pub status: u16,
 }

@@ -22,6 +22,7 @@ use crate::requests::{Log, Request};
 use crate::resource::Resource;
 use crate::store::Store;
 use crate::tls::{Authority, ClientCertificate};
+use crate::usage::{Meter, Usage};
 use crate::watch::Periods;
 
 /// A server that runs, in a thread of its own; it ends when this is dropped.
@@ -64,12 +65,14 @@ impl Server {
         if options.http2 {
             tls.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
         }
+        let meter = Arc::new(Meter::default());
         let handler = Handler {
             store: Arc::new(Store::new(options.managed_fields, options.history)),
             faults: Arc::new(Faults::new()),
             access: Access::new(options.anonymous, options.tokens),
             authority,
             log: Log::default(),
+            meter: Arc::clone(&meter),
             watches: std::array::from_fn(|_| Arc::new(AtomicUsize::new(0))),
             connections: Arc::new(AtomicUsize::new(0)),
             periods: Periods { bookmark: options.bookmark_period, timeout: options.watch_timeout },
@@ -82,6 +85,7 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("apiserver".to_owned())
             .spawn(move || {
+                meter.measure_this_thread();
                 // An error is the handle dropped, which is the end as well.
                 let _ = runtime.block_on(ended);
             })
@@ -189,6 +193,20 @@ impl Server {
     /// The events that clients have recorded.
     pub fn events(&self) -> Vec<Value> {
         self.list(Resource::Events)
+    }
+
+    /// Number of connections that it has accepted.
+    pub fn accepted(&self) -> u64 {
+        self.handler.meter.connections()
+    }
+
+    /// Its use of the machine since its start.
+    ///
+    /// # Errors
+    ///
+    /// There is no /proc that tells the thread's processor time.
+    pub fn usage(&self) -> Result<Usage> {
+        self.handler.meter.usage()
     }
 
     /// The requests so far, in the order of their answers.
