@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::announce::{self, Announcement, Announcer, Extent, Identity, Regarding, Severity};
+use crate::announce::{Announcement, Announcer, Extent, Identity, Publisher, Regarding, Severity};
 use crate::cleanup;
 use crate::config::gates::FeatureGates;
 use crate::config::watch::{Check, SPREAD};
@@ -48,7 +48,7 @@ use crate::reconcile::{Reconciler, Status};
 use crate::serve::health::SharedHealth;
 use crate::serve::listen::{self, ListenError};
 use crate::serve::metrics::own;
-use crate::serve::pages::{Pages, SetVerbosity};
+use crate::serve::pages::{Following, Pages, SetVerbosity};
 use crate::serve::service_health::ListenFailure;
 use crate::serve::{self, Servers};
 use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
@@ -97,6 +97,18 @@ struct Parts<K> {
     /// Observers of the event loop beside health, metrics and Events.
     observers: Vec<Box<dyn Observer>>,
     set_verbosity: SetVerbosity,
+}
+
+/// Looks whether the files can be read that the configuration names for the API server: those of a
+/// configuration that has been loaded are in order themselves.
+///
+/// # Errors
+/// When one cannot be used.
+pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
+    if configuration.manifests.is_none() {
+        kubernetes::check(&client_options(configuration))?;
+    }
+    Ok(())
 }
 
 /// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
@@ -195,7 +207,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
-        let options = serving(&configuration, &settings, self.set_verbosity)?;
+        let options = serving(&configuration, &settings, source.following(), self.set_verbosity)?;
         let servers = Servers::new(options, failures)?;
         let announcer = source.announcer(&settings.node_name, &threads.source);
         let mut all = Observers::new(vec![
@@ -275,15 +287,7 @@ impl Source {
         if let Some(folder) = &configuration.manifests {
             return Ok(Self::Manifests(Manifests::new(folder, &options)?));
         }
-        let server = &configuration.api_server;
-        let access = ClientOptions {
-            kubeconfig: server.kubeconfig.clone(),
-            master: server.url.clone(),
-            qps: server.qps,
-            burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
-            user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
-        };
-        let clients = kubernetes::clients(&access).await?;
+        let clients = kubernetes::clients(&client_options(configuration)).await?;
         let source = Kubernetes::new(&clients, options);
         Ok(Self::Kubernetes(clients, source))
     }
@@ -292,6 +296,17 @@ impl Source {
     fn vouch(&self, health: &SharedHealth) {
         if let Self::Manifests(_) = self {
             health.node_leaving(false);
+        }
+    }
+
+    /// Tells whether changes arrive, where there is an API server to follow.
+    fn following(&self) -> Option<Following> {
+        match self {
+            Self::Manifests(_) => None,
+            Self::Kubernetes(clients, _) => {
+                let metrics = clients.metrics.clone();
+                Some(Box::new(move || metrics.page()))
+            }
         }
     }
 
@@ -306,7 +321,12 @@ impl Source {
                     node_name: node_name.to_owned(),
                     host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 };
-                thread.spawn(announce::publish(clients.events.clone(), identity, outlet));
+                let publisher = Publisher {
+                    client: clients.events.clone(),
+                    identity,
+                    n_nodes: Arc::clone(&clients.n_nodes),
+                };
+                thread.spawn(publisher.publish(outlet));
                 announcer
             }
         }
@@ -320,11 +340,23 @@ impl Source {
     }
 }
 
+fn client_options(configuration: &Configuration) -> ClientOptions {
+    let server = &configuration.api_server;
+    ClientOptions {
+        kubeconfig: server.kubeconfig.clone(),
+        master: server.url.clone(),
+        qps: server.qps,
+        burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
+        user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
+    }
+}
+
 // === what is served ===
 
 fn serving(
     configuration: &Configuration,
     settings: &Settings,
+    following: Option<Following>,
     set_verbosity: SetVerbosity,
 ) -> anyhow::Result<serve::Options> {
     let flags = configuration.flags.iter();
@@ -342,6 +374,7 @@ fn serving(
             profiling: served.profiling.then_some(set_verbosity),
             flagz: configuration.gates.is_enabled(gates::FLAGZ),
             statusz: configuration.gates.is_enabled(gates::STATUSZ),
+            following,
         },
     })
 }

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         }
     };
     let verbosity = app::logging::start(configuration.logging);
-    let check = Box::new(move || Configuration::load(&arguments).map(drop));
+    let check = Box::new(move || app::check(&Configuration::load(&arguments)?));
     match app::run(configuration, check, verbosity) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -85,7 +85,9 @@ async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
             SourceEvent::Change(event) => planner.apply(event),
             SourceEvent::Complete => break,
             SourceEvent::Complaint(complaint) => eprintln!("{complaint}"),
-            SourceEvent::Triggered(..) | SourceEvent::NodeLeaving(_) => {}
+            SourceEvent::Triggered(..)
+            | SourceEvent::NodeLeaving(_)
+            | SourceEvent::StillWrong(_) => {}
         }
     }
     let read = held();

@@ -4,22 +4,25 @@
 //! dropped; whatever is announced is in the log too.
 //!
 //! A problem that is the same on every node is announced once a cluster, not once a node: the
-//! Event's name is made from what it says, so that the first node's Event is the only one, and the
-//! nodes do not come all at once.
+//! Event's name is made from what it says, so that the first node's Event is the only one. Of a large
+//! cluster a few nodes try, and not all at once. What is still wrong is announced again an hour or two
+//! later, by others: Events are kept for an hour.
 
 mod pace;
 mod publish;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plan::model::ServiceName;
 use plan::problem::Problem;
 use tokio::sync::mpsc;
 use tracing::debug;
 
-pub use publish::{Identity, publish};
+pub use publish::{Identity, Publisher};
 
 /// What waits to be published. More than that and the rest is dropped.
 const QUEUE: usize = 256;
@@ -77,22 +80,34 @@ pub enum Extent {
 #[derive(Debug, Clone)]
 pub struct Announcer {
     queue: Option<mpsc::Sender<Announcement>>,
+    standing: Standing,
 }
+
+/// The other end of an [`Announcer`].
+#[derive(Debug)]
+pub struct Outlet {
+    queue: mpsc::Receiver<Announcement>,
+    standing: Standing,
+}
+
+/// Problems that Services have now. Of those that have none nothing is kept.
+type Standing = Arc<Mutex<HashMap<ServiceName, Vec<Problem>>>>;
 
 // === impl Announcer ===
 
 impl Announcer {
-    /// An announcer, and what [`publish`] takes from it.
+    /// An announcer, and what a [`Publisher`] takes from it.
     #[must_use]
-    pub fn new() -> (Self, mpsc::Receiver<Announcement>) {
-        let (queue, outlet) = mpsc::channel(QUEUE);
-        (Self { queue: Some(queue) }, outlet)
+    pub fn new() -> (Self, Outlet) {
+        let (inlet, queue) = mpsc::channel(QUEUE);
+        let standing = Standing::default();
+        (Self { queue: Some(inlet), standing: Arc::clone(&standing) }, Outlet { queue, standing })
     }
 
     /// Where there is no API server, nothing is announced.
     #[must_use]
     pub fn silent() -> Self {
-        Self { queue: None }
+        Self { queue: None, standing: Standing::default() }
     }
 
     /// Says it soon, or never.
@@ -103,29 +118,58 @@ impl Announcer {
         }
     }
 
-    /// Says what is wrong with a Service.
+    /// Says what is newly wrong with a Service.
     pub fn problems(&self, service: &ServiceName, problems: &[Problem]) {
-        for problem in problems {
-            self.announce(Announcement {
-                regarding: Regarding::Service(service.clone()),
-                severity: Severity::Warning,
-                reason: reason(problem),
-                action: "ProgramService",
-                note: problem.to_string(),
-                extent: match problem {
-                    Problem::NoNodePortAddress { .. } | Problem::SchedulerMissing { .. } => {
-                        Extent::ThisNode
-                    }
-                    _ => Extent::Cluster,
-                },
-            });
+        problems.iter().for_each(|problem| self.announce(Announcement::of(service, problem)));
+    }
+
+    /// Keeps in mind what is wrong with a Service from now on, so that it is said again while it is so.
+    pub fn stand(&self, service: &ServiceName, problems: &[Problem]) {
+        if self.queue.is_none() {
+            return;
         }
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.is_empty() {
+            standing.remove(service);
+        } else {
+            standing.insert(service.clone(), problems.to_vec());
+        }
+    }
+}
+
+// === impl Outlet ===
+
+impl Outlet {
+    /// Announcements of the problems that Services have now and every node sees.
+    fn standing(&self) -> Vec<Announcement> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = standing.iter().flat_map(|(service, problems)| {
+            problems.iter().map(|problem| Announcement::of(service, problem))
+        });
+        // Of what one node sees, each node would make an Event every hour.
+        each.filter(|announcement| announcement.extent == Extent::Cluster).collect()
     }
 }
 
 // === impl Announcement ===
 
 impl Announcement {
+    fn of(service: &ServiceName, problem: &Problem) -> Self {
+        Self {
+            regarding: Regarding::Service(service.clone()),
+            severity: Severity::Warning,
+            reason: reason(problem),
+            action: "ProgramService",
+            note: problem.to_string(),
+            extent: match problem {
+                Problem::NoNodePortAddress { .. } | Problem::SchedulerMissing { .. } => {
+                    Extent::ThisNode
+                }
+                _ => Extent::Cluster,
+            },
+        }
+    }
+
     /// The Event's name: `<object>.<sixteen hexadecimal digits>`. `unique` tells those apart that
     /// are to be told apart.
     fn event_name(&self, object: &str, uid: &str, unique: u64) -> String {

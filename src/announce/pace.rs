@@ -14,12 +14,23 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Nodes that all have the same to say spread it over this time.
 const SPREAD: Duration = Duration::from_secs(20);
 
+/// Number of nodes up to which all try.
+const ALL: usize = 100;
+
+/// Number of nodes that try on average, where there are more than that.
+const FEW: u32 = 16;
+
 /// A token bucket.
 #[derive(Debug)]
 pub(super) struct Pace {
     tokens: u32,
     since: Instant,
 }
+
+/// When, and whether, a node says what every node has to say. Each node has its own turn with each
+/// thing, and another one each time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn(u64);
 
 // === impl Pace ===
 
@@ -46,10 +57,31 @@ impl Pace {
     }
 }
 
-/// How long this node waits with what every node has to say. Each node has its own time.
-pub(super) fn delay(node: &str, what: impl Hash) -> Duration {
-    let mut hasher = DefaultHasher::new();
-    (node, what).hash(&mut hasher);
-    let spread = u64::try_from(SPREAD.as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(hasher.finish() % spread)
+// === impl Turn ===
+
+impl Turn {
+    /// The turn of a node with something that every node has to say, for the first time or a later one.
+    pub(super) fn of(node: &str, what: impl Hash, time: u32) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (node, what, time).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    /// Time that this node waits.
+    pub(super) fn delay(self) -> Duration {
+        let spread = u64::try_from(SPREAD.as_millis()).unwrap_or(u64::MAX);
+        Duration::from_millis(self.0 % spread)
+    }
+
+    /// True if this node is one of those that try, in a cluster of so many. That none is has a
+    /// probability of 1 in 10 million, or of 1 in 3,000 where half of the nodes counted have gone. Where few
+    /// of the nodes run this program, it is another time's turn that finds one of them.
+    pub(super) fn tries(self, n_nodes: usize) -> bool {
+        if n_nodes <= ALL {
+            return true;
+        }
+        let n_nodes = u128::try_from(n_nodes).unwrap_or(u128::MAX);
+        // The high digits: the low ones are the delay's.
+        u128::from(self.0).saturating_mul(n_nodes) < u128::from(FEW) << u64::BITS
+    }
 }

@@ -1,5 +1,7 @@
 //! Announcements to the API server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -12,16 +14,21 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, Resource};
 use plan::model::ServiceName;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info};
 
-use super::pace::{Pace, delay};
-use super::{Announcement, Extent, Regarding, Severity};
+use super::pace::{Pace, Turn};
+use super::{Announcement, Extent, Outlet, Regarding, Severity};
+use crate::spread::random_up_to;
 
 /// How often one is tried, and how long each try may take.
 const ATTEMPTS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Least time after which is said again what is still wrong, and what is added to it at random. Events are
+/// kept for an hour (`--event-ttl` of the API server).
+const REPEAT: Duration = Duration::from_secs(3_700);
+const REPEAT_SPREAD: Duration = Duration::from_secs(600);
 
 /// Namespace of Events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -40,26 +47,74 @@ pub struct Identity {
     pub host_name: String,
 }
 
-/// Publishes what is announced, until no announcer is left.
-pub async fn publish(client: Client, identity: Identity, outlet: mpsc::Receiver<Announcement>) {
-    let mut outlet = outlet;
-    let mut pace = Pace::new(Instant::now());
-    let mut n_dropped = 0_u64;
-    while let Some(announcement) = outlet.recv().await {
-        if !pace.take(Instant::now()) {
-            n_dropped += 1;
-            if n_dropped.is_power_of_two() {
-                info!(n_dropped, "too many Events at once; the log has all that was to be said");
-            }
-            continue;
-        }
-        let (client, identity) = (client.clone(), identity.clone());
-        // One that waits for its time must not hold up the others; there are as many as the pace
-        // lets through.
-        tokio::spawn(async move {
-            if announcement.extent == Extent::Cluster {
+/// Publishes what is announced.
+pub struct Publisher {
+    /// For the API server.
+    pub client: Client,
+    /// Who announces.
+    pub identity: Identity,
+    /// Number of nodes of the cluster, as far as it is known.
+    pub n_nodes: Arc<AtomicUsize>,
+}
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// Publishes until no announcer is left. What every node sees and is still wrong when Events have expired
+    /// is published again.
+    pub async fn publish(self, mut outlet: Outlet) {
+        let mut pace = Pace::new(Instant::now());
+        let mut n_dropped = 0_u64;
+        let (mut time, mut repeat_at) = (0, repeat_at());
+        loop {
+            let announcements = tokio::select! {
+                announcement = outlet.queue.recv() => match announcement {
+                    Some(announcement) => vec![announcement],
+                    None => return,
+                },
+                () = sleep_until(repeat_at) => {
+                    (time, repeat_at) = (time + 1, self::repeat_at());
+                    outlet.standing()
+                }
+            };
+            for announcement in announcements {
                 let what = (&announcement.regarding, &announcement.note);
-                sleep(delay(&identity.node_name, what)).await;
+                let turn = (announcement.extent == Extent::Cluster)
+                    .then(|| Turn::of(&self.identity.node_name, what, time));
+                if turn.is_some_and(|turn| !self.tries(turn)) {
+                    continue;
+                }
+                if pace.take(Instant::now()) {
+                    self.send(announcement, turn);
+                    continue;
+                }
+                n_dropped += 1;
+                if n_dropped.is_power_of_two() {
+                    info!(
+                        n_dropped,
+                        "too many Events at once; the log has all that was to be said"
+                    );
+                }
+            }
+        }
+    }
+
+    fn tries(&self, turn: Turn) -> bool {
+        turn.tries(self.n_nodes.load(Ordering::Relaxed))
+    }
+
+    /// Sends an announcement by and by. One that waits for its time does not hold up the others; there are
+    /// as many as the pace lets through.
+    fn send(&self, announcement: Announcement, turn: Option<Turn>) {
+        let (client, identity) = (self.client.clone(), self.identity.clone());
+        let n_nodes = Arc::clone(&self.n_nodes);
+        tokio::spawn(async move {
+            if let Some(turn) = turn {
+                sleep(turn.delay()).await;
+                // How many nodes there are may not have been known before.
+                if !turn.tries(n_nodes.load(Ordering::Relaxed)) {
+                    return;
+                }
             }
             if let Err(error) = insist(&client, &identity, &announcement).await {
                 debug!(
@@ -69,6 +124,10 @@ pub async fn publish(client: Client, identity: Identity, outlet: mpsc::Receiver<
             }
         });
     }
+}
+
+fn repeat_at() -> Instant {
+    Instant::now() + REPEAT + random_up_to(REPEAT_SPREAD)
 }
 
 async fn insist(client: &Client, identity: &Identity, announcement: &Announcement) -> Result<()> {

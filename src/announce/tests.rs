@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::pace::{Pace, delay};
+use super::pace::{Pace, Turn};
 use super::publish::event;
 use super::*;
 
@@ -62,10 +62,45 @@ fn a_burst_goes_through_and_then_one_at_a_time() {
     assert_eq!((0..100).filter(|_| pace.take(much_later)).count(), 25);
 }
 
+fn turns(n_nodes: usize, what: &str) -> impl Iterator<Item = Turn> {
+    (0..n_nodes).map(move |node| Turn::of(&format!("n{node}"), what, 0))
+}
+
 #[test]
 fn nodes_do_not_come_all_at_once() {
     let delays: std::collections::BTreeSet<Duration> =
-        (0..100).map(|node| delay(&format!("n{node}"), "taken")).collect();
+        turns(100, "taken").map(Turn::delay).collect();
     assert!(delays.len() > 90, "{delays:?}");
     assert!(delays.iter().all(|delay| *delay < Duration::from_secs(20)));
+}
+
+#[test]
+fn all_of_few_nodes_try_and_few_of_many() {
+    for known in [0, 1, 100] {
+        assert!(turns(1_000, "taken").all(|turn| turn.tries(known)), "{known}");
+    }
+    for what in ["taken", "twice", "impossible"] {
+        let n = turns(5_000, what).filter(|turn| turn.tries(5_000)).count();
+        assert!((4..40).contains(&n), "{n} try to say {what}");
+    }
+    // Another node has its turn another time.
+    let times = (0..100).filter(|time| Turn::of("n1", "taken", *time).tries(160)).count();
+    assert!((1..50).contains(&times), "{times} of 100 times");
+}
+
+#[test]
+fn what_is_solved_does_not_stand() {
+    let (announcer, outlet) = Announcer::new();
+    let (one, other) = (ServiceName::new("ns", "one"), ServiceName::new("ns", "other"));
+    let problems = [Problem::More { count: 3 }];
+    announcer.stand(&one, &problems);
+    announcer.stand(&other, &problems);
+    announcer.stand(&one, &[]);
+    // It concerns this node alone.
+    let missing = Problem::SchedulerMissing { scheduler: "mh".to_owned() };
+    announcer.stand(&ServiceName::new("ns", "missing"), &[missing]);
+    let standing = outlet.standing();
+    let [announcement] = &standing[..] else { panic!("{standing:?}") };
+    assert_eq!(announcement.regarding, Regarding::Service(other));
+    assert_eq!(announcement.note, problems[0].to_string());
 }

@@ -76,6 +76,12 @@ impl Inlet {
                     }
                     continue;
                 }
+                SourceEvent::StillWrong(complaint) => {
+                    if let Some(announcement) = announcement(complaint) {
+                        self.announcer.announce(announcement);
+                    }
+                    continue;
+                }
             };
             if self.inputs.send(input).await.is_err() {
                 break;

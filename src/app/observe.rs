@@ -107,6 +107,9 @@ impl Announcing {
 
 impl Observer for Announcing {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+        for (service, problems) in &plan.problems {
+            self.0.stand(service, problems);
+        }
         for (service, problems) in &plan.new_problems {
             self.0.problems(service, problems);
         }

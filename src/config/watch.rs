@@ -14,7 +14,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{ConfigurationError, ConfigurationFile};
+use super::ConfigurationFile;
 use crate::spread;
 
 /// What happened, in kube-proxy's words.
@@ -34,8 +34,8 @@ pub const SPREAD: Duration = Duration::from_secs(30);
 /// Notifications are thrown away in portions of this many octets.
 const BUFFER_OCTETS: usize = 4_096;
 
-/// Looks at the configuration as it would be read now.
-pub type Check = Box<dyn Fn() -> Result<(), ConfigurationError> + Send>;
+/// Looks whether the program could start with the configuration as it would be read now.
+pub type Check = Box<dyn Fn() -> anyhow::Result<()> + Send>;
 
 /// A configuration file, and what became of its changes.
 struct Watched {
@@ -114,7 +114,7 @@ impl Watched {
             }
             Err(problem) => {
                 error!(
-                    "the configuration file {} has changed and cannot be used: {problem}; this \
+                    "the configuration file {} has changed and cannot be used: {problem:#}; this \
                      node goes on with what was read at the start, and could not start again",
                     self.file.path.display()
                 );
@@ -203,7 +203,7 @@ mod tests {
         let file = ConfigurationFile { content: fs::read(&path).unwrap(), path: path.clone() };
         let check = move || match fs::read_to_string(&path) {
             Ok(text) if !text.contains("wrong") => Ok(()),
-            other => Err(ConfigurationError::Complete(format!("{other:?}"))),
+            other => Err(anyhow::anyhow!("{other:?}")),
         };
         file.changed(Box::new(check), Duration::ZERO, |is| rejected.store(is, Ordering::Relaxed))
     }

@@ -2,7 +2,7 @@
 //!
 //! `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`, `/statusz`; and with
 //! profiling also `/debug/flags/v`. Paths and answers are kube-proxy's, so that what reads them
-//! goes on working.
+//! goes on working. Our own is `/following`: whether changes arrive from the API server.
 
 mod told;
 
@@ -32,6 +32,9 @@ const NO_PROFILER: &str = "There is no profiler inside this program: sampling it
 /// Changes how much is logged, to a number as of `-v`; or says why it cannot.
 pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
+/// Tells whether changes arrive from where Services come from, for people.
+pub type Following = Box<dyn Fn() -> String + Send + Sync>;
+
 /// What is shown.
 pub struct Pages {
     /// The whole answer at `/configz`: `{"kubeproxy.config.k8s.io": …}`.
@@ -44,6 +47,8 @@ pub struct Pages {
     pub flagz: bool,
     /// The feature gate `ComponentStatusz`: whether there is `/statusz`.
     pub statusz: bool,
+    /// What `/following` tells; nothing: there is no such page.
+    pub following: Option<Following>,
 }
 
 struct Shown {
@@ -69,7 +74,7 @@ impl fmt::Debug for Pages {
 /// Every path that there is; any other is 404.
 pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     pages.flags.sort();
-    let profiling = pages.profiling.is_some();
+    let (profiling, has_following) = (pages.profiling.is_some(), pages.following.is_some());
     let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
     let shown = Arc::new(Shown { pages, metrics: Arc::clone(metrics), started });
@@ -80,6 +85,9 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
         .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
         .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
         .route("/configz", any(|State(shown): Shared| async move { json(&shown.pages.configz) }));
+    if has_following {
+        router = router.route("/following", any(following_page));
+    }
     if flagz {
         router = router.route("/flagz", get(flagz_page));
     }
@@ -121,6 +129,13 @@ async fn healthz_page(State(shown): Shared, RawQuery(query): RawQuery) -> Respon
     });
     let answer = if verbose { "[+]ping ok\nhealthz check passed\n" } else { "ok" };
     text(answer.to_owned())
+}
+
+async fn following_page(State(shown): Shared) -> Response {
+    let Some(following) = &shown.pages.following else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    text(following())
 }
 
 async fn flagz_page(State(shown): Shared, headers: HeaderMap) -> Response {

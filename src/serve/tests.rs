@@ -69,6 +69,7 @@ fn options() -> Options {
             profiling: None,
             flagz: true,
             statusz: true,
+            following: Some(Box::new(|| "Service: following\n".to_owned())),
         },
     }
 }
@@ -145,6 +146,7 @@ async fn the_metrics_server_has_kube_proxys_pages() {
         ("/healthz/ping", "ok"),
         ("/healthz?verbose", "[+]ping ok\nhealthz check passed\n"),
         ("/proxyMode", "ipvs"),
+        ("/following", "Service: following\n"),
     ];
     for (path, body) in cases {
         let answer = get(at, path).await;

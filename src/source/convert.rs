@@ -146,6 +146,12 @@ impl Converter {
         Some((self.interner.intern(name), addresses))
     }
 
+    /// Number of nodes that endpoints are on: up to twice as many where nodes have gone.
+    #[must_use]
+    pub fn n_nodes(&self) -> usize {
+        self.interner.n_nodes()
+    }
+
     /// The name of a Service or an EndpointSlice.
     ///
     /// # Errors

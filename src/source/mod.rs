@@ -22,8 +22,7 @@ use plan::event::Event;
 use plan::model::Family;
 use plan::settings::SchedulerName;
 
-/// Whether the cluster's other Nodes are followed. Every node that does so is told whenever any
-/// Node changes, which each does at least every five minutes.
+/// When the addresses of the cluster's other Nodes are looked up, every quarter of an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FollowNodes {
     /// From the first Service on that has an address which could be another node's.
@@ -61,6 +60,8 @@ pub enum SourceEvent {
     Complete,
     /// Something in the input is wrong. The source goes on.
     Complaint(Complaint),
+    /// Something in the input that was wrong an hour ago still is.
+    StillWrong(Complaint),
 }
 
 /// Something in the input that is wrong, in words for the person who wrote it.

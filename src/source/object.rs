@@ -346,6 +346,12 @@ const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 // === impl NodeStatus ===
 
 impl NodeStatus {
+    /// True if it has more than one InternalIP, or more than one ExternalIP.
+    pub fn has_several_of_a_type(&self) -> bool {
+        let number = |kind| self.addresses.iter().filter(|address| address.kind == kind).count();
+        number("InternalIP") > 1 || number("ExternalIP") > 1
+    }
+
     /// The addresses that packets reach the node by, as they are written: every InternalIP, then
     /// every ExternalIP. With each, its place in the list.
     pub fn reachable(&self) -> impl Iterator<Item = (usize, &str)> {
@@ -384,7 +390,7 @@ impl Node {
 
 /// The API's encoder writes `null` for an empty list or struct: it means the same as leaving it
 /// out.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -16,6 +16,7 @@
     reason = "in a test, what goes wrong is a failure like any other"
 )]
 
+mod events;
 mod lists;
 mod metrics;
 mod nodes;

@@ -30,8 +30,17 @@ async fn a_node_that_no_longer_follows_says_so() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     assert!(heard.is_some_and(|heard| (now - 60.0..=now).contains(&heard)), "{heard:?}");
 
+    let page = world.following_page();
+    let lines: Vec<&str> = page.lines().collect();
+    let [server, services, slices, node] = lines[..] else { panic!("{page}") };
+    assert_eq!(server, format!("server {}", world.server.address()));
+    assert!(services.starts_with("Service: following; last heard 20"), "{page}");
+    assert!(slices.ends_with("Z; lists: start 1"), "{page}");
+    assert!(node.starts_with("Node: following"), "{page}");
+
     world.server.close();
     until_following(&mut world, false).await;
+    assert!(world.following_page().contains("\nService: NOT following; last heard 20"));
     world.server.reopen().unwrap();
     until_following(&mut world, true).await;
     assert_eq!(lists(&world, "expired"), Some(0.0), "the watch goes on where it was");
@@ -40,6 +49,8 @@ async fn a_node_that_no_longer_follows_says_so() {
     world.server.disconnect();
     world.until("another list", |said, _| said.applied["Service default/a"] == 2).await;
     assert_eq!((lists(&world, "start"), lists(&world, "expired")), (Some(1.0), Some(1.0)));
+    let page = world.following_page();
+    assert!(page.contains("lists: expired 1, start 1\n"), "{page}");
 }
 
 #[tokio::test]

@@ -1,11 +1,15 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use apiserver::{Fault, On, Options, Request, Resource, WatchList};
+use apiserver::{Fault, On, Options, Request, Resource, Verb};
 use kube_ipvs::source::FollowNodes;
 use serde_json::{Value, json};
 
 use crate::world::{NODE, World, node, service};
+
+/// Longest and least time between two lists of the other nodes.
+const PERIOD: Duration = Duration::from_secs(1_080);
+const LEAST_PERIOD: Duration = Duration::from_secs(720);
 
 fn other(name: &str, addresses: &[(&str, &str)]) -> Value {
     let addresses = addresses.iter().map(|(kind, text)| json!({"type": kind, "address": text}));
@@ -95,97 +99,161 @@ async fn nobody_asks_for_other_nodes_as_long_as_no_service_could_have_their_addr
     world.until("the Service", |said, _| said.order.last().unwrap() == "default/a").await;
     world.delete("a");
     world.delete("lb");
-    world.server.apply(internal("d", "192.0.2.99")).unwrap();
-    world.until_other("d", &["192.0.2.99"]).await;
+    world.catch_up().await;
     assert_eq!(world.for_others().len(), 1);
+    // A Table costs the server's cache some bytes for each node, and etcd nothing.
+    assert_eq!(request.accept, "application/json;as=Table;v=v1;g=meta.k8s.io");
+    assert_eq!(request.parameter("includeObject").as_deref(), Some("None"));
+    assert_eq!(request.parameter("resourceVersion").as_deref(), Some("0"));
+    assert_eq!((request.parameter("limit"), request.verb), (None, Verb::List));
+    // They are listed again after a while, whatever Services there are.
+    world.server.apply(internal("d", "192.0.2.99")).unwrap();
+    world.listen(Duration::from_millis(200)).await;
+    assert_eq!(world.said.others["d"], ips(&["192.0.2.1"]));
+    world.pass(LEAST_PERIOD / 2).await;
+    world.listen(Duration::from_millis(200)).await;
+    assert_eq!(world.for_others().len(), 1);
+    world.pass(PERIOD).await;
+    world.until_other("d", &["192.0.2.99"]).await;
+    assert_eq!(world.for_others().len(), 2);
+    assert_eq!(world.metric("kube_ipvs_api_lists_total", &["OtherNode", "period"]), Some(1.0));
+    world.until_following("OtherNode", true).await;
 }
 
 #[tokio::test]
 async fn a_service_comes_after_the_addresses_that_it_could_have() {
-    for watch_list in [WatchList::On, WatchList::GateOff] {
-        let mut world = World::new(Options { watch_list, ..Options::default() });
-        world.server.apply(node(NODE)).unwrap();
-        let addresses = [
-            ("Hostname", "b"),
-            ("ExternalIP", "198.51.100.2"),
-            ("InternalIP", "192.0.2.2"),
-            ("InternalIP", "fd00::2"),
-            ("InternalDNS", "b.example.org"),
-            ("InternalIP", "nonsense"),
-        ];
-        world.server.apply(other("b", &addresses)).unwrap();
-        world.server.apply(other("without", &[("Hostname", "without")])).unwrap();
-        world.server.apply(outer("a")).unwrap();
-        world.follow().await;
-        world.until_complete().await;
-        assert_eq!(world.said.order, ["b", "default/a"], "{watch_list:?}");
-        assert_eq!(world.said.others["b"], ips(&["192.0.2.2", "198.51.100.2", "fd00::2"]));
-        assert_eq!(world.said.complaints, Vec::<String>::new(), "it is that node's to complain");
-        assert_eq!((world.said.complete, world.said.applied["Node"]), (1, 1));
-    }
+    let mut world = World::new(Options::default());
+    world.server.apply(node(NODE)).unwrap();
+    let addresses = [
+        ("Hostname", "b"),
+        ("ExternalIP", "198.51.100.2"),
+        ("InternalIP", "192.0.2.2"),
+        ("InternalIP", "192.0.2.3"),
+        ("InternalDNS", "b.example.org"),
+    ];
+    world.server.apply(other("b", &addresses)).unwrap();
+    world.server.apply(other("without", &[("Hostname", "without")])).unwrap();
+    world.server.apply(internal("wrong", "nonsense")).unwrap();
+    world.server.apply(outer("a")).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    assert_eq!(world.said.order, ["b", "default/a"]);
+    assert_eq!(world.said.others["b"], ips(&["192.0.2.2", "198.51.100.2"]));
+    assert_eq!(world.said.complaints, Vec::<String>::new(), "it is that node's to complain");
+    assert_eq!((world.said.complete, world.said.applied["Node"]), (1, 1));
 }
 
 #[tokio::test]
 async fn nodes_that_join_change_and_leave() {
     let mut world = followed(Options::default()).await;
-    world.server.apply(internal("c", "192.0.2.3")).unwrap();
-    world.until_other("c", &["192.0.2.3"]).await;
-    // What a kubelet reports every few minutes is no news.
-    for heartbeat in 0..5 {
-        let mut same = internal("c", "192.0.2.3");
-        same["status"]["conditions"] = json!([{"type": "Ready", "reason": heartbeat.to_string()}]);
-        world.server.apply(same).unwrap();
-    }
-    world
-        .server
-        .apply(other("c", &[("InternalIP", "192.0.2.3"), ("ExternalIP", "198.51.100.3")]))
-        .unwrap();
-    world.until_other("c", &["192.0.2.3", "198.51.100.3"]).await;
-    assert_eq!(world.said.applied["other node c"], 2);
     assert!(world.server.delete(Resource::Nodes, "", "b"));
+    world.server.apply(internal("c", "192.0.2.3")).unwrap();
+    world.server.apply(internal("d", "192.0.2.4")).unwrap();
+    world.pass(PERIOD).await;
+    world.until_other("d", &["192.0.2.4"]).await;
     world.until("b leaves", |said, _| said.removed == ["other node b"]).await;
-    // One that has no addresses any more is as good as gone.
-    world.server.apply(other("c", &[])).unwrap();
-    world.until("c leaves", |said, _| said.removed.len() == 2).await;
-    assert!(world.server.delete(Resource::Nodes, "", "c"));
-    world.server.apply(internal("d", "192.0.2.4")).unwrap();
-    world.until_other("d", &["192.0.2.4"]).await;
-    assert_eq!(world.said.removed, ["other node b", "other node c"]);
+    // A kubelet's report every few minutes is no news; a Node without addresses counts as gone.
+    let mut same = internal("c", "192.0.2.3");
+    same["status"]["conditions"] = json!([{"type": "Ready", "reason": "another"}]);
+    world.server.apply(same).unwrap();
+    world.server.apply(other("d", &[])).unwrap();
+    world.pass(PERIOD).await;
+    world.until("d leaves", |said, _| said.removed == ["other node b", "other node d"]).await;
+    world.listen(Duration::from_millis(100)).await;
+    assert_eq!(world.said.applied["other node c"], 1);
     assert_eq!(world.said.applied["Node"], 1, "this node is not another one");
+    let watched = world.for_others().iter().any(|request| request.verb == Verb::Watch);
+    assert!(!watched, "{:?}", world.for_others());
+}
+
+/// A node of two families, and so of two InternalIPs.
+fn dual(name: &str, number: usize) -> Value {
+    let (first, second) = (format!("192.0.2.{number}"), format!("fd00::{number}"));
+    other(name, &[("InternalIP", &first), ("InternalIP", &second)])
 }
 
 #[tokio::test]
-async fn what_happens_while_the_watch_is_broken_is_not_lost() {
-    let mut world = followed(Options::default()).await;
-    world.server.apply(internal("c", "192.0.2.3")).unwrap();
-    world.until_other("c", &["192.0.2.3"]).await;
-    world.server.disconnect();
-    world.server.apply(internal("c", "192.0.2.33")).unwrap();
-    world.until_other("c", &["192.0.2.33"]).await;
-    // And where only a new list helps.
-    world.server.close();
-    assert!(world.server.delete(Resource::Nodes, "", "b"));
-    world.server.apply(internal("d", "192.0.2.4")).unwrap();
-    world.server.compact();
-    let reset = Fault::Reset { after: 50 };
-    world.server.inject(reset, On::watch(Resource::Nodes).times(2));
-    world.server.reopen().unwrap();
-    world.until_other("d", &["192.0.2.4"]).await;
-    world.until("b is gone", |said, _| said.removed == ["other node b"]).await;
-    assert_eq!(world.said.applied["other node c"], 2, "it is the same after the list");
-}
-
-#[tokio::test]
-async fn a_node_that_cannot_be_read_keeps_its_addresses() {
-    let mut world = followed(Options::default()).await;
-    let wrong = world.server.inject(Fault::WrongSchema, On::watch(Resource::Nodes).times(1));
+async fn second_addresses_are_known_where_this_node_has_one() {
+    let mut world = World::new(Options::default());
+    world.server.apply(dual(NODE, 1)).unwrap();
+    world.server.apply(dual("b", 2)).unwrap();
+    world.server.apply(outer("a")).unwrap();
+    world.follow().await;
+    world.until_other("b", &["192.0.2.2", "fd00::2"]).await;
+    // A node that cannot be read keeps its addresses.
+    let wrong = world.server.inject(Fault::WrongSchema, On::list(Resource::Nodes).times(2));
     world.server.apply(internal("b", "192.0.2.22")).unwrap();
-    world.until("it is wrong", |_, _| wrong.hits() == 1).await;
-    world.catch_up().await;
+    world.server.apply(internal("c", "192.0.2.3")).unwrap();
+    world.pass(PERIOD).await;
+    world.until_other("c", &["192.0.2.3"]).await;
+    assert_eq!((wrong.hits(), world.said.removed.len()), (2, 0));
+    assert_eq!(world.said.others["b"], ips(&["192.0.2.2", "fd00::2"]));
+}
+
+/// Whole Nodes that cannot be had are no reason to know nothing of them, nor less than before.
+#[tokio::test]
+async fn first_addresses_are_known_where_the_others_cannot_be_had() {
+    let mut world = World::new(Options::default());
+    world.server.apply(dual(NODE, 1)).unwrap();
+    world.server.apply(dual("b", 2)).unwrap();
+    world.follow().await;
+    world.until_complete().await;
+    let busy = || Fault::Status { code: 503, retry_after: None };
+    let on = || On::list(Resource::Nodes).after(1).times(1);
+    let first = world.server.inject(busy(), on());
+    world.server.apply(outer("a")).unwrap();
+    world.until_other("b", &["192.0.2.2"]).await;
+    world.until_other("b", &["192.0.2.2", "fd00::2"]).await;
+    let later = world.server.inject(busy(), on());
+    world.server.apply(internal("c", "192.0.2.3")).unwrap();
+    world.pass(PERIOD).await;
+    world.until_other("c", &["192.0.2.3"]).await;
+    assert_eq!((first.hits(), later.hits()), (1, 1));
+    assert_eq!(world.said.applied["other node b"], 2, "its second address was never unknown again");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_table_changes_nothing() {
+    let mut world = followed(Options::default()).await;
+    let not_found = Fault::Status { code: 406, retry_after: None };
+    for fault in [Fault::NotJson, not_found, Fault::Reset { after: 900 }] {
+        let fault = world.server.inject(fault, On::list(Resource::Nodes));
+        world.pass(PERIOD).await;
+        world.until("it was answered", |_, _| fault.hits() > 0).await;
+        world.until_following("OtherNode", false).await;
+        fault.lift();
+        world.pass(Duration::from_secs(60)).await;
+        world.until_following("OtherNode", true).await;
+    }
     assert_eq!(world.said.others["b"], ips(&["192.0.2.2"]));
-    world.server.apply(internal("b", "192.0.2.23")).unwrap();
-    world.until_other("b", &["192.0.2.23"]).await;
     assert_eq!(world.said.removed, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_second_address_of_this_node_is_noticed_when_it_comes() {
+    let mut world = World::new(Options::default());
+    world.server.apply(node(NODE)).unwrap();
+    world.server.apply(dual("b", 2)).unwrap();
+    world.server.apply(outer("a")).unwrap();
+    world.follow().await;
+    world.until_other("b", &["192.0.2.2"]).await;
+    world.server.apply(dual(NODE, 1)).unwrap();
+    world.until_other("b", &["192.0.2.2", "fd00::2"]).await;
+}
+
+#[tokio::test]
+async fn many_nodes_are_never_listed_whole() {
+    let mut world = World::new(Options::default());
+    world.server.apply(dual(NODE, 1)).unwrap();
+    for number in 0..501 {
+        world.server.apply(dual(&format!("other-{number}"), number % 200 + 2)).unwrap();
+    }
+    world.server.apply(outer("a")).unwrap();
+    world.follow().await;
+    world.until_applied("Service default/a").await;
+    assert_eq!(world.said.others["other-7"], ips(&["192.0.2.9"]));
+    let requests = world.for_others();
+    assert!(requests.iter().all(|request| request.accept.contains("as=Table")), "{requests:?}");
 }
 
 #[tokio::test]
@@ -222,14 +290,15 @@ async fn an_answer_that_does_not_come_is_not_waited_for_for_long() {
     world.server.apply(internal("b", "192.0.2.2")).unwrap();
     world.follow().await;
     world.until_complete().await;
-    let silence = world.server.inject(Fault::Silence, On::watch(Resource::Nodes));
+    // A Table of one node is some 1,200 bytes.
+    let slow = Fault::Slow { bytes_per_second: 150 };
+    world.server.inject(slow, On::list(Resource::Nodes).times(1));
     world.server.apply(outer("a")).unwrap();
     world.server.apply(service("later")).unwrap();
     let asked = Instant::now();
     world.until_applied("Service default/later").await;
     assert!(asked.elapsed() >= Duration::from_secs(4), "{:?}", asked.elapsed());
     assert_eq!(world.said.order, ["default/a", "default/later"]);
-    silence.lift();
     world.until_other("b", &["192.0.2.2"]).await;
 }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use apiserver::{Fault, On, Options, Resource, WatchList};
 use serde_json::json;
 
@@ -25,9 +27,15 @@ async fn a_bad_object_in_a_list_harms_only_itself() {
         let in_force = world.said.applied.keys().map(String::as_str);
         let in_force: Vec<_> = in_force.filter(|name| name.starts_with("Service")).collect();
         assert_eq!(in_force, ["Service default/b", "Service default/c"]);
+        // It is said again when the Event about it has expired, while it is so.
+        world.pass(Duration::from_secs(4_300)).await;
+        world.until("it is still wrong", |said, _| said.still_wrong == said.complaints).await;
         // As soon as it is good again, it is there.
         world.server.apply(service_at("a", 81)).unwrap();
         world.until_applied("Service default/a").await;
+        world.pass(Duration::from_secs(4_300)).await;
+        world.catch_up().await;
+        assert_eq!(world.said.still_wrong.len(), 1);
     }
 }
 

@@ -129,8 +129,14 @@ async fn a_410_as_the_answer_to_a_watch() {
 #[tokio::test]
 async fn one_connection_carries_everything() {
     let mut world = complete(&["a"]).await;
-    for _ in 0..2 {
+    // One from the start, and one after each break: no other is made only to be closed again.
+    for accepted in 1..=3 {
         world.until("one connection", |_, server| server.connections() == 1).await;
+        world.until_following("EndpointSlice", true).await;
+        world.until_following("Node", true).await;
+        assert_eq!(world.server.accepted(), accepted);
+        // An answer of a moment ago would say that there is a connection.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
         world.server.disconnect();
         world.catch_up().await;
     }

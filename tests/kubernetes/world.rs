@@ -34,6 +34,7 @@ pub(crate) struct Said {
     /// What was removed, in order.
     pub(crate) removed: Vec<String>,
     pub(crate) complaints: Vec<String>,
+    pub(crate) still_wrong: Vec<String>,
     pub(crate) leaving: Vec<bool>,
     pub(crate) triggered: usize,
     pub(crate) complete: usize,
@@ -86,6 +87,11 @@ impl World {
         let (sink, events) = channel(16);
         let source = tokio::spawn(Kubernetes::new(&clients, self.options.clone()).run(sink));
         self.source = Some((events, source));
+    }
+
+    /// The page for people about what is followed.
+    pub(crate) fn following_page(&self) -> String {
+        self.metrics.as_ref().unwrap().page()
     }
 
     /// Value of a metric with these label values, in the order of the labels' names.
@@ -252,6 +258,7 @@ impl Said {
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
             SourceEvent::Complete => self.complete += 1,
             SourceEvent::Complaint(complaint) => self.complaints.push(complaint.to_string()),
+            SourceEvent::StillWrong(complaint) => self.still_wrong.push(complaint.to_string()),
         }
     }
 

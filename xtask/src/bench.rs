@@ -11,7 +11,7 @@ mod targets;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -63,7 +63,8 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for addresses, how many.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for addresses, how many; for
+    /// the herd, how many followers.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -78,6 +79,8 @@ enum Measurement {
     Footprint,
     /// Ways to put many addresses on the interface.
     Addresses,
+    /// The cost of many nodes to the API server that they follow. Needs no kernel.
+    Herd,
 }
 
 /// Where something was measured.
@@ -165,6 +168,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Measurement::AtScale => {}
         Measurement::Footprint => return footprint(arguments),
         Measurement::Addresses => return addresses(arguments),
+        Measurement::Herd => return herd(arguments),
     }
     let mut results = match arguments.from.split_first() {
         Some((first, others)) => {
@@ -284,6 +288,14 @@ fn addresses(arguments: &BenchArguments) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn herd(arguments: &BenchArguments) -> Result<ExitCode> {
+    eprintln!("bench: building");
+    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
+    let program = build::bench_program("herd", profile)?;
+    let status = Command::new(program).args(&arguments.arguments).status().context("herd")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs a program that prints what it has measured.

@@ -47,8 +47,23 @@ fn page(metrics: &Metrics) -> String {
             let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
         }
     }
+    page += NOT_HERE;
     page
 }
+
+/// Metrics of kube-proxy 1.36 in its mode ipvs that this program does not have.
+const NOT_HERE: &str = "
+## Not here
+
+kube-proxy 1.36 has these besides:
+
+| Names | Why not |
+| --- | --- |
+| `go_*`, `process_network_*_bytes_total`, `process_virtual_memory_max_bytes` | Go's runtime and its library for metrics; `process_threads` and `process_resident_memory_bytes` say what a panel of `go_goroutines` and `go_memstats_*` is for |
+| `rest_client_rate_limiter_duration_seconds`, `rest_client_request_size_bytes`, `rest_client_response_size_bytes`, `rest_client_request_retries_total`, `rest_client_transport_*`, `rest_client_exec_plugin_*`, `rest_client_dns_resolution_duration_seconds` | parts of client-go that have no counterpart here, or that no dashboard was seen to chart |
+| `registered_metrics_total`, `hidden_metrics_total`, `disabled_metrics_total`, `cardinality_enforcement_unexpected_categorizations_total` | of Kubernetes' framework for metrics |
+| `apiserver_*`, `aggregator_*`, `workqueue_*` | of libraries for API servers and controllers that kube-proxy is linked with; they stay at zero there |
+";
 
 /// `WRITE_PAGES=1 cargo test -p kube-ipvs --lib the_page_of_metrics` writes it anew.
 #[test]

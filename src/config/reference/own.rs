@@ -39,9 +39,9 @@ pub const OWN_FIELDS: [Field; 21] = [
     does(
         "followNodes",
         "string",
-        "whether to follow all Nodes, so that a Service that names another node's address in \
-         spec.externalIPs does not take it away from that node: auto (from the first Service on \
-         that has an external or a load balancer's address), always, or never",
+        "whether to list all Nodes every quarter of an hour, so that a Service that names another \
+         node's address in spec.externalIPs does not take it away from that node: auto (from the \
+         first Service on that has an external or a load balancer's address), always, or never",
     ),
     does(
         "iptablesVariant",

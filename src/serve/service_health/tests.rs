@@ -258,12 +258,13 @@ async fn the_nodes_own_addresses_are_the_first_of_each_family() {
 async fn a_thousand_services_are_a_matter_of_moments() {
     listen::raise_open_files();
     let world = World::chosen();
-    // Nobody else uses this one, so that no port is taken in between.
+    // No other test uses this address, nor these ports of all addresses: the ports of other tests are chosen
+    // by the kernel, from 32768 on.
     world.moved(&[[127, 1, 0, 1]]);
-    let held: Vec<TcpListener> =
-        (0..1_000).map(|_| TcpListener::bind("127.1.0.1:0").unwrap()).collect();
-    let addresses: Vec<SocketAddr> = held.iter().map(|one| one.local_addr().unwrap()).collect();
-    drop(held);
+    let addresses = (20_000..32_768).map(|port| SocketAddr::from(([127, 1, 0, 1], port)));
+    let free = addresses.filter(|address| TcpListener::bind(address).is_ok());
+    let addresses: Vec<SocketAddr> = free.take(1_000).collect();
+    assert_eq!(addresses.len(), 1_000);
     let check = |(n, address): (usize, &SocketAddr)| mk_check(&n.to_string(), address.port(), 1);
     world.told.round(addresses.iter().enumerate().map(check), None);
     for address in [addresses[0], addresses[500], addresses[999]] {

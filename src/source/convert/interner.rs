@@ -7,6 +7,7 @@ use plan::model::ServiceName;
 
 /// Below this many strings it is not worth looking for unused ones.
 const FIRST_SWEEP: usize = 1024;
+const FIRST_SWEEP_OF_NODES: usize = 16;
 
 /// Hands out shared copies of strings, and of Services' names.
 ///
@@ -16,8 +17,10 @@ const FIRST_SWEEP: usize = 1024;
 #[derive(Debug)]
 pub struct Interner {
     strings: HashSet<Arc<str>>,
+    nodes: HashSet<Arc<str>>,
     services: HashSet<ServiceName>,
     next_sweep: usize,
+    next_sweep_of_nodes: usize,
     next_sweep_of_services: usize,
 }
 
@@ -26,16 +29,18 @@ pub struct Interner {
 impl Interner {
     /// The shared copy of `text`.
     pub fn intern(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.strings.get(text) {
-            return Arc::clone(known);
-        }
-        if self.strings.len() >= self.next_sweep {
-            self.strings.retain(|string| Arc::strong_count(string) > 1);
-            self.next_sweep = FIRST_SWEEP.max(self.strings.len() * 2);
-        }
-        let new: Arc<str> = text.into();
-        self.strings.insert(Arc::clone(&new));
-        new
+        shared(&mut self.strings, &mut self.next_sweep, FIRST_SWEEP, text)
+    }
+
+    /// The shared copy of a node's name.
+    pub fn intern_node(&mut self, name: &str) -> Arc<str> {
+        shared(&mut self.nodes, &mut self.next_sweep_of_nodes, FIRST_SWEEP_OF_NODES, name)
+    }
+
+    /// Number of nodes that are in use as names: up to twice as many where nodes have gone.
+    #[must_use]
+    pub fn n_nodes(&self) -> usize {
+        self.nodes.len()
     }
 
     /// The shared copy of a Service's name, which the Service has, and each of its slices.
@@ -56,11 +61,32 @@ impl Default for Interner {
     fn default() -> Self {
         Self {
             strings: HashSet::new(),
+            nodes: HashSet::new(),
             services: HashSet::new(),
             next_sweep: FIRST_SWEEP,
+            next_sweep_of_nodes: FIRST_SWEEP_OF_NODES,
             next_sweep_of_services: FIRST_SWEEP,
         }
     }
+}
+
+/// The copy of `text` in a set. Texts that are not in use are dropped once the set is so large.
+fn shared(
+    strings: &mut HashSet<Arc<str>>,
+    next_sweep: &mut usize,
+    first_sweep: usize,
+    text: &str,
+) -> Arc<str> {
+    if let Some(known) = strings.get(text) {
+        return Arc::clone(known);
+    }
+    if strings.len() >= *next_sweep {
+        strings.retain(|string| Arc::strong_count(string) > 1);
+        *next_sweep = first_sweep.max(strings.len() * 2);
+    }
+    let new: Arc<str> = text.into();
+    strings.insert(Arc::clone(&new));
+    new
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(super) fn convert(
         endpoints.push(Endpoint {
             address,
             conditions: conditions(&endpoint.conditions),
-            node: endpoint.node_name.as_deref().map(|node| interner.intern(node)),
+            node: endpoint.node_name.as_deref().map(|node| interner.intern_node(node)),
             zone: zone(endpoint).map(|zone| interner.intern(zone)),
             hints: hints(&endpoint.hints, &endpoints, interner),
         });

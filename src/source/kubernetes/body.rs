@@ -67,21 +67,26 @@ impl Body {
         }
     }
 
+    /// What has come since the last one; nothing at the body's end.
+    ///
+    /// # Errors
+    /// When nothing comes for `patience`, or nothing can.
+    pub(super) async fn chunk(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
+        let chunk = read(&mut self.octets, patience).await?.to_vec();
+        self.octets.as_mut().consume(chunk.len());
+        Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
+    }
+
     /// All of it.
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can.
     pub(super) async fn all(mut self, patience: Duration) -> Result<Vec<u8>, Fault> {
         let mut all = Vec::new();
-        loop {
-            let chunk = read(&mut self.octets, patience).await?;
-            if chunk.is_empty() {
-                return Ok(all);
-            }
-            all.extend_from_slice(chunk);
-            let taken = chunk.len();
-            self.octets.as_mut().consume(taken);
+        while let Some(chunk) = self.chunk(patience).await? {
+            all.extend(chunk);
         }
+        Ok(all)
     }
 }
 

@@ -5,7 +5,10 @@ mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
+use futures::FutureExt as _;
 use http::header::USER_AGENT;
 use http::uri::Scheme;
 use http::{HeaderValue, Uri};
@@ -86,6 +89,9 @@ pub struct Clients {
     pub events: Client,
     /// Metrics of both.
     pub metrics: ClientMetrics,
+    /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where nodes have
+    /// gone.
+    pub n_nodes: Arc<AtomicUsize>,
 }
 
 /// A client, and what else is known once it is made.
@@ -119,7 +125,18 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
         let rate = transport::Rate::new(options.qps, options.burst);
         transport::at_rate(client.clone(), rate)
     };
-    Ok(Clients { objects: at_rate(), events: at_rate(), metrics })
+    Ok(Clients { objects: at_rate(), events: at_rate(), metrics, n_nodes: Arc::default() })
+}
+
+/// Reads the files that a client would be made of. No program is asked, and no server.
+///
+/// # Errors
+/// As [`clients`], for the files.
+pub fn check(options: &ClientOptions) -> Result<(), ClientError> {
+    // Reading files waits for nothing.
+    let Some(found) = find(options).now_or_never() else { return Ok(()) };
+    token_file(&mut found?.config)?;
+    Ok(())
 }
 
 /// Reads files, and asks programs, for a client.

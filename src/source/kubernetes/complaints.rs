@@ -1,7 +1,6 @@
 //! Saying what is wrong with an object once, and not whenever the object comes again.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::kind::Kind;
 use crate::source::Complaint;
@@ -16,8 +15,7 @@ pub(super) struct Complaints {
 
 #[derive(Debug)]
 struct Said {
-    /// A hash of the complaints.
-    what: u64,
+    what: Vec<Complaint>,
     /// Whether the object was seen since the last list of its kind began.
     seen: bool,
 }
@@ -36,12 +34,9 @@ impl Complaints {
             self.forget(kind, metadata);
             return complaints;
         }
-        let mut hasher = DefaultHasher::new();
-        complaints.iter().for_each(|complaint| complaint.text.hash(&mut hasher));
-        let said = Said { what: hasher.finish(), seen: true };
-        let what = said.what;
+        let said = Said { what: complaints.clone(), seen: true };
         match self.said.insert(key(kind, metadata), said) {
-            Some(before) if before.what == what => Vec::new(),
+            Some(before) if before.what == complaints => Vec::new(),
             _ => complaints,
         }
     }
@@ -61,6 +56,11 @@ impl Complaints {
     /// What was not on the list is gone.
     pub(super) fn end_list(&mut self, kind: Kind) {
         self.said.retain(|(other, _), said| *other != kind || said.seen);
+    }
+
+    /// Everything that was said and still holds.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Complaint> {
+        self.said.values().flat_map(|said| &said.what)
     }
 
     #[cfg(test)]

@@ -3,8 +3,13 @@
 //! An object that does not decode must harm nobody but itself: the frame around the objects is
 //! read first, and each object on its own.
 
+mod list;
+mod table;
 #[cfg(test)]
 mod tests;
+
+pub(super) use list::ListReader;
+pub(super) use table::Table;
 
 use std::time::Duration;
 
@@ -69,9 +74,10 @@ pub(super) struct Status {
     pub(super) retry_after: Option<Duration>,
 }
 
-/// A list, or a page of it.
+/// The end of a list, or of a page of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Page {
+pub(super) struct PageEnd {
+    /// Items that have not come before.
     pub(super) items: Vec<Item>,
     pub(super) resource_version: Option<String>,
     /// Where the next page begins, if there is one.
@@ -203,23 +209,6 @@ impl Status {
     /// (`NewTooLargeResourceVersionError` in apiserver's storage/errors.go).
     pub(super) fn is_too_large_version(&self) -> bool {
         self.code == 504 && self.message.contains("Too large resource version")
-    }
-}
-
-// === impl Page ===
-
-impl Page {
-    /// A list of objects of a kind.
-    ///
-    /// # Errors
-    /// When it is no JSON, or not a list.
-    pub(super) fn decode(kind: Kind, body: &[u8]) -> serde_json::Result<Self> {
-        let frame: PageFrame<'_> = serde_json::from_slice(body)?;
-        Ok(Self {
-            items: frame.items.into_iter().map(|item| Item::decode(kind, item.get())).collect(),
-            resource_version: non_empty(frame.metadata.resource_version),
-            next: non_empty(frame.metadata.r#continue),
-        })
     }
 }
 

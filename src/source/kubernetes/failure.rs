@@ -8,6 +8,9 @@ use tower::BoxError;
 use super::body::Fault;
 use super::decode::Status;
 
+/// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in rustls' words.
+const NO_AGREEMENT: &str = "received fatal alert: HandshakeFailure";
+
 /// Why an attempt to list or to watch failed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -49,6 +52,10 @@ impl Failure {
                 };
                 format!("the API server answered {} {}{hint}", status.code, status.message)
             }
+            Self::Unreachable(cause) if cause.contains(NO_AGREEMENT) => format!(
+                "no connection: {cause}; the server has no certificate, cipher or version of TLS that \
+                 can be used here: a key of ECDSA P-521 cannot be, of P-256 and P-384, RSA and Ed25519 can"
+            ),
             Self::Unreachable(cause) => format!("no connection: {cause}"),
             Self::Garbage(cause) => format!("the answer makes no sense: {cause}"),
             Self::NoStreams(cause) => format!("no list as a stream: {cause}"),
@@ -127,4 +134,18 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As of a server whose certificate has a key of ECDSA P-521 (openssl s_server 3.0).
+    #[test]
+    fn a_handshake_that_fails_is_told_with_what_to_look_at() {
+        let text = "client error (Connect): received fatal alert: HandshakeFailure";
+        let cause = Failure::Unreachable(text.to_owned()).cause();
+        assert!(cause.starts_with(&format!("no connection: {text}; ")), "{cause}");
+        assert!(cause.contains("P-521 cannot be"), "{cause}");
+    }
 }

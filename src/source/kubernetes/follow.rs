@@ -49,6 +49,7 @@ use super::measured::{ClientMetrics, ListReason};
 use super::pause::Pause;
 use crate::spread::random_up_to;
 use list::Lists;
+pub(super) use list::not_a_list;
 
 /// How long a list that is sent as a stream may be silent before its end. The server waits up to
 /// three seconds for its cache; one that never sends the end is one that does not know how.
@@ -77,11 +78,6 @@ const STREAM_ATTEMPTS: u32 = 3;
 /// After this many failures in a row that are not the network's, a watch is not continued: the
 /// objects are listed again.
 const WATCH_ATTEMPTS: u32 = 3;
-
-/// Once something is forbidden that can be done without, it is tried again after this time at most, and
-/// after the usual pauses before that: one refusal may be of a server that is only starting.
-const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
-const FORBIDDEN_ATTEMPTS: u32 = 5;
 
 /// What a follower says.
 #[derive(Debug)]
@@ -213,13 +209,7 @@ impl Follower {
     /// Reports a failure, and waits until the next attempt.
     async fn rest(&mut self, failure: &Failure) -> Result<(), Failure> {
         self.failed(failure).await?;
-        let is_refused_for_good =
-            failure.is_forbidden() && self.pause.failures() >= FORBIDDEN_ATTEMPTS;
-        let mut next = self.pause.next(failure, Instant::now());
-        // Everything else goes on without the other Nodes.
-        if self.kind == Kind::OtherNode && is_refused_for_good {
-            next = Instant::now() + forbidden_pause();
-        }
+        let next = self.pause.next(failure, Instant::now());
         debug!(kind = self.kind.name(), pause = ?next - Instant::now(), "{}", failure.cause());
         sleep_until(next).await;
         Ok(())
@@ -425,8 +415,4 @@ fn refused_stream(status: Status) -> Failure {
 fn version_of(version: Option<&str>) -> Result<String, Failure> {
     let missing = || Failure::Garbage("an event without metadata.resourceVersion".to_owned());
     version.map(str::to_owned).ok_or_else(missing)
-}
-
-fn forbidden_pause() -> Duration {
-    FORBIDDEN_PAUSE / 2 + random_up_to(FORBIDDEN_PAUSE / 2)
 }

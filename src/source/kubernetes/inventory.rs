@@ -115,6 +115,20 @@ impl Inventory {
         }
     }
 
+    pub(super) fn is_this_node(&self, node: &object::Node) -> bool {
+        node.metadata.name.as_deref() == Some(&*self.node_name)
+    }
+
+    /// Number of nodes that endpoints are on: up to twice as many where nodes have gone.
+    pub(super) fn n_nodes(&self) -> usize {
+        self.converter.n_nodes()
+    }
+
+    /// All that is wrong with objects now, and was said before.
+    pub(super) fn still_wrong(&self) -> Vec<SourceEvent> {
+        self.complaints.all().cloned().map(SourceEvent::StillWrong).collect()
+    }
+
     fn begin_list(&mut self, kind: Kind) {
         self.complaints.begin_list(kind);
         match kind {
@@ -224,7 +238,7 @@ impl Inventory {
     fn apply_node(&mut self, node: &object::Node) -> Vec<SourceEvent> {
         // The API server was asked for this node only. One that does not know the field would
         // send all of them.
-        if node.metadata.name.as_deref() != Some(&*self.node_name) {
+        if !self.is_this_node(node) {
             return Vec::new();
         }
         self.node_seen = true;

@@ -3,8 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
+use jiff::Timestamp;
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Error, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::kind::Kind;
@@ -25,6 +26,8 @@ pub(super) enum ListReason {
     Garbage,
     /// Nothing came in several watches, not even bookmarks.
     Silent,
+    /// They are not watched, and it was time, or more of them is wanted.
+    Period,
 }
 
 /// Metrics of the API server's client. All clones are the same.
@@ -42,7 +45,8 @@ pub struct ClientMetrics {
 // === impl ListReason ===
 
 impl ListReason {
-    const ALL: [Self; 5] = [Self::Start, Self::Expired, Self::Refused, Self::Garbage, Self::Silent];
+    const ALL: [Self; 6] =
+        [Self::Start, Self::Expired, Self::Refused, Self::Garbage, Self::Silent, Self::Period];
 
     fn label(self) -> &'static str {
         match self {
@@ -51,6 +55,7 @@ impl ListReason {
             Self::Refused => "refused",
             Self::Garbage => "garbage",
             Self::Silent => "silent",
+            Self::Period => "period",
         }
     }
 }
@@ -77,15 +82,16 @@ impl ClientMetrics {
                 own(
                     "api_last_heard_timestamp_seconds",
                     "Time at which the API server last sent something about this kind of object, in \
-                     seconds since 1970. Bookmarks count, which it sends every minute.",
+                     seconds since 1970. Bookmarks count, which a watch gets every minute; other Nodes are \
+                     listed every quarter of an hour.",
                 ),
                 &["kind"],
             )?,
             lists: IntCounterVec::new(
                 own(
                     "api_lists_total",
-                    "Lists of all objects of a kind that were begun, by the reason: the start, or \
-                     why the last watch could not be continued.",
+                    "Lists of all objects of a kind that were begun, by the reason: the start, why the \
+                     last watch could not be continued, or the period of what is not watched.",
                 ),
                 &["kind", "reason"],
             )?,
@@ -100,7 +106,8 @@ impl ClientMetrics {
             durations: HistogramVec::new(
                 HistogramOpts::new(
                     "rest_client_request_duration_seconds",
-                    "Time from a request to the API server to the beginning of the answer.",
+                    "Time from a request to the API server to the beginning of the answer, with the time \
+                     in which another request makes the connection.",
                 )
                 .buckets(BUCKETS.to_vec()),
                 &["verb", "host"],
@@ -127,6 +134,40 @@ impl ClientMetrics {
         self.following.with_label_values(&[kind.label()]).set(is.into());
     }
 
+    /// The kinds that are followed, for people: whether changes arrive, when the server last sent
+    /// something, and how many lists were begun for which reasons.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let mut page = format!("server {}\n", self.host);
+        let lists = self.lists.collect();
+        let lists: Vec<_> = lists.iter().flat_map(MetricFamily::get_metric).collect();
+        for kind in Kind::ALL.into_iter().chain([Kind::OtherNode]) {
+            let of_kind = lists.iter().filter(|metric| label(metric, "kind") == kind.label());
+            let begun: Vec<String> = of_kind
+                .filter(|metric| metric.get_counter().get_value() > 0.0)
+                .map(|metric| {
+                    format!("{} {}", label(metric, "reason"), metric.get_counter().get_value())
+                })
+                .collect();
+            if begun.is_empty() {
+                if kind != Kind::OtherNode {
+                    page +=
+                        &format!("{}: NOT following; nothing was asked for yet\n", kind.label());
+                }
+                continue;
+            }
+            let is = self.following.with_label_values(&[kind.label()]).get() == 1;
+            page += &format!(
+                "{}: {}; last heard {}; lists: {}\n",
+                kind.label(),
+                if is { "following" } else { "NOT following" },
+                moment(self.heard.with_label_values(&[kind.label()]).get()),
+                begun.join(", "),
+            );
+        }
+        page
+    }
+
     /// Notes that something about a kind has arrived now.
     pub(super) fn heard(&self, kind: Kind) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -146,6 +187,19 @@ impl ClientMetrics {
             .with_label_values(&[method.as_str(), &self.host])
             .observe(took.as_secs_f64());
     }
+}
+
+/// Value of a label.
+fn label<'a>(metric: &'a Metric, name: &str) -> &'a str {
+    let label = metric.get_label().iter().find(|label| label.name() == name);
+    label.map_or("", |label| label.value())
+}
+
+/// A moment in seconds since 1970, in words.
+fn moment(seconds: f64) -> String {
+    let moment = Duration::try_from_secs_f64(seconds).ok().filter(|since| !since.is_zero());
+    let moment = moment.and_then(|since| Timestamp::try_from(UNIX_EPOCH + since).ok());
+    moment.map_or("never".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 impl Collector for ClientMetrics {

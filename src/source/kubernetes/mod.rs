@@ -8,13 +8,14 @@
 //! ```
 //!
 //! - `client`: who the API server is, and who we are;
-//! - `transport`: the connections to it; `proxy`: what they go through; `renew`: credentials that are
-//!   replaced;
+//! - `transport`: the connections to it; `turns`: one for all; `proxy`: what they go through; `renew`:
+//!   credentials that are replaced;
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
 //! - `complaints`: what has been said about objects that are not as they should be;
-//! - `others`: the other Nodes, and the Services that wait for them;
+//! - `survey`: listing the other Nodes now and then; `others`: what is known of them, and the Services
+//!   that wait for that;
 //! - `outage`, `pause`, `failure`: when it is away;
 //! - `measured`: metrics of all that.
 //!
@@ -37,35 +38,49 @@ mod outage;
 mod pause;
 mod proxy;
 mod renew;
+mod survey;
 mod transport;
+mod turns;
 
-pub use client::{ClientError, ClientOptions, Clients, clients};
+pub use client::{ClientError, ClientOptions, Clients, check, clients};
 pub use measured::ClientMetrics;
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::time::{Instant, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use kube::Client;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::watch;
 use tokio::time::sleep_until;
 use tracing::{info, warn};
 
+use super::object::Node;
 use super::{FollowNodes, Options, SourceEvent};
+use crate::spread::random_up_to;
+use decode::Item;
 use follow::{Follower, Report};
 use inventory::{Inventory, Step};
 use kind::Kind;
 use others::Gate;
 use outage::Outage;
 use pause::Pause;
+use survey::{Survey, Wanted};
 
 /// What waits between those who watch and the inventory. More than that, and they wait.
 const QUEUE: usize = 64;
 
+/// Least time after which is said again what is still wrong, and what is added to it at random. Events are
+/// kept for an hour (`--event-ttl` of the API server).
+const REPEAT: Duration = Duration::from_secs(3_700);
+const REPEAT_SPREAD: Duration = Duration::from_secs(600);
+
 /// A cluster, not yet listed.
 pub struct Kubernetes {
     client: Client,
+    n_nodes: Arc<AtomicUsize>,
     options: Options,
     metrics: ClientMetrics,
 }
@@ -74,9 +89,10 @@ pub struct Kubernetes {
 struct Delivery<'a> {
     inventory: Inventory,
     gate: Gate,
-    /// Told when the other Nodes are to be followed.
-    others_wanted: &'a Notify,
+    /// Extent to which the other Nodes are to be known.
+    wanted: watch::Sender<Wanted>,
     outage: Outage,
+    n_nodes: &'a AtomicUsize,
     sink: &'a Sender<SourceEvent>,
 }
 
@@ -90,7 +106,12 @@ impl Kubernetes {
     /// Nothing is asked for before it runs.
     #[must_use]
     pub fn new(clients: &Clients, options: Options) -> Self {
-        Self { client: clients.objects.clone(), options, metrics: clients.metrics.clone() }
+        Self {
+            client: clients.objects.clone(),
+            n_nodes: Arc::clone(&clients.n_nodes),
+            options,
+            metrics: clients.metrics.clone(),
+        }
     }
 
     /// Delivers what there is, and every change, until the receiver is dropped. An API server that
@@ -100,7 +121,7 @@ impl Kubernetes {
     /// After each list everything is delivered again, changed or not: objects are not kept to be
     /// compared. Whoever receives it sees what is equal to what it has.
     ///
-    /// The other Nodes are followed if they are to be. Nothing depends on them but the first
+    /// The other Nodes are listed if they are to be. Nothing depends on them but the first
     /// Services that have an external or a load balancer's address: these, and what comes after
     /// them, wait for the first list of the Nodes, five seconds at most.
     pub async fn run(self, sink: Sender<SourceEvent>) {
@@ -111,24 +132,28 @@ impl Kubernetes {
             let (pause, metrics) = (pause.of_another_kind(), self.metrics.clone());
             Follower::new(client, kind, node_name, pause, reports.clone(), metrics).run()
         };
-        let others_wanted = Notify::new();
-        let others = async {
-            match self.options.follow_nodes {
-                FollowNodes::Auto => others_wanted.notified().await,
-                FollowNodes::Always => {}
-                FollowNodes::Never => return,
-            }
-            follow(Kind::OtherNode).await;
+        let addresses = self.options.follow_nodes == FollowNodes::Always;
+        let (wanted, others_wanted) = watch::channel(Wanted { addresses, all_addresses: false });
+        let survey = Survey {
+            client: self.client.clone(),
+            node_name: self.options.node_name.to_string(),
+            wanted: others_wanted,
+            pause: pause.of_another_kind(),
+            reports: reports.clone(),
+            metrics: self.metrics.clone(),
+            said: false,
+            has_listed: false,
         };
         let followers = async {
             let [services, slices, node] = Kind::ALL.map(follow);
-            tokio::join!(services, slices, node, others)
+            tokio::join!(services, slices, node, survey.run())
         };
         let delivery = Delivery {
             inventory: Inventory::new(&self.options, SystemTime::now()),
             gate: Gate::new(self.options.follow_nodes),
-            others_wanted: &others_wanted,
+            wanted,
             outage: Outage::default(),
+            n_nodes: &self.n_nodes,
             sink: &sink,
         };
         tokio::select! {
@@ -144,6 +169,7 @@ impl Kubernetes {
 impl Delivery<'_> {
     /// Ends when the receiver of the events is dropped.
     async fn run(mut self, mut inbox: Receiver<(Kind, Report)>) -> Result<Infallible, Unwanted> {
+        let mut repeat_at = repeat_at();
         loop {
             let patience = async {
                 match self.gate.until() {
@@ -155,6 +181,12 @@ impl Delivery<'_> {
                 report = inbox.recv() => {
                     let (kind, report) = report.ok_or(Unwanted)?;
                     self.take(kind, report).await?;
+                }
+                () = sleep_until(repeat_at) => {
+                    repeat_at = self::repeat_at();
+                    for event in self.inventory.still_wrong() {
+                        self.send(event).await?;
+                    }
                 }
                 () = patience => {
                     warn!(
@@ -173,7 +205,7 @@ impl Delivery<'_> {
             Report::Failed { cause, refused } if kind == Kind::OtherNode => {
                 if self.gate.failed(&cause) {
                     warn!(
-                        "cannot follow the cluster's other Nodes: {cause}; without them, a Service \
+                        "cannot list the cluster's other Nodes: {cause}; without them, a Service \
                          with another node's address in spec.externalIPs takes that node away \
                          from this one. It is tried again now and then; if it is not to be, say \
                          followNodes: never"
@@ -193,7 +225,7 @@ impl Delivery<'_> {
             }
             Report::Works if kind == Kind::OtherNode => {
                 if self.gate.works() {
-                    info!("the cluster's other Nodes are followed");
+                    info!("the cluster's other Nodes can be listed");
                 }
                 Ok(())
             }
@@ -208,16 +240,31 @@ impl Delivery<'_> {
 
     async fn step(&mut self, kind: Kind, step: Step) -> Result<(), Unwanted> {
         let are_others_listed = kind == Kind::OtherNode && step == Step::ListEnds;
+        if let Step::Listed(Item::Node(node)) | Step::Applied(Item::Node(node)) = &step {
+            self.notice_addresses(node);
+        }
         for event in self.inventory.take(kind, step, SystemTime::now()) {
             let (event, has_closed) = self.gate.pass(event, Instant::now());
             if has_closed {
-                self.others_wanted.notify_one();
+                self.wanted.send_modify(|wanted| wanted.addresses = true);
             }
             if let Some(event) = event {
                 self.send(event).await?;
             }
         }
+        self.n_nodes.store(self.inventory.n_nodes(), Ordering::Relaxed);
         if are_others_listed { self.open().await } else { Ok(()) }
+    }
+
+    /// Asks for all addresses of the other Nodes if this one has several of a type.
+    fn notice_addresses(&self, node: &Node) {
+        if !self.inventory.is_this_node(node) {
+            return;
+        }
+        let several = node.status.has_several_of_a_type();
+        self.wanted.send_if_modified(|wanted| {
+            std::mem::replace(&mut wanted.all_addresses, several) != several
+        });
     }
 
     async fn open(&mut self) -> Result<(), Unwanted> {
@@ -230,4 +277,8 @@ impl Delivery<'_> {
     async fn send(&self, event: SourceEvent) -> Result<(), Unwanted> {
         self.sink.send(event).await.map_err(|_| Unwanted)
     }
+}
+
+fn repeat_at() -> tokio::time::Instant {
+    tokio::time::Instant::now() + REPEAT + random_up_to(REPEAT_SPREAD)
 }

@@ -28,6 +28,7 @@ use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_http::decompression::DecompressionLayer;
 
 use super::failure::innermost;
+use super::turns::Turns;
 
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -94,9 +95,10 @@ pub(super) fn client(
         None => over(&config, tcp())?,
         Some(proxy) => through(&config, proxy)?,
     };
+    let turns = Turns::default();
     let service = ServiceBuilder::new()
         .option_layer(token_file.map(AsyncFilterLayer::new))
-        .service(service_fn(move |request| sent(client.clone(), request)));
+        .service(service_fn(move |request| turns.clone().send(client.clone(), request)));
     Ok(Client::new(service, config.default_namespace))
 }
 

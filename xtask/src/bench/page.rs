@@ -16,7 +16,8 @@ Nothing on it was written by hand but what explains it, in `xtask/src/bench/`.
 ## What is measured
 
 The real loop, with its thread for the kernel, on a real kernel. It is told what a cluster's API
-would say, from memory: nothing is decoded, and no network is waited for. Each size has fresh network namespaces
+would say, from memory: nothing is decoded, and no network is waited for (what nodes cost the API server, for 5,000
+of them, is in `docs/api-server-load.md`). Each size has fresh network namespaces
 and processes of its own. *Raw* is the least that the same state can cost: plain netlink batches by a program
 that knows what it wants, knows that nothing else is there, and keeps nothing; for a restart, listing everything
 without looking at it. After each step another process compares the kernel with what it should be,

@@ -62,10 +62,16 @@ async fn errors_say_which_file_and_what_to_do() {
     let absent = directory.path().join("absent");
     let said = error(&options(Some(absent.clone()), None)).await;
     assert!(said.contains(absent.to_str().unwrap()) && said.contains("No such file"), "{said}");
+    assert_eq!(check(&options(Some(absent), None)).unwrap_err().to_string(), said);
 
     let no_token = write(&directory, "kubeconfig", KUBECONFIG);
-    let said = error(&options(Some(no_token), None)).await;
+    let options_of_it = options(Some(no_token), None);
+    let said = error(&options_of_it).await;
     assert!(said.starts_with("cannot read the token file /") && said.contains("No such"), "{said}");
+    assert_eq!(check(&options_of_it).unwrap_err().to_string(), said);
+    write(&directory, "token", "secret\n");
+    check(&options_of_it).unwrap();
+    std::fs::remove_file(directory.path().join("token")).unwrap();
 
     let no_context = write(&directory, "b", &KUBECONFIG.replace("current-context: here", ""));
     let said = error(&options(Some(no_context), None)).await;
@@ -81,6 +87,25 @@ async fn errors_say_which_file_and_what_to_do() {
     }
     let agent = ClientOptions { user_agent: "\n".to_owned(), ..options(None, Some("http://a")) };
     assert!(error(&agent).await.contains("User-Agent"));
+}
+
+/// Made by `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp521r1 -nodes -days 36500`.
+#[tokio::test]
+async fn a_key_that_cannot_be_used_is_refused_with_those_that_can() {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory, "cert.pem", include_str!("p521/cert.pem"));
+    write(&directory, "key.pem", include_str!("p521/key.pem"));
+    let user = "{client-certificate: cert.pem, client-key: key.pem}";
+    let text = KUBECONFIG.replace("{tokenFile: token}", user);
+    let path = write(&directory, "kubeconfig", &text);
+    let Err(error) = clients(&options(Some(path), None)).await else { panic!("it is used") };
+    let error = error.to_string();
+    let begin = "cannot use the credentials for the API server at 192.0.2.1:6443: ";
+    assert!(error.starts_with(begin), "{error}");
+    assert!(
+        error.ends_with("a client's key is RSA, ECDSA with P-256 or P-384, or Ed25519"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

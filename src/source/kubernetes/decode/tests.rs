@@ -1,11 +1,23 @@
 use super::*;
 
+/// A list that comes in one go.
+struct Page {
+    items: Vec<Item>,
+    end: PageEnd,
+}
+
+fn decode(text: &str) -> serde_json::Result<Page> {
+    let mut reader = ListReader::new(Kind::Service);
+    let items = reader.read(text.as_bytes())?;
+    Ok(Page { items, end: reader.end()? })
+}
+
 fn page(items: &str) -> Page {
     let text = format!(
         r#"{{"kind":"ServiceList","apiVersion":"v1","metadata":{{"resourceVersion":"7",
             "continue":"more"}},"items":{items}}}"#
     );
-    Page::decode(Kind::Service, text.as_bytes()).unwrap()
+    decode(&text).unwrap()
 }
 
 #[test]
@@ -15,8 +27,8 @@ fn a_page_with_good_and_bad_objects() {
             {"metadata":{"name":"b","namespace":"n"},"spec":{"ports":[{},{"port":"http"}]}},
             "neither", {"metadata":{"name":"c","managedFields":[{"x":1}]}}]"#,
     );
-    assert_eq!(page.resource_version.as_deref(), Some("7"));
-    assert_eq!(page.next.as_deref(), Some("more"));
+    assert_eq!(page.end.resource_version.as_deref(), Some("7"));
+    assert_eq!(page.end.next.as_deref(), Some("more"));
     let [
         Item::Service(first),
         Item::Undecodable(bad),
@@ -24,7 +36,7 @@ fn a_page_with_good_and_bad_objects() {
         Item::Service(last),
     ] = page.items.as_slice()
     else {
-        panic!("{page:?}")
+        panic!("{:?}", page.items)
     };
     assert_eq!(first.metadata.name.as_deref(), Some("a"));
     assert_eq!(last.metadata.name.as_deref(), Some("c"));
@@ -44,10 +56,10 @@ fn what_has_no_items_is_no_list() {
         "<html>",
         "",
     ] {
-        assert!(Page::decode(Kind::Service, text.as_bytes()).is_err(), "{text}");
+        assert!(decode(text).is_err(), "{text}");
     }
     for text in [r#"{"items":[]}"#, r#"{"items":null}"#] {
-        assert_eq!(Page::decode(Kind::Service, text.as_bytes()).unwrap().items, [], "{text}");
+        assert_eq!(decode(text).unwrap().items, [], "{text}");
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::Follower;
-use crate::source::kubernetes::decode::{Page, Status};
+use crate::source::kubernetes::decode::{Item, ListReader, PageEnd, Status};
 use crate::source::kubernetes::failure::Failure;
 use crate::source::kubernetes::inventory::Step;
 
@@ -68,9 +68,6 @@ impl Follower {
         let mut parameters = self.list_parameters();
         loop {
             let page = self.insist_on_page(&parameters).await?;
-            for item in page.items {
-                self.step(Step::Listed(item)).await?;
-            }
             if let Some(next) = page.next {
                 // kube leaves out the version where there is a token.
                 parameters.continue_token = Some(next);
@@ -100,7 +97,7 @@ impl Follower {
 
     /// Fetches a page. One after the first is asked for again with its token while the server is away
     /// or busy, or else the pages before it would have been for nothing.
-    async fn insist_on_page(&mut self, parameters: &ListParams) -> Result<Page, Failure> {
+    async fn insist_on_page(&mut self, parameters: &ListParams) -> Result<PageEnd, Failure> {
         let is_first = parameters.continue_token.is_none();
         let mut attempts = 1;
         loop {
@@ -144,14 +141,28 @@ impl Follower {
         self.step(Step::ListBegins).await
     }
 
-    async fn page(&self, parameters: &ListParams) -> Result<Page, Failure> {
+    /// Fetches a page, and reports its items as they come.
+    async fn page(&self, parameters: &ListParams) -> Result<PageEnd, Failure> {
         let request = Request::new(self.kind.path()).list(parameters);
-        let body = self.request(request).await?.all(LIST_PATIENCE).await?;
-        self.metrics.heard(self.kind);
-        let kind = self.kind;
-        // A page takes a tenth of a second, and everything else runs on this thread.
-        let decoded = tokio::task::spawn_blocking(move || Page::decode(kind, &body)).await;
-        let page = decoded.map_err(|error| Failure::Garbage(error.to_string()))?;
-        page.map_err(|error| Failure::Garbage(format!("not a list: {error}")))
+        let mut body = self.request(request).await?;
+        let mut reader = ListReader::new(self.kind);
+        while let Some(chunk) = body.chunk(LIST_PATIENCE).await? {
+            self.metrics.heard(self.kind);
+            self.listed(reader.read(&chunk).map_err(|error| not_a_list(&error))?).await?;
+        }
+        let mut end = reader.end().map_err(|error| not_a_list(&error))?;
+        self.listed(std::mem::take(&mut end.items)).await?;
+        Ok(end)
     }
+
+    async fn listed(&self, items: Vec<Item>) -> Result<(), Failure> {
+        for item in items {
+            self.step(Step::Listed(item)).await?;
+        }
+        Ok(())
+    }
+}
+
+pub(in super::super) fn not_a_list(error: &serde_json::Error) -> Failure {
+    Failure::Garbage(format!("not a list: {error}"))
 }

@@ -93,6 +93,7 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::NodeLeaving(leaving) => format!("leaving {leaving}"),
         SourceEvent::Complete => "complete".to_owned(),
         SourceEvent::Complaint(complaint) => complaint.to_string(),
+        SourceEvent::StillWrong(complaint) => format!("still: {complaint}"),
     }
 }
 

@@ -1,0 +1,221 @@
+//! The cluster's other nodes, listed now and then.
+//!
+//! They are not watched: every kubelet reports its Node's status at least every five minutes, and each
+//! report would be sent to every node of the cluster, while the addresses hardly ever change.
+//!
+//! A list is a Table of the server's cache, as `kubectl get nodes` shows it: some 200 bytes for a node,
+//! where a Node has 10,000 and more. Of a node it has the first InternalIP and the first ExternalIP.
+//! Nodes of two families have two InternalIPs, and some of one family have several; where this node is one
+//! of those, all others are listed whole as long as they are few.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+use http::header::ACCEPT;
+use http::uri::InvalidUri;
+use kube::Client;
+use kube::api::{ListParams, Request};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, warn};
+
+use super::answer::ask;
+use super::decode::{Item, ListReader, Table};
+use super::failure::{Failure, chain};
+use super::follow::{Report, not_a_list};
+use super::inventory::Step;
+use super::kind::Kind;
+use super::measured::{ClientMetrics, ListReason};
+use super::pause::Pause;
+use crate::spread::random_up_to;
+
+/// Least time between two lists, and what is added to it at random: a quarter of an hour on average.
+const PERIOD: Duration = Duration::from_secs(720);
+const PERIOD_SPREAD: Duration = Duration::from_secs(360);
+
+/// Time over which the nodes of a cluster spread their first lists when the Service that asks for them is
+/// created: all of them learn of it at once. At the start of a node nothing is spread.
+const FIRST_SPREAD: Duration = Duration::from_secs(3);
+
+/// Time after the start from which on a Service that appears is taken for one that was created.
+const START: Duration = Duration::from_secs(60);
+
+/// Number of other nodes up to which whole Nodes are listed where nodes have several addresses of a type.
+/// Each of 500 nodes lists some 6 MB every quarter of an hour: the server sends 3 MB a second.
+const MOST_WHOLE: usize = 500;
+
+/// Longest silence while a list is being sent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Once Nodes may not be listed, it is tried again after this time at most, and after the usual pauses
+/// before that: one refusal may be of a server that is only starting.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
+const FORBIDDEN_ATTEMPTS: u32 = 5;
+
+/// The representation that is asked for: a Table, or a refusal (406).
+const TABLE: HeaderValue = HeaderValue::from_static("application/json;as=Table;v=v1;g=meta.k8s.io");
+
+/// Extent to which the other nodes are to be known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// True from the moment on in which their addresses matter.
+    pub(super) addresses: bool,
+    /// True if this node has several addresses of a type, and so others may have.
+    pub(super) all_addresses: bool,
+}
+
+/// Lists the other nodes.
+pub(super) struct Survey {
+    pub(super) client: Client,
+    pub(super) node_name: String,
+    pub(super) wanted: watch::Receiver<Wanted>,
+    pub(super) pause: Pause,
+    pub(super) reports: Sender<(Kind, Report)>,
+    pub(super) metrics: ClientMetrics,
+    /// True once it was said that second addresses are not known.
+    pub(super) said: bool,
+    /// True once there was a list.
+    pub(super) has_listed: bool,
+}
+
+// === impl Survey ===
+
+impl Survey {
+    /// Lists them as soon as they are wanted, then every quarter of an hour, and when more of them is
+    /// wanted. Ends when the receiver of the reports is dropped.
+    pub(super) async fn run(mut self) {
+        let started = Instant::now();
+        if self.wanted.wait_for(|wanted| wanted.addresses).await.is_err() {
+            return;
+        }
+        self.metrics.begin(Kind::OtherNode);
+        if started.elapsed() > START {
+            sleep(random_up_to(FIRST_SPREAD)).await;
+        }
+        loop {
+            let reason = if self.has_listed { ListReason::Period } else { ListReason::Start };
+            self.metrics.listing(Kind::OtherNode, reason);
+            let wanted = *self.wanted.borrow_and_update();
+            let next = match self.list(wanted).await {
+                Ok(()) => self.rest().await,
+                Err(failure) => self.failed(&failure).await,
+            };
+            let Ok(next) = next else { return };
+            tokio::select! {
+                () = sleep_until(next) => {}
+                changed = self.wanted.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Time of the next list after a good one.
+    async fn rest(&mut self) -> Result<Instant, Failure> {
+        self.pause.reset();
+        self.metrics.following(Kind::OtherNode, true);
+        self.report(Report::Works).await?;
+        Ok(Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD))
+    }
+
+    /// Time of the next attempt after one that failed. Everything else goes on without the other Nodes.
+    async fn failed(&mut self, failure: &Failure) -> Result<Instant, Failure> {
+        let (cause, refused) = (failure.cause(), failure.is_forbidden());
+        debug!("{cause}");
+        self.metrics.following(Kind::OtherNode, false);
+        self.report(Report::Failed { cause, refused }).await?;
+        let is_refused_for_good = refused && self.pause.failures() >= FORBIDDEN_ATTEMPTS;
+        let next = self.pause.next(failure, Instant::now());
+        if is_refused_for_good {
+            return Ok(Instant::now() + FORBIDDEN_PAUSE / 2 + random_up_to(FORBIDDEN_PAUSE / 2));
+        }
+        Ok(next)
+    }
+
+    /// Lists and reports them.
+    async fn list(&mut self, wanted: Wanted) -> Result<(), Failure> {
+        let nodes = self.table().await?;
+        if !wanted.all_addresses {
+            return self.listed(nodes).await;
+        }
+        if nodes.len() > MOST_WHOLE {
+            if !std::mem::replace(&mut self.said, true) {
+                warn!(
+                    "of the cluster's {} other nodes only the first InternalIP and the first ExternalIP \
+                     are known: lists of whole Nodes are for {MOST_WHOLE} at most. A Service with another \
+                     node's second address in spec.externalIPs takes that node away from this one",
+                    nodes.len()
+                );
+            }
+            return self.listed(nodes).await;
+        }
+        self.said = false;
+        match self.whole().await {
+            Ok(nodes) => self.listed(nodes).await,
+            Err(failure) => {
+                // Better than nothing, but not than all addresses as they were.
+                if !self.has_listed {
+                    self.listed(nodes).await?;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn listed(&mut self, nodes: Vec<Item>) -> Result<(), Failure> {
+        self.report(Report::Step(Step::ListBegins)).await?;
+        for node in nodes {
+            self.report(Report::Step(Step::Listed(node))).await?;
+        }
+        self.has_listed = true;
+        self.report(Report::Step(Step::ListEnds)).await
+    }
+
+    /// Every other node, with the first of each type of its addresses.
+    async fn table(&self) -> Result<Vec<Item>, Failure> {
+        let mut request = self.request()?;
+        request.headers_mut().insert(ACCEPT, TABLE);
+        // Without this each row would have the Node's whole metadata.
+        let uri = format!("{}&includeObject=None", request.uri());
+        *request.uri_mut() =
+            uri.parse().map_err(|error: InvalidUri| Failure::Garbage(chain(&error)))?;
+        let table = Table::decode(&self.fetch(request).await?);
+        let table = table.map_err(|error| Failure::Garbage(format!("not a Table: {error}")))?;
+        Ok(table.nodes)
+    }
+
+    /// Every other node, with all of its addresses.
+    async fn whole(&self) -> Result<Vec<Item>, Failure> {
+        let mut body = ask(&self.client, self.request()?).await?;
+        let mut reader = ListReader::new(Kind::OtherNode);
+        let mut nodes = Vec::new();
+        while let Some(chunk) = body.chunk(PATIENCE).await? {
+            nodes.extend(reader.read(&chunk).map_err(|error| not_a_list(&error))?);
+        }
+        let end = reader.end().map_err(|error| not_a_list(&error))?;
+        if end.next.is_some() {
+            return Err(Failure::Garbage("a part of a list, where all was asked for".to_owned()));
+        }
+        nodes.extend(end.items);
+        Ok(nodes)
+    }
+
+    /// A request for what the server's cache has, in one piece.
+    fn request(&self) -> Result<http::Request<Vec<u8>>, Failure> {
+        let parameters = ListParams {
+            field_selector: Kind::OtherNode.fields(&self.node_name),
+            ..ListParams::default()
+        };
+        let request = Request::new(Kind::OtherNode.path()).list(&parameters.at("0"));
+        request.map_err(|error| Failure::Garbage(chain(&error)))
+    }
+
+    async fn fetch(&self, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, Failure> {
+        let body = ask(&self.client, request).await?.all(PATIENCE).await?;
+        self.metrics.heard(Kind::OtherNode);
+        Ok(body)
+    }
+
+    async fn report(&self, report: Report) -> Result<(), Failure> {
+        self.reports.send((Kind::OtherNode, report)).await.map_err(|_| Failure::Unwanted)
+    }
+}
