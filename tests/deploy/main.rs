@@ -21,7 +21,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const BASE: &str = "deploy/kustomize/base";
 
@@ -325,21 +325,53 @@ fn what_is_scraped_is_a_port_of_the_daemon_set() {
 
 #[test]
 fn a_label_chooses_one_of_the_two_proxies() {
-    let patch = |file: &str| parse::<Value>(file).remove(0)["spec"]["template"]["spec"].take();
-    let ours = patch("deploy/kustomize/components/by-label/daemonset.yaml");
-    let theirs = patch("deploy/kubeadm-patch/by-label.yaml");
-    let selector = ours["nodeSelector"].as_object().unwrap();
-    let terms = &theirs["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        ["nodeSelectorTerms"];
-    let unless: Vec<&str> = terms
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|term| term["matchExpressions"].as_array().unwrap())
-        .filter(|expression| expression["operator"] == "DoesNotExist")
-        .map(|expression| expression["key"].as_str().unwrap())
-        .collect();
-    assert_eq!(selector.keys().collect::<Vec<_>>(), unless);
+    let ours: Value = parse("deploy/kustomize/components/by-label/daemonset.yaml").remove(0);
+    let labels = ours["spec"]["template"]["spec"]["nodeSelector"].as_object().unwrap();
+    let [label] = labels.keys().collect::<Vec<_>>()[..] else { panic!("{labels:?}") };
+    let unless = json!({"key": label, "operator": "DoesNotExist"});
+    let patch = |file: &str| -> json_patch::Patch { serde_json::from_str(&read(file)).unwrap() };
+
+    let of_kubeadm = json!({"spec": {"template": {"spec": {"affinity": null}}}});
+    let mut patched = of_kubeadm.clone();
+    let alone = patch("deploy/kubeadm-patch/by-label.json");
+    json_patch::patch(&mut patched, &alone).unwrap();
+    assert_eq!(conditions(&patched), [[unless.clone()]]);
+
+    let os = json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]});
+    let required = json!({"nodeSelectorTerms": [{"matchExpressions": [os]}]});
+    let affinity =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+    let of_eks = json!({"spec": {"template": {"spec": {"affinity": affinity}}}});
+    assert!(
+        json_patch::patch(&mut of_eks.clone(), &alone).is_err(),
+        "it would replace what is there"
+    );
+    let mut patched = of_eks;
+    json_patch::patch(&mut patched, &patch("deploy/kubeadm-patch/by-label-too.json")).unwrap();
+    assert_eq!(conditions(&patched), [[os, unless]]);
+
     let page = read("docs/replace-kube-proxy.md");
-    assert!(page.contains(&format!("kubectl label node NODE {}=true", unless[0])));
+    assert!(page.contains(&format!("kubectl label node NODE {label}=true")));
+}
+
+/// The expressions of each term of a DaemonSet's node affinity.
+fn conditions(daemon_set: &Value) -> Vec<Vec<Value>> {
+    let terms = "/spec/template/spec/affinity/nodeAffinity\
+        /requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let terms = daemon_set.pointer(terms).unwrap().as_array().unwrap();
+    terms.iter().map(|term| term["matchExpressions"].as_array().unwrap().clone()).collect()
+}
+
+#[test]
+fn the_image_is_put_where_kube_proxy_is_and_a_rollout_waits_for_it() {
+    let patch: DaemonSet = parse("deploy/kubeadm-patch/readiness.yaml").remove(0);
+    let [container] = &containers(&patch)[..] else { panic!("{patch:?}") };
+    let page = read("docs/replace-kube-proxy.md");
+    for command in ["set image daemonset/kube-proxy ", "patch daemonset kube-proxy --patch-file"] {
+        assert!(page.contains(command), "{command}");
+    }
+    assert!(page.contains(&format!(" {}=registry.example/kube-ipvs", container.name)));
+    assert_eq!(container.image, None, "`kubectl set image` is the way, and the way back");
+    let probe = container.readiness_probe.as_ref().unwrap().http_get.as_ref().unwrap();
+    assert_eq!(probe.path.as_deref(), Some("/healthz"));
 }
