@@ -12,11 +12,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 17] = [
+const DOCUMENTS: [&str; 23] = [
     "README.md",
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "RELEASING.md",
+    "SECURITY.md",
     "docs/alerts.md",
     "docs/annotations.md",
+    "docs/api-client.md",
+    "docs/api-server-load.md",
     "docs/checked-against.md",
     "docs/compatibility.md",
     "docs/config.md",
