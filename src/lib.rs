@@ -1,8 +1,26 @@
 //! kube-ipvs: kube-proxy's IPVS mode, as a program for a node.
 //!
 //! This crate is the edges and the wiring: planning is in `plan`, netlink in `ipvs`, `ipset` and
-//! `netlink`. [`app`] is the only module that knows all others; [`source`] and [`kernel`] never
-//! see each other, and [`reconcile`] sees the planner and the kernel's port only.
+//! `netlink`. In reading order:
+//!
+//! - [`app`]: connects the parts; the only module that knows all others;
+//! - [`cli`], [`config`]: kube-proxy's flags and file, resolved once to a `Configuration`;
+//!   `config::reference` has every field and flag, and `docs/config.md` is made of it;
+//! - `host`: prepares the host: modules, probes, sysctls, connection tracking;
+//! - [`source`]: where input comes from: [`source::kubernetes`] follows an API server,
+//!   [`source::manifests`] a folder; [`source::object`] has the fields that matter, and
+//!   [`source::convert`] the translation to the planner's words;
+//! - [`reconcile`]: the event loop, and the port by which it reports;
+//! - [`kernel`]: the port that the loop needs of a kernel; `kernel::linux` is the real one,
+//!   [`kernel::fake`] one in memory; `kernel::rules` writes iptables rules and sees whether they are
+//!   untouched without starting a process;
+//! - [`serve`]: health, metrics, health checks of Services, pages;
+//! - [`announce`]: Events of the Kubernetes API;
+//! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
+//! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes.
+//!
+//! [`source`], [`kernel`] and [`serve`] do not see each other, and [`reconcile`] sees the planner and
+//! the kernel's port only.
 
 pub mod announce;
 pub mod app;

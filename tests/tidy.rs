@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 23] = [
+const DOCUMENTS: [&str; 25] = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -26,8 +26,10 @@ const DOCUMENTS: [&str; 23] = [
     "docs/checked-against.md",
     "docs/compatibility.md",
     "docs/config.md",
+    "docs/decisions.md",
     "docs/e2e-coverage.md",
     "docs/estimators.md",
+    "docs/kernel-state.md",
     "docs/kernel-use.md",
     "docs/memory.md",
     "docs/metrics.md",

@@ -188,7 +188,7 @@ impl Outcome {
             }
             LinkRemoval::Foreign(kind) => self.failures.push(format!(
                 "{LINK} is not a dummy interface but {kind:?}, so it is somebody else's and \
-                 stays. If it is nobody's: ip link delete {LINK}"
+                 stays. If no other program uses it: ip link delete {LINK}"
             )),
         }
     }

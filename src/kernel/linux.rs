@@ -143,7 +143,7 @@ impl Linux {
                 self.told_of = Some(link.index);
                 tracing::warn!(
                     kind = link.kind,
-                    "{LINK} is not a dummy interface; it is used as it is. If it is nobody's, \
+                    "{LINK} is not a dummy interface; it is used as it is. If no other program uses it, \
                      delete it (ip link delete {LINK}) and it is made anew"
                 );
             }

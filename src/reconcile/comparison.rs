@@ -247,7 +247,7 @@ impl Reconciler {
             |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.ledger.owes(&op.subject());
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if !drift.is_empty() {
-            warn!(changes = drift.len(), "the kernel was not as we left it, mending it");
+            warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
             self.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
             self.observer.drifted(&drift);
         }

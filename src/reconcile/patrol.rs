@@ -336,7 +336,7 @@ impl Reconciler {
     fn pass_ended(&mut self, pass: &Pass, whole: bool) {
         if pass.alert && !self.patrol.is_alert {
             if whole {
-                info!("everything was compared again, and nothing else was wrong");
+                info!("all kernel state was compared at full speed, and nothing else had changed");
             }
             self.observer.alert(false);
         }

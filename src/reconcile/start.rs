@@ -160,7 +160,7 @@ impl Reconciler {
             self.rest();
         }
         self.status.send_modify(|status| status.in_sync_once = true);
-        info!(owed = self.ledger.len(), "in sync with the kernel");
+        info!(pending_retries = self.ledger.len(), "in sync with the kernel");
         self.round_ended(ended);
         Ok(())
     }

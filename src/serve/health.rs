@@ -17,7 +17,7 @@
 //! works, and load balancers should send their traffic elsewhere. What the kernel refuses of a
 //! single Service does not make the node unhealthy: everybody else's traffic is well here, the same
 //! Service would fail on every other node too, and all of them leaving at once ends the cluster's
-//! traffic for the sake of one bad object. Those are seen in the metric `kube_ipvs_owed`.
+//! traffic for the sake of one bad object. Those are seen in the metric `kube_ipvs_pending_retries`.
 
 #[cfg(test)]
 mod tests;

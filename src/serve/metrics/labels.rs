@@ -43,7 +43,7 @@ labels! {
         Op::UnbindAddress(_) => "unbind_address",
         Op::RemoveRoute(_) => "remove_route",
         Op::DrainRealServer(..) => "drain_real_server",
-        Op::RetireVirtualServer(_) => "retire_virtual_server",
+        Op::RetireVirtualServer(_) => "drain_virtual_server",
         Op::RemoveRealServer(..) => "remove_real_server",
         Op::RemoveVirtualServer(_) => "remove_virtual_server",
         Op::RemoveEntry(..) => "remove_entry",
@@ -54,7 +54,7 @@ labels! {
     /// Every value of the label `class`. With `done`, those of `result`.
     CLASSES;
     class(RefusalClass) {
-        RefusalClass::Surprise => "surprise",
+        RefusalClass::Surprise => "conflict",
         RefusalClass::AnswerLost => "answer_lost",
         RefusalClass::SetFull => "set_full",
         RefusalClass::Exhausted => "exhausted",
@@ -82,7 +82,7 @@ labels! {
     /// Every value of the label `what`.
     READINGS;
     reading(Reading) {
-        Reading::Glance => "glance",
+        Reading::Glance => "drift_check",
         Reading::Frontends => "frontends",
         Reading::VirtualServers => "virtual_servers",
         Reading::Set => "set",
@@ -92,19 +92,19 @@ labels! {
 }
 
 labels! {
-    /// Whether a glance found what was expected.
+    /// Every value of the label `result` of drift checks.
     GLANCES;
     glance(bool) {
-        true => "as_expected",
-        false => "different",
+        true => "clean",
+        false => "drifted",
     }
 }
 
 labels! {
-    /// At which pace the patrol went.
+    /// Every value of the label `speed` of audit passes.
     PACES;
     pace(bool) {
-        false => "steady",
-        true => "alert",
+        false => "background",
+        true => "full",
     }
 }

@@ -81,60 +81,59 @@ impl OwnMetrics {
             programmed: Programmed::new(&make, families)?,
             queues: Queues::new(registry, &QUEUES)?,
             backlog: make.gauge(
-                "backlog",
-                "Services whose changes were left for the next round when the last one ended.",
+                "kube_ipvs_pending_services",
+                "Number of Services whose changes were left for the next round when the last one ended.",
             )?,
             read_failures: make
-                .counter("kernel_read_failures_total", "Readings of the kernel that failed.")?,
+                .counter("kube_ipvs_kernel_read_failures_total", "Number of readings of the kernel that failed.")?,
             operations: make.counters(
-                "operations_total",
-                "Operations on the kernel, by their kind and what came of them: done, or the class \
-                 of the refusal.",
+                "kube_ipvs_operations_total",
+                "Number of operations on the kernel, by operation and result: done, or the class of the \
+                 refusal.",
                 &["operation", "result"],
             )?,
             owed: make.gauges(
-                "owed",
-                "Things whose last write the kernel refused, or that could not be read, \
-                 by the class of the refusal; they are tried again.",
+                "kube_ipvs_pending_retries",
+                "Number of kernel operations that were refused, or whose state could not be read, and are \
+                 tried again, by the class of the refusal.",
                 "class",
             )?,
             drift: make.counters(
-                "drift_repaired_total",
-                "Operations that put back what others had changed in the kernel.",
+                "kube_ipvs_drift_repaired_total",
+                "Number of operations that repaired kernel state which another program had changed.",
                 &["operation"],
             )?,
             sysctl_mismatches: make.gauge(
-                "sysctl_mismatches",
-                "Sysctls without the value that Services need, which could not be set or which \
-                 something else sets again and again; the log and an Event of the Node name them.",
+                "kube_ipvs_sysctl_mismatches",
+                "Number of sysctls without the value that Services need, because they could not be set or \
+                 another program sets them again and again. The log and an Event of the Node name them.",
             )?,
             configuration_rejected: make.gauge(
-                "configuration_rejected",
+                "kube_ipvs_configuration_rejected",
                 "1 if the configuration file has changed and cannot be used: the node goes on with \
                  what was read at the start, and could not start again. The log has the reason.",
             )?,
             health_checks: make.gauge(
-                "service_health_checks",
-                "Services with a port of their own for the checks of load balancers.",
+                "kube_ipvs_service_health_checks",
+                "Number of Services with a healthCheckNodePort that is served.",
             )?,
             health_check_listen_failures: make.gauge(
-                "service_health_check_listen_failures",
-                "Addresses and ports where such checks should be answered, and that cannot be \
-                 listened on.",
+                "kube_ipvs_service_health_check_listen_failures",
+                "Number of addresses and ports of healthCheckNodePorts that cannot be listened on.",
             )?,
             localhost_connections: make.gauge(
-                "localhost_connections",
-                "Connections to node ports on localhost that are open.",
+                "kube_ipvs_localhost_connections",
+                "Number of open connections to NodePorts on localhost.",
             )?,
             localhost_connections_total: make.counters(
-                "localhost_connections_total",
-                "Connections to node ports on localhost, by what came of them: passed on, failed \
-                 because the Service could not be reached, or refused because there were too many.",
+                "kube_ipvs_localhost_connections_total",
+                "Number of connections to NodePorts on localhost, by result: passed on, failed because the \
+                 Service could not be reached, or refused because there were too many.",
                 &["result"],
             )?,
             localhost_listen_failures: make.gauge(
-                "localhost_listen_failures",
-                "Node ports that cannot be listened on at an address of localhost.",
+                "kube_ipvs_localhost_listen_failures",
+                "Number of NodePorts that cannot be listened on at an address of localhost.",
             )?,
         };
         made.begin_at_zero();

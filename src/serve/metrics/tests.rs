@@ -102,10 +102,10 @@ fn what_is_told_is_counted() {
             r#"kube_ipvs_operations_total{operation="create_link",result="done"} 1"#,
             r#"kube_ipvs_operations_total{operation="create_link",result="not_permitted"} 1"#,
             r#"kube_ipvs_drift_repaired_total{operation="write_rules"} 1"#,
-            r#"kube_ipvs_owed{class="other"} 2"#,
-            r#"kube_ipvs_owed{class="no_scheduler"} 1"#,
-            r#"kube_ipvs_owed{class="surprise"} 0"#,
-            r#"kube_ipvs_drift_repaired_total{operation="retire_virtual_server"} 0"#,
+            r#"kube_ipvs_pending_retries{class="other"} 2"#,
+            r#"kube_ipvs_pending_retries{class="no_scheduler"} 1"#,
+            r#"kube_ipvs_pending_retries{class="conflict"} 0"#,
+            r#"kube_ipvs_drift_repaired_total{operation="drain_virtual_server"} 0"#,
             r#"kube_ipvs_kernel_write_duration_seconds_sum{part="virtual_servers"} 0.002"#,
             r#"kube_ipvs_kernel_read_duration_seconds_sum{what="glance"} 0.001"#,
             r#"kube_ipvs_queue_length{queue="loop"} 3"#,
@@ -113,7 +113,7 @@ fn what_is_told_is_counted() {
         ],
     );
     metrics.own.set_owed(std::iter::empty());
-    assert_says(&metrics, &[r#"kube_ipvs_owed{class="other"} 0"#]);
+    assert_says(&metrics, &[r#"kube_ipvs_pending_retries{class="other"} 0"#]);
 }
 
 #[test]

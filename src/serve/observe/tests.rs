@@ -169,7 +169,7 @@ fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
     world.end(RoundKind::Changes, &[(Family::V4, ago), (Family::V4, ago), (Family::V6, ago)]);
     assert!(world.is_healthy());
     assert!(world.value(last) > 1e9);
-    let compared = "kube_ipvs_last_comparison_timestamp_seconds";
+    let compared = "kube_ipvs_audit_last_completed_timestamp_seconds";
     assert_eq!(world.value(compared), 0.0);
     world.end(RoundKind::Comparison, &[]);
     assert!(world.value(compared) > 1e9);
@@ -186,7 +186,7 @@ fn only_what_everything_rests_on_makes_the_node_unhealthy() {
     world.owe(Op::BindAddress([10, 96, 0, 9].into()));
     world.end(RoundKind::Changes, &[]);
     assert!(world.is_healthy());
-    assert_eq!(world.value(r#"kube_ipvs_owed{class="exhausted"}"#), 1.0);
+    assert_eq!(world.value(r#"kube_ipvs_pending_retries{class="exhausted"}"#), 1.0);
     let rules = Op::WriteLayer(Family::V6);
     world.owe(rules.clone());
     world.end(RoundKind::SecondLook, &[]);
@@ -273,18 +273,18 @@ fn what_a_round_leaves_goes_on_waiting() {
         body.contains("changes of 5 Services wait to be written, the oldest for 90 s"),
         "{body}"
     );
-    assert!((90.0..95.0).contains(&world.value("kube_ipvs_oldest_waiting_seconds")));
-    assert_eq!(world.value("kube_ipvs_backlog"), 5.0);
+    assert!((90.0..95.0).contains(&world.value("kube_ipvs_oldest_pending_change_seconds")));
+    assert_eq!(world.value("kube_ipvs_pending_services"), 5.0);
     assert_eq!((world.value(last), world.value(rounds)), (0.0, 1.0));
     // The oldest is written, and what is left is younger.
     world.left = Some((9, Duration::from_secs(2)));
     world.end(RoundKind::Changes, &[]);
-    assert!((2.0..7.0).contains(&world.value("kube_ipvs_oldest_waiting_seconds")));
+    assert!((2.0..7.0).contains(&world.value("kube_ipvs_oldest_pending_change_seconds")));
     world.left = None;
     world.end(RoundKind::Changes, &[]);
     assert!(world.is_healthy());
-    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 0.0);
-    assert!(world.value(last) > 0.0 && world.value("kube_ipvs_backlog") == 0.0);
+    assert_eq!(world.value("kube_ipvs_oldest_pending_change_seconds"), 0.0);
+    assert!(world.value(last) > 0.0 && world.value("kube_ipvs_pending_services") == 0.0);
     let whole = world.value("kube_ipvs_event_to_kernel_duration_seconds_sum");
     assert!((whole - 0.9).abs() < 1e-9, "{whole}");
     assert_eq!(world.value("kube_ipvs_event_to_kernel_duration_seconds_count"), 3.0);
@@ -297,10 +297,10 @@ async fn what_waits_gets_older_while_nobody_says_anything() {
     let mut world = World::new();
     world.observing.waiting(1);
     tokio::time::advance(Duration::from_secs(40)).await;
-    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 40.0);
+    assert_eq!(world.value("kube_ipvs_oldest_pending_change_seconds"), 40.0);
     world.observing.waiting(2);
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert_eq!(world.value("kube_ipvs_oldest_waiting_seconds"), 42.0, "the oldest counts");
+    assert_eq!(world.value("kube_ipvs_oldest_pending_change_seconds"), 42.0, "the oldest counts");
 }
 
 #[test]
@@ -312,23 +312,23 @@ fn the_patrol_is_told() {
     world.observing.glanced(Duration::ZERO, false);
     world.observing.alert(true);
     world.observing.alert(true);
-    assert_eq!(world.value("kube_ipvs_patrol_alert"), 1.0);
+    assert_eq!(world.value("kube_ipvs_audit_full_speed"), 1.0);
     world.observing.pass_ended(&pass(true));
     world.observing.alert(false);
     world.observing.pass_ended(&pass(false));
     for (metric, expected) in [
-        (r#"kube_ipvs_glances_total{result="as_expected"}"#, 1.0),
-        (r#"kube_ipvs_glances_total{result="different"}"#, 1.0),
-        ("kube_ipvs_patrol_alert", 0.0),
-        ("kube_ipvs_patrol_alerts_total", 1.0),
-        (r#"kube_ipvs_patrol_passes_total{pace="alert"}"#, 1.0),
-        (r#"kube_ipvs_patrol_passes_total{pace="steady"}"#, 1.0),
-        ("kube_ipvs_patrol_pass_duration_seconds", 30.0),
-        ("kube_ipvs_patrol_pass_cost_seconds_count", 2.0),
+        (r#"kube_ipvs_drift_checks_total{result="clean"}"#, 1.0),
+        (r#"kube_ipvs_drift_checks_total{result="drifted"}"#, 1.0),
+        ("kube_ipvs_audit_full_speed", 0.0),
+        ("kube_ipvs_audit_full_speed_starts_total", 1.0),
+        (r#"kube_ipvs_audit_passes_total{speed="full"}"#, 1.0),
+        (r#"kube_ipvs_audit_passes_total{speed="background"}"#, 1.0),
+        ("kube_ipvs_audit_pass_duration_seconds", 30.0),
+        ("kube_ipvs_audit_pass_busy_seconds_count", 2.0),
     ] {
         assert_eq!(world.value(metric), expected, "{metric}");
     }
-    assert!(world.value("kube_ipvs_last_comparison_timestamp_seconds") > 1e9);
+    assert!(world.value("kube_ipvs_audit_last_completed_timestamp_seconds") > 1e9);
 }
 
 #[test]

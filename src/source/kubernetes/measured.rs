@@ -68,19 +68,18 @@ impl ClientMetrics {
     /// # Errors
     /// When a name or a label is not one that Prometheus takes.
     pub fn new(host: &str) -> Result<Self, Error> {
-        let own = |name, help| Opts::new(name, help).namespace("kube_ipvs");
         let made = Self {
             following: IntGaugeVec::new(
-                own(
-                    "api_following",
+                Opts::new(
+                    "kube_ipvs_api_following",
                     "1 while changes of this kind of object arrive from the API server, 0 while they \
                      cannot: traffic then goes on as it was.",
                 ),
                 &["kind"],
             )?,
             heard: GaugeVec::new(
-                own(
-                    "api_last_heard_timestamp_seconds",
+                Opts::new(
+                    "kube_ipvs_api_last_heard_timestamp_seconds",
                     "Time at which the API server last sent something about this kind of object, in \
                      seconds since 1970. Bookmarks count, which a watch gets every minute; other Nodes are \
                      listed every quarter of an hour.",
@@ -88,8 +87,8 @@ impl ClientMetrics {
                 &["kind"],
             )?,
             lists: IntCounterVec::new(
-                own(
-                    "api_lists_total",
+                Opts::new(
+                    "kube_ipvs_api_lists_total",
                     "Lists of all objects of a kind that were begun, by the reason: the start, why the \
                      last watch could not be continued, or the period of what is not watched.",
                 ),

@@ -71,5 +71,5 @@ fn timing(name: &str, help: &str) -> Result<HistogramOpts, prometheus::Error> {
 }
 
 pub(super) fn options(name: &str, help: &str) -> Opts {
-    Opts::new(name, help).namespace("kube_ipvs")
+    Opts::new(name, help)
 }

@@ -27,34 +27,35 @@ impl Patrol {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         let made = Self {
             glances: make.counters(
-                "glances_total",
-                "Looks for signs that others changed something in the kernel, by what they found.",
+                "kube_ipvs_drift_checks_total",
+                "Number of drift checks: every second a few cheap readings show whether another program has \
+                 changed the kernel's state. By result: clean or drifted.",
                 &["result"],
             )?,
             passes: make.counters(
-                "patrol_passes_total",
-                "Passes in which everything in the kernel but the rules was compared with what it should be, part by \
-                 part, by their pace: with pauses between the parts, or without.",
-                &["pace"],
+                "kube_ipvs_audit_passes_total",
+                "Number of audit passes that ended. An audit pass compares all kernel state but the iptables \
+                 rules with the desired state. By speed: background, with pauses, or full, without.",
+                &["speed"],
             )?,
             duration: make.number(
-                "patrol_pass_duration_seconds",
-                "How long the last pass took from its beginning to its end, pauses included.",
+                "kube_ipvs_audit_pass_duration_seconds",
+                "Duration of the last audit pass from its beginning to its end, pauses included.",
             )?,
             cost: make.histogram(
-                "patrol_pass_cost_seconds",
-                "How long a pass took to read and compare, without its pauses.",
+                "kube_ipvs_audit_pass_busy_seconds",
+                "Time that an audit pass spent reading and comparing, without its pauses.",
             )?,
             alert: make.gauge(
-                "patrol_alert",
-                "Whether the patrol goes on without pauses, because the kernel was not as it had \
-                 been left: 1, or else 0.",
+                "kube_ipvs_audit_full_speed",
+                "1 while the audit runs at full speed because another program changed the kernel's state, \
+                 0 while it runs in the background.",
             )?,
-            alerts: make.counter("patrol_alerts_total", "How often it began to do so.")?,
+            alerts: make.counter("kube_ipvs_audit_full_speed_starts_total", "Number of times the audit went from background to full speed.")?,
             last_comparison: make.number(
-                "last_comparison_timestamp_seconds",
-                "When everything in the kernel but the rules was last compared with what it should be, in seconds since \
-                 1970.",
+                "kube_ipvs_audit_last_completed_timestamp_seconds",
+                "Time at which all kernel state but the iptables rules was last compared with the desired \
+                 state, in seconds since 1970.",
             )?,
         };
         for value in GLANCES {

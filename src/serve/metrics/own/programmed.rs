@@ -32,13 +32,13 @@ struct Fill {
 impl Programmed {
     pub(super) fn new(make: &Maker<'_>, families: &[Family]) -> Result<Self, prometheus::Error> {
         let entries: IntGaugeVec = make.gauges(
-            "set_entries",
-            "Entries that a set should have; those of others are not counted.",
+            "kube_ipvs_set_entries",
+            "Number of entries that an ipset should have. Entries of other programs are not counted.",
             "set",
         )?;
         let capacity: IntGaugeVec = make.gauges(
-            "set_capacity",
-            "Entries that a set has room for; it grows when seven eighths of that are taken.",
+            "kube_ipvs_set_capacity",
+            "Capacity of an ipset in entries (maxelem). The set grows when seven eighths are in use.",
             "set",
         )?;
         let fill = |set: SetId| Fill {
@@ -48,13 +48,14 @@ impl Programmed {
         };
         Ok(Self {
             virtual_servers: make
-                .gauge("virtual_servers", "Virtual servers that the kernel should have.")?,
+                .gauge("kube_ipvs_virtual_servers", "Number of IPVS virtual servers that the kernel should have.")?,
             real_servers: make
-                .gauge("real_servers", "Real servers that the kernel should have.")?,
-            addresses: make.gauge("addresses", "Addresses that kube-ipvs0 should have.")?,
+                .gauge("kube_ipvs_real_servers", "Number of IPVS real servers that the kernel should have.")?,
+            addresses: make.gauge("kube_ipvs_addresses", "Number of addresses that the interface kube-ipvs0 should have.")?,
             services_with_problems: make.gauge(
-                "services_with_problems",
-                "Services of which something cannot be served as it is written; the log says what.",
+                "kube_ipvs_services_with_problems",
+                "Number of Services that cannot be served as they are written. The log and an Event of each \
+                 Service have the reason.",
             )?,
             sets: families.iter().copied().flat_map(SetId::all).map(fill).collect(),
         })

@@ -37,14 +37,14 @@ impl Queues {
     /// Registers it. The queues of these names are empty until they are made.
     pub(super) fn new(registry: &Registry, names: &[&str]) -> Result<Self, prometheus::Error> {
         let oldest = Gauge::with_opts(options(
-            "oldest_waiting_seconds",
-            "For how long the oldest change has been waiting of which nothing is written yet, or \
-             a large Service for its next part; 0 if none waits.",
+            "kube_ipvs_oldest_pending_change_seconds",
+            "Age of the oldest change that has not been written to the kernel, or of the next part of a \
+             large Service. 0 if there is none.",
         ))?;
         let lengths: Opts = options(
-            "queue_length",
-            "Changes on their way from the source to the planner; where there is no room for \
-             more, the source waits.",
+            "kube_ipvs_queue_length",
+            "Number of changes between the source and the planner, by queue. A full queue makes the \
+             source wait.",
         );
         let lengths = IntGaugeVec::new(lengths, &["queue"])?;
         for name in names {

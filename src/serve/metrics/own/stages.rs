@@ -27,25 +27,24 @@ impl Stages {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         Ok(Self {
             waiting: make.histogram(
-                "event_to_plan_duration_seconds",
-                "For how long the oldest change of a round had waited when the round began.",
+                "kube_ipvs_event_to_plan_duration_seconds",
+                "Time from the arrival of the oldest change of a round to the beginning of the round.",
             )?,
             plan: make
-                .histogram("plan_duration_seconds", "How long it took to plan what had changed.")?,
+                .histogram("kube_ipvs_plan_duration_seconds", "Time to plan the changes of a round.")?,
             write: make.histograms(
-                "kernel_write_duration_seconds",
-                "How long it took to write operations for one part of the kernel that went \
-                 together.",
+                "kube_ipvs_kernel_write_duration_seconds",
+                "Time to write a batch of operations to one part of the kernel.",
                 "part",
                 PARTS,
             )?,
             whole: make.histogram(
-                "event_to_kernel_duration_seconds",
-                "From the arrival of the oldest change of a round to the kernel's last answer.",
+                "kube_ipvs_event_to_kernel_duration_seconds",
+                "Time from the arrival of the oldest change of a round to the kernel's last answer.",
             )?,
             read: make.histograms(
-                "kernel_read_duration_seconds",
-                "How long it took to read something from the kernel at once.",
+                "kube_ipvs_kernel_read_duration_seconds",
+                "Time of one reading of the kernel, by what was read.",
                 "what",
                 READINGS,
             )?,
