@@ -1,4 +1,4 @@
-//! What it costs to write and to read netlink: `cargo bench -p kube-ipvs --bench codecs`.
+//! Cost of writing and reading netlink messages: `cargo bench -p kube-ipvs --bench codecs`.
 //!
 //! Beside each, what it takes to copy the same octets: the least that it could be. The kernel takes
 //! 1.5 µs for a real server that it is given, and 0.3 µs for an entry. Nothing fails because of
@@ -14,11 +14,11 @@ use ipvs::codec::{Request, decode_real_server, decode_virtual_server};
 use ipvs::{AddressFamily, RealServer, Scheduler, VirtualServer, VirtualServerId};
 use netlink::{Batch, attributes};
 
-/// So many of each at a time.
+/// Number of each that are written or read at a time.
 const COUNT: u32 = 1_000;
 /// A message type: which one it is does not matter here.
 const MESSAGE: u16 = 0x22;
-/// How often each is done for the table of ratios.
+/// Number of times that each is done for the table of ratios.
 const ROUNDS: u32 = 200;
 
 // include/uapi/linux/netfilter/ipset/ip_set.h
@@ -167,7 +167,7 @@ fn measurements() -> Vec<Measurement> {
     ]
 }
 
-/// What copying so many octets takes, message by message.
+/// Returns the time to copy [`COUNT`] messages of so many bytes, one by one.
 fn copying(octets: usize) -> Duration {
     let (from, mut to) = (vec![1_u8; octets * COUNT as usize], Vec::new());
     median(|| {

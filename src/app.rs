@@ -60,23 +60,24 @@ use logging::Verbosity;
 use observe::Observers;
 use threads::TaskThread;
 
-/// What waits between the source and the event loop. More than that and the source waits.
+/// Capacity of each channel between the source and the event loop. A full one makes the source
+/// wait.
 const QUEUE: usize = 1_024;
 
-/// What is still running in the background when the program ends may take this long.
+/// Longest time that background tasks get to end when the program ends.
 const FAREWELL: Duration = Duration::from_millis(100);
 
 /// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
 /// and audit logs know.
 const CONTROLLER: &str = "kube-proxy";
 
-/// Where Services come from.
+/// Origin of Services: a folder of manifests, or the Kubernetes API.
 enum Source {
     Manifests(Manifests),
     Kubernetes(Clients, Kubernetes),
 }
 
-/// What runs beside the event loop, whatever that is busy with.
+/// Threads that run beside the event loop, however busy the loop is.
 struct Threads {
     /// Health, metrics and health checks of Services.
     serving: TaskThread,
@@ -379,7 +380,7 @@ fn serving(
     })
 }
 
-/// How many wait in a channel, for whoever asks. It does not keep the channel open.
+/// Returns a function that counts the messages in a channel. It does not keep the channel open.
 fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
     let sender = sender.downgrade();
     Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))

@@ -1,7 +1,7 @@
 //! The command line: every flag of kube-proxy's, with its name and meaning, and a few of our own.
 //!
-//! What is read here is only what was written. What it means, and what holds where nothing was
-//! written, is said in `src/config`.
+//! This module reads flags as they are written. `src/config` says what they mean, and what holds
+//! where nothing is written.
 
 mod help;
 pub(crate) mod retired;
@@ -59,23 +59,23 @@ pub struct Arguments {
     #[arg(long, value_name = "URL", help_heading = "The API server")]
     pub master: Option<String>,
 
-    /// How to reach the API server. Without it and without --master: as a pod of the cluster.
+    /// Kubeconfig of the API server. Without it and without --master: as a pod of the cluster.
     #[arg(long, value_name = "FILE", help_heading = "The API server")]
     pub kubeconfig: Option<String>,
 
-    /// The content type asked of the API server.
+    /// Content type for the API server. No effect: JSON.
     #[arg(long, value_name = "TYPE", help_heading = "The API server")]
     pub kube_api_content_type: Option<String>,
 
-    /// How many requests a second go to the API server in the long run.
+    /// Requests per second to the API server on average.
     #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
     pub kube_api_qps: Option<f32>,
 
-    /// How many requests may go to the API server at once.
+    /// Burst of requests to the API server.
     #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
     pub kube_api_burst: Option<i32>,
 
-    /// How often what the API server said is handed on again.
+    /// Resync period of kube-proxy's informers. No effect.
     #[arg(long, value_name = "DURATION", help_heading = "The API server")]
     pub config_sync_period: Option<GoDuration>,
 
@@ -93,16 +93,16 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", value_parser = ip_or_nothing, help_heading = "The node")]
     pub bind_address: Option<String>,
 
-    /// How readily the kernel ends this process when memory is short, -1000 to 1000.
+    /// OOM score adjustment of this process, -1000 to 1000.
     #[arg(long, value_name = "NUMBER", help_heading = "The node")]
     pub oom_score_adj: Option<i32>,
 
-    /// Where to serve whether this node can take traffic.
+    /// Address and port of the health server (/healthz, /livez).
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
           help_heading = "What is served")]
     pub healthz_bind_address: Option<String>,
 
-    /// Where to serve metrics.
+    /// Address and port of the metrics server.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
           help_heading = "What is served")]
     pub metrics_bind_address: Option<String>,
@@ -111,7 +111,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
     pub bind_address_hard_fail: Option<bool>,
 
-    /// Let how much is logged be changed while it runs, at /debug/flags/v.
+    /// Serve /debug/flags/v, which changes the log's verbosity.
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
     pub profiling: Option<bool>,
 
@@ -127,7 +127,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PORT", help_heading = "What is served")]
     pub metrics_port: Option<i32>,
 
-    /// The proxy mode; ipvs is the only one there is.
+    /// The proxy mode: ipvs, the only one yet.
     #[arg(long, value_name = "MODE", help_heading = "Balancing")]
     pub proxy_mode: Option<String>,
 
@@ -136,8 +136,8 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", help_heading = "Balancing")]
     pub ipvs_scheduler: Option<String>,
 
-    /// Virtual servers, addresses and set entries inside these networks are somebody else's, and
-    /// are never touched.
+    /// Networks of other programs: virtual servers, addresses and set entries inside them are never
+    /// touched.
     #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
     pub ipvs_exclude_cidrs: Vec<String>,
 
@@ -145,23 +145,23 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Balancing")]
     pub ipvs_strict_arp: Option<bool>,
 
-    /// How often the kernel is read and compared with what it should be.
+    /// Period in which all kernel state is compared with the desired state.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_sync_period: Option<GoDuration>,
 
-    /// Changes that come within this time after a write go together.
+    /// Least time between two writes: changes within it are written together.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_min_sync_period: Option<GoDuration>,
 
-    /// How long an idle TCP connection is remembered by IPVS; 0 leaves the kernel's value.
+    /// IPVS timeout of idle TCP connections; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_tcp_timeout: Option<GoDuration>,
 
-    /// How long a closing TCP connection is remembered by IPVS; 0 leaves the kernel's value.
+    /// IPVS timeout of TCP connections after a FIN; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_tcpfin_timeout: Option<GoDuration>,
 
-    /// How long an idle UDP flow is remembered by IPVS; 0 leaves the kernel's value.
+    /// IPVS timeout of idle UDP flows; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
     pub ipvs_udp_timeout: Option<GoDuration>,
 
@@ -188,8 +188,8 @@ pub struct Arguments {
     #[arg(long, value_name = "VARIANT", help_heading = "Masquerading")]
     pub iptables_variant: Option<String>,
 
-    /// How traffic from this node's own pods is recognised: ClusterCIDR, NodeCIDR, BridgeInterface
-    /// or InterfaceNamePrefix.
+    /// Way to detect traffic of this node's own pods: ClusterCIDR, NodeCIDR, BridgeInterface or
+    /// InterfaceNamePrefix.
     #[arg(long, value_name = "MODE", help_heading = "Masquerading")]
     pub detect_local_mode: Option<String>,
 
@@ -201,23 +201,23 @@ pub struct Arguments {
     #[arg(long, value_name = "INTERFACE", help_heading = "Masquerading")]
     pub pod_bridge_interface: Option<String>,
 
-    /// With InterfaceNamePrefix: how the interfaces of this node's pods begin.
+    /// With InterfaceNamePrefix: the prefix of the interfaces of this node's pods.
     #[arg(long, value_name = "PREFIX", help_heading = "Masquerading")]
     pub pod_interface_name_prefix: Option<String>,
 
-    /// How many connections may be tracked per processor core; 0 leaves the kernel's limit.
+    /// Limit of tracked connections per processor core; 0 leaves the kernel's limit.
     #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
     pub conntrack_max_per_core: Option<i32>,
 
-    /// How many connections may be tracked at least.
+    /// Least limit of tracked connections, whatever the number of cores.
     #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
     pub conntrack_min: Option<i32>,
 
-    /// How long an idle TCP connection is tracked; 0 leaves the kernel's value.
+    /// Conntrack timeout of established TCP connections; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
     pub conntrack_tcp_timeout_established: Option<GoDuration>,
 
-    /// How long a half closed TCP connection is tracked; 0 leaves the kernel's value.
+    /// Conntrack timeout of TCP connections in CLOSE_WAIT; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
     pub conntrack_tcp_timeout_close_wait: Option<GoDuration>,
 
@@ -225,27 +225,27 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Connection tracking")]
     pub conntrack_tcp_be_liberal: Option<bool>,
 
-    /// How long an unanswered UDP flow is tracked; 0 leaves the kernel's value.
+    /// Conntrack timeout of UDP flows without an answer; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
     pub conntrack_udp_timeout: Option<GoDuration>,
 
-    /// How long an answered UDP flow is tracked; 0 leaves the kernel's value.
+    /// Conntrack timeout of UDP flows with answers; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
     pub conntrack_udp_timeout_stream: Option<GoDuration>,
 
-    /// How much to log: 0 to 10, as kube-proxy counts; 4 and more show every kernel change.
+    /// Verbosity of the log, 0 to 10 as with kube-proxy; 4 and more show every kernel change.
     #[arg(short, long, value_name = "LEVEL", help_heading = "Logging")]
     pub v: Option<u32>,
 
-    /// How much to log by source file. No effect.
+    /// Verbosity by source file. No effect.
     #[arg(long, value_name = "PATTERN=LEVEL", help_heading = "Logging")]
     pub vmodule: Vec<Vmodule>,
 
-    /// text or json.
+    /// Format of the log: text or json.
     #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
     pub logging_format: Option<String>,
 
-    /// How often log lines are flushed. No effect.
+    /// Period in which log lines are flushed. No effect.
     #[arg(long, value_name = "DURATION", help_heading = "Logging")]
     pub log_flush_frequency: Option<GoDuration>,
 
@@ -253,7 +253,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
     pub log_text_split_stream: Option<bool>,
 
-    /// With text and two streams: how much to buffer. No effect.
+    /// With text and two streams: size of the buffer. No effect.
     #[arg(long, value_name = "SIZE", help_heading = "Logging")]
     pub log_text_info_buffer_size: Option<Quantity>,
 
@@ -261,27 +261,27 @@ pub struct Arguments {
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
     pub log_json_split_stream: Option<bool>,
 
-    /// With json and two streams: how much to buffer. No effect.
+    /// With json and two streams: size of the buffer. No effect.
     #[arg(long, value_name = "SIZE", help_heading = "Logging")]
     pub log_json_info_buffer_size: Option<Quantity>,
 
-    /// Of kube-proxy's mode iptables.
+    /// Setting of kube-proxy's mode iptables.
     #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Of no effect")]
     pub iptables_localhost_nodeports: Option<bool>,
 
-    /// Of kube-proxy's mode iptables.
+    /// Setting of kube-proxy's mode iptables.
     #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
     pub iptables_sync_period: Option<GoDuration>,
 
-    /// Of kube-proxy's mode iptables.
+    /// Setting of kube-proxy's mode iptables.
     #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
     pub iptables_min_sync_period: Option<GoDuration>,
 
-    /// Of a library that kube-proxy has.
+    /// Setting of a library that kube-proxy has.
     #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
     pub boot_id_file: Option<String>,
 
-    /// Of a library that kube-proxy has.
+    /// Setting of a library that kube-proxy has.
     #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
     pub machine_id_file: Option<String>,
 
@@ -306,9 +306,9 @@ pub struct Vmodule(pub Vec<(String, u32)>);
 /// The command line is answered already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// What was asked for, such as the version.
+    /// The text that was asked for, such as the version.
     Asked(String),
-    /// What is wrong, and how to use the program.
+    /// The mistake, and how to use the program.
     Wrong(String),
 }
 

@@ -29,9 +29,9 @@ const PROBE_PORT: u16 = 20_000;
 pub(crate) struct Host {
     /// The families that it can do.
     pub(crate) families: Vec<Family>,
-    /// Whether masquerading may pick source ports at random.
+    /// True if masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
-    /// Where twins live, as far as the host can lead to them.
+    /// Networks of the twins, as far as the host can lead to them.
     pub(crate) twins: TwinNetworks,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.

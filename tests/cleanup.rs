@@ -1,4 +1,4 @@
-//! What `--cleanup` and the move from another mode remove on a real kernel, and what they leave.
+//! Removals by `--cleanup` and by the move from another mode on a real kernel, and what they leave.
 //!
 //! Each test has a network namespace of its own, and all state that it makes is in there. What is
 //! left is compared with what was there before kube-proxy came, all of it.
@@ -15,7 +15,7 @@ use plan::model::Family;
 use plan::sets::{SetId, SetType};
 use plan::settings::{Settings, TwinNetworks};
 
-/// What kube-proxy's IPVS mode leaves, of IPv4.
+/// State that kube-proxy's IPVS mode leaves, of IPv4.
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
 /// The sets of IPv4 that kube-proxy does not have.
 const V4_SETS_OF_OURS: &str = "create KUBE-SHORT-CIRCUIT hash:ip,port family inet
@@ -25,10 +25,10 @@ create KUBE-NO-LOCAL-ENDPOINTS hash:ip,port family inet
 ";
 const RULES: &str = include_str!("bed/left_by_kube_proxy/iptables");
 const VIRTUAL_SERVERS: &str = include_str!("bed/left_by_kube_proxy/ipvsadm");
-/// What its iptables mode leaves, beside the kubelet's chains and others'.
+/// Rules that its iptables mode leaves, beside the kubelet's chains and others'.
 const IPTABLES_MODE: &str = include_str!("../src/cleanup/rules/iptables_mode.rules");
-/// What the kubelet and others have. The chains that every table has are among it, since they stay
-/// when kube-proxy is gone.
+/// Rules that the kubelet and others have. The chains that every table has are among them, since
+/// they stay when kube-proxy is gone.
 const OTHERS: &str = "\
 *mangle
 :OUTPUT ACCEPT [0:0]
@@ -58,7 +58,7 @@ COMMIT
 -A KUBE-MARK-DROP -j MARK --set-xmark 0x8000/0x8000
 COMMIT
 ";
-/// What its nftables mode leaves, much shortened.
+/// Table that its nftables mode leaves, much shortened.
 const NFTABLES_MODE: &str = "
     table FAMILY kube-proxy {
         map service-ips {

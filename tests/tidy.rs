@@ -1,5 +1,5 @@
-//! What no compiler checks: who may know whom, how long files are, and that the documents speak of
-//! files that exist.
+//! Rules that no compiler checks: which module may know which, how long files are, and that the
+//! documents speak of files that exist.
 
 #![expect(
     clippy::expect_used,
@@ -40,7 +40,7 @@ const DOCUMENTS: [&str; 25] = [
     "docs/traffic-policies.md",
 ];
 
-/// Of each folder: what its files must not mention. Braces are among it because a grouped import
+/// Folders, each with what its files must not mention. Braces are among it because a grouped import
 /// would hide what it imports from this test.
 const SEPARATIONS: [(&str, &[&str]); 7] = [
     ("src/source", &["crate::kernel", "crate::reconcile", "crate::serve", "crate::{"]),
@@ -117,7 +117,7 @@ fn crates() -> Vec<String> {
     [".".to_owned()].into_iter().chain(members).collect()
 }
 
-/// Whether a word in backticks names a file or a folder of this project.
+/// True if a word in backticks names a file or a folder of this project.
 fn is_path(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let ending = [".md", ".rs", ".rules", ".sh", ".toml", ".yaml", "/"];

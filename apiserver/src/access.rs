@@ -1,4 +1,4 @@
-//! Who may speak to the server.
+//! Access to the server: the credentials that it accepts.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ impl Access {
         self.lock().remove(token);
     }
 
-    /// Whether a request with such credentials is served.
+    /// True if a request with such credentials is served.
     pub(crate) fn admits(&self, authorization: &Authorization) -> bool {
         match authorization {
             Authorization::Anonymous => self.anonymous,

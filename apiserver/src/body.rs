@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::faults::{Fault, Faults};
 use crate::resource::{Resource, Verb};
 
-/// What hyper sends.
+/// Body of a response, as hyper sends it.
 pub(crate) enum Body {
     Whole(Option<Bytes>),
     Stream(mpsc::Receiver<Result<Bytes, Cut>>),
@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     verb: Verb,
     /// Set when the connection is to be reset rather than closed.
     reset: Arc<AtomicBool>,
-    /// How many bytes come before the cut, once a reset has struck.
+    /// Number of bytes that come before the cut, once a reset has struck.
     left: Option<usize>,
     /// The speed, once slowness has struck.
     slow: Option<usize>,
@@ -78,7 +78,7 @@ impl Writer {
         (writer, Body::Stream(receiver))
     }
 
-    /// Whether the body is to be slow or cut, which one that is sent whole cannot be.
+    /// True if the body is to be slow or cut, which a body that is sent whole cannot be.
     pub(crate) fn is_struck(&mut self) -> bool {
         self.take_faults();
         self.left.is_some() || self.slow.is_some()

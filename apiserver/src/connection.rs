@@ -22,7 +22,7 @@ use crate::requests::Authorization;
 use crate::resource::Verb;
 use crate::usage::Meter;
 
-/// What a request's connection tells of it.
+/// Properties that a request has from its connection.
 #[derive(Clone)]
 pub(crate) struct Peer {
     /// By client certificate; a token comes with each request.

@@ -1,4 +1,4 @@
-//! What goes wrong, at a test's request.
+//! Faults, injected at a test's request.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +26,12 @@ pub enum Fault {
     /// The connection is reset after so many bytes of body. Of a watch that runs already, the
     /// bytes are counted from its next event on.
     Reset {
-        /// How many bytes still come.
+        /// Number of bytes that still come.
         after: usize,
     },
     /// Bodies come slowly.
     Slow {
-        /// How fast.
+        /// Speed of a body.
         bytes_per_second: usize,
     },
     /// A watch falls silent: no events, no bookmarks, no end. It goes on when the fault is lifted.
@@ -48,7 +48,7 @@ pub enum Fault {
     Hang,
 }
 
-/// Which requests a fault strikes, and how often.
+/// Requests that a fault strikes, and the number of times it strikes.
 #[derive(Clone, Copy, Debug)]
 pub struct On {
     resource: Option<Resource>,
@@ -121,7 +121,7 @@ impl On {
 }
 
 impl Injected {
-    /// How often the fault has struck.
+    /// Returns the number of times that the fault has struck.
     pub fn hits(&self) -> usize {
         self.entry.hits.load(Ordering::SeqCst)
     }
@@ -132,7 +132,7 @@ impl Injected {
         self.changed.send_modify(|version| *version = version.wrapping_add(1));
     }
 
-    /// Whether it was lifted.
+    /// True if the fault was lifted.
     pub(crate) fn is_lifted(&self) -> bool {
         self.entry.lifted.load(Ordering::SeqCst)
     }
@@ -182,7 +182,7 @@ impl Faults {
         })
     }
 
-    /// Whether one fault strikes such a request.
+    /// True if the fault strikes such a request; that counts as a hit.
     pub(crate) fn strikes(&self, resource: Option<Resource>, verb: Verb, fault: &Fault) -> bool {
         self.strike(resource, verb, |each| (each == fault).then_some(())).is_some()
     }

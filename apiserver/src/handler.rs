@@ -49,7 +49,7 @@ pub(crate) struct Handler {
     pub(crate) version: String,
 }
 
-/// What is answered.
+/// Answer to a request.
 enum Answer {
     Json(StatusCode, Value),
     Text(StatusCode, &'static str),
@@ -126,7 +126,7 @@ impl Handler {
         response
     }
 
-    /// How many watches of a resource run.
+    /// Returns the counter of a resource's running watches.
     pub(crate) fn running(&self, resource: Resource) -> Option<&Arc<AtomicUsize>> {
         let position = Resource::ALL.iter().position(|each| *each == resource)?;
         self.watches.get(position)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::tls::ClientCertificate;
 
-/// What a kubeconfig says of the user.
+/// Credentials of a kubeconfig's user.
 #[derive(Clone, Debug)]
 pub enum Credentials {
     /// Nothing.

@@ -16,7 +16,7 @@ use crate::store::{Snapshot, Store};
 /// The version in a token that goes on with the present, whatever it is by then.
 const INCONSISTENT: i64 = -1;
 
-/// Where a chunk begins.
+/// Place where a chunk of a list begins.
 struct Token {
     version: i64,
     start: String,

@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use apiserver::{Credentials, Directory, Options, Server};
 use clap::Parser;
 
-/// How often the directory is looked at.
+/// Interval between looks at the directory.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A Kubernetes API server for tests, with the objects of a directory.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// The kubeconfig to write; its user has a client certificate.

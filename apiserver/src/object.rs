@@ -1,4 +1,4 @@
-//! What a server makes of an object: the metadata it fills in, and what it leaves out of lists.
+//! Objects as a server makes them: the metadata it fills in, and what it leaves out of lists.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::resource::Resource;
 /// A stored object: without `kind` and `apiVersion`, as the items of a list are.
 pub(crate) type Object = Arc<Value>;
 
-/// Where an object lives.
+/// Place of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) resource: Resource,

@@ -1,12 +1,12 @@
-//! How a server is to behave.
+//! Behaviour of a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// What [`Server::start`](crate::Server::start) takes.
+/// Options of [`Server::start`](crate::Server::start).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen; port 0 lets the kernel choose one.
+    /// Address to listen on; port 0 lets the kernel choose a port.
     pub listen: SocketAddr,
     /// Further names and addresses for the certificate, beside localhost, 127.0.0.1, ::1 and the
     /// address listened on: `kubernetes.default.svc`, a cluster IP.
@@ -17,21 +17,21 @@ pub struct Options {
     pub tokens: Vec<String>,
     /// The period of bookmarks. The real server sends one a minute.
     pub bookmark_period: Duration,
-    /// How long a watch lasts that gives no `timeoutSeconds`.
+    /// Time that a watch lasts if its request gives no `timeoutSeconds`.
     pub watch_timeout: Duration,
-    /// Whether streaming lists are served.
+    /// Treatment of requests for streaming lists.
     pub watch_list: WatchList,
-    /// Whether objects carry `metadata.managedFields`, as those of a real server do.
+    /// True if objects carry `metadata.managedFields`, as those of a real server do.
     pub managed_fields: bool,
-    /// What `/version` tells, such as `v1.35.0`.
+    /// Version that `/version` tells, such as `v1.35.0`.
     pub version: String,
     /// True to serve HTTP/2 beside HTTP/1.
     pub http2: bool,
-    /// How many changes are kept; older versions get a 410.
+    /// Number of changes kept; older versions get a 410.
     pub history: usize,
 }
 
-/// How the server takes `sendInitialEvents`.
+/// The server's treatment of `sendInitialEvents`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WatchList {
     /// It serves streaming lists.

@@ -14,11 +14,11 @@ pub struct Request {
     pub path: String,
     /// The query as it was sent, still encoded.
     pub query: String,
-    /// What the request speaks of, if this server knows it.
+    /// Resource that the request speaks of, if this server knows it.
     pub resource: Option<Resource>,
-    /// What it wants to do.
+    /// Operation that the request asks for.
     pub verb: Verb,
-    /// Who it said it is.
+    /// Identity that the client gave.
     pub authorization: Authorization,
     /// The header `User-Agent`.
     pub user_agent: String,

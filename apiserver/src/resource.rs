@@ -17,7 +17,7 @@ pub enum Resource {
     Events,
 }
 
-/// What a request does, in the words of the API.
+/// Operation of a request, in the words of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// One object.
@@ -34,7 +34,7 @@ pub enum Verb {
     Other,
 }
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Version,
@@ -91,7 +91,7 @@ impl Resource {
         }
     }
 
-    /// Whether its objects live in namespaces.
+    /// True if the resource's objects live in namespaces.
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Nodes | Self::ServiceCidrs)
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// What a request selects by: everything when both are empty.
+/// Namespace and selectors of a request. Empty selectors select every object of the namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     namespace: Option<String>,
@@ -43,7 +43,7 @@ impl Selection {
         })
     }
 
-    /// Whether a selector is given: then the number of objects beyond a page is not told.
+    /// True if a selector is given: then the number of objects beyond a page is not told.
     pub(crate) fn has_selector(&self) -> bool {
         !(self.labels.is_empty() && self.fields.is_empty())
     }

@@ -104,7 +104,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, or will again after [`Server::close`].
+    /// Returns the address the server listens on, or will again after [`Server::close`].
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -219,12 +219,12 @@ impl Server {
         self.handler.log.clear();
     }
 
-    /// How many watches of a resource run.
+    /// Returns the number of running watches of a resource.
     pub fn watches(&self, resource: Resource) -> usize {
         self.handler.running(resource).map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.handler.connections.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What the server answers when it does not do what it was asked: objects of kind `Status`.
+//! Answers to requests that the server does not carry out: objects of kind `Status`.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ pub(crate) struct Status {
     pub(crate) message: String,
     pub(crate) details: Option<Value>,
     pub(crate) retry_after: Option<u32>,
-    /// Of a 410 for a `continue` token: the token to go on with, inconsistently.
+    /// The token to go on with, inconsistently; only in a 410 for a `continue` token.
     pub(crate) next: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::object::{self, Identity, Object};
 use crate::resource::Resource;
 
-/// How long a list or a watch waits for a version that does not exist yet.
+/// Time that a list or a watch waits for a version that does not exist yet.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) struct Store {
@@ -22,7 +22,7 @@ pub(crate) struct Store {
     /// The current version, for those that wait for the next one.
     version: watch::Sender<u64>,
     managed_fields: bool,
-    /// How many changes the history holds.
+    /// Number of changes that the history holds.
     limit: usize,
 }
 
@@ -159,7 +159,7 @@ impl Store {
         Ok(Snapshot { version, objects })
     }
 
-    /// Whether a watch may start at a version.
+    /// Checks that a watch may start at a version.
     pub(crate) fn check(&self, version: u64) -> Result<(), Expired> {
         self.lock().check(version)
     }

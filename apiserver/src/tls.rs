@@ -54,7 +54,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// What the server needs for its handshakes, with a certificate for these names and addresses.
+    /// Makes the server's TLS configuration, with a certificate for these names and addresses.
     pub(crate) fn server_config(&self, names: &[String]) -> Result<ServerConfig> {
         let mut parameters = CertificateParams::new(Vec::new())?;
         parameters.distinguished_name = named("kube-apiserver");

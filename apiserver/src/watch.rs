@@ -31,14 +31,14 @@ pub(crate) struct Watch {
 /// Counts the watches that run, one by one.
 pub(crate) struct Running(Arc<AtomicUsize>);
 
-/// How long things last, unless the request says otherwise.
+/// Durations that hold unless the request says otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Periods {
     pub(crate) bookmark: Duration,
     pub(crate) timeout: Duration,
 }
 
-/// What a watch begins with.
+/// Events that a watch begins with.
 enum Start {
     /// Every object there is, as ADDED; a streaming list then says that these were all.
     State { streaming: bool },
@@ -178,9 +178,9 @@ impl Watch {
         Ok(Some(reached))
     }
 
-    /// What a change is for this watch: an object that stops matching the selectors is deleted
-    /// for it, and one that begins to match is added. A deleted object is told in its last state
-    /// with the version of its deletion.
+    /// Returns the event that a change is for this watch, if it is one: an object that stops
+    /// matching the selectors is deleted for it, and one that begins to match is added. A deleted
+    /// object is told in its last state with the version of its deletion.
     fn seen(&self, change: &Change) -> Option<(&'static str, Value)> {
         let matches = |object: &&object::Object| self.selection.matches(object);
         let before = change.before.as_ref().filter(matches);

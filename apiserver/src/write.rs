@@ -1,4 +1,4 @@
-//! What clients write: events, and whatever else they create or patch.
+//! Writes of clients: events, and whatever else they create or patch.
 
 use serde_json::Value;
 

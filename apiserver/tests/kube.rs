@@ -40,7 +40,7 @@ fn start(options: Options) -> (Server, Credentials) {
     (server, credentials)
 }
 
-/// What the watcher has told, a word for each event.
+/// Waits for `count` events of the watcher and returns a word for each.
 async fn told<S>(events: &mut S, count: usize) -> Vec<String>
 where
     S: futures::Stream<Item = watcher::Result<watcher::Event<Service>>> + Unpin,

@@ -5,17 +5,17 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What the pods of all nodes live in; a node's own part is [`pod_range_ipv4`].
+/// Range of the pods of all nodes; a node's own part is [`pod_range_ipv4`].
 pub const POD_RANGE_IPV4: &str = "10.244.0.0/16";
 /// The IPv6 sibling of [`POD_RANGE_IPV4`].
 pub const POD_RANGE_IPV6: &str = "fd00:244::/32";
-/// Where cluster addresses of services come from.
+/// Range of the cluster addresses of services.
 pub const SERVICE_RANGE_IPV4: &str = "10.96.0.0/16";
 /// The IPv6 sibling of [`SERVICE_RANGE_IPV4`].
 pub const SERVICE_RANGE_IPV6: &str = "fd00:96::/112";
-/// Where load-balancer addresses come from.
+/// Range of the load-balancer addresses of IPv4.
 pub const LOAD_BALANCER_RANGE_IPV4: &str = "203.0.113.0/24";
-/// Where external addresses and IPv6 load-balancer addresses come from.
+/// Range of the external addresses of IPv4.
 pub const EXTERNAL_RANGE_IPV4: &str = "198.51.100.0/24";
 /// Load-balancer and external addresses of IPv6.
 pub const EXTERNAL_RANGE_IPV6: &str = "fd00:203::/64";

@@ -10,9 +10,9 @@
 //!     └─ pod1-2 10.244.1.12
 //! ```
 //!
-//! What is set up is what a kubelet and a CNI with plain routes would: addresses, routes,
-//! forwarding, hairpin on the pods' ports, bridged packets shown to iptables. Everything that is a
-//! service proxy's business is left alone.
+//! The setup is that of a kubelet and a CNI with plain routes: addresses, routes, forwarding,
+//! hairpin on the pods' ports, bridged packets shown to iptables. Everything that is a service
+//! proxy's business is left alone.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,14 +22,14 @@ use crate::addresses::{self, MAX_CLIENTS, MAX_NODES, MAX_PODS, ROUTED_IPV4, ROUT
 use crate::dump::dump;
 use crate::namespace::Namespace;
 
-/// What to build.
+/// Specification of a cluster to build.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// The nodes, from the first.
     pub nodes: Vec<NodeSpec>,
-    /// How many clients are outside the cluster.
+    /// Number of clients outside the cluster.
     pub clients: u8,
-    /// Whether there is IPv6. Without, it is disabled in every namespace, and only IPv4 addresses
+    /// True if there is IPv6. Without, it is disabled in every namespace, and only IPv4 addresses
     /// exist.
     pub ipv6: bool,
 }
@@ -37,7 +37,7 @@ pub struct ClusterSpec {
 /// One node to build.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeSpec {
-    /// How many pods live on it.
+    /// Number of pods on the node.
     pub pods: u8,
 }
 
@@ -57,7 +57,7 @@ pub struct Cluster {
 pub struct Host {
     /// `node1`, `pod1-2` (the second pod of the first node), `client1`.
     pub name: String,
-    /// Where it lives.
+    /// Network namespace of the host.
     pub namespace: Namespace,
     /// Its address; a node's is the one on the underlay.
     pub ipv4: Ipv4Addr,
@@ -191,7 +191,7 @@ impl Cluster {
         self.client(client)?.namespace.configure_links(&service_routes(node))
     }
 
-    /// What every node holds, as text.
+    /// Returns the state of every node, as text.
     #[must_use]
     pub fn dump(&self) -> String {
         self.nodes.iter().map(|node| dump(&node.namespace)).collect()
@@ -342,7 +342,8 @@ fn prepare(namespace: &Namespace, ipv6: bool) -> Result<()> {
     ])
 }
 
-/// Whether packets that cross a bridge pass iptables as well; needs br_netfilter to matter.
+/// Sets whether packets that cross a bridge pass iptables as well. Does nothing without
+/// br_netfilter.
 fn set_bridge_filtering(namespace: &Namespace, value: &str) -> Result<()> {
     if !namespace.has_sysctl("net/bridge/bridge-nf-call-iptables")? {
         return Ok(());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often a program that was told to end is looked at.
+/// Interval between looks at a program that was told to end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A running program. Dropping it kills it and waits for its end.
@@ -29,7 +29,7 @@ impl Daemon {
         &mut self.child
     }
 
-    /// Whether the program has not ended yet.
+    /// Returns true if the program has not ended yet.
     ///
     /// # Errors
     /// When the kernel does not know the process.

@@ -1,10 +1,10 @@
-//! What a node holds, as text, for the message of a test that failed.
+//! State of a node, as text, for the message of a test that failed.
 
 use std::fmt::Write as _;
 
 use crate::namespace::Namespace;
 
-/// What is asked for. A program that is not installed, or has nothing to say, says so.
+/// Commands to run. A program that is not installed, or has nothing to say, says so.
 const COMMANDS: [&str; 8] = [
     "ipvsadm -Ln",
     "ipvsadm -Lnc",

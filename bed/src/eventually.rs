@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-/// How long to rest between two attempts.
+/// Pause between two attempts.
 const REST: Duration = Duration::from_millis(20);
 
 /// Tries until an attempt succeeds, at least once, and returns its result.

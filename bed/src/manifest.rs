@@ -34,9 +34,9 @@ pub struct Service {
 pub struct Port {
     /// The protocol.
     pub protocol: Protocol,
-    /// What clients connect to.
+    /// Port that clients connect to.
     pub port: u16,
-    /// What the pods listen on.
+    /// Port that the pods listen on.
     pub target: u16,
     /// The port on each node, 0 for none.
     pub node_port: u16,
@@ -45,15 +45,15 @@ pub struct Port {
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is.
+    /// Address of the endpoint.
     pub address: IpAddr,
     /// `node1`.
     pub node: String,
-    /// Whether it takes traffic.
+    /// True if the endpoint takes traffic.
     pub ready: bool,
-    /// Whether it is about to end.
+    /// True if the endpoint is about to end.
     pub terminating: bool,
-    /// Whether it still answers while it is about to end.
+    /// True if the endpoint still answers while it is about to end.
     pub serving: bool,
     /// `hints`, as YAML on one line, such as `{forZones: [{name: a}]}`.
     pub hints: Option<&'static str>,

@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::daemon::Daemon;
 
-/// Where iproute2 keeps namespaces that have a name.
+/// Directory in which iproute2 keeps namespaces that have a name.
 const NAMES: &str = "/run/netns";
 
 /// A network namespace with a name, so that `ip netns exec NAME` works for debugging.
@@ -199,7 +199,7 @@ impl Namespace {
         Ok(value.trim_end().to_owned())
     }
 
-    /// Whether the kernel has a setting here; many come with a module.
+    /// Returns true if the kernel has a setting here; many come with a module.
     ///
     /// # Errors
     /// When the namespace cannot be entered.

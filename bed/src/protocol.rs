@@ -20,7 +20,7 @@ pub enum Protocol {
 // === impl Protocol ===
 
 impl Protocol {
-    /// Whether one has to connect before anything can be said.
+    /// True if a client has to connect before it can send anything.
     pub(crate) fn has_connections(self) -> bool {
         self != Self::Udp
     }

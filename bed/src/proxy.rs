@@ -14,12 +14,13 @@ use crate::eventually::eventually;
 use crate::manifest::Service;
 use crate::namespace::Namespace;
 
-/// Where the program is, if the environment variable `KUBE_IPVS` does not say so.
+/// Path of the program, if the environment variable `KUBE_IPVS` does not give one.
 const PROGRAM: &str = "/job/kube-ipvs";
-/// What a container runtime does for a container that is not privileged and has a read-only root:
-/// no capabilities but those of its first argument, none to be had by a program's file, `/proc/sys`
-/// and `/sys` read-only, the lock of iptables from the host, and no modules. The rest of its
-/// arguments is the program. setpriv comes last, because all the rest takes more privileges.
+/// Script that does what a container runtime does for a container that is not privileged and has a
+/// read-only root: no capabilities but those of its first argument, none to be had by a program's
+/// file, `/proc/sys` and `/sys` read-only, the lock of iptables from the host, and no modules. The
+/// rest of its arguments is the program. setpriv comes last, because all the rest takes more
+/// privileges.
 const CONTAINER: &str = "set -e
 capabilities=$1
 shift

@@ -18,7 +18,7 @@ use crate::cluster::Host;
 use crate::namespace::Namespace;
 use crate::protocol::Protocol;
 
-/// How many connections may wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A running server. Dropping it closes its sockets and all its connections and ends its thread.

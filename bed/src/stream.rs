@@ -11,16 +11,16 @@ use anyhow::{Context as _, Result, bail};
 use crate::namespace::Namespace;
 use crate::traffic::{Answer, Connection, Question, Refusal, ask_here};
 
-/// How much traffic.
+/// Amount of traffic.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
     /// The time from one round to the next. In a round, each asker asks once on a fresh
     /// connection, and every connection that is kept open is asked once. A round that takes
     /// longer delays the next one.
     pub interval: Duration,
-    /// How many ask on fresh connections, side by side.
+    /// Number of askers on fresh connections, side by side.
     pub askers: usize,
-    /// How many connections are opened at the start and kept.
+    /// Number of connections that are opened at the start and kept.
     pub kept_open: usize,
 }
 
@@ -31,7 +31,7 @@ pub struct Stream {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What has happened so far.
+/// Answers and failures so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamReport {
     /// Answers on fresh connections.
@@ -51,11 +51,11 @@ pub struct Failure {
     pub at: Duration,
     /// On what kind of connection. A kept connection fails once and is then given up.
     pub on: ConnectionKind,
-    /// How it failed.
+    /// Reason for the failure.
     pub refusal: Refusal,
 }
 
-/// Whether a connection was made for one question.
+/// Kind of a connection: made for one question, or kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionKind {
     /// Made for one question.
@@ -126,7 +126,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// What has happened so far.
+    /// Returns the answers and failures so far.
     #[must_use]
     pub fn report(&self) -> StreamReport {
         self.shared.lock().report.clone()

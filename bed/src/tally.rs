@@ -35,13 +35,13 @@ impl Tally {
         }
     }
 
-    /// How many questions were answered.
+    /// Returns the number of questions that were answered.
     #[must_use]
     pub fn answered(&self) -> usize {
         self.answers.values().sum()
     }
 
-    /// How many were not.
+    /// Returns the number of questions that were not answered.
     #[must_use]
     pub fn refused(&self) -> usize {
         self.refusals.values().sum()
@@ -76,7 +76,7 @@ impl Tally {
         of_server.map(|(_, source)| *source).collect()
     }
 
-    /// What was not answered, by the way of refusal.
+    /// Returns the numbers of unanswered questions, by the way of refusal.
     #[must_use]
     pub fn refusals(&self) -> &BTreeMap<Refusal, usize> {
         &self.refusals

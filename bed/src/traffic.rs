@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::namespace::Namespace;
 use crate::protocol::Protocol;
 
-/// How long to wait for connection and answer if nothing else is said. A guest under emulation is
-/// slow, a lost packet is resent after one second.
+/// Time to wait for connection and answer if nothing else is said. A guest under emulation is slow,
+/// a lost packet is resent after one second.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Source ports, for one question after the other. No server of the bed listens on one, no Service has
@@ -42,7 +42,7 @@ pub struct Question {
     pub timeout: Duration,
 }
 
-/// Who answered, and whom it took for the asker.
+/// Server that answered, and the address that it took for the asker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The name of the server.

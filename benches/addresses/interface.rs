@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flags(u32);
 
-/// How far an address is good for.
+/// Scope in which an address is valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scope {
     Universe,

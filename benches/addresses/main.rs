@@ -27,16 +27,16 @@ struct Way {
     up: bool,
     scope: Scope,
     flags: Flags,
-    /// Whether `IFA_ADDRESS` is said beside `IFA_LOCAL`.
+    /// True if `IFA_ADDRESS` is sent beside `IFA_LOCAL`.
     twice: bool,
-    /// How many other addresses are on the interface before.
+    /// Number of other addresses that are on the interface before.
     others: u32,
     what: What,
     added: Order,
     removed: Removal,
 }
 
-/// What makes an address local.
+/// Means that makes an address local.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Address,
@@ -53,7 +53,7 @@ enum Order {
     Random,
 }
 
-/// How the addresses go.
+/// Way in which the addresses are removed.
 #[derive(Debug, Clone, Copy)]
 enum Removal {
     /// In the order in which they came.
@@ -64,14 +64,14 @@ enum Removal {
     Whole,
 }
 
-/// What one way took.
+/// Times that one way took.
 #[derive(Debug, Clone, Copy)]
 struct Took {
     added: Duration,
     removed: Duration,
 }
 
-/// What the ways below differ from.
+/// Baseline from which the ways below differ.
 const V4: Way = Way {
     name: "ascending",
     family: Family::V4,

@@ -1,5 +1,5 @@
-//! Whether the kernel is exactly as it should be: asked of a process of its own, whose planner is
-//! told the same, so that neither its memory nor its work is in what is measured.
+//! Check that the kernel is exactly as it should be. It runs in a process of its own, whose planner
+//! is told the same, so that neither its memory nor its work is in what is measured.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, Lines, Write as _, stdin};
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Change, Size};
 use crate::node;
 
-/// What follows a change by itself, such as removing what has drained, has so long.
+/// Time limit for what follows a change by itself, such as the removal of what has drained.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How many operations an error names.
+/// Largest number of operations that an error names.
 const NAMED: usize = 10;
 
 /// The process that compares.
@@ -39,7 +39,7 @@ enum Question {
     Compare,
 }
 
-/// What a comparison finds left to do.
+/// Answer to a comparison: the number of operations left to do, and some of them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     count: usize,
@@ -101,7 +101,8 @@ impl Drop for Checker {
     }
 }
 
-/// What that process does.
+/// Runs the process that compares: takes questions from standard input and answers on standard
+/// output.
 pub(crate) fn run(size: Size) -> Result<()> {
     let (mut planner, mut kernel) = node::open()?;
     for event in size.events() {

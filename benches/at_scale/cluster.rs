@@ -20,18 +20,18 @@ use serde::{Deserialize, Serialize};
 pub(crate) const PORT: NonZeroU16 = NonZeroU16::MIN;
 /// The address of `default/kubernetes`: 10.96.0.1.
 pub(crate) const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// Where it is: 172.16.0.1.
+/// Endpoint of `default/kubernetes`: 172.16.0.1.
 const API_SERVER_ENDPOINT: Ipv4Addr = Ipv4Addr::new(172, 16, 0, 1);
 /// 10.96.0.2, where the other cluster addresses begin.
 const SERVICES: u32 = 0x0a60_0002;
 /// 11.0.0.0, where endpoints begin.
 const ENDPOINTS: u32 = 0x0b00_0000;
 
-/// How much there is of what: `10000x10`.
+/// Size of a cluster, as Services and endpoints of each: `10000x10`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Size {
     pub(crate) services: u32,
-    /// Of each Service.
+    /// Number of endpoints of each Service.
     pub(crate) endpoints: u32,
 }
 
@@ -70,7 +70,7 @@ impl Size {
         api_server().into_iter().chain(services).chain(slices)
     }
 
-    /// What Kubernetes would say of a change.
+    /// Returns the events that Kubernetes would send for a change.
     pub(crate) fn events_of(self, change: &Change) -> Vec<Event> {
         match change {
             Change::Endpoints { service, which } => vec![self.slice(*service, which.clone())],

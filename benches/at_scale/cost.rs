@@ -1,4 +1,4 @@
-//! What something took.
+//! Cost of something measured: time, memory, requests and operations.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,12 @@ use crate::usage::{Usage, Whose};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// How often it was done. What follows is of all together.
+    /// Number of times that it was done. The other fields are of all together, unless they say
+    /// otherwise.
     pub(crate) count: u32,
     /// From the first event to the kernel's last answer.
     pub(crate) wall_ms: f64,
-    /// Of each alone, where there were many.
+    /// Median of each alone, where there were many. The 99th percentile follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) median_ms: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,8 +29,8 @@ pub(crate) struct Line {
     pub(crate) cpu_ms: f64,
     pub(crate) user_ms: f64,
     pub(crate) system_ms: f64,
-    /// How many programs it started, how long it waited for them, and their processor time. The
-    /// first is part of `wall_ms`, the second not of `cpu_ms`.
+    /// Number of programs that it started, the time that it waited for them, and their processor
+    /// time. The wait is part of `wall_ms`; the processor time is not part of `cpu_ms`.
     pub(crate) programs: u64,
     pub(crate) programs_wall_ms: f64,
     pub(crate) programs_ms: f64,
@@ -40,9 +41,9 @@ pub(crate) struct Line {
     pub(crate) writing_requests: u64,
     /// Operations that the loop asked the kernel for.
     pub(crate) operations: u64,
-    /// How often a thread had been asleep and went on.
+    /// Number of times that a thread had been asleep and went on.
     pub(crate) wakeups: u64,
-    /// How often a page of memory was touched for the first time.
+    /// Number of times that a page of memory was touched for the first time.
     pub(crate) faults: u64,
     /// Resident memory at the end, without what is shared with files; and the most that was
     /// resident so far, with it.
@@ -67,19 +68,19 @@ pub(crate) struct Stopwatch {
     whose: Whose,
     usage: Usage,
     counts: Counts,
-    /// How long programs had been waited for when what is measured had ended.
+    /// Time that programs had been waited for when what is measured had ended.
     waited: Option<Duration>,
 }
 
 // === impl Stopwatch ===
 
 impl Stopwatch {
-    /// Of all threads but the calling one, which only makes up the events and waits.
+    /// Starts to measure all threads but the calling one, which only makes up the events and waits.
     pub(crate) fn start(counts: Counts) -> Result<Self> {
         Self::of(Whose::Others, counts)
     }
 
-    /// Of the calling thread as well.
+    /// Starts to measure all threads, the calling one as well.
     pub(crate) fn start_of_all(counts: Counts) -> Result<Self> {
         Self::of(Whose::All, counts)
     }
@@ -88,12 +89,13 @@ impl Stopwatch {
         Ok(Self { whose, usage: Usage::now(whose)?, counts, waited: None, started: Instant::now() })
     }
 
-    /// What is measured has ended. What follows from it is still part of everything but the time.
+    /// Marks the end of what is measured. What follows from it still counts in everything but the
+    /// time.
     pub(crate) fn ended(&mut self) {
         self.waited = Some(rules::programs_run().took);
     }
 
-    /// What it took until `ended`, which may be a moment ago.
+    /// Returns the cost until `ended`, which may be a moment ago.
     pub(crate) fn stop(&self, name: &str, ended: Instant, counts: Counts) -> Result<Line> {
         let usage = Usage::now(self.whose)?;
         let used = usage.since(&self.usage);
@@ -126,7 +128,8 @@ impl Stopwatch {
 // === impl Line ===
 
 impl Line {
-    /// What it took without waiting for programs: for iptables, which the raw cost has none of.
+    /// Returns the time without the wait for programs, or the median where there is one. The
+    /// programs are iptables, of which the raw cost has none.
     pub(crate) fn own_ms(&self) -> f64 {
         self.median_ms.unwrap_or((self.wall_ms - self.programs_wall_ms).max(0.0))
     }

@@ -1,4 +1,4 @@
-//! What others do to the kernel's state, with the tools that people have.
+//! Damage by others to the kernel's state, with the tools that people have.
 
 use std::process::Command;
 

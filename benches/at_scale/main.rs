@@ -1,11 +1,11 @@
-//! What a cluster costs on a real kernel: `cargo xtask bench`.
+//! Cost of a cluster on a real kernel: `cargo xtask bench`.
 //!
-//! Of each size, each in fresh network namespaces and processes of its own: the least it can cost
-//! (the same state from plain batches), and what it costs the real loop, from the first sync to
-//! nothing at all for a minute and to the repair of what others broke. Times are of the machine it
-//! runs on; ratios and counts are what to compare. Nothing fails because of a time, only because
-//! the kernel refused something, a restart wrote something, or a comparison found something left to
-//! do.
+//! Measures each size in fresh network namespaces and processes of its own. The least that it can
+//! cost (the same state from plain batches) stands beside the cost of the real loop, from the first
+//! sync to nothing at all for a minute and to the repair of what others broke. Times are of the
+//! machine it runs on; ratios and counts are what to compare. Nothing fails because of a time, only
+//! because the kernel refused something, a restart wrote something, or a comparison found something
+//! left to do.
 
 mod checker;
 mod cluster;
@@ -34,7 +34,7 @@ use report::{Measured, Report};
 /// Measures what a cluster costs, on this machine's kernel. Needs root, IPVS and ipset.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How many services, and how many endpoints each.
+    /// Sizes: number of services, and of endpoints each.
     #[arg(long, value_delimiter = ',', value_name = "SERVICESxENDPOINTS", default_values = [
         "1000x10", "10000x10", "50000x10", "5000x50",
     ])]
@@ -45,15 +45,15 @@ struct Arguments {
     /// The file that gets everything as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// What cargo tells every benchmark.
+    /// Flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// What a process of its own measures, of the first size.
+    /// Part that a process of its own runs, for the first size.
     #[arg(hide = true)]
     part: Option<Part>,
 }
 
-/// What is measured in a process of its own.
+/// Part of the benchmark that runs in a process of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Raw,
@@ -109,7 +109,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel is a program of another machine.
+/// True if the kernel is a program of another machine.
 fn is_user_mode() -> Result<bool> {
     let processor = std::fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
     Ok(processor.contains("User Mode Linux"))

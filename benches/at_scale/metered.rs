@@ -36,7 +36,8 @@ pub(crate) struct Metered {
 #[derive(Debug)]
 pub(crate) struct Listener(pub(crate) Meter);
 
-/// What was seen so far, shared by those who see it and whoever waits for it.
+/// Observations so far, shared by [`Metered`] and [`Listener`], which make them, and the thread
+/// that waits for them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meter(Arc<(Mutex<Seen>, Condvar)>);
 
@@ -49,17 +50,18 @@ pub(crate) struct Seen {
     pub(crate) arrived: u64,
     planned: u64,
     pub(crate) done: u64,
-    /// When a round ended last.
+    /// Time at which a round ended last.
     pub(crate) round_ended: Option<Instant>,
-    /// When the last operations were answered.
+    /// Time at which the last operations were answered.
     pub(crate) written: Option<Instant>,
-    /// Whether operations are being carried out: thousands of addresses take the kernel many seconds.
+    /// True while operations are being carried out: thousands of addresses take the kernel many
+    /// seconds.
     pub(crate) is_writing: bool,
-    /// When `default/kubernetes` was served first.
+    /// Time at which `default/kubernetes` was served first.
     pub(crate) first_service: Option<Instant>,
     /// Verifications of everything that there is.
     pub(crate) passes: u64,
-    /// How long the last one took, without its pauses.
+    /// Duration of the last verification, without its pauses.
     pub(crate) pass_cost: Duration,
     /// Operations that were refused.
     pub(crate) refused: u64,
@@ -110,7 +112,7 @@ impl Metered {
         Self { linux, meter }
     }
 
-    /// What was asked by now is counted before its answer is handed on.
+    /// Does this work, and counts its traffic before its answer is handed on.
     fn counted<T>(&mut self, work: impl FnOnce(&mut Linux) -> T) -> T {
         let done = work(&mut self.linux);
         let traffic = self.linux.traffic();
@@ -226,8 +228,8 @@ impl Observer for Listener {
     }
 }
 
-/// Whether a round must follow: not after the removal of the slice of a Service that is gone, which
-/// changes nothing.
+/// True if a round must follow an event. None follows the removal of the slice of a Service that is
+/// gone, which changes nothing.
 pub(crate) fn is_followed(event: &Event) -> bool {
     matches!(event, Event::ServiceApplied(_) | Event::ServiceRemoved(_) | Event::SliceApplied(_))
 }

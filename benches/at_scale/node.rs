@@ -23,16 +23,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::cluster::{Change, Size};
 use crate::metered::{Listener, Meter, Metered, Seen, is_followed};
 
-/// As much waits between the source and the loop in the program.
+/// Number of inputs that can wait between the source and the loop, as in the program.
 const QUEUE: usize = 1_024;
-/// So much is handed at once to the loop's thread, where the program has its source: one turn between
-/// threads for each event would cost more than the event.
+/// Number of events that are handed at once to the loop's thread, where the program has its source.
+/// One turn between threads for each event would cost more than the event.
 const AT_ONCE: usize = 256;
 /// The largest cluster takes minutes on an emulated machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1_800);
-/// Where the loop's log goes.
+/// File that gets the loop's log.
 const LOG: &str = "/tmp/at-scale.log";
-/// How many lines of it are shown.
+/// Number of lines of the log that are shown.
 const LOG_LINES: usize = 40;
 
 /// A loop that runs in a thread of its own.
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     status: watch::Receiver<Status>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
-    /// How many events were told that a round must follow.
+    /// Number of events that were sent and that a round must follow.
     told: Cell<u64>,
 }
 

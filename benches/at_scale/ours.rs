@@ -1,4 +1,4 @@
-//! What it costs the loop: from the first event to nothing at all for a minute.
+//! Cost of the loop, from the first event to nothing at all for a minute.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use crate::cost::{Line, Stopwatch};
 use crate::damage;
 use crate::node::Node;
 
-/// How long things are watched, and how often they are done.
+/// Durations to watch, and numbers of changes to make.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) sync_period: Duration,
-    /// How long nothing changes at all.
+    /// Time in which nothing changes at all.
     pub(crate) idle: Duration,
     /// Changes of one endpoint, of each kind.
     pub(crate) changes: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Extent {
     pub(crate) updated: u32,
 }
 
-/// What happens to a running loop.
+/// Measurements of a running loop.
 struct Run {
     node: Node,
     checker: Checker,
@@ -167,8 +167,8 @@ impl Run {
         Ok(())
     }
 
-    /// What it takes to read and compare everything: of the pass that ends next, unless that takes
-    /// too long. A pass takes forty times its cost.
+    /// Measures the cost of reading and comparing everything, by the pass that ends next. A pass
+    /// takes forty times its cost, so there is no figure if it takes too long.
     fn verification(&mut self) -> Result<()> {
         let (passes, patience) = (self.node.seen().passes, Duration::from_secs(150));
         let ended = self.node.meter.wait("a verification", patience, |seen| seen.passes > passes);
@@ -273,8 +273,8 @@ impl Run {
         self.finish(name, watch, ended, &changes, None)
     }
 
-    /// What drains is removed after a second: that is part of what a change takes, but for the
-    /// time that it is waited for.
+    /// Waits for the end of what follows, such as what drains, which is removed after a second.
+    /// That is part of the cost of a change, but for the time that it is waited for.
     fn finish(
         &mut self,
         name: &str,

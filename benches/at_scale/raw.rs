@@ -232,7 +232,7 @@ impl Raw {
         self.send(batch)
     }
 
-    /// As an endpoint is taken out: first it gets no new connections.
+    /// Removes an endpoint as the loop does: first it gets no new connections.
     fn drain(&mut self, service: u32, index: u32) -> Result<()> {
         let mut batch = self.ipvs.batch();
         let server = ipvs::RealServer { weight: 0, ..self.server(service, index) };

@@ -17,12 +17,12 @@ use crate::cost::Line;
 pub(crate) struct Report {
     /// `uname -r`.
     pub(crate) kernel: String,
-    /// Whether it watched for seconds only.
+    /// True if the benchmark watched for seconds only.
     pub(crate) short: bool,
     /// The guest's memory.
     pub(crate) memory_kib: u64,
-    /// What a page costs that is touched for the first time, and the least that a system call
-    /// costs, in microseconds: dear where the kernel is a program.
+    /// Cost of a page that is touched for the first time, and the least cost of a system call, in
+    /// microseconds. Both are high where the kernel is a program.
     pub(crate) fault_us: f64,
     pub(crate) call_us: f64,
     /// The program with nothing but `default/kubernetes`.
@@ -30,14 +30,14 @@ pub(crate) struct Report {
     pub(crate) sizes: Vec<Measured>,
 }
 
-/// Of one size.
+/// Measurements of one size.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
     #[serde(flatten)]
     pub(crate) size: Size,
     /// The least it can cost, by the names of what it is the least of.
     pub(crate) raw: Vec<Line>,
-    /// What it costs the loop.
+    /// Cost of the loop.
     pub(crate) ours: Vec<Line>,
 }
 
@@ -89,10 +89,11 @@ fn call_us() -> f64 {
     })
 }
 
-/// How often what is measured is done in a row.
+/// Number of times in a row that something is done for one measurement.
 const TIMES: u32 = 1_024;
 
-/// What disturbs a measurement makes it longer, so the least of many is what it takes.
+/// Returns the least of 20 measurements, in microseconds for one time. Whatever disturbs a
+/// measurement only makes it longer.
 fn least_us(mut measure: impl FnMut() -> Duration) -> f64 {
     let least = (0..20).map(|_| measure()).min().unwrap_or_default();
     least.as_secs_f64() * 1e6 / f64::from(TIMES)
@@ -154,7 +155,7 @@ fn row(f: &mut fmt::Formatter<'_>, instead: &str, line: &Line, ratio: Option<f64
     )
 }
 
-/// How much more it took: by the median where there is one, else in all.
+/// Returns our time over the raw one: of the median where there is one, else in all.
 fn ratio(ours: &Line, raw: &Line) -> f64 {
     ours.own_ms() / raw.own_ms()
 }

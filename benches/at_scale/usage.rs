@@ -1,4 +1,4 @@
-//! What this process has used, as the kernel counts it.
+//! Resources that this process has used, as the kernel counts them.
 
 use std::fs;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).
 const MILLISECONDS_A_TICK: f64 = 10.0;
 
-/// Whose processor time, wake-ups and page faults count.
+/// Threads whose processor time, wake-ups and page faults count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     All,
-    /// Of all threads but the calling one.
+    /// All threads but the calling one.
     Others,
 }
 
@@ -70,7 +70,7 @@ impl Usage {
         })
     }
 
-    /// What was used in between; memory as it is now.
+    /// Returns the usage since `before`; memory is as it is now.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(before.cpu),
@@ -89,13 +89,13 @@ impl Usage {
     }
 }
 
-/// Of proc_pid_stat(5), times in milliseconds.
+/// Fields of proc_pid_stat(5), times in milliseconds.
 #[derive(Default)]
 struct Statistics {
     faults: u64,
     user: f64,
     system: f64,
-    /// Of the processes that it waited for.
+    /// Processor time of the processes that it waited for.
     children: f64,
 }
 
@@ -121,7 +121,7 @@ impl Statistics {
     }
 }
 
-/// How long the machine's processors have been busy, together.
+/// Returns the time that the machine's processors have been busy, all together.
 pub(crate) fn busy() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     // proc_stat(5): after `cpu`, the ticks in user mode, at low priority, and in the kernel.

@@ -6,11 +6,11 @@ use anyhow::Result;
 use apiserver::{Options, Server};
 use serde_json::{Value, json};
 
-/// How large a cluster is.
+/// Size of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) services: u32,
-    /// Of each Service.
+    /// Number of endpoints of each Service.
     pub(crate) endpoints: u32,
 }
 
@@ -19,13 +19,13 @@ pub(crate) struct Size {
 impl Size {
     pub(crate) const EMPTY: Self = Self { services: 0, endpoints: 0 };
 
-    /// What is written as `10000x10`; 10 endpoints if it does not say how many.
+    /// Parses a size that is written as `10000x10`; 10 endpoints if it does not say how many.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (services, endpoints) = text.split_once('x').unwrap_or((text, "10"));
         Some(Self { services: services.parse().ok()?, endpoints: endpoints.parse().ok()? })
     }
 
-    /// Of the whole cluster.
+    /// Returns the number of endpoints of the whole cluster.
     pub(crate) fn all_endpoints(self) -> u32 {
         self.services * self.endpoints
     }

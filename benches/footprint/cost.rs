@@ -1,4 +1,4 @@
-//! What a Service and an endpoint cost, from what clusters of several sizes cost.
+//! Cost of a Service and of an endpoint, from the costs of clusters of several sizes.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What is held in memory for a cluster, by who holds it: counted, not estimated.
+//! Memory that is held for a cluster, by its owner: counted, not estimated.
 //!
 //! A process of its own follows an API server in this one, so that nothing but what is to be
 //! counted is allocated there. It needs neither a kernel nor root.
@@ -27,9 +27,9 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 /// The argument that makes this program the process that is counted in.
 pub(crate) const COUNT: &str = "count-what-is-held";
 
-/// Who holds it: names that the source knows, Services and slices as the planner knows them, what
-/// the kernel should have. The last one is what was there besides at most, while all was read and
-/// planned in one go.
+/// Owners of the memory: names that the source knows, Services and slices as the planner knows
+/// them, what the kernel should have. The last one is the most that there was besides, while
+/// everything was read and planned in one go.
 const OWNERS: [&str; 4] = ["source", "input", "wishes", "for a moment"];
 
 /// Prints who holds how much.

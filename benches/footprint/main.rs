@@ -1,11 +1,11 @@
-//! What the program itself needs: memory and processor time, once it follows a cluster of so many
-//! Services. `cargo xtask bench --what footprint [-- SERVICESxENDPOINTS…]`.
+//! Memory and processor time of the program itself, once it follows a cluster of so many Services.
+//! `cargo xtask bench --what footprint [-- SERVICESxENDPOINTS…]`.
 //!
 //! The real program in a network namespace, fed by an API server over TLS; what is measured is
 //! what `/proc` says of it when it is in sync. Processor times are of the machine: an emulated one
 //! takes ten times as long and more. Memory is not.
 //!
-//! What the memory is made of is counted beside it: see [`held`]. That alone needs neither a
+//! Counts of what the memory is made of stand beside it: see [`held`]. That alone needs neither a
 //! kernel nor root: `cargo bench --features kernel-tests --bench footprint -- held`.
 
 mod cluster;
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// `getconf CLK_TCK`, which Linux has fixed for user space (include/asm-generic/param.h, USER_HZ).
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// What the program has used.
+/// Resources that the program has used.
 struct Footprint {
     size: Size,
     /// Resident memory, and the most that it ever was, in KiB.

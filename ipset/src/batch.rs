@@ -15,7 +15,7 @@ pub struct Batch {
     strict: bool,
     steps: Vec<Step>,
     entries: Vec<Entry>,
-    /// What is attached to some of the entries, by their place, sorted.
+    /// Options attached to some of the entries, by their place, sorted.
     options: Vec<(usize, EntryOptions)>,
     length: usize,
 }
@@ -131,13 +131,13 @@ impl Batch {
         self.push_command(Command::Swap(one, other))
     }
 
-    /// How many changes wait.
+    /// Returns the number of changes that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether none waits.
+    /// True if no change waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -164,7 +164,7 @@ impl Batch {
         self.entries.get(first..first + count).unwrap_or_default()
     }
 
-    /// What is attached to entries from the place `first` on.
+    /// Returns the options attached to entries from the place `first` on.
     pub(crate) fn options_from(&self, first: usize) -> &[(usize, EntryOptions)] {
         let start = self.options.partition_point(|(place, _)| *place < first);
         self.options.get(start..).unwrap_or_default()

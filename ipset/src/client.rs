@@ -71,14 +71,14 @@ impl Client {
         self.protocol
     }
 
-    /// What went over the socket since it was opened.
+    /// Returns the traffic over the socket since it was opened.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.socket.traffic()
     }
 
-    /// Which revisions of a set type the kernel has. It is asked once; the answer cannot change
-    /// while it has the type.
+    /// Returns the revisions of a set type that the kernel has. The kernel is asked once: the
+    /// answer cannot change while it has the type.
     ///
     /// # Errors
     /// [`Error::is_unknown_type`] when it does not have the type.
@@ -185,7 +185,7 @@ impl Client {
         self.change(|batch| batch.delete(set, entry))
     }
 
-    /// Whether an entry is in a set, or in one of its networks.
+    /// Returns true if an entry is in a set, or in one of its networks.
     ///
     /// # Errors
     /// [`Error::is_no_such_set`], or another refusal of the kernel.

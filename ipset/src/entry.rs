@@ -1,4 +1,4 @@
-//! What a set holds: entries, and what may be attached to one.
+//! Entries of sets, and the options that may be attached to an entry.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,9 +15,9 @@ use crate::set::SetType;
 /// (`icmp:8/0`, not `icmp:echo-request`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
-    /// Of a `hash:ip` set.
+    /// Entry of a `hash:ip` set.
     Ip(IpAddr),
-    /// Of a `hash:ip,port` set.
+    /// Entry of a `hash:ip,port` set.
     IpPort {
         /// The first dimension.
         address: IpAddr,
@@ -26,7 +26,7 @@ pub enum Entry {
         /// The port; for ICMP, type × 256 + code; 0 for a protocol without ports.
         port: u16,
     },
-    /// Of a `hash:ip,port,ip` set.
+    /// Entry of a `hash:ip,port,ip` set.
     IpPortIp {
         /// The first dimension.
         address: IpAddr,
@@ -37,7 +37,7 @@ pub enum Entry {
         /// The third dimension.
         second: IpAddr,
     },
-    /// Of a `hash:ip,port,net` set.
+    /// Entry of a `hash:ip,port,net` set.
     IpPortNet {
         /// The first dimension.
         address: IpAddr,
@@ -48,7 +48,7 @@ pub enum Entry {
         /// The third dimension.
         network: Network,
     },
-    /// Of a `bitmap:port` set.
+    /// Entry of a `bitmap:port` set.
     Port(u16),
 }
 
@@ -63,25 +63,25 @@ pub struct Network {
     prefix_length: u8,
 }
 
-/// What may be attached to an entry, if the set was created for it.
+/// Options that may be attached to an entry, if the set was created for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EntryOptions {
     /// Seconds until the entry vanishes; 0 means never. The set needs `timeout`.
     pub timeout: Option<u32>,
-    /// How much the entry matched. The set needs `counters`.
+    /// Packets and bytes that the entry matched. The set needs `counters`.
     pub counters: Option<Counters>,
     /// A remark of at most 255 octets. The set needs `comment`.
     pub comment: Option<String>,
-    /// What the iptables target `SET --map-mark` writes. The set needs `skbinfo`.
+    /// Mark that the iptables target `SET --map-mark` writes. The set needs `skbinfo`.
     pub mark: Option<Mark>,
-    /// What `SET --map-prio` writes: traffic control's major × 65,536 + minor. The set needs
-    /// `skbinfo`.
+    /// Priority that `SET --map-prio` writes: traffic control's major × 65,536 + minor. The set
+    /// needs `skbinfo`.
     pub priority: Option<u32>,
-    /// What `SET --map-queue` writes. The set needs `skbinfo`.
+    /// Queue that `SET --map-queue` writes. The set needs `skbinfo`.
     pub queue: Option<u16>,
 }
 
-/// How much an entry matched.
+/// Packets and bytes that an entry matched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets.
@@ -311,7 +311,7 @@ impl Network {
         self.address
     }
 
-    /// How many leading bits all addresses share: 0 to 32, or 0 to 128.
+    /// Returns the number of leading bits that all addresses share: 0 to 32, or 0 to 128.
     #[must_use]
     pub fn prefix_length(&self) -> u8 {
         self.prefix_length
@@ -339,7 +339,7 @@ impl FromStr for Network {
 // === impl EntryOptions ===
 
 impl EntryOptions {
-    /// Whether nothing is attached.
+    /// True if no option is attached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! What can go wrong, in types that callers branch on by asking them.
+//! Errors, in types that callers branch on by asking them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Inner {
     cause: Cause,
 }
 
-/// What was tried.
+/// Operation that was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempt {
     Open,
@@ -182,7 +182,7 @@ impl Error {
         }
     }
 
-    /// Whether the request may or may not have been carried out: its answer did not arrive.
+    /// True if the request may or may not have been carried out: its answer did not arrive.
     #[must_use]
     pub fn is_answer_lost(&self) -> bool {
         matches!(&self.0.cause, Cause::Netlink(error) if error.is_answer_lost())
@@ -234,7 +234,7 @@ impl std::error::Error for Error {
 // === impl Attempt ===
 
 impl Attempt {
-    /// Whether a type's own error numbers are those of the bitmap types.
+    /// True if a type's own error numbers are those of the bitmap types.
     fn is_bitmap(&self) -> bool {
         match self {
             Self::Create(_, set_type) => set_type.is_bitmap(),
@@ -245,7 +245,7 @@ impl Attempt {
         }
     }
 
-    /// What an error number means here.
+    /// Returns the meaning of an error number for this operation, if it is known.
     fn words(&self, errno: i32) -> Option<&'static str> {
         self.general_words(errno)
             .or_else(|| standard_words(errno))

@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What to know of the kernel:
+//! Facts about the kernel:
 //!
 //! - **Sets have a largest number of entries** and do not grow past it ([`Error::is_set_full`]).
 //!   A larger set is created under another name, filled, and exchanged by [`Batch::swap`], which

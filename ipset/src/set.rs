@@ -24,7 +24,7 @@ pub enum SetType {
     Other(Name),
 }
 
-/// Which addresses a set holds.
+/// Family of the addresses that a set holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// `inet`
@@ -35,7 +35,7 @@ pub enum Family {
     Unspecified,
 }
 
-/// What a set is to be created as.
+/// Specification of a set to create.
 ///
 /// ```
 /// use ipset::{Family, SetOptions, SetSpec, SetType};
@@ -56,8 +56,8 @@ pub struct SetSpec {
     pub options: SetOptions,
 }
 
-/// How a set is created, and what the kernel says of it when listed. What is `None` when a set is
-/// created is the kernel's choice.
+/// Options of a set: those it is created with, and what the kernel says of them when listed.
+/// An option that is `None` when a set is created is the kernel's choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetOptions {
     /// Hash types: how many buckets at first (the kernel makes it a power of two; default 1,024).
@@ -81,7 +81,7 @@ pub struct SetOptions {
     pub force_add: bool,
 }
 
-/// Which revisions of a set type the kernel has.
+/// Revisions of a set type that the kernel has.
 ///
 /// A set is created in one of them, and a tool can read it only if it knows that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub struct Revisions {
     pub max: u8,
 }
 
-/// What the kernel says of a set without looking into it.
+/// Properties of a set that the kernel tells without looking into the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The name.
@@ -110,13 +110,13 @@ pub struct Identity {
 pub struct Header {
     /// Name, type, revision and family.
     pub identity: Identity,
-    /// How it was created, and has grown.
+    /// Options that the set was created with, and what they have grown to.
     pub options: SetOptions,
-    /// How many iptables rules and lists of sets refer to it.
+    /// Number of iptables rules and lists of sets that refer to the set.
     pub references: u32,
     /// Octets of memory.
     pub memory: u64,
-    /// How many entries; kernels before 4.9 do not tell.
+    /// Number of entries; kernels before 4.9 do not tell.
     pub elements: Option<u32>,
 }
 
@@ -127,7 +127,7 @@ pub struct Set {
     pub header: Header,
     /// The entries, in the kernel's order.
     pub entries: Vec<ListedEntry>,
-    /// How many entries are of a shape that [`Entry`] does not have.
+    /// Number of entries of a shape that [`Entry`] does not have.
     pub undecoded: usize,
 }
 
@@ -136,7 +136,7 @@ pub struct Set {
 pub struct ListedEntry {
     /// The entry.
     pub entry: Entry,
-    /// What is attached to it, if anything.
+    /// Options attached to the entry, if any.
     pub options: Option<Box<EntryOptions>>,
 }
 
@@ -249,7 +249,7 @@ impl SetSpec {
         Self { set_type, family, options: SetOptions::default() }
     }
 
-    /// What makes this a set that cannot be, if something does.
+    /// Returns the reason why such a set cannot be created, if there is one.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         let bitmap = self.set_type.is_bitmap();
         let options = &self.options;

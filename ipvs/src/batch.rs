@@ -75,13 +75,13 @@ impl Batch {
         self.requests.push(self.family, 0, |message| request.encode(message))
     }
 
-    /// How many commands wait.
+    /// Returns the number of commands that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether none waits.
+    /// True if no command waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()

@@ -324,7 +324,7 @@ impl Client {
         self.read_all(&Request::ListDaemons, decode_sync_daemon)
     }
 
-    /// What went over the socket, for measurements.
+    /// Returns the traffic over the socket, for measurements.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.socket.traffic()
@@ -392,8 +392,8 @@ impl Client {
     }
 }
 
-/// Whether the kernel may mean that there is no family of this number (`genl_rcv_msg` in
-/// net/netlink/genetlink.c says `ENOENT`); it says the same of schedulers and real servers.
+/// True if the kernel may mean that there is no family of this number (`genl_rcv_msg` in
+/// net/netlink/genetlink.c says `ENOENT`). The kernel says the same of schedulers and real servers.
 fn may_lack_family(error: &netlink::Error) -> bool {
     error.refusal().is_some_and(|refusal| refusal.errno == Errno::NOENT.raw_os_error())
 }

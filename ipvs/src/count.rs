@@ -1,4 +1,4 @@
-//! How many virtual servers there are, without listing them.
+//! Number of virtual servers, read without listing them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -22,7 +22,7 @@ pub struct Counter {
     users: Option<File>,
 }
 
-/// What a [`Counter`] reads.
+/// Numbers that a [`Counter`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     /// The namespace's virtual servers of IPv4, those by firewall mark among them. The kernel

@@ -1,4 +1,4 @@
-//! What can go wrong, in a type that callers branch on by asking it.
+//! Errors, in a type that callers branch on by asking it.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ enum Kind {
 // === impl Error ===
 
 impl Error {
-    /// Of opening a client.
+    /// Makes the error of opening a client.
     pub(crate) fn open(source: netlink::Error) -> Self {
         if source.refusal().is_some() && is(&source, Errno::NOENT) {
             return Self(Box::new(Kind::NotLoaded));
@@ -59,30 +59,30 @@ impl Error {
         Self(Box::new(Kind::Failed { what, advice: None, source }))
     }
 
-    /// Of a request that IPVS was not there for.
+    /// Makes the error of a request made while IPVS was not loaded.
     pub(crate) fn not_loaded() -> Self {
         Self(Box::new(Kind::NotLoaded))
     }
 
-    /// Of a request that was sent to what IPVS was before.
+    /// Makes the error of a request not done because `ip_vs` was unloaded and loaded again.
     pub(crate) fn reloaded() -> Self {
         Self(Box::new(Kind::Reloaded))
     }
 
-    /// Of a request, given without its header.
+    /// Makes the error of a request, given without its header.
     pub(crate) fn request(body: &[u8], source: netlink::Error) -> Self {
         let description = Description::of(body);
         let advice = source.refusal().and_then(|refusal| description.advice(refusal.errno));
         Self(Box::new(Kind::Failed { what: description.to_string(), advice, source }))
     }
 
-    /// Of a batch whose socket failed.
+    /// Makes the error of a batch whose socket failed.
     pub(crate) fn batch(requests: usize, source: netlink::Error) -> Self {
         let what = format!("send {requests} IPVS commands");
         Self(Box::new(Kind::Failed { what, advice: None, source }))
     }
 
-    /// Of counting virtual servers.
+    /// Makes the error of counting virtual servers.
     pub(crate) fn count(source: netlink::Error) -> Self {
         let what = "count virtual servers (IP_VS_SO_GET_INFO)".to_owned();
         Self(Box::new(Kind::Failed { what, advice: None, source }))
@@ -101,7 +101,7 @@ impl Error {
         matches!(*self.0, Kind::Reloaded)
     }
 
-    /// What was to be added exists (`EEXIST`).
+    /// True if the thing to be added exists (`EEXIST`).
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.is_refusal(Errno::EXIST)
@@ -154,7 +154,7 @@ impl Error {
         }
     }
 
-    /// What happened on the socket.
+    /// Returns the error of the socket; `None` when IPVS was not loaded or was loaded again.
     #[must_use]
     pub fn netlink(&self) -> Option<&netlink::Error> {
         match &*self.0 {

@@ -5,12 +5,12 @@ use std::ops::{BitOr, BitOrAssign};
 
 /// A virtual server's flags (`IP_VS_SVC_F_*`, include/uapi/linux/ip_vs.h).
 ///
-/// What the three scheduler flags mean depends on the scheduler, so that
+/// The meaning of the three scheduler flags depends on the scheduler. So
 /// [`Flags::SH_PORT`] and [`Flags::MH_PORT`] are one and the same bit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flags(u32);
 
-/// How a tunnel treats checksums (`IP_VS_TUNNEL_ENCAP_FLAG_*`, include/uapi/linux/ip_vs.h).
+/// A tunnel's treatment of checksums (`IP_VS_TUNNEL_ENCAP_FLAG_*`, include/uapi/linux/ip_vs.h).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelFlags(u16);
 
@@ -33,13 +33,13 @@ macro_rules! flag_set {
                 self.0
             }
 
-            /// Whether every flag of `other` is in this set.
+            /// True if every flag of `other` is in this set.
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Whether the set has no flag.
+            /// True if the set has no flag.
             #[must_use]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0

@@ -1,4 +1,4 @@
-//! What tells one virtual server from another.
+//! Identities: the properties that tell one virtual server from another.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -95,7 +95,7 @@ impl AddressFamily {
         if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
 
-    /// How many bits an address has: 32 or 128.
+    /// Returns the number of bits of an address: 32 or 128.
     #[must_use]
     pub fn bits(self) -> u8 {
         match self {

@@ -11,11 +11,11 @@ use crate::uapi::{forwarding, tunnel};
 /// A real server as it is wanted. Address and port tell it from the others of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RealServer {
-    /// Where it is. Of the virtual server's address family, unless packets are tunnelled to it.
+    /// Its address, of the virtual server's family unless packets are tunnelled to it.
     pub address: IpAddr,
     /// The port; forwarding methods other than masquerading cannot change the packet's own.
     pub port: u16,
-    /// How packets get there.
+    /// The way packets get to the real server.
     pub forwarding: ForwardingMethod,
     /// Its share, for the schedulers that weigh; with 0 it gets no new connections. At most
     /// `i32::MAX`.
@@ -27,7 +27,7 @@ pub struct RealServer {
     pub lower_threshold: u32,
 }
 
-/// How packets get to a real server (`IP_VS_CONN_F_*`, include/uapi/linux/ip_vs.h).
+/// A way for packets to get to a real server (`IP_VS_CONN_F_*`, include/uapi/linux/ip_vs.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ForwardingMethod {
     /// Address and port are rewritten.
@@ -44,7 +44,7 @@ pub enum ForwardingMethod {
     Other(u32),
 }
 
-/// What packets are wrapped into.
+/// The tunnel that packets are wrapped into.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TunnelOptions {
     /// The kind of tunnel. Linux before 5.2 has IPIP only, and leaves this out of what it lists.
@@ -80,7 +80,7 @@ pub struct RealServerStatus {
     pub inactive_connections: u32,
     /// Clients that are to stay with it.
     pub persistent_connections: u32,
-    /// What went to and from it.
+    /// Traffic to and from the real server.
     pub statistics: Statistics,
 }
 

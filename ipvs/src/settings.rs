@@ -1,4 +1,4 @@
-//! What a network namespace has once: version, timeouts, and its sync daemons.
+//! Properties that a network namespace has once: version, timeouts, and its sync daemons.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use crate::name::InterfaceName;
 use crate::uapi::sync_state;
 
-/// What IPVS says of itself.
+/// Information that IPVS gives about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     /// The version of IPVS; 1.2.1 since Linux 2.6.
     pub version: Version,
-    /// How many buckets the table of connections has.
+    /// Number of buckets in the table of connections.
     pub connection_table_size: u32,
 }
 
@@ -33,7 +33,7 @@ pub struct Timeouts {
 /// A thread of the kernel that tells other hosts of connections, or is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyncDaemon {
-    /// Which side it is.
+    /// The side that the daemon is on: master or backup.
     pub role: SyncRole,
     /// The interface that it speaks multicast on.
     pub interface: InterfaceName,

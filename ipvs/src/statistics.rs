@@ -1,7 +1,7 @@
 //! Counters and rates of a virtual or real server.
 
-/// What went through a virtual server, or to and from a real server, since it was added or its
-/// counters were last zeroed; and the rates of the last seconds.
+/// Traffic through a virtual server, or to and from a real server, since the server was added or
+/// its counters were last zeroed; and the rates of the last seconds.
 ///
 /// The kernel brings them up to date every two seconds, not with every packet.
 ///

@@ -10,9 +10,9 @@ use crate::statistics::Statistics;
 /// A virtual server as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VirtualServer {
-    /// What tells it from the others.
+    /// Identity, which tells the virtual server from the others.
     pub id: VirtualServerId,
-    /// What picks the real server.
+    /// Scheduler that picks the real server.
     pub scheduler: Scheduler,
     /// Its flags. The kernel sets and clears [`Flags::HASHED`] by itself, whatever is asked for.
     pub flags: Flags,
@@ -22,7 +22,7 @@ pub struct VirtualServer {
     /// Clients whose addresses are the same under this mask count as one client; of meaning with
     /// [`Flags::PERSISTENT`] only.
     pub netmask: Netmask,
-    /// What identifies a client besides its address.
+    /// Persistence engine, which identifies a client by more than its address.
     pub persistence_engine: Option<PersistenceEngine>,
 }
 
@@ -41,9 +41,9 @@ pub enum Netmask {
 pub struct VirtualServerStatus {
     /// Its configuration, without [`Flags::HASHED`].
     pub server: VirtualServer,
-    /// Whether the kernel has it in its table of virtual servers ([`Flags::HASHED`]).
+    /// True if the kernel has it in its table of virtual servers ([`Flags::HASHED`]).
     pub hashed: bool,
-    /// What went through it.
+    /// Traffic that went through the virtual server.
     pub statistics: Statistics,
 }
 
@@ -71,8 +71,8 @@ impl VirtualServer {
         self
     }
 
-    /// Whether the kernel would hold the same for both: [`Flags::HASHED`], which is the kernel's
-    /// own, is left out of account, and a netmask counts by its bits, not by how it is written.
+    /// True if the kernel would hold the same for both. [`Flags::HASHED`] is left out of account:
+    /// it is the kernel's own. A netmask counts by its bits, not by how it is written.
     #[must_use]
     pub fn is_same_configuration(&self, other: &Self) -> bool {
         let family = self.id.family();

@@ -40,7 +40,7 @@ pub struct AttributeWriter<'a> {
 pub struct Attribute<'a> {
     /// The type, without the two flag bits.
     pub kind: u16,
-    /// Whether the sender marked integers as big-endian (`NLA_F_NET_BYTEORDER`).
+    /// True if the sender marked integers as big-endian (`NLA_F_NET_BYTEORDER`).
     pub network_byte_order: bool,
     /// The payload, without padding.
     pub value: &'a [u8],
@@ -150,7 +150,7 @@ impl<'a> AttributeWriter<'a> {
         self.close(start);
     }
 
-    /// How many octets the message has so far.
+    /// Returns the number of bytes the message has so far.
     #[must_use]
     pub fn message_length(&self) -> usize {
         self.buffer.len()

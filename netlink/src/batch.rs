@@ -66,19 +66,19 @@ impl Batch {
         self.requests.len() - 1
     }
 
-    /// How many requests wait.
+    /// Returns the number of requests that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether none waits.
+    /// True if no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// How many octets all of them have.
+    /// Returns the number of bytes of all requests together.
     #[must_use]
     pub fn octets(&self) -> usize {
         self.bytes.len()

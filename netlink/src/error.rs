@@ -1,4 +1,4 @@
-//! What can go wrong, in a type that callers branch on by asking it.
+//! Errors, in a type that callers branch on by asking it.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::attribute::DecodeError;
 
-/// What a system call on a socket that is in order may say: something is short, or not allowed.
+/// Errors of system calls on a socket that is in order: something is short, or not allowed.
 const PASSING: [Errno; 9] = [
     Errno::INTR,
     Errno::AGAIN,
@@ -95,14 +95,14 @@ impl Error {
         }
     }
 
-    /// Whether the request may or may not have been carried out: its answer did not arrive, or the
+    /// True if the request may or may not have been carried out: its answer did not arrive, or the
     /// socket itself failed.
     #[must_use]
     pub fn is_answer_lost(&self) -> bool {
         matches!(&*self.0, Kind::AnswerLost | Kind::NoAnswer) || self.is_socket_failure()
     }
 
-    /// Whether it was the socket itself that failed, and no answer of the kernel's: its descriptor
+    /// True if the socket itself failed, rather than the kernel refused: the socket's descriptor
     /// was closed, or is something else now. The socket is opened again before its next use.
     #[must_use]
     pub fn is_socket_failure(&self) -> bool {
@@ -111,19 +111,19 @@ impl Error {
         errno.is_some_and(|errno| !PASSING.contains(&errno))
     }
 
-    /// Whether an answer came that cannot be read.
+    /// True if an answer came that cannot be read.
     #[must_use]
     pub fn is_undecodable(&self) -> bool {
         matches!(&*self.0, Kind::Decode(_))
     }
 
-    /// Whether a dump was disturbed by changes each time it was tried.
+    /// True if changes disturbed a dump each time it was tried.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         matches!(&*self.0, Kind::Interrupted { .. })
     }
 
-    /// Whether the receive buffer overran (`ENOBUFS`): notifications were lost.
+    /// True if the receive buffer overran (`ENOBUFS`): notifications were lost.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())

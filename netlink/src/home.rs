@@ -1,4 +1,4 @@
-//! Where a socket was opened, so that it is opened there again or not at all.
+//! Network namespace a socket was opened in, so that it is opened there again or not at all.
 
 use crate::error::Error;
 

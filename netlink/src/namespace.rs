@@ -1,4 +1,4 @@
-//! Which network namespace a socket belongs to.
+//! Network namespaces that sockets belong to.
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -91,7 +91,7 @@ impl OptionSocket {
     }
 }
 
-/// Whether there is no socket any more: everything else is the subsystem's answer.
+/// True if the error says that there is no socket any more. Any other is the subsystem's answer.
 fn is_lost(error: &Error) -> bool {
     [Errno::BADF, Errno::NOTSOCK]
         .iter()

@@ -1,4 +1,4 @@
-//! What the kernel sends back, cut into messages.
+//! Messages that the kernel sends back, cut out of its datagrams.
 
 use netlink_packet_core::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever arrives, reading ends, and without a panic.
+        /// Reading ends, and without a panic, whatever arrives.
         #[test]
         fn any_datagram_is_read_to_its_end(
             datagram in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),

@@ -20,13 +20,13 @@ mod buffers;
 
 use buffers::RECEIVE_BUFFER;
 
-/// How often a listing is tried when changes disturb it.
+/// Number of times that a listing is tried when changes disturb it.
 pub const DUMP_ATTEMPTS: usize = 8;
 
-/// What one answer takes of the receive buffer at most, when answers are capped: the kernel counts
-/// a small datagram as some 800 octets, and an explanation makes it longer.
+/// Bytes of the receive buffer that one answer takes at most, when answers are capped: the kernel
+/// counts a small datagram as some 800 bytes, and an explanation makes it longer.
 const ANSWER_COST: usize = 1_536;
-/// What the kernel counts for a datagram at least.
+/// Least number of bytes that the kernel counts for a datagram.
 const SMALLEST_DATAGRAM: usize = 256;
 /// Past a few hundred requests a send, longer sends gain nothing measurable.
 const REQUESTS_PER_SEND: usize = 500;
@@ -36,7 +36,7 @@ const DATAGRAM: usize = 256 << 10;
 /// The kernel answers within the send, so this only ends a wait for something that is lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which part of the kernel a socket talks to (include/uapi/linux/netlink.h).
+/// Part of the kernel that a socket talks to (include/uapi/linux/netlink.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -72,13 +72,13 @@ pub struct Socket {
     requests_per_send: usize,
     questions_per_send: usize,
     octets_per_send: usize,
-    /// Whether listings are checked strictly.
+    /// True if listings are checked strictly.
     is_strict: bool,
     buffer: Vec<u8>,
     traffic: Traffic,
 }
 
-/// How much went over a socket, for measurements.
+/// Amount of traffic over a socket, for measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Requests sent.
@@ -304,7 +304,7 @@ impl Socket {
         }
     }
 
-    /// What went over this socket since it was opened.
+    /// Returns the traffic over this socket since it was opened.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.traffic

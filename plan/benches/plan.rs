@@ -1,4 +1,4 @@
-//! What planning costs: `cargo bench -p kube-ipvs-plan`.
+//! Benchmarks of planning: `cargo bench -p kube-ipvs-plan`.
 //!
 //! The promise is that a change costs what it changes: one endpoint costs the same with 50,000
 //! Services as with 1,000, but for the memory that is no longer in the processor's cache. The ratio

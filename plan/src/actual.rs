@@ -1,4 +1,4 @@
-//! What was read back from the kernel, in the same words as what is wished for.
+//! State that was read back from the kernel, in the same words as the desired state.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::sets::SetId;
 /// The kernel's state, as far as it could be ours.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Actual {
-    /// Whether the dummy interface is there.
+    /// True if the dummy interface is there.
     pub link: bool,
     /// The addresses on it, without link-local ones, which the kernel makes by itself.
     pub addresses: HashSet<IpAddr>,
@@ -34,17 +34,17 @@ pub struct Actual {
 pub struct ActualSet {
     /// Its entries.
     pub entries: HashSet<Entry>,
-    /// How many more it has, which are of a kind that we never write. They take room all the same.
+    /// Number of further entries, of a kind that we never write. They take capacity all the same.
     pub n_unknown: usize,
-    /// How many entries it may hold.
+    /// Number of entries that it may hold.
     pub capacity: Capacity,
 }
 
 /// A virtual server as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActualVirtualServer {
-    /// How it balances, if that can be said in our words; none: in a way that we never ask for
-    /// (one-packet scheduling, a persistence engine, a persistence netmask, …).
+    /// Parameters of balancing, if they can be said in our words; none: it balances in a way that
+    /// we never ask for (one-packet scheduling, a persistence engine, a persistence netmask, …).
     pub server: Option<VirtualServer>,
     /// Its real servers.
     pub real_servers: HashMap<SocketAddr, ActualRealServer>,
@@ -53,9 +53,9 @@ pub struct ActualVirtualServer {
 /// A virtual server as a listing of all shows it: without its real servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedVirtualServer {
-    /// Where it is.
+    /// Its address, protocol and port.
     pub frontend: Frontend,
-    /// As [`ActualVirtualServer::server`].
+    /// Parameters of balancing, as [`ActualVirtualServer::server`].
     pub server: Option<VirtualServer>,
 }
 
@@ -64,9 +64,9 @@ pub struct ListedVirtualServer {
 pub struct ActualRealServer {
     /// Its weight.
     pub weight: u32,
-    /// Whether everything else is as we ask for it: masquerade mode, no thresholds.
+    /// True if everything else is as we ask for it: masquerade mode, no thresholds.
     pub plain: bool,
-    /// Until when its connections may go on, if it has weight 0 and somebody noted that.
+    /// Time until which its connections may go on, if it has weight 0 and a deadline was noted.
     pub deadline: Option<Deadline>,
     /// Connections that it still has, active and inactive ones.
     pub connections: u64,
@@ -75,7 +75,7 @@ pub struct ActualRealServer {
 // === impl ActualSet ===
 
 impl ActualSet {
-    /// How many entries it has.
+    /// Returns the number of its entries, unknown ones included.
     #[must_use]
     pub fn n_entries(&self) -> usize {
         self.entries.len() + self.n_unknown

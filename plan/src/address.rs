@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Whether the kernel takes it for one host's address.
+/// True if the kernel takes it for one host's address.
 pub(crate) fn can_be_bound(address: IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.is_broadcast(),
@@ -12,7 +12,7 @@ pub(crate) fn can_be_bound(address: IpAddr) -> bool {
     !special && !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
 }
 
-/// Whether anyone on another machine could mean it.
+/// True if a client on another machine could mean it.
 pub(crate) fn can_be_reached(address: IpAddr) -> bool {
     let special = match address {
         // "This network" (RFC 1122, 3.2.1.3).

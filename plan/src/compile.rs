@@ -52,16 +52,16 @@ const MH_PORT: u32 = 0x10;
 /// drains, so it is set whatever a Service chooses.
 const FALLBACK: u32 = 0x08;
 
-/// What compiling yields.
+/// Result of compiling a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Compiled {
-    /// What the kernel should have.
+    /// Kernel state that the Service asks for.
     pub fragment: Fragment,
-    /// What is wrong with the Service, in order and without repetition.
+    /// Problems of the Service, in order and without repetition.
     pub problems: Vec<Problem>,
-    /// What a load balancer is told, if it asks.
+    /// Answer to a load balancer's health checks, if the Service has them.
     pub health_check: Option<HealthCheck>,
-    /// Where endpoints exist, but none that a traffic policy allows.
+    /// Traffic policies for which endpoints exist, but none that the policy allows.
     pub local_gap: LocalGap,
     /// Its node ports on localhost, in order, if there are to be any.
     pub localhost: Vec<LocalhostPort>,
@@ -121,7 +121,7 @@ struct Port<'a> {
     choice: EndpointChoice,
 }
 
-/// What the frontends of one family are made from.
+/// Inputs from which the frontends of one family are made.
 struct OfFamily<'a> {
     family: Family,
     addresses: Addresses,
@@ -162,8 +162,8 @@ impl<'a> Compiler<'a> {
         Some(OfFamily { family, addresses, ports })
     }
 
-    /// In the order of `Origin`: of several claims to a frontend, the first one has it, and what
-    /// comes last may meet a limit.
+    /// Adds the frontends in the order of `Origin`: of several claims to a frontend, the first one
+    /// has it, and what comes last may meet a limit.
     fn frontends(&mut self, families: &[OfFamily<'_>]) {
         for OfFamily { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.cluster_address(port, addresses));
@@ -193,7 +193,7 @@ impl<'a> Compiler<'a> {
         bound.into_iter().for_each(|address| self.bind_one(*address));
     }
 
-    /// What a route makes local, the rules guard by the route's network.
+    /// Binds an address unless a route makes it local: the rules guard that by the route's network.
     fn bind_one(&mut self, address: IpAddr) {
         if self.settings.is_routed(address) {
             return;
@@ -266,7 +266,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Who may use a load balancer's frontend, if not everybody.
+    /// Returns the entries for the clients that may use a load balancer's frontend, if not all may.
     fn source_ranges(&self, frontend: &Frontend, addresses: &Addresses) -> Vec<(SetId, Entry)> {
         let ranges = &addresses.source_ranges;
         if ranges.is_empty() {
@@ -390,8 +390,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// How a Service's virtual servers balance: as it chose, as far as the kernel can, otherwise as
-/// the operator chose.
+/// Returns how a Service's virtual servers balance: as it chose, as far as operator and kernel
+/// allow, otherwise as the operator chose.
 fn virtual_server(
     service: &Service,
     facts: &NodeFacts,

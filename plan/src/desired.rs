@@ -1,4 +1,4 @@
-//! What the kernel should have: every Service's fragment, with what they share counted.
+//! Desired kernel state: every Service's fragment, with what they share counted.
 //!
 //! An address or a set entry is there as long as one Service needs it. A frontend belongs to one
 //! Service: of several that claim it, the one with the best reason ([`Origin`]), and of those with
@@ -21,12 +21,12 @@ use crate::sets::SetId;
 pub(crate) use changes::Changes;
 use counted::Counted;
 
-/// What the kernel should have.
+/// Desired kernel state.
 #[derive(Debug, Default)]
 pub struct Desired {
     fragments: HashMap<ServiceName, Fragment>,
     owners: HashMap<Frontend, ServiceName>,
-    /// Those that claim what one before them has; no empty lists.
+    /// Claims that wait for a frontend that another Service has; no empty lists.
     waiting: HashMap<Frontend, BTreeSet<Rank>>,
     /// The same by Service: what each claims and one before it has; no empty lists.
     lacking: HashMap<ServiceName, BTreeSet<Frontend>>,
@@ -37,7 +37,7 @@ pub struct Desired {
     seed: u64,
 }
 
-/// What replacing fragments changes.
+/// Changes that follow from replacing fragments.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
     /// The difference, in no particular order of phases, always the same for the same difference.
@@ -46,8 +46,8 @@ pub struct Change {
     pub contenders: BTreeSet<ServiceName>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
-    /// How many virtual servers there were and are, of those that changed, and how many real
-    /// servers they had and have.
+    /// Number of virtual servers before and after, of those that changed, and of their real
+    /// servers.
     before: Count,
     after: Count,
 }
@@ -59,7 +59,7 @@ struct Count {
     real_servers: usize,
 }
 
-/// What a Service has by owning a frontend.
+/// Set entries and address that a Service has by owning a frontend.
 #[derive(Debug, Default)]
 struct Held {
     entries: Vec<(SetId, Entry)>,
@@ -72,7 +72,7 @@ type Entries = BTreeMap<SetId, Counted<Entry>>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     origin: Origin,
-    /// What clients can ask comes before what they are led to.
+    /// True for a twin. Frontends that clients can ask come before those that they are led to.
     is_twin: bool,
     created: i64,
     service: ServiceName,
@@ -102,14 +102,14 @@ impl Desired {
         change
     }
 
-    /// What is wished for at a frontend.
+    /// Returns the desired state of a frontend.
     #[must_use]
     pub fn wish(&self, frontend: &Frontend) -> Wish<'_> {
         changes::wish(self.owning_claim(frontend).map(|c| (&c.server, &c.real_servers)))
     }
 
-    /// Where a flow to a frontend, as clients see it, may lead: to its real servers and to those of
-    /// its twin. None: the frontend is nobody's.
+    /// Returns the sockets that a flow to a frontend, as clients see it, may lead to: its real
+    /// servers and those of its twin. None: no Service has the frontend.
     #[must_use]
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.owners.get(frontend)?;
@@ -118,8 +118,8 @@ impl Desired {
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
-    /// How many seconds the connections of a frontend's endpoints may take to end, if its Service
-    /// chose that.
+    /// Returns the number of seconds that the connections of a frontend's endpoints may take to
+    /// end, if its Service chose one.
     #[must_use]
     pub fn drain_seconds(&self, frontend: &Frontend) -> Option<u32> {
         self.fragments.get(self.owners.get(frontend)?)?.drain_seconds
@@ -131,19 +131,19 @@ impl Desired {
         self.owners.get(frontend)
     }
 
-    /// Whether `kube-ipvs0` should have this address.
+    /// True if `kube-ipvs0` should have this address.
     #[must_use]
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 
-    /// Whether a set should have this entry.
+    /// True if a set should have this entry.
     #[must_use]
     pub fn has_entry(&self, set: SetId, entry: &Entry) -> bool {
         self.entries.get(&set).is_some_and(|entries| entries.contains(entry))
     }
 
-    /// What a Service asks for.
+    /// Returns the state that a Service asks for.
     #[must_use]
     pub fn fragment(&self, service: &ServiceName) -> Option<&Fragment> {
         self.fragments.get(service)
@@ -164,31 +164,32 @@ impl Desired {
         self.entries.get(&set).into_iter().flat_map(Counted::iter)
     }
 
-    /// How many virtual servers there should be.
+    /// Returns the number of virtual servers that there should be.
     #[must_use]
     pub fn n_virtual_servers(&self) -> usize {
         self.n_open
     }
 
-    /// How many real servers they should have.
+    /// Returns the number of real servers that the virtual servers should have.
     #[must_use]
     pub fn n_real_servers(&self) -> usize {
         self.n_real_servers
     }
 
-    /// How many addresses `kube-ipvs0` should have.
+    /// Returns the number of addresses that `kube-ipvs0` should have.
     #[must_use]
     pub fn n_addresses(&self) -> usize {
         self.addresses.len()
     }
 
-    /// How many entries a set should have.
+    /// Returns the number of entries that a set should have.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
         self.entries.get(&set).map_or(0, Counted::len)
     }
 
-    /// What a Service claims and one before it has, in the order of frontends.
+    /// Returns a problem for each frontend that a Service claims and one before it has, in the
+    /// order of frontends.
     ///
     /// Each problem names the Service right before this one, which waits too if there are several.
     /// So a new owner is news to the former one alone, however many others wait.
@@ -294,7 +295,7 @@ impl Desired {
         }
     }
 
-    /// Whether a claim counts: that to a spare twin does if the first one is another Service's.
+    /// True if a claim counts. A claim to a spare twin does unless this Service has the first twin.
     fn is_needed(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> bool {
         let Some(frontend) = claim.twin_of.filter(|_| claim.is_spare) else { return true };
         let mut firsts = fragment.twins(frontend).filter(|twin| !twin.is_spare);
@@ -372,8 +373,8 @@ impl Desired {
         claim.map_or_else(Held::default, |(fragment, claim)| self.held(service, fragment, claim))
     }
 
-    /// What a Service has by owning what it claims here: the claim's entries, a twin's address, and
-    /// the entry that leads from a frontend to its twin, which takes owning both.
+    /// Returns what a Service has by owning what it claims here: the claim's entries, a twin's
+    /// address, and the entry that leads from a frontend to its twin, which takes owning both.
     fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
         let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
@@ -417,7 +418,7 @@ impl Desired {
     }
 }
 
-/// Whether the frontend of a spare twin has a first one.
+/// True if the frontend of a spare twin has a first one.
 fn has_first_twin(fragment: &Fragment, spare: &Claim) -> bool {
     let frontend = spare.twin_of.into_iter();
     frontend.flat_map(|frontend| fragment.twins(frontend)).any(|twin| !twin.is_spare)
@@ -453,7 +454,7 @@ fn different_claims(former: Option<&Fragment>, new: Option<&Fragment>) -> Vec<Fr
     different
 }
 
-/// What only the second of two lists has, both in order.
+/// Returns the items that only the second of two lists has, both in order.
 pub(crate) fn only_in_second<'a, T: Ord>(
     first: &'a [T],
     second: &'a [T],

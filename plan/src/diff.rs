@@ -18,7 +18,7 @@ use crate::sets::SetId;
 use crate::settings::Settings;
 pub(crate) use ownership::{Ownership, recorded, records};
 
-/// What is wished for at a frontend.
+/// Desired state of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish<'a> {
     /// Nothing: it is nobody's.
@@ -51,11 +51,12 @@ impl<'a> From<&'a ActualVirtualServer> for Before<'a> {
     }
 }
 
-/// What turns the actual state into the desired one, by phases.
+/// Returns the operations that turn the actual state into the desired one, by phases.
 ///
-/// What is found and not desired is removed only if it is ours: an address on `kube-ipvs0`, a route
-/// of ours, an entry of our sets, a virtual server that one of these tells of. Families that are
-/// not in the settings are left alone, and so is what is not desired inside excluded networks.
+/// Objects that are found and not desired are removed only if they are ours: an address on
+/// `kube-ipvs0`, a route of ours, an entry of our sets, a virtual server that one of these tells
+/// of. Families that are not in the settings are left alone, and so is what is not desired inside
+/// excluded networks.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
     let mut ops = foundation(actual, settings, |set| desired.n_entries(set));
@@ -77,8 +78,8 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     ops
 }
 
-/// What everything else rests on and was not found: the interface, sets, rules, routes. `expected`:
-/// how many entries a set is about to have, as far as that is known.
+/// Returns the operations that create missing prerequisites: the interface, sets, rules, routes.
+/// `expected`: number of entries that a set is about to have, as far as that is known.
 #[must_use]
 pub fn foundation(
     actual: &Actual,
@@ -103,7 +104,7 @@ pub fn foundation(
     ops
 }
 
-/// What turns a set, which may be missing, into what is desired, by phases.
+/// Returns the operations that turn a set, which may be missing, into the desired one, by phases.
 #[must_use]
 pub fn set(
     desired: &Desired,
@@ -140,7 +141,8 @@ pub(crate) fn is_removable(entry: &Entry, desired: &Desired, settings: &Settings
         || entry.frontend().is_some_and(|frontend| desired.owner(&frontend).is_some())
 }
 
-/// What turns the local routes that are ours into what is desired, by phases.
+/// Returns the operations that turn the local routes that are ours into the desired ones, by
+/// phases.
 #[must_use]
 pub fn routes(found: &HashSet<IpNet>, settings: &Settings) -> Vec<Op> {
     let mut ops = Vec::new();
@@ -157,7 +159,7 @@ pub fn routes(found: &HashSet<IpNet>, settings: &Settings) -> Vec<Op> {
     ops
 }
 
-/// What turns the addresses of `kube-ipvs0` into what is desired, by phases.
+/// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones, by phases.
 #[must_use]
 pub fn addresses(desired: &Desired, found: &HashSet<IpAddr>, settings: &Settings) -> Vec<Op> {
     let missing = desired.addresses().filter(|address| !found.contains(address));
@@ -181,7 +183,7 @@ pub(crate) fn sort_for_removal(addresses: &mut [IpAddr]) {
     addresses.sort_unstable_by(|one, other| other.cmp(one));
 }
 
-/// What turns one virtual server into what is desired.
+/// Returns the operations that turn one virtual server into the desired one.
 ///
 /// An undesired one is removed without asking whose it is: this is for looking again at what an
 /// operation was about.
@@ -197,7 +199,8 @@ pub fn repair(
     ops
 }
 
-/// What turns one wish into another. `seed` differs between nodes.
+/// Adds the operations that turn one desired state of a frontend into another. `seed` differs
+/// between nodes.
 pub(crate) fn between(
     frontend: Frontend,
     before: Wish<'_>,

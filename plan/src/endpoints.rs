@@ -1,4 +1,4 @@
-//! Which endpoints a frontend may use.
+//! Endpoints that a frontend may use.
 
 mod selection;
 

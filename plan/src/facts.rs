@@ -1,5 +1,4 @@
-//! What is known of this node: its Node object, its interfaces' addresses, its neighbours, its
-//! kernel.
+//! Facts about this node: its Node object, its interfaces' addresses, its neighbours, its kernel.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -10,11 +9,11 @@ use ipnet::IpNet;
 use crate::model::{Family, Node};
 use crate::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
 
-/// What is known of this node.
+/// Facts about this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
     node: Node,
-    /// Of all interfaces but `kube-ipvs0`.
+    /// Addresses of all interfaces but `kube-ipvs0`.
     local: HashSet<IpAddr>,
     /// Those of them that serve node ports, in order.
     node_ports: Vec<IpAddr>,
@@ -84,13 +83,13 @@ impl NodeFacts {
         self.others.get(&address)?.first().filter(|_| !self.local.contains(&address))
     }
 
-    /// Whether the kernel is known not to have a scheduler.
+    /// True if the kernel is known not to have a scheduler.
     #[must_use]
     pub fn lacks_scheduler(&self, scheduler: &SchedulerName) -> bool {
         self.missing_schedulers.contains(scheduler)
     }
 
-    /// What the Node object says.
+    /// Returns the facts from the Node object.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
@@ -150,8 +149,9 @@ fn node_port_addresses(node: &Node, local: &HashSet<IpAddr>, settings: &Settings
     addresses
 }
 
-/// Which addresses of a family the operator has chosen. Where that is all of them, link-local IPv6
-/// addresses are left out, since every interface of every pod has one on the node's side.
+/// Returns a test for the addresses of a family that the operator has chosen. If that is all of
+/// them, link-local IPv6 addresses are left out, since every interface of every pod has one on the
+/// node's side.
 fn served<'a>(
     node: &Node,
     settings: &'a Settings,

@@ -13,26 +13,26 @@ use std::net::SocketAddr;
 use crate::kernel::Frontend;
 use crate::model::{Family, Protocol};
 
-/// What connection tracking remembers of a client and whom it talks to, as far as it matters here.
+/// Flow of a client as connection tracking remembers it, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The protocol.
     pub protocol: Protocol,
-    /// Where the client sends to.
+    /// Address and port that the client sends to.
     pub destination: SocketAddr,
-    /// Where answers come from: the endpoint. It is the destination itself where nothing has
+    /// Source of the answers: the endpoint. It is the destination itself where nothing has
     /// redirected the client's first packet.
     pub reply_source: SocketAddr,
 }
 
-/// Where the flows to some frontends may lead. The flows of all others are somebody else's.
+/// Sockets that the flows to some frontends may lead to. The flows of all others are not ours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlowTargets(HashMap<Frontend, Option<Box<[SocketAddr]>>>);
 
 // === impl Flow ===
 
 impl Flow {
-    /// What the client takes for the server.
+    /// Returns the frontend that the client takes for the server.
     #[must_use]
     pub fn frontend(&self) -> Frontend {
         Frontend {
@@ -64,7 +64,7 @@ impl FlowTargets {
         self.0.insert(frontend, targets);
     }
 
-    /// Whether a flow is to be forgotten, so that the next packet begins a new one.
+    /// True if a flow is to be forgotten, so that the next packet begins a new one.
     ///
     /// At a frontend that is somebody's, a flow is stale if it leads to none of the endpoints,
     /// which includes those that were never redirected at all. At one that is nobody's any more,
@@ -83,13 +83,13 @@ impl FlowTargets {
         self.0.keys()
     }
 
-    /// Whether there is a frontend of this family.
+    /// True if there is a frontend of this family.
     #[must_use]
     pub fn has(&self, family: Family) -> bool {
         self.0.keys().any(|frontend| frontend.family() == family)
     }
 
-    /// Whether there is none at all.
+    /// True if there is none at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! What was found in the kernel at the start, and how it is adopted.
+//! State found in the kernel at the start, and its adoption.
 //!
 //! Services are planned in rounds. What a round asks for and was found is taken out of here, so
 //! that only what is lacking is written; in the end, what is left was asked for by nobody.
@@ -15,8 +15,9 @@ use crate::op::{Op, Subject};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
-/// What was found and nobody has asked for yet. Of virtual servers only what their listing shows:
-/// their real servers are read when it is their turn, so that these are never all in memory.
+/// State that was found and no Service has asked for yet. Virtual servers are held as their listing
+/// shows them: the real servers of each are read when its turn comes, so that they are never all in
+/// memory.
 #[derive(Debug)]
 pub struct Found {
     beside: Actual,
@@ -25,10 +26,10 @@ pub struct Found {
     strangers: HashSet<Frontend>,
 }
 
-/// What is to be done about what a plan asks for.
+/// Result of adopting what a plan asks for.
 #[derive(Debug, Default)]
 pub struct Adopted {
-    /// What was not found, as it was planned.
+    /// Planned operations on what was not found, and the removal of refusals that no longer hold.
     pub lacking: Vec<Op>,
     /// The virtual servers that were found. They may be as they should be, or not.
     pub found: Vec<ListedVirtualServer>,
@@ -82,8 +83,8 @@ impl Found {
         adopted
     }
 
-    /// What ends the refusal of connections to a frontend that had no endpoints, and has some now.
-    /// Those who want it refused still have taken their entry out.
+    /// Returns the operations that end the refusal of connections to a frontend that had no
+    /// endpoints, and has some now. Services that want it refused still have taken their entry out.
     fn allow(&mut self, frontend: Frontend) -> Vec<Op> {
         let refusals = [SetKind::NoEndpoints, SetKind::NoLocalEndpoints];
         let sets = refusals.map(|kind| SetId { kind, family: frontend.family() });
@@ -120,8 +121,8 @@ impl Found {
         taken.collect()
     }
 
-    /// What takes the entries of a set away that are left, but for those that are nobody's to
-    /// touch.
+    /// Takes out the entries of a set that are left, and returns the operations that remove them.
+    /// Those that must not be touched stay.
     pub fn excess_entries(
         &mut self,
         set: SetId,
@@ -135,8 +136,8 @@ impl Found {
         ours.into_iter().map(|entry| Op::RemoveEntry(set, entry)).collect()
     }
 
-    /// What takes the addresses away that are left, but for those that are nobody's to touch, and
-    /// the local routes that stood for others.
+    /// Takes out the addresses that are left, but for those that must not be touched. Returns the
+    /// operations that remove them and the local routes that stood for others.
     pub fn excess_addresses(&mut self, settings: &Settings) -> Vec<Op> {
         let is_ours = |address: &IpAddr| {
             settings.families.contains(&Family::of(*address)) && !settings.excludes(*address)
@@ -149,13 +150,13 @@ impl Found {
         ops
     }
 
-    /// How many virtual servers are left.
+    /// Returns the number of virtual servers that are left.
     #[must_use]
     pub fn n_virtual_servers(&self) -> usize {
         self.virtual_servers.len()
     }
 
-    /// How many entries of a set are left.
+    /// Returns the number of entries of a set that are left.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
         self.beside.sets.get(&set).map_or(0, ActualSet::n_entries)

@@ -1,4 +1,4 @@
-//! What one Service asks of the kernel.
+//! State that one Service asks of the kernel.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
 
-/// What one Service asks of the kernel. All lists are in order and without repetition.
+/// State that one Service asks of the kernel. All lists are in order and without repetition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
-    /// How many seconds the connections of its endpoints may take to end, if it chose that.
+    /// Number of seconds that the connections of its endpoints may take to end, if it chose one.
     pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
@@ -51,18 +51,18 @@ pub(crate) struct ClaimClass {
 /// redirect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// What is claimed.
+    /// Frontend that is claimed.
     pub frontend: Frontend,
-    /// Why. A twin is claimed for its frontend's reason.
+    /// Reason for the claim. A twin is claimed for its frontend's reason.
     pub origin: Origin,
-    /// When the Service was made, in seconds since 1970: of two that claim the same frontend for
-    /// the same reason, the older one has it. While a Service that was made anew is planned in
-    /// parts, its claims differ in this.
+    /// Time at which the Service was made, in seconds since 1970: of two that claim the same
+    /// frontend for the same reason, the older one has it. While a Service that was made anew is
+    /// planned in parts, its claims differ in this.
     pub created: i64,
-    /// Whether it is a twin in the spare network. If the frontend has a first twin, it counts only
-    /// as long as that one is another Service's.
+    /// True for a twin in the spare network. If the frontend has a first twin, the spare one counts
+    /// only as long as another Service has the first one.
     pub is_spare: bool,
-    /// How it balances.
+    /// Parameters of balancing.
     pub server: VirtualServer,
     /// Its real servers, in the order of address and port; one list for all frontends of a service
     /// port that have the same. While there are none, there is no virtual server.
@@ -119,7 +119,7 @@ impl Fragment {
         twins.filter(|twin| twin.is_spare)
     }
 
-    /// How many operations it takes to make all of it, about.
+    /// Returns the approximate number of operations that it takes to make all of it.
     #[must_use]
     pub fn size(&self) -> usize {
         let claims = self.claims.iter().filter(|claim| !claim.is_spare);
@@ -159,7 +159,7 @@ impl Claim {
         ClaimClass { origin: self.origin, is_twin, is_spare: self.is_spare }
     }
 
-    /// How many operations it takes to make it, about.
+    /// Returns the approximate number of operations that it takes to make it.
     pub(crate) fn size(&self) -> usize {
         1 + self.entries.len() + self.real_servers.len()
     }

@@ -11,7 +11,7 @@ use crate::settings::SchedulerName;
 /// The dummy interface that holds the service addresses. Other programs know it by this name.
 pub const LINK: &str = "kube-ipvs0";
 
-/// What clients connect to, and what names a virtual server.
+/// Address, protocol and port that clients connect to. They name a virtual server.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(test), derive(PartialEq, Eq, Hash, PartialOrd, Ord))]
 pub struct Frontend {
@@ -23,12 +23,12 @@ pub struct Frontend {
     pub port: u16,
 }
 
-/// How a virtual server balances.
+/// Parameters of balancing of a virtual server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualServer {
     /// The scheduler.
     pub scheduler: SchedulerName,
-    /// How many seconds a client address is remembered; none: not at all.
+    /// Number of seconds that a client address is remembered for; none: not at all.
     pub persistence: Option<u32>,
     /// The scheduler's own flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
     pub scheduler_flags: u32,
@@ -37,7 +37,7 @@ pub struct VirtualServer {
 /// A real server of a virtual server, in masquerade mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RealServer {
-    /// Where it is.
+    /// Its address.
     pub address: IpAddr,
     /// The port it listens on.
     pub port: u16,
@@ -45,9 +45,9 @@ pub struct RealServer {
     pub weight: u32,
 }
 
-/// When the connections of a draining real server are cut, in whole seconds of the clock that runs
-/// as long as the kernel does (`CLOCK_MONOTONIC`): it means the same after a restart of the
-/// program, and nobody sets that clock.
+/// Time at which the connections of a draining real server are cut, in whole seconds of the clock
+/// that runs as long as the kernel does (`CLOCK_MONOTONIC`): it means the same after a restart of
+/// the program, and nothing sets that clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Deadline(u32);
 
@@ -100,7 +100,7 @@ impl fmt::Display for VirtualServer {
 // === impl RealServer ===
 
 impl RealServer {
-    /// What names it within its virtual server.
+    /// Returns the address and port that name it within its virtual server.
     #[must_use]
     pub fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
@@ -157,7 +157,7 @@ impl Entry {
 }
 
 impl fmt::Display for Entry {
-    /// As `ipset` writes it: `10.96.0.1,tcp:443`.
+    /// Writes it as `ipset` does: `10.96.0.1,tcp:443`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let start = |frontend: &Frontend, f: &mut fmt::Formatter<'_>| {
             let protocol = match frontend.protocol {

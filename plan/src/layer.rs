@@ -42,7 +42,7 @@ pub struct Layer {
     chains: Vec<Chain>,
 }
 
-/// What decides the rules of one family.
+/// Settings that decide the rules of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerSettings {
     masquerade_all: bool,
@@ -50,7 +50,7 @@ pub struct LayerSettings {
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
-    /// Where twins live, the spare network second; none: there are none.
+    /// Networks in which twins live, the spare network second; none: there are none.
     twins: [Option<IpNet>; 2],
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
@@ -58,10 +58,10 @@ pub struct LayerSettings {
     own: Vec<IpAddr>,
 }
 
-/// What traffic from this node's own pods looks like, for one family.
+/// Criterion for traffic from this node's own pods, for one family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalTraffic {
-    /// That is not known.
+    /// No known criterion.
     #[default]
     Unknown,
     /// It comes from inside this network.
@@ -110,7 +110,7 @@ pub struct Jump {
     pub from: &'static str,
     /// Our chain.
     pub to: &'static str,
-    /// What the rule says of itself.
+    /// Comment that the rule has.
     pub comment: &'static str,
 }
 
@@ -180,7 +180,7 @@ impl Layer {
         &self.chains
     }
 
-    /// What is there, compared with what should be.
+    /// Compares what is there with what should be.
     ///
     /// `saved` is what `iptables-save` prints, for our tables at least, of either variant, with
     /// or without counters. Everything that is not ours is passed over. Rules are compared by
@@ -241,7 +241,8 @@ fn line(input: &mut String, text: fmt::Arguments<'_>) {
 // === impl LayerSettings ===
 
 impl LayerSettings {
-    /// What decides the rules. `random_fully` is whether iptables knows that option (1.6.2 on).
+    /// Makes the settings that decide the rules. `random_fully`: true if iptables knows that option
+    /// (1.6.2 on).
     ///
     /// # Errors
     /// When the bit is not one of a mark's, or the interface name could be no interface's.
@@ -282,7 +283,7 @@ impl LayerSettings {
         Self { routes, own, ..self }
     }
 
-    /// What the operator's settings mean for a family on this node.
+    /// Resolves the operator's settings for a family on this node.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -358,7 +359,7 @@ impl Table {
     /// All, in the order in which they are written.
     pub const ALL: [Self; 3] = [Self::Nat, Self::Mangle, Self::Filter];
 
-    /// As iptables names it.
+    /// Returns the name that iptables has for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,14 +1,14 @@
-//! What follows from a Service being for this node's endpoints only, beside the kernel's state.
+//! Consequences of a Service being for this node's endpoints only, beside the kernel's state.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
 
 use crate::model::{Family, ServiceName};
 
-/// What a load balancer is told about a Service on this node (`spec.healthCheckNodePort`).
+/// Answer to a load balancer about a Service on this node (`spec.healthCheckNodePort`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// Where it asks.
+    /// Port that the load balancer asks.
     pub port: NonZeroU16,
     /// Number of different IPv4 addresses that the Service's ready endpoints on this node have;
     /// none if the Service has no cluster address of the family: nothing answers there then.
@@ -17,7 +17,7 @@ pub struct HealthCheck {
     pub local_v6: Option<usize>,
 }
 
-/// Where a Service has endpoints, but none that its traffic policy allows.
+/// Traffic policies for which a Service has endpoints, but none that the policy allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalGap {
     /// By `internalTrafficPolicy`, IPv4 and IPv6.
@@ -26,7 +26,7 @@ pub struct LocalGap {
     external: [bool; 2],
 }
 
-/// Which of the two traffic policies.
+/// Kind of traffic policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// `internalTrafficPolicy`.
@@ -107,7 +107,7 @@ impl LocalGaps {
         }
     }
 
-    /// How many Services have such a gap.
+    /// Returns the number of Services that have such a gap.
     #[must_use]
     pub fn count(&self, side: Side, family: Family) -> usize {
         self.counts.get(&(side, family)).copied().unwrap_or_default()

@@ -13,13 +13,13 @@ use crate::model::{Family, Protocol, Service, ServicePort};
 pub struct LocalhostPort {
     /// The port on localhost.
     pub port: NonZeroU16,
-    /// Where the Service is reached from this node; of the family.
+    /// Address at which the Service is reached from this node; of the family.
     pub to: SocketAddr,
 }
 
-/// What a service port of a Service has on localhost: passed on to the same port at the first
-/// address that serves node ports, so that what holds for node ports holds for these connections;
-/// without such an address, to the Service's cluster address.
+/// Returns the port that a service port has on localhost. Connections to it are passed on to the
+/// same port at the first address that serves node ports, so that what holds for node ports holds
+/// for them; without such an address, to the Service's cluster address.
 pub(crate) fn localhost_port(
     service: &Service,
     port: &ServicePort,

@@ -20,7 +20,7 @@ pub struct MemoryKernel {
     state: Actual,
 }
 
-/// Why an operation was not carried out.
+/// Reason for which an operation was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// The interface is there already.

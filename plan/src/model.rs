@@ -42,7 +42,7 @@ pub enum Protocol {
 #[cfg_attr(not(test), derive(PartialEq, Eq, Hash, PartialOrd, Ord))]
 pub struct ObjectName(Arc<NameParts>);
 
-/// What an [`ObjectName`] consists of.
+/// Parts of an [`ObjectName`].
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameParts {
     /// The Kubernetes namespace, which many names share.
@@ -88,18 +88,18 @@ pub struct Service {
     pub health_check_node_port: Option<NonZeroU16>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// What it chose for itself by annotation; most choose nothing.
+    /// Choices that it made for itself by annotation; most Services make none.
     pub choice: Option<Box<Choice>>,
 }
 
-/// What a Service chose for itself, where the operator's choice is for all. Absent: as for all.
+/// Choices of one Service, where the operator's are for all. Absent: as for all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Choice {
     /// Its scheduler.
     pub scheduler: Option<SchedulerName>,
     /// The scheduler's flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
     pub scheduler_flags: Option<u32>,
-    /// How many seconds the connections of an endpoint that goes may take to end.
+    /// Number of seconds that the connections of an endpoint that goes may take to end.
     pub drain_seconds: Option<u32>,
     /// The shares of its endpoints.
     pub weights: Option<Weights>,
@@ -127,7 +127,7 @@ pub enum ServiceKind {
     LoadBalancer,
 }
 
-/// Whether all of the cluster's endpoints are meant, or this node's only.
+/// Endpoints that are meant: all of the cluster's, or this node's only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TrafficPolicy {
     /// All endpoints.
@@ -211,7 +211,7 @@ pub struct Hints {
     pub nodes: Vec<Arc<str>>,
 }
 
-/// What the Node object of this node says.
+/// Facts from this node's Node object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     /// Label `topology.kubernetes.io/zone`.
@@ -270,13 +270,13 @@ impl ObjectName {
         Self(Arc::new(NameParts { namespace: namespace.into(), name: name.into() }))
     }
 
-    /// Whether nobody else has a copy.
+    /// True if there is no other copy.
     #[must_use]
     pub fn is_last(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Whether this is the name of the API server's own Service.
+    /// True if this is the name of the API server's own Service.
     #[must_use]
     pub fn is_api_server(&self) -> bool {
         &*self.name == "kubernetes" && &*self.namespace == "default"
@@ -309,7 +309,7 @@ impl Service {
         }
     }
 
-    /// Whether the external frontends are for this node's endpoints. The policy says nothing where
+    /// True if the external frontends are for this node's endpoints. The policy says nothing where
     /// there are none by type: a load balancer's addresses may outlive the type LoadBalancer.
     #[must_use]
     pub fn is_external_policy_local(&self) -> bool {

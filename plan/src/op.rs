@@ -55,7 +55,7 @@ pub enum Op {
     RemoveEntry(SetId, Entry),
 }
 
-/// What an operation is about: operations on the same thing supersede one another.
+/// Subject of an operation: operations on the same thing supersede one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// The dummy interface.
@@ -74,14 +74,14 @@ pub enum Subject {
     Route(IpNet),
 }
 
-/// When an operation's turn comes: the smaller first.
+/// Place of an operation in the order: the smaller first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Phase(u8);
 
 // === impl Op ===
 
 impl Op {
-    /// What it is about.
+    /// Returns the subject of the operation.
     #[must_use]
     pub fn subject(&self) -> Subject {
         match self {
@@ -104,7 +104,7 @@ impl Op {
         }
     }
 
-    /// Whether it makes what everything else rests on: the interface, a set, the rules, the routes.
+    /// True if it makes a prerequisite of all else: the interface, a set, the rules, the routes.
     #[must_use]
     pub const fn is_foundation(&self) -> bool {
         matches!(
@@ -113,7 +113,7 @@ impl Op {
         )
     }
 
-    /// Whether it leads clients from a frontend to its twin, or no longer does.
+    /// True if it starts or stops leading clients from a frontend to its twin.
     #[must_use]
     pub const fn leads_to_twins(&self) -> bool {
         match self {
@@ -122,10 +122,10 @@ impl Op {
         }
     }
 
-    /// When its turn comes. What carries traffic is complete before an address attracts it, and
-    /// loses the address before it is taken apart. A route attracts traffic for Services that are
-    /// still to come, which the rules refuse; it is there before the addresses go that it stands
-    /// for, and goes after they have come.
+    /// Returns its place in the order. What carries traffic is complete before an address attracts
+    /// it, and loses the address before it is taken apart. A route attracts traffic for Services
+    /// that are still to come, which the rules refuse; it is there before the addresses go that it
+    /// stands for, and goes after they have come.
     #[must_use]
     pub fn phase(&self) -> Phase {
         Phase(match self {

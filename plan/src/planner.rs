@@ -47,22 +47,22 @@ pub struct Planner {
     store: Store,
     desired: Desired,
     rooms: Rooms,
-    /// What is wrong with the Services by themselves; none of them empty.
+    /// Problems of the Services by themselves; none of them empty.
     problems: HashMap<ServiceName, Problems>,
     reports: Reports,
     /// The sets that should have more entries than a set may.
     overfull: BTreeSet<SetId>,
     health_checks: HashMap<ServiceName, HealthCheck>,
-    /// What became different since the last plan.
+    /// Changes since the last plan.
     new_health_checks: Vec<(ServiceName, Option<HealthCheck>)>,
     local_gaps: LocalGaps,
     /// No empty lists.
     localhost: HashMap<ServiceName, Vec<LocalhostPort>>,
-    /// What became different since the last plan.
+    /// Changes since the last plan.
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
 }
 
-/// What changes, and what was found to be wrong.
+/// Result of planning: the changes, and the problems that were found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// The changes, by phases.
@@ -109,7 +109,7 @@ impl Planner {
         }
     }
 
-    /// What the operator chose.
+    /// Returns the operator's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -126,13 +126,13 @@ impl Planner {
         self.store.apply(event, moment, &self.settings);
     }
 
-    /// Whether there is anything to plan.
+    /// True if there is anything to plan.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.store.is_dirty()
     }
 
-    /// How many Services wait to be planned.
+    /// Returns the number of Services that wait to be planned.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.store.n_dirty()
@@ -168,10 +168,10 @@ impl Planner {
     /// A Service that changes by more than a portion is planned in several rounds, and whatever
     /// changed meanwhile comes between them.
     ///
-    /// What one Service gives up and another takes on stays as it is if both are in the same round.
-    /// If the one that takes it on comes first, it waits for the other, and then takes over without
-    /// a gap. If the one that gives it up comes first, it is gone until the next round has been
-    /// written.
+    /// State that one Service gives up and another takes on stays as it is if both are in the same
+    /// round. If the Service that takes it on comes first, that Service waits for the other, and
+    /// then takes over without a gap. If the Service that gives it up comes first, the state is
+    /// gone until the next round has been written.
     pub fn plan_round(&mut self, limit: Limit) -> Plan {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
@@ -232,7 +232,7 @@ impl Planner {
         size
     }
 
-    /// What turns the actual state into the desired one, by phases.
+    /// Returns the operations that turn the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
         let mut ops = diff::diff(&self.desired, actual, &self.settings);
@@ -240,7 +240,8 @@ impl Planner {
         ops
     }
 
-    /// What everything else rests on and was not found: the interface, sets, rules, routes.
+    /// Returns the operations that create missing prerequisites: the interface, sets, rules,
+    /// routes.
     /// Sets are made for what is planned, and for what the Services tell without being planned; if
     /// one is missing, this walks all of them.
     #[must_use]
@@ -251,8 +252,8 @@ impl Planner {
         diff::foundation(actual, &self.settings, expected)
     }
 
-    /// What turns a set, which may be missing, into what is desired. Takes note of the room that it
-    /// has.
+    /// Returns the operations that turn a set, which may be missing, into the desired one. Takes
+    /// note of the set's capacity and number of entries.
     #[must_use]
     pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
         self.rooms.found(set, found);
@@ -261,20 +262,20 @@ impl Planner {
         ops
     }
 
-    /// What turns the addresses of `kube-ipvs0` into what is desired.
+    /// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones.
     #[must_use]
     pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
         diff::addresses(&self.desired, found, &self.settings)
     }
 
-    /// What turns the local routes that are ours into what is desired.
+    /// Returns the operations that turn the local routes that are ours into the desired ones.
     #[must_use]
     pub fn compare_routes(&self, found: &HashSet<IpNet>) -> Vec<Op> {
         diff::routes(found, &self.settings)
     }
 
-    /// What was found at the start, before the first plan, to be taken over in rounds: the virtual
-    /// servers that there are, and all that is beside them.
+    /// Prepares to take over, in rounds, what was found at the start, before the first plan: the
+    /// virtual servers that there are, and all that is beside them.
     ///
     /// The Services that wait are put in the order of their age, and those that may claim the same
     /// frontends are planned by the reasons of their claims: the one that has a frontend finds it
@@ -285,8 +286,8 @@ impl Planner {
         Found::new(beside, listed, &self.settings)
     }
 
-    /// Whether a virtual server that nobody asks for is ours, by what is desired and by what was
-    /// found beside it.
+    /// True if a virtual server that no Service asks for is ours, by the desired state and by what
+    /// was found beside it.
     #[must_use]
     pub fn is_ours(&self, frontend: &Frontend, found: &Actual) -> bool {
         let (desired, settings) = (&self.desired, &self.settings);
@@ -331,7 +332,7 @@ impl Planner {
         Some(Frontend { address: address?, ..*frontend })
     }
 
-    /// What is to be there before clients are led to a twin.
+    /// Returns the subjects that are to be there before clients are led to a twin.
     pub fn needed_at(&self, twin: &Frontend) -> impl Iterator<Item = Subject> {
         let claim = self.desired.owning_claim(twin);
         let bound = claim.and_then(Claim::bound).map(Subject::Address);
@@ -358,8 +359,9 @@ impl Planner {
         leading
     }
 
-    /// What turns one virtual server into what is desired. To be asked only about what an
-    /// operation was about: an undesired one is removed without asking whose it is.
+    /// Returns the operations that turn one virtual server into the desired one. To be called only
+    /// for the subject of an operation: an undesired virtual server is removed without asking whose
+    /// it is.
     #[must_use]
     pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
         diff::repair(&self.desired, frontend, actual)
@@ -377,20 +379,20 @@ impl Planner {
         self.rooms.carried_out(op);
     }
 
-    /// How many entries a set may hold, as far as we know.
+    /// Returns the number of entries that a set may hold, as far as we know.
     #[must_use]
     pub fn capacity(&self, set: SetId) -> Capacity {
         self.rooms.capacity(set)
     }
 
-    /// How many entries the kernel has in a set, those of others included: as it was read, and
-    /// with what was written since then.
+    /// Returns the number of entries that the kernel has in a set, those of others included: as it
+    /// was read, and with what was written since then.
     #[must_use]
     pub fn n_entries_there(&self, set: SetId) -> usize {
         self.rooms.n_entries(set)
     }
 
-    /// What the kernel should have, as of the last plan.
+    /// Returns the desired kernel state, as of the last plan.
     #[must_use]
     pub fn desired(&self) -> &Desired {
         &self.desired
@@ -403,7 +405,7 @@ impl Planner {
         &self.local_gaps
     }
 
-    /// How many Services there are that something is wrong with, as of the last plan.
+    /// Returns the number of Services with problems, as of the last plan.
     #[must_use]
     pub fn n_with_problems(&self) -> usize {
         self.reports.len()

@@ -1,4 +1,4 @@
-//! What is wrong with the input, in words for the person who can mend it.
+//! Problems of the input, in words for the person who can correct it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,14 +32,14 @@ pub enum Problem {
     /// An address that no Service may have: unspecified, loopback, link-local, multicast,
     /// broadcast.
     ImpossibleAddress {
-        /// Where it was written.
+        /// Field that the address was written in.
         field: AddressField,
         /// The address.
         address: IpAddr,
     },
     /// By its Node object, an address is another node's: only that one serves it.
     AddressOfNode {
-        /// Where it was written.
+        /// Field that the address was written in.
         field: AddressField,
         /// The address.
         address: IpAddr,
@@ -48,7 +48,7 @@ pub enum Problem {
     },
     /// An address inside the networks of twins, which nobody else may have.
     InsideTwinNetwork {
-        /// Where it was written.
+        /// Field that the address was written in.
         field: AddressField,
         /// The address.
         address: IpAddr,
@@ -57,15 +57,15 @@ pub enum Problem {
     },
     /// Another Service, with a better reason or an older one, has this address and port already.
     FrontendTaken {
-        /// What both claim.
+        /// Frontend that both claim.
         frontend: Frontend,
-        /// Who has it, or waits for it right before this Service.
+        /// Service that has it, or waits for it right before this Service.
         owner: ServiceName,
     },
     /// Two ports of the same Service claim the same address and port; the one with the better
     /// reason has it, or the first one.
     FrontendTwice {
-        /// What both claim.
+        /// Frontend that both claim.
         frontend: Frontend,
     },
     /// The twins of a frontend, which are for the cluster's own clients, are other frontends'.
@@ -74,7 +74,7 @@ pub enum Problem {
         frontend: Frontend,
         /// Its twin.
         twin: Frontend,
-        /// Who has that, or waits for it right before this Service.
+        /// Service that has that twin, or waits for it right before this Service.
         owner: ServiceName,
     },
     /// A frontend cannot have a twin: no host can have its address, or somebody else has it.
@@ -99,7 +99,7 @@ pub enum Problem {
     },
     /// The Service takes more of the node than one Service may.
     LimitReached {
-        /// What of.
+        /// Kind of the limit.
         limit: Limit,
         /// The limit.
         most: usize,

@@ -1,4 +1,4 @@
-//! What was said of the Services: only what is different is said again.
+//! Reports on the Services so far: only what is different is reported again.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Reports {
     services: HashMap<ServiceName, Vec<Problem>>,
 }
 
-/// What is different from the last report.
+/// Differences from the last report.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     /// Every Service whose problems are different, with all of them.

@@ -1,4 +1,4 @@
-//! How many entries sets hold, and when they have to grow.
+//! Capacity of sets: the number of entries that they hold, and when they have to grow.
 //!
 //! A hash set is made for a number of entries, and refuses those past it. So it grows while there
 //! is room left: the kernel side makes a larger one beside it, and exchanges the two.
@@ -13,16 +13,16 @@ use crate::actual::ActualSet;
 use crate::op::Op;
 use crate::sets::{SetId, SetType};
 
-/// How many entries a set may hold.
+/// Number of entries that a set may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Capacity(u32);
 
-/// How much room a set is to have.
+/// Capacity that a set is to have, and the expected number of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Room {
-    /// How many entries it may hold.
+    /// Number of entries that it may hold.
     pub capacity: Capacity,
-    /// How many entries it is about to hold, as far as that is known.
+    /// Number of entries that it is about to hold, as far as that is known.
     pub expected: usize,
 }
 
@@ -37,7 +37,7 @@ struct Known {
     entries: usize,
 }
 
-/// What operations would do to a set.
+/// Effect that operations would have on a set.
 #[derive(Debug, Default)]
 struct Coming {
     /// It is made, or made larger.
@@ -49,34 +49,36 @@ struct Coming {
 // === impl Capacity ===
 
 impl Capacity {
-    /// What a set is made for if that is enough: kube-proxy's number. Its `ipset create -exist`
-    /// fails on a set that was made for another one. The ports of a `bitmap:port` are as many.
+    /// Capacity that a set is made with if that is enough: kube-proxy's number. Its
+    /// `ipset create -exist` fails on a set that was made for another one. The ports of a
+    /// `bitmap:port` are as many.
     pub const FIRST: Self = Self(65_536);
 
     /// The largest: what a number of 32 bits leaves of the powers of two.
     const LARGEST: Self = Self(1 << 31);
 
-    /// So many entries.
+    /// Makes a capacity of this number of entries.
     #[must_use]
     pub const fn new(entries: u32) -> Self {
         Self(entries)
     }
 
-    /// How many entries.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn entries(self) -> u32 {
         self.0
     }
 
-    /// What a new set for so many entries is made for.
+    /// Returns the capacity that a new set for this number of entries is made with.
     #[must_use]
     pub fn of_new(entries: usize) -> Self {
         Self::FIRST.grown_for(entries).unwrap_or(Self::FIRST)
     }
 
-    /// What a set of this capacity has to grow to before it holds so many entries; none: it need
-    /// not. It has to when they are more than seven eighths of what it may hold, and then to at
-    /// least twice their number, so that what copying costs is spread over as many new ones.
+    /// Returns the capacity to which a set of this capacity has to grow before it holds this number
+    /// of entries; none: it need not. It has to when the entries are more than seven eighths of
+    /// what it may hold, and then to at least twice their number, so that what copying costs is
+    /// spread over as many new ones.
     #[must_use]
     pub fn grown_for(self, entries: usize) -> Option<Self> {
         let entries = entries as u64;
@@ -156,13 +158,13 @@ impl Rooms {
         }
     }
 
-    /// How many entries a set may hold.
+    /// Returns the number of entries that a set may hold.
     #[must_use]
     pub fn capacity(&self, set: SetId) -> Capacity {
         self.known(set).capacity
     }
 
-    /// How many entries the kernel has in a set, those of others included.
+    /// Returns the number of entries that the kernel has in a set, those of others included.
     #[must_use]
     pub fn n_entries(&self, set: SetId) -> usize {
         self.known(set).entries

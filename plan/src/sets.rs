@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::model::Family;
 
-/// What a set is for. Each exists once a family.
+/// Purpose of a set. Each exists once a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SetKind {
     /// This node's endpoints, for a pod that reaches itself through its Service.
@@ -25,7 +25,7 @@ pub enum SetKind {
     LoadBalancerLocal,
     /// Those of them that this node itself may use.
     LoadBalancerSourceIp,
-    /// Who may use which.
+    /// Load-balancer addresses, each with a network whose clients may use it.
     LoadBalancerSourceCidr,
     /// TCP node ports.
     NodePortTcp,
@@ -56,7 +56,7 @@ pub enum SetKind {
 /// A set: what it is for, and its family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId {
-    /// What it is for.
+    /// Purpose of the set.
     pub kind: SetKind,
     /// Its family.
     pub family: Family,
@@ -142,7 +142,7 @@ impl fmt::Display for SetId {
 // === impl SetKind ===
 
 impl SetKind {
-    /// Whether its entries lead clients from a frontend to a twin.
+    /// True if its entries lead clients from a frontend to a twin.
     #[must_use]
     pub const fn leads_to_twins(self) -> bool {
         matches!(self, Self::ShortCircuit | Self::SpareShortCircuit)

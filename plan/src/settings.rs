@@ -1,4 +1,4 @@
-//! What the operator chose, resolved.
+//! Settings of the operator, resolved.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,32 +24,32 @@ pub struct Settings {
     pub masquerade_all: bool,
     /// The bit of the packet mark that means "masquerade this", 0 to 31.
     pub masquerade_bit: u8,
-    /// Whether masquerading picks source ports at random (`--random-fully`, iptables 1.6.2).
+    /// True if masquerading picks source ports at random (`--random-fully`, iptables 1.6.2).
     pub random_fully: bool,
-    /// How traffic from this node's own pods is recognised, which then is not masqueraded.
+    /// Criterion for traffic from this node's own pods. Such traffic is not masqueraded.
     pub local_detection: LocalDetection,
-    /// Where node ports are served.
+    /// Addresses at which node ports are served.
     pub node_port_addresses: NodePortAddresses,
-    /// Whether node ports are served on loopback addresses too, as far as a process can.
+    /// True if node ports are served on loopback addresses too, as far as a process can.
     pub localhost_node_ports: bool,
-    /// Whether `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
+    /// True if `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
-    /// Whether a Service is served at its load balancer's address although another Node's status
+    /// True if a Service is served at its load balancer's address although another Node's status
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
-    /// Where twins live: see [`TwinNetworks`].
+    /// Networks of the twins: see [`TwinNetworks`].
     pub twins: TwinNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
-    /// Whatever is inside these is somebody else's: never changed, never removed.
+    /// Networks in which everything belongs to others: never changed, never removed.
     pub exclude: Vec<IpNet>,
-    /// What one Service may take of this node.
+    /// Limits to what one Service may take of this node.
     pub limits: Limits,
 }
 
-/// What one Service may take of a node. The defaults are far above what Services need: they keep
-/// one object from taking all of it.
+/// Limits to what one Service may take of a node. The defaults are far above what Services need:
+/// they keep one object from taking all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Frontends of one Service, twins included.
@@ -75,16 +75,16 @@ pub enum Limit {
     SetEntries,
 }
 
-/// On which of this node's addresses node ports are served.
+/// Addresses of this node at which node ports are served.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NodePortAddresses {
-    /// On all of them.
+    /// All of them.
     #[default]
     All,
-    /// On those inside these networks; on all of a family of which none is named.
+    /// Those inside these networks; all of a family of which none is named.
     Networks(Vec<IpNet>),
-    /// On those by which the cluster knows this node, the first one of each family in its Node
-    /// object (none as long as that is not known), and on those inside these networks.
+    /// Those by which the cluster knows this node, the first one of each family in its Node object
+    /// (none as long as that is not known), and those inside these networks.
     Primary(Vec<IpNet>),
 }
 
@@ -96,9 +96,9 @@ pub enum NodePortAddresses {
 /// clients: the same port at another address, the frontend's with the first bits replaced by this
 /// network's. The rules turn one into the other for those clients (`NETMAP`).
 ///
-/// So two frontends whose addresses differ in the first bits only would have the same twin, and
-/// some would have one at an address that no host can have. Therefore there is a second, spare
-/// network of each family, for those that cannot have a twin in the first one.
+/// Two frontends whose addresses differ in the first bits only would have the same twin, and some
+/// would have one at an address that no host can have. Therefore there is a second, spare network
+/// of each family, for those that cannot have a twin in the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TwinNetworks {
     /// For IPv4; none: no twins.
@@ -111,7 +111,7 @@ pub struct TwinNetworks {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SchedulerName(Arc<str>);
 
-/// How traffic from this node's own pods is recognised.
+/// Criterion by which traffic from this node's own pods is recognised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalDetection {
     /// Not at all.
@@ -158,19 +158,19 @@ impl Settings {
         }
     }
 
-    /// Whether what is found at an address, and is not desired, is left alone.
+    /// True if an address is excluded: what is found there, and is not desired, is left alone.
     #[must_use]
     pub fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|net| net.contains(&address))
     }
 
-    /// Whether an address is local by a route, and need not be bound.
+    /// True if an address is local by a route, and need not be bound.
     #[must_use]
     pub fn is_routed(&self, address: IpAddr) -> bool {
         self.service_routes.iter().any(|net| net.contains(&address)) && !self.excludes(address)
     }
 
-    /// Whether there should be this local route.
+    /// True if there should be this local route.
     #[must_use]
     pub fn has_route(&self, network: &IpNet) -> bool {
         let family = Family::of_net(network);
@@ -219,7 +219,7 @@ impl Default for Limits {
 // === impl Limit ===
 
 impl fmt::Display for Limit {
-    /// As it is called in the configuration.
+    /// Writes the name that it has in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Frontends => "limits.frontends",
@@ -307,8 +307,8 @@ fn mapped(address: IpAddr, network: IpNet) -> Option<IpAddr> {
 }
 
 impl Default for TwinNetworks {
-    /// What is reserved and in nobody's use: 240.0.0.0/4 (RFC 1112, class E) and a part of the
-    /// abolished site-local addresses (RFC 3879), feff::/16.
+    /// Returns networks that are reserved and not in use: 240.0.0.0/4 (RFC 1112, class E) and a
+    /// part of the abolished site-local addresses (RFC 3879), feff::/16.
     fn default() -> Self {
         Self {
             v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),

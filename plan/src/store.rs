@@ -36,7 +36,7 @@ pub struct Store {
     dirty_rules: BTreeMap<Family, u64>,
 }
 
-/// What there is under a Service's name. Slices may come before their Service.
+/// Objects that there are under a Service's name. Slices may come before their Service.
 #[derive(Debug, Default)]
 struct Record {
     service: Option<Box<Service>>,
@@ -70,7 +70,7 @@ impl Store {
         }
     }
 
-    /// What is known of this node.
+    /// Returns the facts about this node.
     #[must_use]
     pub fn facts(&self) -> &NodeFacts {
         &self.facts
@@ -84,13 +84,13 @@ impl Store {
         Some((service, record.slices.iter().collect()))
     }
 
-    /// Whether anything waits to be taken.
+    /// True if anything waits to be taken.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.dirty.len() > 0 || !self.dirty_rules.is_empty()
     }
 
-    /// How many Services have to be compiled again.
+    /// Returns the number of Services that have to be compiled again.
     #[must_use]
     pub fn n_dirty(&self) -> usize {
         self.dirty.len()
@@ -102,14 +102,14 @@ impl Store {
         self.dirty.n_early()
     }
 
-    /// Since when something waits.
+    /// Returns the moment since which something waits.
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<u64> {
         self.dirty_rules.values().copied().chain(self.dirty.oldest()).min()
     }
 
-    /// How many entries the largest sets are about to have, at least nearly: those that every
-    /// Service has entries in. Walks all Services.
+    /// Returns the number of entries that the largest sets are about to have, at least nearly:
+    /// those that every Service has entries in. Walks all Services.
     #[must_use]
     pub fn entries_to_come(&self) -> HashMap<SetId, usize> {
         let mut entries = HashMap::new();

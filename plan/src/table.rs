@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use crate::kernel::Frontend;
 use crate::model::Protocol;
 
-/// What the kernel adds to its hash.
+/// Secret bits that the kernel adds to its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
     secret: u8,

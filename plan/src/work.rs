@@ -60,7 +60,7 @@ macro_rules! counted {
     };
 }
 
-/// What a type is compared by.
+/// Type that is compared by a key.
 trait Keyed {
     type Key<'a>: Ord + Hash
     where

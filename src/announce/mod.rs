@@ -24,18 +24,18 @@ use tracing::debug;
 
 pub use publish::{Identity, Publisher};
 
-/// What waits to be published. More than that and the rest is dropped.
+/// Capacity of the queue of announcements to publish. Further announcements are dropped.
 const QUEUE: usize = 256;
 
 /// The API takes notes of up to 1,024 octets (events.k8s.io/v1 Event, `note`).
 const LONGEST_NOTE: usize = 1_024;
 
-/// What is to be said.
+/// Message to publish as an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
-    /// What it is about.
+    /// Object that the announcement is about.
     pub regarding: Regarding,
-    /// Whether something is wrong.
+    /// `type`: tells if something is wrong.
     pub severity: Severity,
     /// `reason`: one word for machines.
     pub reason: &'static str,
@@ -43,11 +43,11 @@ pub struct Announcement {
     pub action: &'static str,
     /// `note`: a sentence for people.
     pub note: String,
-    /// Who says it.
+    /// Nodes that say it: every node, or this one alone.
     pub extent: Extent,
 }
 
-/// What an announcement is about.
+/// Object that an announcement is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Regarding {
     /// This node.
@@ -67,7 +67,7 @@ pub enum Severity {
     Warning,
 }
 
-/// Whether other nodes have the same to say.
+/// Nodes that have the same to say: all of them, or this one alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
     /// Every node says it: once is enough.
@@ -104,7 +104,7 @@ impl Announcer {
         (Self { queue: Some(inlet), standing: Arc::clone(&standing) }, Outlet { queue, standing })
     }
 
-    /// Where there is no API server, nothing is announced.
+    /// Returns an announcer that announces nothing, for use without an API server.
     #[must_use]
     pub fn silent() -> Self {
         Self { queue: None, standing: Standing::default() }

@@ -1,4 +1,4 @@
-//! How often something is announced.
+//! Rate at which announcements are published, and the nodes that publish them.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub(super) struct Pace {
     since: Instant,
 }
 
-/// When, and whether, a node says what every node has to say. Each node has its own turn with each
-/// thing, and another one each time.
+/// Turn of a node to say what every node has to say: tells if it does, and after which delay. Each
+/// node has its own turn with each thing, and another one each time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn(u64);
 

@@ -21,7 +21,7 @@ use super::pace::{Pace, Turn};
 use super::{Announcement, Extent, Outlet, Regarding, Severity};
 use crate::spread::random_up_to;
 
-/// How often one is tried, and how long each try may take.
+/// Number of attempts for each Event, and longest time of each attempt.
 const ATTEMPTS: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -36,7 +36,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// HTTP 409: the Event is there already.
 const CONFLICT: u16 = 409;
 
-/// Who announces.
+/// Identity under which Events are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// `reportingController`: kube-proxy's, which dashboards and alerts know.
@@ -51,7 +51,7 @@ pub struct Identity {
 pub struct Publisher {
     /// For the API server.
     pub client: Client,
-    /// Who announces.
+    /// Identity to publish under.
     pub identity: Identity,
     /// Number of nodes of the cluster, as far as it is known.
     pub n_nodes: Arc<AtomicUsize>,

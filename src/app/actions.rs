@@ -1,4 +1,4 @@
-//! What is done once, instead of balancing.
+//! Actions that are done once, instead of balancing.
 
 use std::path::Path;
 

@@ -22,7 +22,7 @@ pub(super) struct Inlet {
     unchecked: Option<Unchecked>,
 }
 
-/// What is to be compared with the Node.
+/// Configuration and families to be compared with the Node.
 pub(super) struct Unchecked {
     pub(super) configuration: Configuration,
     /// The families that the host can do.
@@ -109,7 +109,7 @@ impl Unchecked {
     }
 }
 
-/// What is said on the object that is complained about.
+/// Returns the announcement on the object that is complained about, if it can have one.
 pub(super) fn announcement(complaint: Complaint) -> Option<Announcement> {
     let Subject::Object { kind, name } = complaint.subject else { return None };
     let (namespace, name) = name.split_once('/')?;

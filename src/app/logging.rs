@@ -9,8 +9,8 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::config::{LogFormat, Logging};
 use crate::serve::pages::SetVerbosity;
 
-/// What libraries say below a warning is of use only to those who look into them. A name stands for
-/// all targets that begin with it, so that `kube` would silence `kube_ipvs` too.
+/// Log levels of libraries: their debug lines are of use only to those who look into them. A name
+/// stands for all targets that begin with it, so that `kube` would silence `kube_ipvs` too.
 const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube_client=info,\
     kube_core=info,tower=info,tower_http=info";
 
@@ -57,7 +57,7 @@ pub(super) fn directives(verbosity: u8) -> String {
 // === impl Verbosity ===
 
 impl Verbosity {
-    /// What takes a number as of `-v`.
+    /// Returns the function that takes a number as of `-v`.
     pub(super) fn into_setter(self) -> SetVerbosity {
         Box::new(move |verbosity| {
             self.0.reload(filter(verbosity)).map_err(|error| error.to_string())

@@ -28,7 +28,7 @@ fn every_verbosity_is_a_filter() {
     }
 }
 
-/// Whether our own and a library's lines of level DEBUG are written.
+/// Returns two bools: true if DEBUG lines are written, of our own and of a library.
 fn debug_lines(verbosity: u8) -> (bool, bool) {
     let filter = EnvFilter::new(directives(verbosity));
     let subscriber = tracing_subscriber::registry().with(filter);

@@ -41,7 +41,7 @@ impl TaskThread {
         Ok(Self { handle, _stop: stop })
     }
 
-    /// Where to start tasks, and to open what starts some by itself.
+    /// Returns the handle to start tasks with, and to open what starts some by itself.
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -4,9 +4,9 @@
 //! none. [`other_modes`] is for a node that comes to us from kube-proxy's iptables or nftables
 //! mode: what those left behind goes once our own rules carry the traffic.
 //!
-//! What is to be removed is decided from what was read, without doing anything (in `rules` and
-//! `state`); this module does it. A failure does not end it: the rest is removed, and all
-//! failures are told at the end.
+//! The modules `rules` and `state` decide from what was read what is to be removed, without doing
+//! anything; this module removes it. A failure does not end the removal: the rest is removed, and
+//! all failures are told at the end.
 
 mod rules;
 mod state;
@@ -35,14 +35,14 @@ const NFTABLES_TABLE: &str = "kube-proxy";
 const RELEASE_ATTEMPTS: u32 = 20;
 const RELEASE_WAIT: Duration = Duration::from_millis(100);
 
-/// What was done.
+/// Result of a cleanup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// What was removed, in words.
+    /// Things that were removed, in words.
     pub removed: Vec<String>,
-    /// What stays although it has a name of ours, and why.
+    /// Things that stay although they have a name of ours, with the reason.
     pub kept: Vec<String>,
-    /// What went wrong, and what to do about it.
+    /// Failures, each with what to do about it.
     pub failures: Vec<String>,
 }
 
@@ -97,8 +97,9 @@ pub fn other_modes(in_use: &HashMap<Family, Backend>) -> Outcome {
     outcome
 }
 
-/// What is to go from one kind of iptables, where the family has our rules in another one, in the
-/// same one, or nowhere: then it is not known what else it is good for.
+/// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
+/// our rules in another kind, else what the other modes made. Where the family has no rules of
+/// ours, it is not known what else the kind is good for.
 fn scope(in_use: Option<&Backend>, backend: Backend) -> Scope {
     match in_use {
         Some(ours) if *ours != backend => Scope::Everything,
@@ -109,7 +110,7 @@ fn scope(in_use: Option<&Backend>, backend: Backend) -> Scope {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Whether everything was removed that was to be.
+    /// True if everything was removed that was to be.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty()

@@ -1,4 +1,4 @@
-//! Which rules and chains are to be removed, from what `iptables-save` printed.
+//! Rules and chains that are to be removed, from what `iptables-save` printed.
 //!
 //! Only names that kube-proxy has, in the tables where it has them, and the jumps into them by
 //! their comments. What the kubelet makes (`KUBE-FIREWALL`, `KUBE-KUBELET-CANARY`,
@@ -12,25 +12,25 @@ use std::fmt::{self, Write as _};
 
 use plan::layer::{self, JUMPS, Layer};
 
-/// What to remove.
+/// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// What kube-proxy made in any mode, and what we made.
+    /// Everything that kube-proxy made in any mode, and that we made.
     Everything,
-    /// What kube-proxy's iptables mode made and the IPVS mode does not use.
+    /// Rules and chains that kube-proxy's iptables mode made and the IPVS mode does not use.
     OtherModes,
 }
 
-/// What is to be removed from one table.
+/// Rules and chains to be removed from one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Removal {
     /// The table's name.
     pub(super) table: String,
     /// Input for `iptables-restore --noflush`; none if nothing of it can be removed.
     pub(super) input: Option<String>,
-    /// How many rules of chains that stay are removed.
+    /// Number of rules that are removed from chains that stay.
     pub(super) n_rules: usize,
-    /// How many chains are removed.
+    /// Number of chains that are removed.
     pub(super) n_chains: usize,
     /// Chains that stay, because somebody else's rules lead into them.
     pub(super) held: Vec<Held>,
@@ -40,7 +40,7 @@ pub(super) struct Removal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) chain: String,
-    /// That rule, as saved.
+    /// Rule that leads into the chain, as saved.
     pub(super) by: String,
 }
 
@@ -56,11 +56,11 @@ struct Table<'a> {
 #[derive(Debug)]
 struct Rule<'a> {
     chain: &'a str,
-    /// What follows the chain's name.
+    /// Text after the chain's name.
     text: &'a str,
     target: Option<String>,
     comment: Option<String>,
-    /// Whether it looks into a set of kube-proxy's.
+    /// True if the rule looks into a set of kube-proxy's.
     looks_into_set: bool,
 }
 
@@ -95,7 +95,7 @@ const IPTABLES_MODE_CHAINS: [(&str, &str); 7] = [
     ("mangle", "KUBE-PROXY-CANARY"),
 ];
 
-/// How the chains begin that the iptables mode has in `nat` for each Service and endpoint.
+/// Prefixes of the chains that the iptables mode has in `nat` for each Service and endpoint.
 /// `KUBE-XLB-` is from before Kubernetes 1.24.
 const IPTABLES_MODE_PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
@@ -104,8 +104,8 @@ const IPTABLES_MODE_PREFIXES: [&str; 6] =
 /// and what is marked is masqueraded by the second. They stay together or go together.
 const MARKING: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
 
-/// What is to be removed from the tables that `saved` has, by table. Tables with nothing to remove
-/// are left out.
+/// Returns what is to be removed from the tables that `saved` has, by table. Tables with nothing to
+/// remove are left out.
 pub(super) fn removals(saved: &str, scope: Scope) -> Vec<Removal> {
     tables(saved).iter().filter_map(|table| table.removal(scope)).collect()
 }
@@ -228,8 +228,8 @@ impl<'a> Table<'a> {
                     .any(|(table, name)| (table.name(), name) == (self.name, chain))
     }
 
-    /// Whether it is one of the jumps to be removed. Other matches in it do not count: they have
-    /// varied between versions of kube-proxy.
+    /// True if the rule is one of the jumps to be removed. Other matches in the rule do not count:
+    /// they have varied between versions of kube-proxy.
     fn is_jump(&self, rule: &Rule<'_>, scope: Scope) -> bool {
         let (Some(target), Some(comment)) = (&rule.target, &rule.comment) else { return false };
         let found = (self.name, rule.chain, target.as_str(), comment.as_str());

@@ -1,4 +1,4 @@
-//! Which virtual servers, addresses and sets are to be removed, of what was read.
+//! Virtual servers, addresses and sets that are to be removed, of what was read.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use plan::settings::Settings;
 
 use crate::kernel::remains::Found;
 
-/// What is to be removed.
+/// Kernel state that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Removal {
     pub(super) virtual_servers: Vec<Frontend>,
@@ -21,11 +21,11 @@ pub(super) struct Removal {
     /// Entries of sets that stay.
     pub(super) entries: Vec<(SetId, Entry)>,
     pub(super) sets: Vec<SetId>,
-    /// What stays that has a name of ours, and why.
+    /// Things that stay although they have a name of ours, with the reason.
     pub(super) kept: Vec<String>,
 }
 
-/// What becomes of the interface.
+/// Treatment of the interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum LinkRemoval {
     /// It is not there.
@@ -39,9 +39,9 @@ pub(super) enum LinkRemoval {
     Foreign(String),
 }
 
-/// What is to be removed: what a planner that wants nothing would remove, and the sets and the
-/// interface themselves when nothing of somebody else's is in them. `chosen` tells in which
-/// networks everything is somebody else's, and in which everything is a twin's.
+/// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
+/// the interface themselves when nothing of other programs is in them. `chosen` tells in which
+/// networks everything belongs to other programs, and in which everything is a twin's.
 pub(super) fn removal(found: &Found, chosen: &Settings) -> Removal {
     let (exclude, twins) = (chosen.exclude.clone(), chosen.twins);
     let settings = Settings { exclude, twins, ..Settings::new("") };

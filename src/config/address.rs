@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// What `nodePortAddresses` may have beside networks: the Node's first address of each family,
-/// loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes 1.37.
+/// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
+/// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
+/// 1.37.
 pub const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
 
 /// An address. Leading zeros in an IPv4 address are decimal, as kube-proxy has always had them; an
@@ -29,7 +30,7 @@ pub fn cidr(text: &str) -> Option<IpNet> {
     IpNet::new(ip(address)?, length.parse().ok()?).ok()
 }
 
-/// What stands before and after the last colon, without the brackets of an IPv6 address.
+/// Splits a text at its last colon into host and port, without the brackets of an IPv6 address.
 #[must_use]
 pub fn split_host_port(text: &str) -> Option<(&str, &str)> {
     let (host, port) = text.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! What a document has where nothing is written: kube-proxy's values.
+//! Defaults of a document where nothing is written: kube-proxy's values.
 
 use std::net::IpAddr;
 
@@ -6,13 +6,13 @@ use super::address;
 use super::document::{API_VERSION, FlushFrequency, KIND, KubeProxyConfiguration};
 use super::duration::GoDuration;
 
-/// Of the proxy's health.
+/// Port of the health server.
 pub const HEALTHZ_PORT: u16 = 10_256;
 
-/// Of the metrics.
+/// Port of the metrics server.
 pub const METRICS_PORT: u16 = 10_249;
 
-/// What kube-proxy talks to the API server in, if nothing else is said.
+/// Media type in which kube-proxy talks to the API server, if no other is configured.
 pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 // === impl KubeProxyConfiguration ===

@@ -197,7 +197,7 @@ pub struct Winkernel {
 // === impl FlushFrequency ===
 
 impl FlushFrequency {
-    /// How long that is.
+    /// Returns the frequency as a duration.
     #[must_use]
     pub fn duration(self) -> GoDuration {
         match self {

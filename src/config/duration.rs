@@ -23,7 +23,7 @@ pub enum InvalidDuration {
     /// A unit that is none of `ns`, `us`, `µs`, `ms`, `s`, `m`, `h`.
     #[error("time: unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
-        /// What stands where the unit should.
+        /// Text in the place of the unit.
         unit: String,
         /// All of it.
         text: String,

@@ -79,7 +79,7 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
     set(&arguments.manifests, &mut own.manifests);
 }
 
-/// What to tell about flags that were given and have no effect.
+/// Returns notes on flags that were given and are deprecated or have no effect.
 #[must_use]
 pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
     let mut notes = Vec::new();

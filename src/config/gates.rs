@@ -6,19 +6,19 @@
 
 use std::collections::BTreeMap;
 
-/// Whether `spec.externalIPs` counts.
+/// Gate that makes `spec.externalIPs` count.
 pub const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 
-/// Whether `/flagz` is served.
+/// Gate that serves `/flagz`.
 pub const FLAGZ: &str = "ComponentFlagz";
 
-/// Whether `/statusz` is served.
+/// Gate that serves `/statusz`.
 pub const STATUSZ: &str = "ComponentStatusz";
 
-/// Whether the logging options that are not settled upstream may be used.
+/// Gate that allows the logging options that are not settled upstream.
 pub const LOGGING_ALPHA: &str = "LoggingAlphaOptions";
 
-/// What the gates are set to.
+/// Values of the feature gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureGates {
     enabled: BTreeMap<&'static str, bool>,
@@ -30,12 +30,12 @@ pub struct FeatureGates {
 struct Group {
     stage: Stage,
     default: bool,
-    /// Whether another value than the default is refused.
+    /// True if another value than the default is refused.
     locked: bool,
     names: &'static [&'static str],
 }
 
-/// What `AllAlpha` and `AllBeta` ask for.
+/// Stage of a gate, which decides if `AllAlpha` or `AllBeta` sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Alpha,
@@ -82,7 +82,7 @@ impl FeatureGates {
         if problems.is_empty() { Ok(Self { enabled, unknown }) } else { Err(problems) }
     }
 
-    /// Whether a gate is open. One that does not exist is not.
+    /// True if a gate is open. A gate that does not exist is not.
     #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
         self.enabled.get(name).copied().unwrap_or(false)

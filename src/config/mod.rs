@@ -35,7 +35,7 @@ use own::KubeIpvsConfiguration;
 pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
 use validate::Violation;
 
-/// What the program is to do.
+/// Action that the program carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Balance, until it is told to end.
@@ -51,13 +51,13 @@ pub enum Action {
 /// The file that the configuration was read from, as it was then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
     /// All of it.
     pub content: Vec<u8>,
 }
 
-/// Why there is no configuration.
+/// Reason for which there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     /// It could not be put together.
@@ -66,9 +66,9 @@ pub enum ConfigurationError {
     /// It cannot be so.
     #[error("failed validate: {}{}", listed(.violations), noted(.notes))]
     Validate {
-        /// Why not.
+        /// Reasons.
         violations: Vec<Violation>,
-        /// What was written and does not count, which may be the reason.
+        /// Notes on settings that have no effect, which may be the reason.
         notes: Vec<String>,
     },
 }
@@ -137,7 +137,7 @@ impl Configuration {
         Ok(format!("{}\n---\n{}\n", kube_proxy.trim_end(), own.trim_end()))
     }
 
-    /// What `/configz` answers.
+    /// Returns the answer of `/configz`.
     ///
     /// # Errors
     /// When it cannot be written as JSON.

@@ -106,8 +106,8 @@ impl KubeIpvsConfiguration {
     }
 }
 
-/// What YAML takes for something else unless it is quoted: `off` is false to everything that speaks
-/// YAML 1.1, such as what templates are filled in with, and `3` is a number.
+/// Reads a text that YAML takes for something else unless it is quoted. `off` is false to
+/// everything that speaks YAML 1.1, such as what templates are filled in with; `3` is a number.
 fn text_of_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a word nor a number")]

@@ -36,7 +36,7 @@ const SUFFIXES: [(&str, u64); 13] = [
 // === impl Quantity ===
 
 impl Quantity {
-    /// Whether it is nothing.
+    /// True if the quantity is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.octets == 0

@@ -1,7 +1,7 @@
 //! From a file's text to documents.
 //!
-//! What kube-proxy takes with a shrug is taken here too, and told: fields that do not exist, and
-//! fields that are written twice. Everything else that is wrong is an error.
+//! Fields that do not exist and fields that are written twice are accepted and reported, since
+//! kube-proxy accepts them too. Everything else that is wrong is an error.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use super::own::{self, KubeIpvsConfiguration};
 use super::reference::{FIELDS, Field, OWN_FIELDS};
 use super::tree::{Kind, Node, documents};
 
-/// What a file holds, and what is to be told about it.
+/// Documents of a file, and notes on them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Documents {
     /// kube-proxy's.
     pub kube_proxy: KubeProxyConfiguration,
     /// Ours, which may be missing.
     pub own: KubeIpvsConfiguration,
-    /// What was written and does not count.
+    /// Notes on what was written and has no effect.
     pub notes: Vec<String>,
 }
 
-/// Why a text is no configuration: in words, with the line.
+/// Reason for which a text is no configuration: in words, with the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to decode: {0}")]
 pub struct DecodeError(String);

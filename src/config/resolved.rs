@@ -25,31 +25,31 @@ use crate::source::FollowNodes;
 /// Everything that the program is told.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configuration {
-    /// What to do.
+    /// Action of this run of the program.
     pub action: Action,
-    /// What planning needs; the families are those that could be, not those that the host has.
+    /// Settings of the planner; the families are all possible ones, not those that the host has.
     pub settings: Settings,
-    /// What the event loop needs.
+    /// Periods of the event loop, and its drain time.
     pub pace: Pace,
-    /// Which iptables.
+    /// Variant of iptables: nft, legacy, or the one in use.
     pub variant: Variant,
-    /// Which ARP requests this node answers.
+    /// Choice of the ARP requests for Service addresses that this node answers.
     pub service_addresses_arp: ServiceAddressesArp,
-    /// Whether and how the kernel estimates rates.
+    /// Settings of the kernel's rate estimators: if they run, where, and how nice.
     pub estimators: Estimators,
-    /// Whether node ports are served on loopback addresses too.
+    /// True if node ports are served on loopback addresses too.
     pub localhost_node_ports: bool,
-    /// How long IPVS remembers connections.
+    /// Times for which IPVS remembers connections.
     pub ipvs_timeouts: IpvsTimeouts,
-    /// How to reach the API server, if no folder of manifests stands for it.
+    /// Connection to the API server, if no folder of manifests stands for it.
     pub api_server: ApiServer,
     /// A folder of manifests instead of an API server.
     pub manifests: Option<PathBuf>,
-    /// Whether the cluster's other Nodes are followed.
+    /// Choice to follow the cluster's other Nodes: automatic, always or never.
     pub follow_nodes: FollowNodes,
     /// The address that decides the primary family, where one was named.
     pub bind_address: Option<IpAddr>,
-    /// What to serve, and where.
+    /// Addresses and options of the health and metrics servers.
     pub served: Served,
     /// The kernel's connection tracking.
     pub conntrack: Conntrack,
@@ -57,25 +57,25 @@ pub struct Configuration {
     pub gates: FeatureGates,
     /// For `/proc/self/oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: i32,
-    /// How to log.
+    /// Format and verbosity of the log.
     pub logging: Logging,
-    /// Whether to remove what kube-proxy's other modes have left.
+    /// True if what kube-proxy's other modes have left is removed.
     pub cleanup_other_modes: bool,
     /// The file that it was read from, to notice when that changes.
     pub file: Option<ConfigurationFile>,
-    /// What holds, in kube-proxy's words.
+    /// Effective configuration, in kube-proxy's words.
     pub document: KubeProxyConfiguration,
-    /// What holds, in our own words.
+    /// Effective configuration, in our own words.
     pub own: KubeIpvsConfiguration,
     /// All flags with their values, in the order of names, for `/flagz`.
     pub flags: Vec<(&'static str, String)>,
     /// The version that is reported.
     pub reported_version: String,
-    /// What to log: what was written and does not count.
+    /// Notes for the log on settings that have no effect or are deprecated.
     pub notes: Vec<String>,
 }
 
-/// How long IPVS remembers connections; zero leaves the kernel's value.
+/// Times for which IPVS remembers connections; zero leaves the kernel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpvsTimeouts {
     /// Idle TCP connections.
@@ -86,7 +86,7 @@ pub struct IpvsTimeouts {
     pub udp: Duration,
 }
 
-/// How to reach the API server. With neither a kubeconfig nor a URL: as a pod of the cluster.
+/// Connection to the API server. With neither a kubeconfig nor a URL: as a pod of the cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiServer {
     /// The kubeconfig.
@@ -99,16 +99,16 @@ pub struct ApiServer {
     pub burst: u32,
 }
 
-/// What to serve, and where.
+/// Addresses and options of the health and metrics servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     /// The proxy's health; nowhere, if it was switched off.
     pub healthz: Option<SocketAddr>,
     /// Metrics, and what an operator looks into.
     pub metrics: SocketAddr,
-    /// Whether an address that cannot be listened on ends the program.
+    /// True if an address that cannot be listened on ends the program.
     pub hard_fail: bool,
-    /// Whether profiles are served.
+    /// True if profiles are served.
     pub profiling: bool,
 }
 
@@ -123,7 +123,7 @@ pub struct Conntrack {
     pub tcp_established: Option<Duration>,
     /// `nf_conntrack_tcp_timeout_close_wait`.
     pub tcp_close_wait: Option<Duration>,
-    /// Whether to set `nf_conntrack_tcp_be_liberal`.
+    /// True if `nf_conntrack_tcp_be_liberal` is set.
     pub tcp_be_liberal: bool,
     /// `nf_conntrack_udp_timeout`.
     pub udp: Option<Duration>,
@@ -131,16 +131,16 @@ pub struct Conntrack {
     pub udp_stream: Option<Duration>,
 }
 
-/// How to log.
+/// Format and verbosity of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logging {
-    /// What a line looks like.
+    /// Format of a log line.
     pub format: LogFormat,
-    /// How much, as kube-proxy counts.
+    /// Verbosity, as kube-proxy counts it.
     pub verbosity: u32,
 }
 
-/// What a log line looks like.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -149,7 +149,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What files and flags say together, valid.
+/// Valid configuration, merged from files and flags.
 pub(super) struct Merged {
     pub(super) document: KubeProxyConfiguration,
     pub(super) own: KubeIpvsConfiguration,
@@ -161,7 +161,7 @@ pub(super) struct Merged {
 // === impl Merged ===
 
 impl Merged {
-    /// What is valid can be resolved, but for the host's name.
+    /// Resolves a valid configuration. Only the host's name can make this fail.
     pub(super) fn resolve(self, arguments: &Arguments) -> Result<Configuration, String> {
         let Self { document, own, file, mut notes, action } = self;
         let gates =
@@ -304,7 +304,7 @@ fn local_detection(document: &KubeProxyConfiguration) -> LocalDetection {
     }
 }
 
-/// What `clusterCIDR` lists.
+/// Returns the networks that `clusterCIDR` lists.
 pub(super) fn cluster_networks(document: &KubeProxyConfiguration) -> Vec<IpNet> {
     document.cluster_cidr.split(',').filter_map(address::cidr).collect()
 }

@@ -12,10 +12,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-/// What a file may have at most. A configuration has a few hundred nodes.
+/// Most nodes of a file. A configuration has a few hundred nodes.
 const MAX_NODES: usize = 100_000;
 
-/// How deep a file may nest.
+/// Greatest depth to which a file may nest.
 const MAX_DEPTH: usize = 48;
 
 /// A node, and on which line it begins, from 1.
@@ -25,7 +25,7 @@ pub(super) struct Node {
     pub(super) kind: Kind,
 }
 
-/// What a node is.
+/// Kind of a node, with its content.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
     Null,
@@ -57,13 +57,13 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
 // === impl Node ===
 
 impl Node {
-    /// What is under a name of a map: the last, if it was written more than once.
+    /// Returns the value of a name of a map: the last, if the name was written more than once.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         let Kind::Map(entries) = &self.kind else { return None };
         entries.iter().rev().find(|(key, _)| key == name).map(|(_, node)| node)
     }
 
-    /// What is under a name of a map, if it is a text.
+    /// Returns the value of a name of a map, if it is a text.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match &self.get(name)?.kind {
             Kind::Text(text) => Some(text),

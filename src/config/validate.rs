@@ -1,4 +1,4 @@
-//! What must be true of a document, all of it said at once.
+//! Checks of a document, which report all violations at once.
 //!
 //! Paths and words are kube-proxy's, so that what is known about them is found; the name that the
 //! field has in a file follows in brackets.
@@ -17,9 +17,9 @@ use super::gates::{FeatureGates, LOGGING_ALPHA};
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Where kube-proxy says that it is.
+    /// Path that kube-proxy reports for the field.
     path: String,
-    /// Where it is in a file.
+    /// Path of the field in a file.
     field: &'static str,
     problem: String,
 }
@@ -63,7 +63,7 @@ struct Found(Vec<Violation>);
 // === impl Violation ===
 
 impl Violation {
-    /// Whether it is that the mode is another one of kube-proxy's.
+    /// True if the violation is that the mode is another one of kube-proxy's.
     pub(super) fn is_about_another_mode(&self) -> bool {
         self.field == "mode" && self.problem.ends_with(OTHER_MODE)
     }

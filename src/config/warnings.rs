@@ -1,5 +1,5 @@
-//! What of the configuration does not go with the host and the Node. kube-proxy's checks, in its
-//! words, and what to do where they end the program.
+//! Mismatches of the configuration with the host and the Node. The checks are kube-proxy's, in its
+//! words, with advice where they end the program.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use plan::model::Family;
 use super::address::NODE_PORT_WORDS;
 use super::resolved::{Configuration, cluster_networks, networks};
 
-/// What is known once the host was looked at and the Node was seen.
+/// Host and Node, as known once the host was looked at and the Node was seen.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
     /// The families that the host can do.
@@ -25,11 +25,11 @@ pub struct Situation<'a> {
 pub struct Checked {
     /// At least one.
     pub families: Vec<Family>,
-    /// What may be incomplete or incorrect.
+    /// Warnings of what may be incomplete or incorrect.
     pub warnings: Vec<String>,
 }
 
-/// Why the configuration cannot work on this host and Node.
+/// Reason for which the configuration cannot work on this host and Node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The host cannot do the family that the node's address is of.
@@ -145,7 +145,7 @@ impl Check<'_> {
         (problems, is_fatal)
     }
 
-    /// What is only a problem where the other family does not exist at all.
+    /// Returns the problems that exist only where the host lacks the other family altogether.
     fn single_stack(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.is_dual_stack {

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 use super::ConfigurationFile;
 use crate::spread;
 
-/// What happened, in kube-proxy's words.
+/// Message that the file has changed, in kube-proxy's words.
 pub const UPDATED: &str = "content of the proxy server's configuration file was updated";
 
 /// Without any word from the kernel, the file is looked at this often: a link may lead to a folder

@@ -24,7 +24,7 @@ const PROCESSORS: &str = "devices/system/cpu/online";
 /// However many processors there are, no more than this.
 const MOST: u32 = 1_048_576;
 
-/// Where the kernel shows itself as files.
+/// Directories in which the kernel shows itself as files.
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
     /// `/proc/sys`
@@ -33,14 +33,14 @@ pub(crate) struct Root {
     pub(crate) sys: PathBuf,
 }
 
-/// What was done.
+/// Result of setting up connection tracking.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What was set.
+    /// Settings that were changed.
     pub(crate) changed: Vec<String>,
-    /// What could not be set and need not be.
+    /// Settings that could not be made and need not be, with the reason.
     pub(crate) tolerated: Vec<String>,
-    /// What could not be set, and what to do about it.
+    /// Settings that could not be made, each with what to do about it.
     pub(crate) failed: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> Outcome {
     outcome
 }
 
-/// How many entries the table is to have; none: as it has.
+/// Returns the number of entries that the table is to have; none: as it has.
 fn entries(max_per_core: Option<u32>, min: u32, processors: u32) -> Option<u32> {
     let max_per_core = max_per_core.filter(|entries| *entries > 0)?;
     let scaled = max_per_core.saturating_mul(processors);
@@ -133,7 +133,7 @@ fn set_entries(root: &Root, entries: u32, outcome: &mut Outcome) {
     }
 }
 
-/// Why it is well although the table's size could not be set; none if it is not.
+/// Returns why it is well although the table's size could not be set; none if it is not.
 fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
     let wanted = &error.sysctl.value;
     let found = error.found.as_ref()?;

@@ -12,7 +12,8 @@ use std::path::Path;
 /// The range of NodePorts, unless kube-apiserver is told otherwise (`--service-node-port-range`).
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// What to say if the kernel may choose such a port; `proc_sys` is `/proc/sys`, but for tests.
+/// Returns a warning if the kernel may choose such a port; `proc_sys` is `/proc/sys`, but for
+/// tests.
 pub(super) fn warning(proc_sys: &Path) -> Option<String> {
     let read = |name: &str| fs::read_to_string(proc_sys.join("net/ipv4").join(name));
     let chosen = range(read("ip_local_port_range").ok()?.split_whitespace())?;

@@ -1,10 +1,10 @@
-//! How soon the kernel ends this process when memory is short.
+//! OOM score of this process: how soon the kernel ends it when memory is short.
 
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-/// Of this process.
+/// File with the OOM score adjustment of this process.
 pub(crate) const PATH: &str = "/proc/self/oom_score_adj";
 
 /// kube-proxy tries it twice, too.

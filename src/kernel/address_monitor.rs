@@ -27,14 +27,14 @@ const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_DELROUTE: u16 = 25;
-/// So many addresses that were taken are named; of more, it is only said that there are more.
+/// Limit of taken addresses that are named; of more, it is only said that there are more.
 const MOST_TAKEN: usize = 1_024;
 /// After more notifications than could be kept.
 const BREATH: Duration = Duration::from_millis(200);
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What has happened since it was last asked.
+/// Events since the receiver last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Happened {
     /// The addresses of other interfaces have changed.
@@ -46,11 +46,11 @@ pub struct Happened {
     pub anything: bool,
 }
 
-/// What the receiver has.
+/// Receiving end of the channel.
 #[derive(Debug)]
 pub struct Changes(Arc<Shared>);
 
-/// Where changes are reported.
+/// Reporting end of the channel.
 #[derive(Debug)]
 pub struct Reporter(Arc<Shared>);
 

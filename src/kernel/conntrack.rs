@@ -27,7 +27,7 @@ const MOST_PORTS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Conntrack {
     socket: Socket,
-    /// Whether the kernel knows filters, as far as we have seen.
+    /// True if the kernel knows filters, as far as we have seen.
     can_filter: bool,
 }
 
@@ -114,7 +114,7 @@ impl Conntrack {
     }
 }
 
-/// What to ask for, so that all flows to these frontends come, each once.
+/// Returns the filters to ask with, so that all flows to these frontends come, each once.
 fn filters(family: Family, targets: &FlowTargets) -> Vec<Filter> {
     let ports = |protocol| -> BTreeSet<u16> {
         let frontends = targets.frontends().filter(|f| f.family() == family);

@@ -17,36 +17,36 @@ use super::sysctl::{self, Sysctl};
 /// `MIN_NICE` and `MAX_NICE` of include/linux/sched/prio.h.
 pub const NICE: RangeInclusive<i32> = -20..=19;
 
-/// Which processors there could be, below [`SYS`]. The timer walks all of them, present or not.
+/// List of possible processors, below [`SYS`]. The timer walks all of them, present or not.
 const POSSIBLE: &str = "devices/system/cpu/possible";
 
-/// Where the kernel shows its hardware.
+/// Place where the kernel shows its hardware.
 pub const SYS: &str = "/sys";
 
 const RUN: &str = "net/ipv4/vs/run_estimation";
 const PROCESSORS: &str = "net/ipv4/vs/est_cpulist";
 const NICENESS: &str = "net/ipv4/vs/est_nice";
 
-/// What the timer takes for a virtual or real server and a processor. More than 200 ms were seen on
-/// a machine with 104 processors and 50,000 of them: the message of Linux' commit "ipvs: add
-/// sysctl_run_estimation to support disable estimation".
+/// Time that the timer takes for each virtual or real server and processor. More than 200 ms were
+/// seen on a machine with 104 processors and 50,000 of them: the message of Linux' commit "ipvs:
+/// add sysctl_run_estimation to support disable estimation".
 const NANOSECONDS_EACH: u64 = 40;
 
 /// A packet that comes while the timer runs waits this long at worst before the timer is stopped.
 const LONGEST_WALK: u64 = 10_000_000;
 
-/// What the operator chose.
+/// Choices of the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Estimators {
-    /// Whether statistics are kept up.
+    /// Choice whether statistics are kept up.
     pub run: Run,
-    /// Where the threads run; nothing: where the kernel has them.
+    /// Processors that the threads run on; nothing: where the kernel has them.
     pub processors: Option<Processors>,
     /// Their niceness; nothing: as the kernel has it.
     pub nice: Option<i32>,
 }
 
-/// Whether statistics are kept up.
+/// Choice whether statistics are kept up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Run {
     /// As the kernel has it, but not by a timer that would take too long.
@@ -58,7 +58,7 @@ pub enum Run {
     Off,
 }
 
-/// How a kernel estimates.
+/// Way in which a kernel estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// By a timer that cannot be stopped: before Linux 5.16.
@@ -74,17 +74,17 @@ pub enum Kind {
 pub struct Guard {
     proc_sys: PathBuf,
     kind: Kind,
-    /// So many processors are walked for each.
+    /// Number of processors that are walked for each virtual or real server.
     processors: u64,
-    /// Whether everything has been said and done.
+    /// True if everything has been said and done.
     is_settled: bool,
 }
 
 // === impl Estimators ===
 
 impl Estimators {
-    /// What is to be set at the start on a kernel of this kind, and what of the choice has no
-    /// effect there, in words.
+    /// Returns the switches to set at the start on a kernel of this kind. With them come, in words,
+    /// the parts of the choice that have no effect there.
     #[must_use]
     pub fn switches(&self, kind: Kind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
         let (mut wanted, mut notes) = (Vec::new(), Vec::new());
@@ -136,7 +136,7 @@ impl Estimators {
 // === impl Kind ===
 
 impl Kind {
-    /// How the running kernel does it, by the switches that it has once IPVS is loaded.
+    /// Tells the running kernel's way by the switches that it has once IPVS is loaded.
     /// Distributions have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but
     /// for tests.
     #[must_use]
@@ -206,7 +206,7 @@ pub fn possible_processors(sys: &Path) -> u64 {
     )
 }
 
-/// How many virtual and real servers a timer may have to walk.
+/// Returns the number of virtual and real servers at which a timer takes [`LONGEST_WALK`].
 fn most_for_a_timer(processors: u64) -> u64 {
     LONGEST_WALK / NANOSECONDS_EACH / processors.max(1)
 }

@@ -28,7 +28,7 @@ pub use interference::{Answer, Reading, Request};
 #[derive(Debug, Clone, Default)]
 pub struct Fake(Arc<Mutex<State>>);
 
-/// How often a fake kernel was looked at.
+/// Number of looks at a fake kernel, by what was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Looks {
     /// At the signs that cost little.
@@ -55,11 +55,11 @@ struct State {
     /// Virtual servers that cannot be read.
     spoiled: HashSet<Frontend>,
     interference: Option<Interference>,
-    /// Whether it does not tell how many virtual servers there are.
+    /// True if the fake kernel does not tell the number of virtual servers.
     keeps_number: bool,
-    /// What connection tracking remembers.
+    /// Flows that connection tracking remembers.
     flows: Vec<Flow>,
-    /// How often flows still cannot be removed.
+    /// Number of removals of flows that are still to be refused.
     kept_flows: usize,
     /// The frontends whose flows were asked to be removed, each time.
     cleanings: Vec<BTreeSet<Frontend>>,
@@ -69,7 +69,7 @@ struct State {
     loaded_schedulers: HashSet<SchedulerName>,
     /// A switch that somebody else sets to this before every glance.
     contested: Option<(String, String)>,
-    /// Whether no switch can be set.
+    /// True if no switch can be set.
     is_proc_sys_read_only: bool,
 }
 
@@ -77,9 +77,9 @@ struct State {
 struct Fault {
     concerns: Box<dyn Fn(&Op) -> bool + Send>,
     refusal: Refusal,
-    /// How often it still happens.
+    /// Number of refusals that are still to come.
     times: usize,
-    /// Whether the operation is carried out all the same: its answer is what gets lost.
+    /// True if the operation is carried out all the same: its answer is what gets lost.
     carried_out: bool,
 }
 
@@ -94,7 +94,7 @@ impl Fake {
         fake
     }
 
-    /// What it holds now.
+    /// Returns the state that the fake kernel has now.
     #[must_use]
     pub fn actual(&self) -> Actual {
         self.state().memory.actual().clone()
@@ -110,7 +110,7 @@ impl Fake {
         std::mem::take(&mut self.state().log)
     }
 
-    /// How often it was looked at, by what was looked at.
+    /// Returns the number of looks at the fake kernel, by what was looked at.
     #[must_use]
     pub fn looks(&self) -> Looks {
         self.state().looks
@@ -163,7 +163,7 @@ impl Fake {
         self.state().interference = Some(Box::new(decide));
     }
 
-    /// Whether somebody has another clone of it: a worker that has not ended.
+    /// True if there is another clone: a worker that has not ended holds it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
@@ -220,7 +220,7 @@ impl Fake {
         found.map(|(_, value)| value.clone())
     }
 
-    /// Whether `/proc/sys` is mounted read-only from now on.
+    /// Mounts `/proc/sys` read-only from now on, or writable again.
     pub fn mount_proc_sys(&self, is_read_only: bool) {
         self.state().is_proc_sys_read_only = is_read_only;
     }

@@ -37,7 +37,7 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// `struct ifinfomsg`: family, padding, type (u16), index (i32), flags (u32), change mask (u32).
 const LINK_HEADER: usize = 16;
-/// Where in it the index is.
+/// Place of the index in `struct ifinfomsg`.
 const LINK_INDEX: usize = 4;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index (u32).
 const ADDRESS_HEADER: usize = 8;
@@ -48,8 +48,8 @@ pub(crate) struct Links {
     socket: Socket,
 }
 
-/// How far an address is good for: `enum rt_scope_t` (include/uapi/linux/rtnetlink.h). The kernel
-/// decides by itself what an IPv6 address has.
+/// Reach of an address: `enum rt_scope_t` (include/uapi/linux/rtnetlink.h). The kernel decides by
+/// itself what an IPv6 address has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Scope {
     /// `RT_SCOPE_UNIVERSE`, `global` to iproute2.
@@ -186,7 +186,7 @@ impl Scope {
 // === impl LinkAddress ===
 
 impl LinkAddress {
-    /// Whether the kernel gave the interface this address by itself.
+    /// True if the kernel gave the interface this address by itself.
     pub(crate) fn is_link_local_v6(&self) -> bool {
         matches!(self.address, IpAddr::V6(address) if address.is_unicast_link_local())
     }
@@ -204,7 +204,7 @@ impl AddressBatch {
         self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, (address, prefix), scope);
     }
 
-    /// Whatever its scope is.
+    /// Removes an address, whatever its scope is.
     pub(crate) fn remove(&mut self, address: IpAddr) {
         self.remove_prefix(address, full_length(address));
     }

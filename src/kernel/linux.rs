@@ -60,13 +60,13 @@ pub struct Linux {
     index: Option<u32>,
     /// The index of an interface of another kind that was told of.
     told_of: Option<u32>,
-    /// What addresses are bound with.
+    /// Scope that addresses are bound with.
     scope: Scope,
     kept: Kept,
     bridges: Bridges,
 }
 
-/// Which of the handles an operation is for. Neighbours for the same one share a send.
+/// Handle that an operation is for. Neighbours for the same one share a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Link,
@@ -128,7 +128,7 @@ impl Linux {
         if links.find()?.is_some() { Ok(()) } else { links.create() }
     }
 
-    /// How many netlink requests and sends it took so far, of IPVS, ipset and rtnetlink together.
+    /// Counts netlink requests and sends so far, of IPVS, ipset and rtnetlink together.
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {
         let of_routes = [self.links.traffic(), self.routes.traffic()];
@@ -378,7 +378,7 @@ impl Kernel for Linux {
     }
 }
 
-/// What the kernel said of a virtual server: that may be its own fault.
+/// Takes in the kernel's answer about a virtual server: an error may be that server's own fault.
 fn reading(
     frontend: &Frontend,
     found: Result<ActualVirtualServer, ipvs::Error>,

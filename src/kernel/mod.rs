@@ -41,7 +41,7 @@ pub mod worker;
 use sysctl::{Change, Sysctl, SysctlError};
 pub use timed::{Part, Reading, Stopwatch, Timed};
 
-/// What the reconciler needs of a kernel.
+/// Operations that the reconciler needs of a kernel.
 ///
 /// Carrying out what is already so is success: an entry that is there, an address that is gone.
 pub trait Kernel: Send {
@@ -123,15 +123,15 @@ pub trait Kernel: Send {
 /// A virtual server with its real servers, none if it is not there; or why it cannot be read.
 pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 
-/// What a look at constant cost shows.
+/// Result of a look at constant cost.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Glance {
-    /// Whether the dummy interface is there.
+    /// True if the dummy interface is there.
     pub link: bool,
-    /// How many virtual servers there are: as many as [`Kernel::list_virtual_servers`] would tell.
-    /// None if the kernel does not say so without a listing.
+    /// Number of virtual servers: as many as [`Kernel::list_virtual_servers`] would tell. None if
+    /// the kernel does not say so without a listing.
     pub n_virtual_servers: Option<u32>,
-    /// How many entries each of our sets has, without the sets that are missing.
+    /// Number of entries of each of our sets, without the sets that are missing.
     pub set_entries: HashMap<SetId, u32>,
     /// The families whose constant rules have not changed since they were last written, or read
     /// and found complete.
@@ -140,17 +140,17 @@ pub struct Glance {
     pub sysctls: Vec<Sysctl>,
 }
 
-/// Which virtual servers there are.
+/// Result of listing the virtual servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     /// In no order that matters.
     pub virtual_servers: Vec<ListedVirtualServer>,
-    /// What this and former listings tell of the kernel's table.
+    /// Knowledge of the kernel's table from this and former listings.
     pub table: Option<Table>,
 }
 
 impl Listing {
-    /// Where they are.
+    /// Returns the frontends of the virtual servers.
     pub fn frontends(&self) -> impl Iterator<Item = Frontend> {
         self.virtual_servers.iter().map(|listed| listed.frontend)
     }
@@ -159,7 +159,7 @@ impl Listing {
 /// The addresses of all interfaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Addresses {
-    /// Whether the dummy interface is there.
+    /// True if the dummy interface is there.
     pub link: bool,
     /// The addresses on it, without link-local ones, which the kernel makes by itself.
     pub bound: HashSet<IpAddr>,
@@ -173,18 +173,18 @@ pub struct Addresses {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {what}: {reason}")]
 pub struct ReadError {
-    /// What was to be read.
+    /// Part of the kernel's state that was to be read.
     pub what: String,
-    /// What the kernel, or a program, said.
+    /// Reason that the kernel, or a program, gave.
     pub reason: String,
 }
 
 /// An operation that the kernel did not carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of "no" it is.
+    /// Kind of refusal.
     pub class: RefusalClass,
-    /// What the kernel, or a program, said.
+    /// Reason that the kernel, or a program, gave.
     pub reason: String,
 }
 

@@ -11,10 +11,10 @@ use plan::settings::SchedulerName;
 use super::rules::program::{self, NotRun};
 use super::rules::{Backend, TIMEOUT};
 
-/// Where the kernel lists its modules, and some of those built in.
+/// Place where the kernel lists its modules, and some of those built in.
 pub const LOADED: &str = "/sys/module";
 
-/// What needs no other knowledge: IPVS, connection tracking, the sets, the dummy interface, matches
+/// Modules that every node needs: IPVS, connection tracking, the sets, the dummy interface, matches
 /// and targets.
 const ALWAYS: [&str; 20] = [
     "ip_vs",
@@ -42,13 +42,13 @@ const ALWAYS: [&str; 20] = [
 /// Modules that could not be loaded. A note, no error: the kernel may do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotLoaded {
-    /// Which were asked for.
+    /// Modules that were asked for and are still missing.
     pub modules: Vec<String>,
-    /// Why.
+    /// Reason for that.
     pub reason: String,
 }
 
-/// Whether a scheduler's module is loaded. `loaded` is [`LOADED`], but for tests.
+/// True if a scheduler's module is loaded. `loaded` is [`LOADED`], but for tests.
 #[must_use]
 pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
     loaded.join(format!("ip_vs_{scheduler}")).exists()

@@ -1,4 +1,4 @@
-//! Whether this host can do what we need, in plain words, and how to get what it lacks.
+//! Check that this host can do what we need, in plain words, with a way to get what it lacks.
 //!
 //! [`gather`] asks the host, [`judge`] says what the answers mean. All problems are told at once:
 //! whoever sets up a node should not have to find them one restart at a time.
@@ -17,39 +17,39 @@ use super::sysctl::Sysctl;
 
 pub use facts::{Attempts, Root, gather};
 
-/// What the host answered. An error is in the words of whoever gave it.
+/// Answers of the host. An error is in the words of the program or the part of the kernel asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether the process has `CAP_NET_ADMIN`; none: that could not be read.
+    /// True if the process has `CAP_NET_ADMIN`; none: that could not be read.
     pub net_admin: Option<bool>,
-    /// Whether the process has `CAP_NET_RAW`; none: that could not be read.
+    /// True if the process has `CAP_NET_RAW`; none: that could not be read.
     pub net_raw: Option<bool>,
-    /// Whether the kernel has IPVS.
+    /// `Ok` if the kernel has IPVS.
     pub ipvs: Result<(), String>,
     /// The scheduler.
     pub scheduler: SchedulerName,
-    /// Whether the kernel takes it; none: not asked, since there is no IPVS.
+    /// `Ok` if the kernel takes the scheduler; none: not asked, since there is no IPVS.
     pub scheduler_taken: Option<Result<(), String>>,
-    /// Whether the kernel has ipset.
+    /// `Ok` if the kernel has ipset.
     pub ipset: Result<(), String>,
-    /// Whether a dummy interface can be made.
+    /// `Ok` if a dummy interface can be made.
     pub dummy: Result<(), String>,
-    /// Whether iptables works.
+    /// `Ok` if iptables works.
     pub iptables_v4: Result<(), String>,
-    /// Whether ip6tables works; none: not asked, since there is no IPv6.
+    /// `Ok` if ip6tables works; none: not asked, since there is no IPv6.
     pub iptables_v6: Option<Result<(), String>>,
-    /// Whether the host does IPv6.
+    /// Support of the host for IPv6.
     pub ipv6: Ipv6,
     /// The switches that would have to be changed; none: not asked, since there is no IPVS.
     pub switches: Option<Vec<Sysctl>>,
-    /// Whether switches can be changed.
+    /// `Ok` if switches can be changed.
     pub switches_writable: Result<(), String>,
 }
 
-/// Whether a host does IPv6.
+/// Support of a host for IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ipv6 {
-    /// It does.
+    /// The host does IPv6.
     Available,
     /// The kernel has none: `/proc/net/if_inet6` is missing.
     NotInKernel,
@@ -57,7 +57,7 @@ pub enum Ipv6 {
     SwitchedOff,
 }
 
-/// What the answers mean.
+/// Meaning of the answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
     /// The families that can be served.
@@ -69,13 +69,13 @@ pub struct Findings {
 /// One thing that is not as it could be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What is missing, and what follows.
+    /// Thing that is missing, and what follows.
     pub what: String,
-    /// How that was noticed.
+    /// Observation by which that was noticed.
     pub why: String,
-    /// What to do.
+    /// Advice on what to do.
     pub remedy: String,
-    /// Whether nothing can be served.
+    /// True if nothing can be served.
     pub fatal: bool,
 }
 
@@ -160,7 +160,7 @@ fn scheduler(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// Which families can be served, and what is the matter with the others.
+/// Returns the families that can be served. Adds to `problems` what is the matter with the others.
 fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let v4 = facts.iptables_v4.is_ok();
     let v6 = facts.ipv6 == Ipv6::Available && facts.iptables_v6.as_ref().is_some_and(Result::is_ok);
@@ -225,7 +225,7 @@ fn switches(facts: &Facts) -> Option<Finding> {
 // === impl Findings ===
 
 impl Findings {
-    /// Whether anything can be served.
+    /// True if anything can be served.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.families.is_empty() && !self.problems.iter().any(|problem| problem.fatal)

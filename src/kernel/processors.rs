@@ -16,7 +16,7 @@ pub struct Processors {
 // === impl Processors ===
 
 impl Processors {
-    /// How many they are, at least one.
+    /// Returns the number of processors, at least one.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.ranges.iter().map(|(first, last)| last - first + 1).sum()

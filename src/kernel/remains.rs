@@ -1,4 +1,4 @@
-//! What is in the kernel of ours, for removing all of it, whatever parts the kernel has.
+//! Everything of ours in the kernel, for removing all of it, whatever parts the kernel has.
 //!
 //! [`linux`](super::linux) needs IPVS and ipset; here a kernel without them has nothing of ours.
 
@@ -26,12 +26,12 @@ pub struct Remains {
     routes: Routes,
 }
 
-/// What was found.
+/// Result of [`Remains::read`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
     /// Everything that could be ours. Of virtual servers only that they are there.
     pub actual: Actual,
-    /// What kind of interface has our name, such as `dummy`; none: there is none.
+    /// Kind of the interface that has our name, such as `dummy`; none: there is none.
     pub link_kind: Option<String>,
     /// The sets that have our names and are not of our types.
     pub foreign_sets: Vec<SetId>,
@@ -42,9 +42,9 @@ pub struct Found {
 pub struct NotDestroyed {
     /// The set.
     pub set: SetId,
-    /// Whether a rule, or another set, refers to it.
+    /// True if a rule, or another set, refers to it.
     pub in_use: bool,
-    /// What the kernel said.
+    /// Reason that the kernel gave.
     pub reason: String,
 }
 

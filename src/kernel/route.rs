@@ -1,10 +1,10 @@
 //! Local routes of ours, over rtnetlink.
 //!
-//! What tells that a route is ours is the protocol that it says, which the kernel only keeps
+//! A route of ours is told by the protocol that it says, which the kernel only keeps
 //! (`ip route show table local proto 107`). IPv4 routes are on `kube-ipvs0`, and go with it. The
 //! kernel takes IPv6 routes only for an interface that is up (`fib6_nh_init` in net/ipv6/route.c),
-//! and addresses of IPv6 would be lost whenever somebody took ours down again (`addrconf_ifdown`
-//! in net/ipv6/addrconf.c); so these are on the loopback interface, which IPVS needs up anyway.
+//! and addresses of IPv6 would be lost whenever our interface was taken down (`addrconf_ifdown` in
+//! net/ipv6/addrconf.c); so these are on the loopback interface, which IPVS needs up anyway.
 //!
 //! Source: include/uapi/linux/rtnetlink.h.
 
@@ -25,7 +25,7 @@ const RTA_OIF: u16 = 4;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
-/// What our routes say of who made them: none of the header's `RTPROT_…`, nor of what iproute2's
+/// Origin that our routes state: none of the header's `RTPROT_…`, nor of what iproute2's
 /// `rt_protos` knows.
 const PROTOCOL: u8 = 107;
 const AF_INET: u8 = 2;
@@ -131,12 +131,12 @@ impl RouteBatch {
     }
 }
 
-/// Whether a notification is about a route of ours.
+/// True if a notification is about a route of ours.
 pub(super) fn is_ours(body: &[u8]) -> bool {
     matches!(decode_route(body), Ok(Some(_)))
 }
 
-/// Whether a refusal says that there are no routes at all.
+/// True if a refusal says that there are no routes at all.
 fn is_nothing(error: &Error) -> bool {
     [Errno::NOENT, Errno::AFNOSUPPORT, Errno::OPNOTSUPP]
         .iter()

@@ -27,11 +27,11 @@ pub use program::ProgramsRun;
 
 use installed::Programs;
 
-/// How long a program may take. `iptables-nft-save` took 19 s where another proxy had left 40,000
+/// Time that a program may take. `iptables-nft-save` took 19 s where another proxy had left 40,000
 /// chains, and its time grows with their square.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// For how many seconds the programs wait for the lock.
+/// Seconds for which the programs wait for the lock.
 const LOCK_WAIT: &str = "5";
 
 /// The programs that this process has run so far: iptables' and `modprobe`, and never another.
@@ -40,8 +40,8 @@ pub fn programs_run() -> ProgramsRun {
     program::so_far()
 }
 
-/// Which of the two kinds of iptables to use. A packet meets the rules of both, so they must not
-/// be mixed on a host.
+/// Kind of iptables to use. A packet meets the rules of both kinds, so they must not be mixed on a
+/// host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
     /// The one in use: the one in which the kubelet or kube-proxy has left its chains; else the
@@ -86,7 +86,7 @@ impl Rules {
         self.family
     }
 
-    /// Where the programs keep their rules.
+    /// Returns the place where the programs keep their rules.
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.programs.backend
@@ -98,13 +98,13 @@ impl Rules {
         self.programs.version
     }
 
-    /// Whether `MASQUERADE --random-fully` is known.
+    /// True if the programs know `MASQUERADE --random-fully`.
     #[must_use]
     pub fn random_fully(&self) -> bool {
         self.programs.version >= Version(1, 6, 2)
     }
 
-    /// Whether iptables works here: lists a chain that every `nat` table has.
+    /// Checks that iptables works here: lists a chain that every `nat` table has.
     ///
     /// # Errors
     /// When it does not.
@@ -114,7 +114,7 @@ impl Rules {
             .map(|_| ())
     }
 
-    /// Whether the kernel and iptables can lead from one network to another (`NETMAP`): writes
+    /// Checks that the kernel and iptables can lead from one network to another (`NETMAP`): writes
     /// such a rule into a chain that nothing leads to, and removes it.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl Rules {
         }
     }
 
-    /// What `iptables-save` prints for the tables that we write.
+    /// Returns the output of `iptables-save` for the tables that we write.
     fn read(&self) -> Result<String, RulesError> {
         let mut saved = String::new();
         // A table each, because without `-t` the legacy program leaves out a table that the
@@ -174,8 +174,8 @@ impl Rules {
         Ok(saved)
     }
 
-    /// What `iptables-save` prints for the tables that are there, without making the kernel load
-    /// others. A kernel that has no tables of this kind has none of ours.
+    /// Returns the output of `iptables-save` for the tables that are there, without making the
+    /// kernel load others. A kernel that has no tables of this kind has none of ours.
     ///
     /// # Errors
     /// When it cannot be read.

@@ -12,10 +12,10 @@ use std::path::Path;
 
 use plan::model::Family;
 
-/// Where the switches are.
+/// Directory of the switches.
 pub const ROOT: &str = "/proc/sys";
 
-/// Which ARP requests for addresses on `kube-ipvs0` this node answers.
+/// ARP requests for addresses on `kube-ipvs0` that this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServiceAddressesArp {
     /// All of them, unless somebody has set the kernel's switches otherwise.
@@ -34,13 +34,13 @@ pub struct Sysctl {
     pub path: &'static str,
     /// Its value, as the kernel prints it.
     pub value: String,
-    /// Whether Services do not work without it.
+    /// True if Services do not work without it.
     pub required: bool,
-    /// What for.
+    /// Reason for the value.
     pub why: &'static str,
 }
 
-/// What connection tracking and IPVS see of packets that stay within a bridge.
+/// Part of the packets within a bridge that connection tracking and IPVS see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bridged {
     /// All of it.
@@ -55,7 +55,7 @@ pub enum Bridged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);
 
-/// What was done.
+/// Result of setting switches.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Switches that had another value.
@@ -80,7 +80,7 @@ pub struct SysctlError {
     pub sysctl: Sysctl,
     /// The value that it has, if it could be read.
     pub found: Option<String>,
-    /// What the kernel said.
+    /// Error that the kernel reported.
     pub source: io::Error,
 }
 
@@ -181,7 +181,7 @@ pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
     wanted.iter().filter(differs).cloned().collect()
 }
 
-/// Whether packets may have loopback addresses on every interface.
+/// True if packets may have loopback addresses on every interface.
 #[must_use]
 pub fn routes_local_networks(root: &Path) -> bool {
     read(&root.join("net/ipv4/conf/all/route_localnet")).as_deref() == Ok("1")

@@ -14,7 +14,7 @@ use plan::settings::SchedulerName;
 use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
-/// What is read from the kernel at once.
+/// Part of the kernel's state that is read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reading {
     /// The signs that something was changed.
@@ -31,7 +31,7 @@ pub enum Reading {
     Rules,
 }
 
-/// Which part of the kernel an operation is for.
+/// Part of the kernel that an operation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The dummy interface.
@@ -48,7 +48,7 @@ pub enum Part {
     Routes,
 }
 
-/// Who is told how long it took. In the kernel's thread: it must not block.
+/// Receiver of the times that work took. It is called in the kernel's thread and must not block.
 pub trait Stopwatch: Send {
     /// This was read, or could not be.
     fn read(&self, what: Reading, took: Duration);
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::kernel::fake::Fake;
 
-    /// What it was told.
+    /// Readings and parts that were reported.
     #[derive(Debug, Clone, Default)]
     struct Told(Arc<Mutex<Vec<String>>>);
 

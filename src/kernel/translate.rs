@@ -15,9 +15,9 @@ use plan::settings::SchedulerName;
 const SCHEDULER_FLAGS: ipvs::Flags =
     ipvs::Flags::SCHEDULER_1.union(ipvs::Flags::SCHEDULER_2).union(ipvs::Flags::SCHEDULER_3);
 
-/// What tells a deadline in an upper threshold from somebody's threshold: nobody means a thousand
-/// million connections. With the deadline added it stays within what `ipvsadm` restores,
-/// `i32::MAX`.
+/// Mark that tells a deadline in an upper threshold from another program's threshold: no operator
+/// means a thousand million connections. With the deadline added it stays within what `ipvsadm`
+/// restores, `i32::MAX`.
 const DEADLINE_MARK: u32 = 1 << 30;
 
 // === IPVS ===
@@ -171,7 +171,7 @@ fn set_kind(set: SetId) -> (ipset::SetType, ipset::Family) {
     (set_type, family)
 }
 
-/// Whether a set that is there can hold what ours is to hold.
+/// True if a set that is there can hold what ours is to hold.
 pub(super) fn is_same_kind(set: SetId, found: &ipset::Identity) -> bool {
     let (set_type, family) = set_kind(set);
     found.set_type == set_type && (family == ipset::Family::Unspecified || found.family == family)

@@ -37,13 +37,13 @@ pub struct WorkerGone;
 
 type Reply<T> = oneshot::Sender<T>;
 
-/// What the kernel holds, or why it could not be read.
+/// State that the kernel holds, or the reason why it could not be read.
 type Reading<T> = Result<T, ReadError>;
 
 /// The operations that were tried, and a result for each.
 type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 
-/// What changed by setting a switch, or why it could not be set.
+/// Change made by setting a switch, or the reason why it could not be set.
 type SysctlSet = Result<Option<Change>, SysctlError>;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Which ports of localhost are listened on.
+//! Ports of localhost that are listened on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 /// A failure that lasts is reported again after this time, since events are forgotten.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
-/// When no connection can be accepted, nothing is gained by trying again at once.
+/// Pause when no connection can be accepted: nothing is gained by trying again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that the kernel has set up and that are not accepted yet.
 const BACKLOG: u32 = 1_024;
@@ -224,7 +224,7 @@ async fn accept(
     }
 }
 
-/// Where a port is listened on.
+/// Returns the address at which a port is listened on.
 fn listening(port: &LocalhostPort) -> SocketAddr {
     let address = match port.to {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -12,8 +12,8 @@
 //! endpoints, traffic policies and source ranges are as for any client on this node, and the
 //! endpoints see the node as the client.
 //!
-//! Who is not on this node does not get here: it listens on loopback addresses only, and takes only
-//! what arrives by the loopback interface, whatever routing lets in besides.
+//! Clients outside this node do not get here: the listeners are on loopback addresses only, and
+//! take only what arrives by the loopback interface, whatever routing lets in besides.
 //!
 //! All of it is in a thread of its own, so that bytes that are passed on do not hold up the event
 //! loop. The loop never waits for it: it leaves the last word on each Service.
@@ -43,10 +43,10 @@ use crate::reconcile::observer::{Observer, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
 
-/// How many connections there are at once, in all. Each takes two files, and up to 16 KiB here.
+/// Most connections at once, in all. Each takes two files, and up to 16 KiB here.
 const CONNECTIONS: usize = 4_096;
 
-/// What is counted.
+/// Metrics of the connections and of the listeners.
 #[derive(Debug, Clone)]
 pub struct Meters {
     /// Connections that are open.
@@ -66,11 +66,11 @@ pub struct Meters {
 pub struct ListenFailure {
     /// The Service.
     pub service: ServiceName,
-    /// Where it was to listen.
+    /// Address that it was to listen on.
     pub address: SocketAddr,
     /// The kind of what the kernel said.
     pub kind: io::ErrorKind,
-    /// What the kernel said.
+    /// Error of the kernel, in words.
     pub reason: String,
 }
 
@@ -78,11 +78,11 @@ pub struct ListenFailure {
 #[derive(Debug, Default)]
 pub struct Observing {
     told: Told,
-    /// What was planned and is not written yet.
+    /// Ports that were planned and are not written yet.
     planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
 
-/// What passes from one thread to the other.
+/// News on their way from the event loop's thread to the listeners'.
 #[derive(Debug, Clone, Default)]
 struct Told(Arc<Shared>);
 
@@ -92,7 +92,7 @@ struct Shared {
     wake: Notify,
 }
 
-/// What the listeners do not know yet; the last word on each Service only.
+/// Ports that the listeners do not know yet; the last word on each Service only.
 #[derive(Debug, Default)]
 struct News {
     ports: BTreeMap<ServiceName, Vec<LocalhostPort>>,

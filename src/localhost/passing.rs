@@ -1,6 +1,6 @@
 //! Connections that are passed on, within limits.
 //!
-//! What one side does, the other side sees: an end of what it sends while it goes on listening, and
+//! Each side sees what the other side does: an end of what it sends while it goes on listening, and
 //! a reset. Everything that is not a good end is a reset, or it would be taken for one: a Service
 //! that cannot be reached, since the client was connected before that was known, and this program's
 //! own end, whatever it dies of.
@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::Meters;
 
-/// How long it may take to reach a Service.
+/// Longest time that it may take to reach a Service.
 const CONNECT: Duration = Duration::from_secs(10);
 /// A side that has been silent for so long is asked whether it is still there. That is well before
 /// IPVS forgets a silent connection (15 minutes).
@@ -146,7 +146,7 @@ fn end_with_reset(stream: &TcpStream) {
     }
 }
 
-/// When the connection is dropped, what was sent on it arrives.
+/// Lets what was sent on the connection arrive when the connection is dropped.
 fn end_well(stream: &TcpStream) {
     if let Err(error) = sockopt::set_socket_linger(stream, None) {
         debug!("a connection ends with a reset although all is well: {error}");

@@ -92,7 +92,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// What a Service is reached at, and a port of localhost for it.
+/// Returns a Service's listener and its address, and a port of localhost for it.
 async fn mk_service() -> (TcpListener, SocketAddr, u16) {
     let service = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let address = service.local_addr().unwrap();

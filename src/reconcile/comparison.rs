@@ -1,7 +1,7 @@
 //! Comparing a part of the kernel with what it should be, and mending it.
 //!
-//! What the kernel refused is the ledger's, and tried again at its time: until then it is neither
-//! written here nor taken for what others changed.
+//! Refused writes belong to the ledger, and are tried again at their time. Until then they are
+//! neither written here nor taken for what others changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use super::writing::Basis;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Listing, ReadError};
 
-/// What a comparison found that others had changed, in operations; none if the kernel could not be
-/// read, which has been told.
+/// Number of operations that repair what others had changed; none if the kernel could not be read,
+/// which has been told.
 type Mended = Option<usize>;
 
 impl Reconciler {
@@ -214,7 +214,8 @@ impl Reconciler {
         self.settle(&settled);
     }
 
-    /// What of this may be written now.
+    /// Returns the operations that may be written now. Puts off all of them while an operation
+    /// waits that the others rest on.
     fn not_put_off(&mut self, mut ops: Vec<Op>) -> Vec<Op> {
         if self.ledger.is_empty() {
             return ops;
@@ -254,13 +255,13 @@ impl Reconciler {
         drift.len()
     }
 
-    /// Whether something is owed whose next attempt is not due yet.
+    /// True if a retry is pending for a subject and not due yet.
     pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
         self.ledger.get(subject).is_some_and(|owed| owed.due > now)
     }
 
-    /// What removes the virtual servers that are ours by what was found beside them, and that
-    /// nobody asks for.
+    /// Returns the operations that remove virtual servers which are ours by what was found beside
+    /// them, and which no Service asks for.
     async fn strangers(
         &mut self,
         beside: Actual,
@@ -282,7 +283,7 @@ impl Reconciler {
     }
 }
 
-/// Whether nothing else of the same part can be done before this is.
+/// True if nothing else of the same part can be done before this operation.
 fn others_rest_on(op: &Op) -> bool {
     matches!(op, Op::CreateLink | Op::CreateSet(..))
 }

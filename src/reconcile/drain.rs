@@ -26,14 +26,14 @@ use tokio::time::Instant;
 
 use clock::Clock;
 
-/// When a virtual server is looked at for the first time after something in it began to drain.
-/// Then it takes twice as long each time.
+/// Time until the first look at a virtual server after something in it began to drain. Then it
+/// takes twice as long each time.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The longest time from one look to the next, but for a deadline in between.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// So many virtual servers are looked at in one go, at a listing each: between that, the loop does
+/// Most virtual servers that are looked at in one go, at a listing each. In between, the loop does
 /// what else there is to do.
 const LOOKS_AT_ONCE: usize = 64;
 
@@ -42,12 +42,12 @@ const LOOKS_AT_ONCE: usize = 64;
 pub struct Drain {
     clock: Clock,
     draining: HashMap<Frontend, Draining>,
-    /// When which virtual server is looked at next: all of [`Drain::draining`], once.
+    /// Times of the next look at each virtual server: all of [`Drain::draining`], once.
     agenda: BTreeSet<(Instant, Frontend)>,
     n_retiring: usize,
 }
 
-/// What operations were computed from.
+/// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy)]
 pub enum Known<'a> {
     /// From what was wished for before, without looking at the kernel.
@@ -59,11 +59,11 @@ pub enum Known<'a> {
     One(Frontend, Option<&'a ActualVirtualServer>),
 }
 
-/// What drains in a virtual server. Never nothing.
+/// Draining real servers of a virtual server. Never none.
 #[derive(Debug)]
 struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
-    /// Whether the virtual server goes with the last of them.
+    /// True if the virtual server is removed with the last of them.
     retires: bool,
     look: Instant,
     /// From that look to the one after it.
@@ -89,8 +89,8 @@ impl Drain {
     /// that are to go with their real servers. `time` is how long the connections of a virtual
     /// server's real servers may take to end.
     ///
-    /// What the kernel has noted already is not written again. What has nothing to drain any more,
-    /// or no time for it, is removed.
+    /// Omits what the kernel has noted already. Removes what has nothing to drain any more, or no
+    /// time for it.
     pub fn rewrite(
         &mut self,
         ops: Vec<Op>,
@@ -113,7 +113,7 @@ impl Drain {
         rewritten
     }
 
-    /// When to look next; none while nothing is draining.
+    /// Returns the time of the next look; none while nothing is draining.
     #[must_use]
     pub fn next_look(&self) -> Option<Instant> {
         self.agenda.first().map(|(look, _)| *look)
@@ -187,25 +187,25 @@ impl Drain {
         ops
     }
 
-    /// How many real servers are draining.
+    /// Returns the number of draining real servers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.draining.values().map(|draining| draining.deadlines.len()).sum()
     }
 
-    /// How many virtual servers are there only until their last real server has gone.
+    /// Returns the number of virtual servers that stay only until their last real server has gone.
     #[must_use]
     pub fn n_retiring(&self) -> usize {
         self.n_retiring
     }
 
-    /// Whether something drains in a virtual server.
+    /// True if a real server of a virtual server is draining.
     #[must_use]
     pub fn is_draining(&self, frontend: &Frontend) -> bool {
         self.draining.contains_key(frontend)
     }
 
-    /// Whether none is.
+    /// True if no real server is draining.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.draining.is_empty()
@@ -254,7 +254,8 @@ impl Drain {
         }
     }
 
-    /// What begins the draining of a real server, or goes on with it, or ends it.
+    /// Returns the operation that begins, continues or ends the draining of a real server; none if
+    /// the kernel needs no change.
     fn drain(
         &mut self,
         frontend: Frontend,
@@ -301,7 +302,8 @@ impl Drain {
         self.put(frontend, draining);
     }
 
-    /// What a reading does not say is to be removed is wanted again, or gone, whoever did it.
+    /// Stops tracking real servers that a reading of the kernel does not ask to remove: they are
+    /// desired again, or gone, whichever program removed them.
     fn forget_wanted(&mut self, ops: &[Op], known: Known<'_>) {
         let (Known::Compared(frontend, _) | Known::One(frontend, _)) = known else { return };
         let unwanted: HashSet<(Frontend, SocketAddr)> = ops

@@ -33,7 +33,7 @@ const LONGEST_REST: Duration = Duration::from_secs(10);
 pub(super) struct Flows {
     /// As clients see them.
     pending: BTreeSet<Frontend>,
-    /// What kept the flows from being removed the last time.
+    /// Reason for which the flows could not be removed the last time.
     obstacle: Option<Obstacle>,
     /// They are not looked for before this.
     rested: Option<Instant>,
@@ -66,7 +66,7 @@ impl Flows {
         self.pending.extend(stateless.map(|frontend| seen_by_clients(frontend, planner)));
     }
 
-    /// When to look for them next; none while nothing waits for that.
+    /// Returns the time of the next look for them; none while nothing waits for that.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let rested = self.rested.filter(|_| self.is_waiting);
         let again =
@@ -74,12 +74,12 @@ impl Flows {
         again.into_iter().chain(rested).min()
     }
 
-    /// When to try again; none while nothing stands in the way.
+    /// Returns the time of the next try; none while nothing stands in the way.
     fn obstacle_due(&self) -> Option<Instant> {
         self.obstacle.as_ref().map(|obstacle| obstacle.due)
     }
 
-    /// Whether they were looked for just now.
+    /// True if the flows were looked for just now.
     fn is_resting(&mut self, now: Instant) -> bool {
         let rests = self.rested.is_some_and(|rested| now < rested);
         self.is_waiting = rests && !self.pending.is_empty();
@@ -95,7 +95,7 @@ impl Flows {
         self.pending.len()
     }
 
-    /// Whose flows can be removed now.
+    /// Returns the frontends whose flows can be removed now.
     fn ready(&self, planner: &Planner, ledger: &Ledger, now: Instant) -> FlowTargets {
         let mut targets = FlowTargets::default();
         if self.obstacle_due().is_none_or(|due| due <= now) {
@@ -186,7 +186,7 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
     claim.and_then(|claim| claim.twin_of).unwrap_or(frontend)
 }
 
-/// Whether a write to a frontend's virtual server, or to its twin's, is still owed.
+/// True if a retry is pending for a frontend's virtual server, or for its twin's.
 fn is_owed(frontend: &Frontend, planner: &Planner, ledger: &Ledger) -> bool {
     let owes = |frontend| ledger.owes(&Subject::VirtualServer(frontend));
     let (twins, address) = (planner.settings().twins, frontend.address);

@@ -1,9 +1,10 @@
 //! A look every second at what shows that something was flushed, deleted or added: it costs the
 //! same, however much there is of ours. Where it takes long it is rarer.
 //!
-//! What there should be is what is desired and what stays although it is not: what is somebody
-//! else's, and what drains. How much that is, is learned: from what was left over at the start, and
-//! from every look at a part that was not as expected and turned out to be in order.
+//! The expected state is what is desired, and what stays although it is not: objects of other
+//! programs, and what drains. The number of the foreign objects is learned: from what was left over
+//! at the start, and from every look at a part that was not as expected and turned out to be in
+//! order.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -24,24 +25,24 @@ use crate::kernel::worker::WorkerGone;
 /// Rules that always seem touched rest so many times what reading them takes.
 const RULES_REST: u32 = 40;
 
-/// What there is beside what is desired.
+/// Objects that exist beside the desired ones.
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     /// Virtual servers that are not ours, those by firewall mark included.
     foreign_virtual_servers: i64,
     /// Entries of each set that are not ours.
     foreign_entries: HashMap<SetId, i64>,
-    /// Whether the kernel does not tell how many virtual servers there are.
+    /// True if the kernel does not tell the number of virtual servers.
     is_number_unknown: bool,
     suspicions: HashMap<Family, Suspicion>,
 }
 
-/// Whether to look at a family's rules that seem to have been touched. That takes programs, which may
-/// take long where there are many rules of others, and there are rules of which the kernel does not
-/// tell whether they were.
+/// Suspicion that a family's rules have been touched, which decides if to look at them. Looking
+/// takes programs, which may take long where there are many rules of others. For some rules the
+/// kernel does not tell if they were touched.
 #[derive(Debug, Default)]
 struct Suspicion {
-    /// How often in a row it was wrong.
+    /// Number of times in a row that the suspicion was wrong.
     n_wrong: u32,
     /// Not before this.
     again: Option<Instant>,
@@ -50,7 +51,7 @@ struct Suspicion {
 // === impl Expected ===
 
 impl Expected {
-    /// What is left after everything that is ours was taken over or taken away.
+    /// Learns what is left after everything that is ours was taken over or taken away.
     pub(super) fn learn(&mut self, left: &Found, settings: &Settings) {
         self.foreign_virtual_servers = signed(left.n_virtual_servers());
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
@@ -65,7 +66,8 @@ impl Expected {
 // === impl Suspicion ===
 
 impl Suspicion {
-    /// Whether to look at the rules, of which a glance says whether they seem touched.
+    /// True if the rules are to be looked at. `touched` tells if they seem touched to the drift
+    /// check.
     fn is_due(&mut self, touched: bool, now: Instant) -> bool {
         if !touched {
             *self = Self::default();
@@ -190,8 +192,8 @@ impl Reconciler {
         self.expected.foreign_entries.get(&set).copied().unwrap_or(0)
     }
 
-    /// How many virtual servers, and entries of each set, may or may not be there, because the
-    /// kernel refused what we wanted.
+    /// Returns the number of virtual servers, and of entries of each set, that may or may not exist
+    /// because the kernel refused a write.
     fn n_owed(&self) -> (i64, HashMap<SetId, i64>) {
         let (mut virtual_servers, mut entries) = (0, HashMap::new());
         for (subject, _) in self.ledger.iter() {

@@ -1,5 +1,5 @@
-//! What the kernel refused: every failed write has an owner until it has succeeded. So has a virtual
-//! server that could not be read.
+//! Pending retries of what the kernel refused: every failed write has an owner until it has
+//! succeeded. So has a virtual server that could not be read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::kernel::{Refusal, RefusalClass};
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// So many are tried again in one go: between that, the loop does what else there is to do.
+/// Most subjects that are tried again in one go. In between, the loop does what else there is to
+/// do.
 const LOOKS_AT_ONCE: usize = 1_024;
 
 /// The failed writes, by what they are about. Nothing here walks all of them but [`Ledger::iter`]:
@@ -20,13 +21,13 @@ const LOOKS_AT_ONCE: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct Ledger {
     owed: HashMap<Subject, Owed>,
-    /// When which is tried again: all of [`Ledger::owed`], once.
+    /// Times at which the subjects are tried again: all of [`Ledger::owed`], once.
     agenda: BTreeSet<(Instant, Subject)>,
     /// Those that others rest on.
     foundations: BTreeSet<Subject>,
     /// The entries that lead clients from a frontend to its twin.
     leading: BTreeSet<Subject>,
-    /// How many are owed, by the class of the refusal; no zeros.
+    /// Number of pending retries, by the class of the refusal; no zeros.
     classes: BTreeMap<RefusalClass, usize>,
 }
 
@@ -35,11 +36,11 @@ pub struct Ledger {
 pub struct Owed {
     /// The operation that failed last.
     pub op: Op,
-    /// Why.
+    /// Reason for the failure.
     pub refusal: Refusal,
-    /// How often in a row.
+    /// Number of failed attempts in a row.
     pub attempts: u32,
-    /// When it is tried again.
+    /// Time of the next attempt.
     pub due: Instant,
 }
 
@@ -70,7 +71,7 @@ impl Ledger {
         self.take(subject).is_some()
     }
 
-    /// Whether something is owed for a subject.
+    /// True if a retry is pending for a subject.
     pub fn owes(&self, subject: &Subject) -> bool {
         self.owed.contains_key(subject)
     }
@@ -89,20 +90,20 @@ impl Ledger {
         }
     }
 
-    /// When the next attempt is due.
+    /// Returns the time at which the next attempt is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.agenda.first().map(|(due, _)| *due)
     }
 
-    /// What is due, those first that have waited longest. There may be more.
+    /// Returns the subjects that are due, those first that have waited longest. There may be more.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<Subject> {
         let due = self.agenda.iter().take_while(|(due, _)| *due <= now);
         due.take(LOOKS_AT_ONCE).map(|(_, subject)| *subject).collect()
     }
 
-    /// What is owed for a subject.
+    /// Returns the pending retry of a subject.
     #[must_use]
     pub fn get(&self, subject: &Subject) -> Option<&Owed> {
         self.owed.get(subject)
@@ -113,7 +114,8 @@ impl Ledger {
         self.owed.iter()
     }
 
-    /// What is owed that others rest on: the interface, sets, rules, routes.
+    /// Returns the subjects of pending retries that others rest on: the interface, sets, rules,
+    /// routes.
     pub fn foundations(&self) -> impl Iterator<Item = &Subject> {
         self.foundations.iter()
     }
@@ -123,18 +125,19 @@ impl Ledger {
         self.leading.iter().filter_map(|subject| Some((subject, self.owed.get(subject)?)))
     }
 
-    /// How many are owed, by the class of the refusal, but for classes without any.
+    /// Returns the number of pending retries by the class of the refusal, without classes that have
+    /// none.
     pub fn classes(&self) -> impl Iterator<Item = (RefusalClass, usize)> {
         self.classes.iter().map(|(class, count)| (*class, *count))
     }
 
-    /// How much is owed.
+    /// Returns the number of pending retries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.owed.len()
     }
 
-    /// Whether nothing is.
+    /// True if no retry is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty()
@@ -168,8 +171,8 @@ impl Ledger {
     }
 }
 
-/// What was a surprise is looked at once more without delay: a second look usually mends it. That
-/// a set is full is one, since it grows before it is.
+/// Returns the time until the next attempt. A surprise is looked at again without delay, since a
+/// second look usually repairs it. A full set is a surprise, since a set grows before it is full.
 pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
     let surprise =
         matches!(class, RefusalClass::Surprise | RefusalClass::AnswerLost | RefusalClass::SetFull);

@@ -69,17 +69,16 @@ use sysctls::Sysctls;
 /// While the kernel cannot be read, it is tried again after this time.
 const READ_RETRY: Duration = Duration::from_secs(5);
 
-/// So many times are kept of what changes go back to, while nothing can be written. They are for a
-/// metric.
+/// Most trigger times of changes that are kept while nothing can be written. They are for a metric.
 const MOST_TRIGGERS: usize = 10_000;
 
-/// So many inputs are taken before the loop looks at what is due.
+/// Most inputs that are taken before the loop looks at what is due.
 const MOST_INPUTS: usize = 4_096;
 
 /// As good as never.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// What a source delivers.
+/// Input from a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Something changed.
@@ -90,15 +89,15 @@ pub enum Input {
     Complete,
 }
 
-/// How the loop paces itself.
+/// Periods of the loop, and its drain time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Changes that come within this time after a write wait for its end, and go together.
     pub min_sync_period: Duration,
-    /// Within which time everything is compared with what it should be; a second at least, and
+    /// Period within which everything is compared with what it should be; a second at least, and
     /// longer if that takes more than a fortieth of it.
     pub sync_period: Duration,
-    /// How long the connections of a removed endpoint may take to end.
+    /// Longest time for the connections of a removed endpoint to end.
     pub longest_drain: Duration,
 }
 
@@ -116,13 +115,13 @@ pub struct Reconciler {
     expected: Expected,
     sysctls: Sysctls,
     schedulers: Schedulers,
-    /// When changes may be written next.
+    /// Time at which changes may be written next.
     next_write: Instant,
-    /// What the planner's moments count from, in microseconds.
+    /// Start of the planner's moments, which are in microseconds.
     epoch: Instant,
     status: watch::Sender<Status>,
     observer: Box<dyn Observer>,
-    /// What the endpoint changes that are not written yet go back to.
+    /// Trigger times of the endpoint changes that are not written yet.
     triggers: Vec<(Family, SystemTime)>,
 }
 
@@ -311,7 +310,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether the kernel has been taken over.
+    /// True if the kernel has been taken over.
     fn is_running(&self) -> bool {
         matches!(self.stage, Stage::Running)
     }

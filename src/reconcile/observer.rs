@@ -1,4 +1,4 @@
-//! Whoever wants to know what the loop does: metrics, health, events.
+//! Observers of the event loop: metrics, health, events.
 //!
 //! The loop tells, and never asks: an observer must not block, and cannot make it fail.
 
@@ -13,25 +13,26 @@ use plan::planner::{Plan, Planner};
 use super::ledger::Ledger;
 use crate::kernel::{ReadError, Refusal};
 
-/// What the loop tells. Every method may be ignored.
+/// Reports of the event loop. Every method may be ignored.
 pub trait Observer: fmt::Debug + Send {
     /// A change arrived, and is about to be applied. Before the first complete list as well.
     fn arrived(&mut self, event: &Event) {
         let _ = event;
     }
 
-    /// So many changes of the source were taken, whatever they change.
+    /// Reports that `count` changes of the source were taken, whatever they change.
     fn taken(&mut self, count: usize) {
         let _ = count;
     }
 
-    /// So many Services are waiting to be written: said for every change that needs writing, and
+    /// Reports that `backlog` Services wait to be written: for every change that needs writing, and
     /// when the first complete list is there.
     fn waiting(&mut self, backlog: usize) {
         let _ = backlog;
     }
 
-    /// What is dirty was planned, in this time. `planner` is as it is after that.
+    /// Reports the plan for what was dirty, and the time that it took. `planner` is as it is after
+    /// that.
     fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
         let _ = (plan, planner, took);
     }
@@ -99,21 +100,21 @@ pub trait Observer: fmt::Debug + Send {
 pub struct Round<'a> {
     /// The families that are served.
     pub families: &'a [Family],
-    /// Why it was made.
+    /// Reason for the round.
     pub kind: RoundKind,
     /// From the beginning of planning, or of reading, to the last answer.
     pub took: Duration,
-    /// What endpoint changes of this round go back to: when somebody changed a pod or a Service
-    /// (annotation `endpoints.kubernetes.io/last-change-trigger-time`).
+    /// Times at which this round's endpoint changes were triggered, by a change of a pod or a
+    /// Service (annotation `endpoints.kubernetes.io/last-change-trigger-time`).
     pub triggers: &'a [(Family, SystemTime)],
-    /// How many Services still wait after it.
+    /// Number of Services that still wait after the round.
     pub backlog: usize,
-    /// For how long the oldest of their changes has been waiting; none if none waits.
+    /// Time for which the oldest of their changes has been waiting; none if none waits.
     pub waiting: Option<Duration>,
     /// From the arrival of the oldest change that was written to the last answer; nothing if there
     /// was none.
     pub oldest: Duration,
-    /// What the kernel refused, and is tried again.
+    /// Writes that the kernel refused, and that are tried again.
     pub owed: &'a Ledger,
 }
 
@@ -124,18 +125,18 @@ pub struct Pass {
     pub took: Duration,
     /// Reading and comparing, without the pauses.
     pub cost: Duration,
-    /// Whether it went on without pauses.
+    /// True if the pass went on without pauses.
     pub alert: bool,
 }
 
-/// Why the kernel was written.
+/// Reason for writing to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RoundKind {
     /// Something had changed.
     Changes,
     /// All was read and compared with what it should be.
     Comparison,
-    /// What had been refused was looked at again, or what drains.
+    /// Refused writes were looked at again, or draining real servers.
     SecondLook,
 }
 

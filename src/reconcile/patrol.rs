@@ -33,11 +33,12 @@ const SECOND: Duration = Duration::from_secs(1);
 /// (docs/kernel-use.md).
 const GLANCE_REST: u32 = 10;
 
-/// So many virtual servers are read in one request at most.
+/// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
-/// What comparing a chunk of virtual servers is to take, since changes wait for it: the next one is
-/// as large as fits, and twice as large as the last one at most. Each wakes two threads, too.
+/// Time that comparing a chunk of virtual servers is to take, since changes wait for it. The next
+/// chunk is as large as fits, and at most twice as large as the last one. Each chunk wakes two
+/// threads, too.
 const CHUNK_TIME: Duration = Duration::from_millis(5);
 
 /// After so many readings in a row that failed, all others wait as well.
@@ -56,38 +57,38 @@ pub(super) enum Part {
     Layer(Family),
     /// A set.
     Set(SetId),
-    /// Which virtual servers there are.
+    /// List of the virtual servers that exist.
     Frontends,
     /// These virtual servers.
     VirtualServers(Arc<[Frontend]>),
 }
 
-/// Where the patrol is, and when it goes on.
+/// Position of the audit, and the time at which it goes on.
 #[derive(Debug)]
 pub(super) struct Patrol {
     next_glance: Instant,
-    /// What the last glance took.
+    /// Duration of the last drift check.
     glance_took: Duration,
     /// Nothing is looked at before this.
     paused: Instant,
-    /// What is to be looked at before anything else.
+    /// Parts to look at before any other.
     suspects: VecDeque<Part>,
-    /// What could not be read, and when it is tried again.
+    /// Parts that could not be read, each with the time of its next try.
     unread: Vec<(Instant, Part)>,
-    /// How many readings in a row have failed.
+    /// Number of readings in a row that failed.
     n_failures: u32,
     walk: Option<Walk>,
     is_alert: bool,
-    /// How many alert passes in a row have found something.
+    /// Number of full-speed passes in a row that found something.
     n_in_vain: u32,
-    /// How many virtual servers are read in one request.
+    /// Number of virtual servers per read request.
     chunk: usize,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// Whether something is compared with this part. Virtual servers are told by their frontends.
+    /// True if a subject is compared with this part. Virtual servers are told by their frontends.
     pub(super) fn has(&self, subject: &Subject) -> bool {
         match self {
             Self::Addresses => {
@@ -142,17 +143,17 @@ impl Patrol {
         }
     }
 
-    /// Whether there is something to be looked at before anything else.
+    /// True if a part is to be looked at before any other.
     pub(super) fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Whether a part could not be read, and has not been tried again yet.
+    /// True if a part could not be read, and has not been tried again yet.
     pub(super) fn is_unread(&self, part: &Part) -> bool {
         self.unread.iter().any(|(_, unread)| unread == part)
     }
 
-    /// When there is something to do next.
+    /// Returns the time at which there is something to do next.
     pub(super) fn next_wake(&self, now: Instant) -> Instant {
         let is_busy = match &self.walk {
             _ if !self.suspects.is_empty() => true,
@@ -169,7 +170,7 @@ impl Patrol {
         self.next_glance = self.next_glance.max(now + (usual * GLANCE_REST).min(period));
     }
 
-    /// Whether it is time for a glance. It also tells how much of the pass may be done by now.
+    /// True if a drift check is due. If so, also grants the pass its work up to now.
     fn take_glance(&mut self, period: Duration, now: Instant) -> bool {
         if now < self.next_glance {
             return false;
@@ -185,7 +186,7 @@ impl Patrol {
         true
     }
 
-    /// What is to be looked at now.
+    /// Takes the part to look at now.
     fn next_part(&mut self, now: Instant) -> Option<Part> {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);

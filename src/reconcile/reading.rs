@@ -12,9 +12,9 @@ use crate::kernel::{ReadError, VirtualServerReading};
 /// Virtual servers that were read together.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// What was found of each; none: it is not there.
+    /// Virtual servers that could be read, with what was found of each; none: it is not there.
     pub(super) found: Vec<(Frontend, Option<ActualVirtualServer>)>,
-    /// What cannot be read, and why, which has been told.
+    /// Virtual servers that cannot be read, each with the reason, which has been told.
     pub(super) unread: Vec<(Frontend, ReadError)>,
 }
 

@@ -1,8 +1,8 @@
 //! Writing what changed: a limited number of Services in one round, one round after another until
 //! none waits.
 //!
-//! So memory does not grow with the number of changes, a storm of changes holds nothing up for
-//! longer than a round, and what is written of a Service is its newest state.
+//! Memory therefore does not grow with the number of changes, a storm of changes holds nothing up
+//! for longer than a round, and what is written of a Service is its newest state.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use super::writing::Basis;
 use super::{FAR, Reconciler};
 use crate::kernel::worker::WorkerGone;
 
-/// What is planned in one round: enough that the kernel's batches are well filled, and no more than
-/// some ten milliseconds of its work.
+/// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
+/// milliseconds of its work.
 pub(super) const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
 
-/// What a round is for the observer.
+/// Round that has ended, for the observer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) kind: RoundKind,

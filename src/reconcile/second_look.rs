@@ -87,7 +87,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What mends virtual servers. Those that cannot be read are put off.
+    /// Returns the operations that repair virtual servers. Those that cannot be read are put off,
+    /// or removed if no Service asks for them.
     async fn look_again_at_each(&mut self, frontends: &[Frontend]) -> Result<Vec<Op>, WorkerGone> {
         let mut ops = Vec::new();
         let mut rest = frontends;
@@ -124,7 +125,7 @@ impl Reconciler {
         Ok(ops)
     }
 
-    /// Whether nobody asks for it, so that it need not be read.
+    /// True if no Service asks for a frontend, so that it need not be read.
     fn is_unwanted(&self, frontend: &Frontend) -> bool {
         matches!(self.planner.desired().wish(frontend), Wish::Unclaimed)
     }
@@ -136,7 +137,7 @@ impl Reconciler {
         }
     }
 
-    /// What makes an entry, an address or a route as it is wished for.
+    /// Returns the operation that gives an entry, an address or a route its desired state.
     fn as_wished(&self, subject: Subject) -> Option<Op> {
         let desired = self.planner.desired();
         match subject {
@@ -200,7 +201,7 @@ impl Reconciler {
     }
 }
 
-/// How long the connections of a frontend's endpoints may take to end.
+/// Returns the longest time for the connections of a frontend's endpoints to end.
 fn drain_time(planner: &Planner, pace: &Pace, frontend: &Frontend) -> Duration {
     let chosen = planner.desired().drain_seconds(frontend);
     chosen.map_or(pace.longest_drain, |seconds| Duration::from_secs(seconds.into()))

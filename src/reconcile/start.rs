@@ -1,11 +1,11 @@
 //! From the first complete list to a kernel in sync.
 //!
-//! What there is in the kernel is listed once, but for real servers. What everything rests on is
-//! written, then Services are planned in rounds as later on ([`super::rounds`]), large ones in
-//! parts. Of each round, the virtual servers that were listed are read and compared, and what was
-//! not listed is written: so neither the time to the first Service, which is the API server's own,
-//! nor what is kept in memory meanwhile grows with the number of endpoints. In the end, what was
-//! found and nobody asked for is taken away.
+//! The kernel's state is listed once, but for real servers. The prerequisites are written, then
+//! Services are planned in rounds as later on ([`super::rounds`]), large ones in parts. Of each
+//! round, the virtual servers that were listed are read and compared, and what was not listed is
+//! written: so neither the time to the first Service, which is the API server's own, nor the memory
+//! in use meanwhile grows with the number of endpoints. In the end, found objects that no Service
+//! asks for are taken away.
 
 use std::sync::Arc;
 
@@ -26,25 +26,25 @@ use super::{READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Addresses, ReadError};
 
-/// How far the loop has come.
+/// Progress of the loop.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The source has not delivered everything yet.
     Incomplete,
     /// The kernel is to be read, not before this.
     Unread(Instant),
-    /// What the kernel has is being taken over.
+    /// The kernel's state is being taken over.
     TakingOver(Box<TakeOver>),
     /// The kernel was once as it should be, as far as it let us.
     Running,
 }
 
-/// What is left to take over.
+/// State that is left to take over.
 #[derive(Debug)]
 pub(super) struct TakeOver {
     found: Found,
     started: Instant,
-    /// How many operations it took so far.
+    /// Number of operations of the takeover so far.
     n_changes: usize,
 }
 
@@ -57,7 +57,7 @@ impl Stage {
         }
     }
 
-    /// Whether what has changed may be written some time.
+    /// True if changes may be written some time.
     pub(super) fn may_write(&self) -> bool {
         !matches!(self, Self::Incomplete)
     }
@@ -165,8 +165,9 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What makes virtual servers that were found as they should be. Those that cannot be read are
-    /// owed: what is planned for them meanwhile is held back, and what tells whose they are stays.
+    /// Returns the operations that repair virtual servers that were found. Those that cannot be
+    /// read become pending retries: what is planned for them meanwhile is held back, and their
+    /// ownership markers stay.
     async fn mend_found(
         &mut self,
         mut rest: Vec<ListedVirtualServer>,

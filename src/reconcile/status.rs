@@ -1,9 +1,9 @@
-//! What can be seen of the loop from outside.
+//! Status of the loop, as seen from outside.
 
 /// Counts since the start, and what is owed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
-    /// Whether the kernel was once as it should be, as far as it let us.
+    /// True if the kernel was once as it should be, as far as it let us.
     pub in_sync_once: bool,
     /// Starts: how often what there is in the kernel was listed.
     pub readings: u64,
@@ -23,7 +23,7 @@ pub struct Status {
     pub sysctl_mismatches: usize,
     /// Subjects whose last write failed, and is tried again.
     pub owed: usize,
-    /// Whether something that everything rests on is among them: the interface, a set, the rules.
+    /// True if a prerequisite is among them: the interface, a set, the rules, a route.
     pub owes_foundation: bool,
     /// UDP and SCTP flows that led nowhere, and were removed.
     pub flows_removed: u64,

@@ -37,7 +37,7 @@ struct Disturbed {
     last: Instant,
     /// It is not set before this.
     due: Instant,
-    /// What kept it from being set the last time, as it was reported.
+    /// Reason for which it could not be set the last time, as it was reported.
     obstacle: Option<String>,
 }
 

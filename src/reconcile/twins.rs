@@ -151,7 +151,7 @@ impl Reconciler {
     }
 }
 
-/// Whether an entry that is owed may be in its set.
+/// True if an entry with a pending retry may be in its set.
 fn may_be_there(owed: &Owed) -> bool {
     matches!(owed.op, Op::RemoveEntry(..)) || owed.refusal.class == RefusalClass::AnswerLost
 }

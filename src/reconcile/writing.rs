@@ -14,14 +14,14 @@ use super::{Reconciler, Status};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 
-/// So many operations go to the kernel in one request at most.
+/// Most operations in one request to the kernel.
 const MOST_OPERATIONS: usize = 8_192;
 
 /// Most lines of the log for what happens to many at once, before the number of the others: with a
 /// full set or without a capability, there are tens of thousands.
 const MOST_TOLD: usize = 10;
 
-/// What operations were computed from.
+/// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Basis {
     /// The difference between what was and what is now wished for.

@@ -1,4 +1,4 @@
-//! Whether the proxy is healthy: pure state, and what is answered from it.
+//! Health of the proxy: pure state, and the answers from it.
 //!
 //! The rules are kube-proxy's: a family is healthy unless something has been waiting to be written
 //! for it for longer than the timeout, which is two sync periods. So a proxy that has nothing to
@@ -7,8 +7,8 @@
 //! Nor is it healthy when the source has delivered a change and the event loop has taken none for
 //! that long: the loop is stuck, and what is answered here comes from another thread.
 //!
-//! What is left when a round of writing ends goes on waiting: what counts is the oldest change that
-//! is not written yet, so a proxy that writes without a pause and falls behind is not healthy.
+//! Changes that are left when a round of writing ends go on waiting. The oldest change that is not
+//! written yet counts, so a proxy that writes without a pause and falls behind is not healthy.
 //! kube-proxy writes everything at once, and does not know that case. A Service that is written in
 //! parts waits anew for each: it is no reason to restart a proxy that gets on with it.
 //!
@@ -40,18 +40,19 @@ pub struct Moment {
     pub time: SystemTime,
 }
 
-/// What is known of the proxy's health.
+/// State of the proxy's health.
 #[derive(Debug)]
 pub struct Health {
     families: BTreeMap<Family, FamilyHealth>,
     timeout: Duration,
-    /// Whether this node is about to leave the cluster; nothing if it is not known.
+    /// True if this node is about to leave the cluster; none if the node is not known.
     node_leaving: Option<bool>,
-    /// How many Services were waiting when that was last said.
+    /// Number of Services that were waiting when it was last reported.
     backlog: usize,
     /// Number of changes that the source has delivered and the event loop has not taken.
     untaken: usize,
-    /// When the event loop last took one, or the first of them was delivered. None: it has all.
+    /// Time at which the event loop last took one, or the first of them was delivered. None: it has
+    /// all.
     untaken_since: Option<Instant>,
 }
 
@@ -59,10 +60,10 @@ pub struct Health {
 #[derive(Debug, Clone)]
 pub struct SharedHealth(Arc<Mutex<Health>>);
 
-/// What is answered to whoever asks.
+/// Answer to a health request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Whether all is well: status 200, or else 503.
+    /// True if all is well: status 200, or else 503.
     pub good: bool,
     /// The body, as JSON.
     pub body: String,
@@ -70,11 +71,11 @@ pub struct Report {
 
 #[derive(Debug)]
 struct FamilyHealth {
-    /// When everything that waited was written last, or when the proxy started.
+    /// Time at which everything that waited was written last, or the proxy started.
     updated: SystemTime,
-    /// Since when something has been waiting to be written.
+    /// Time since which a change has been waiting to be written.
     waiting: Option<Instant>,
-    /// Since when the kernel has been refusing what everything rests on.
+    /// Time since which the kernel has been refusing what everything rests on.
     refused: Option<Instant>,
 }
 
@@ -89,7 +90,7 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'a str, FamilyBody>,
-    /// Why it is not healthy, for people. kube-proxy does not say.
+    /// Reasons for not being healthy, for people. kube-proxy does not say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -136,7 +137,8 @@ impl Health {
         self.untaken_since = (self.untaken > 0).then_some(now.instant);
     }
 
-    /// So many Services are waiting to be written. What has been waiting longer decides.
+    /// Notes that `backlog` Services wait to be written. A family that has been waiting longer
+    /// keeps its earlier start.
     pub fn waiting(&mut self, backlog: usize, now: Moment) {
         self.backlog = backlog;
         for family in self.families.values_mut() {
@@ -161,38 +163,39 @@ impl Health {
         }
     }
 
-    /// Since when the oldest change has been waiting that is not written; none if none waits.
+    /// Returns the time since which the oldest unwritten change has been waiting; none if none
+    /// waits.
     #[must_use]
     pub fn waiting_since(&self) -> Option<Instant> {
         self.families.values().filter_map(|family| family.waiting).min()
     }
 
-    /// Whether the kernel refuses a family what everything rests on.
+    /// Notes if the kernel refuses a family's prerequisites, on which everything rests.
     pub fn foundation_refused(&mut self, family: Family, refused: bool, now: Moment) {
         if let Some(family) = self.families.get_mut(&family) {
             family.refused = refused.then(|| family.refused.unwrap_or(now.instant));
         }
     }
 
-    /// Whether this node is about to leave the cluster. Until this is said, the node is not known,
-    /// and gets no traffic from load balancers.
+    /// Notes if this node is about to leave the cluster. Before the first call the node is not
+    /// known, and gets no traffic from load balancers.
     pub fn node_leaving(&mut self, leaving: bool) {
         self.node_leaving = Some(leaving);
     }
 
-    /// Whether every family is healthy. What the node is about to do does not count.
+    /// True if every family is healthy, even if the node is about to leave the cluster.
     #[must_use]
     pub fn is_healthy(&self, now: Moment) -> bool {
         self.families.values().all(|family| self.is_family_healthy(family, now))
     }
 
-    /// What is answered at `/healthz`: whether load balancers should send traffic to this node.
+    /// Returns the answer at `/healthz`: if load balancers should send traffic to this node.
     #[must_use]
     pub fn healthz(&self, now: Moment) -> Report {
         self.report(Some(self.node_leaving == Some(false)), now)
     }
 
-    /// What is answered at `/livez`: whether the proxy works, or had better be restarted.
+    /// Returns the answer at `/livez`: if the proxy works, or had better be restarted.
     #[must_use]
     pub fn livez(&self, now: Moment) -> Report {
         self.report(None, now)
@@ -274,7 +277,7 @@ impl SharedHealth {
         Self(Arc::new(Mutex::new(health)))
     }
 
-    /// Whether this node is about to leave the cluster: see [`Health::node_leaving`].
+    /// Notes if this node is about to leave the cluster: see [`Health::node_leaving`].
     pub fn node_leaving(&self, leaving: bool) {
         self.lock().node_leaving(leaving);
     }
@@ -291,7 +294,7 @@ impl SharedHealth {
     }
 }
 
-/// How a family is written in answers and labels.
+/// Returns the name of a family in answers and labels.
 pub(super) const fn label(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",

@@ -1,9 +1,9 @@
 //! Listening for TCP connections, and talking HTTP on them within limits.
 //!
-//! Whoever can reach a port can open connections and be silent. So each listener has at most so
-//! many, and the oldest makes room for a new one: an honest client is answered within milliseconds,
-//! and whoever occupies all of them keeps nobody out. A request's header has to arrive in time, and
-//! no connection lives for ever.
+//! A client that can reach a port can open connections and be silent. So each listener has a
+//! limited number of connections, and the oldest makes room for a new one: an honest client is
+//! answered within milliseconds, and a client that occupies all of them keeps no other out. A
+//! request's header has to arrive in time, and no connection lives for ever.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(75);
 /// After this time a connection ends with the answer that it is at.
 const CONNECTION: Duration = Duration::from_secs(120);
-/// How long that answer may take.
+/// Longest time for that answer.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// When no connection can be accepted, nothing is gained by trying again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -55,11 +55,11 @@ pub enum Server {
      or choose another address"
 )]
 pub struct ListenError {
-    /// Which one.
+    /// Server that cannot listen.
     pub server: Server,
-    /// Where it was to listen.
+    /// Address and port to listen on.
     pub address: SocketAddr,
-    /// What the kernel said.
+    /// Error of the kernel.
     pub source: io::Error,
 }
 
@@ -197,7 +197,7 @@ fn open_with(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Whether it says that this host has no IPv6: not built in, or switched off.
+/// True if the error says that this host has no IPv6: not built in, or switched off.
 fn lacks_ipv6(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))

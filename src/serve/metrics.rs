@@ -1,4 +1,4 @@
-//! What is counted and measured, in a registry of its own. `docs/metrics.md` lists all of it.
+//! Metrics of the program, in a registry of their own. `docs/metrics.md` lists all of them.
 //!
 //! - [`proxy`]: what kube-proxy measures in its IPVS mode, under its names, so that dashboards and
 //!   alerts go on working;
@@ -39,7 +39,7 @@ pub struct Metrics {
     checks: HealthcheckMetrics,
 }
 
-/// What Kubernetes' components say of their own `/healthz`, at `/metrics/slis`.
+/// Metrics of Kubernetes' components about their own `/healthz`, at `/metrics/slis`.
 #[derive(Debug)]
 struct HealthcheckMetrics {
     registry: Registry,

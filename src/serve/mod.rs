@@ -1,4 +1,4 @@
-//! What the program serves: health, metrics, health checks of Services, and pages to look into.
+//! Servers of the program: health, metrics, health checks of Services, and pages to look into.
 //!
 //! ```text
 //!   event loop ──Observer──▶ observe ──▶ health ◀──────── probes          /healthz /livez
@@ -44,15 +44,15 @@ use observe::Observing;
 use pages::Pages;
 use service_health::{ListenFailure, ServiceHealth};
 
-/// How many connections each of the two servers has at once.
+/// Most connections of each of the two servers at once.
 const CONNECTIONS: usize = 64;
 
-/// What the operator chose to have served, and where.
+/// Choices of the operator: what is served, and where.
 #[derive(Debug)]
 pub struct Options {
     /// The families that are served.
     pub families: Vec<Family>,
-    /// What may wait to be written for two of these periods is healthy.
+    /// Period, two of which a change may wait to be written while the proxy is healthy.
     pub sync_period: Duration,
     /// `healthzBindAddress`; none: no such server.
     pub health_address: Option<SocketAddr>,
@@ -62,7 +62,7 @@ pub struct Options {
     pub hard_fail: bool,
     /// `nodePortAddresses`: where health checks of Services are answered.
     pub node_port_addresses: NodePortAddresses,
-    /// What the metrics server shows.
+    /// Pages of the metrics server.
     pub pages: Pages,
 }
 
@@ -111,19 +111,19 @@ impl Servers {
         })
     }
 
-    /// What the event loop is to be observed by.
+    /// Returns the observer for the event loop.
     #[must_use]
     pub fn observer(&self) -> Observing {
         Observing::new(self.health.clone(), Arc::clone(&self.metrics), self.services.told())
     }
 
-    /// Where to say whether the node is about to leave the cluster.
+    /// Returns the shared health, to report there if the node is about to leave the cluster.
     #[must_use]
     pub fn health(&self) -> SharedHealth {
         self.health.clone()
     }
 
-    /// What is measured, for those who measure themselves.
+    /// Returns the metrics, for the parts of the program that measure themselves.
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)

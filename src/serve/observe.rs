@@ -30,10 +30,10 @@ pub struct Observing {
     told: Told,
     /// The Services whose changes are not planned yet.
     pending: HashSet<ServiceName>,
-    /// What was planned and is not written yet.
+    /// Health checks that were planned and are not written yet.
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
     addresses: Addresses,
-    /// Whether the listeners do not know these yet.
+    /// True if the listeners do not know these addresses yet.
     are_addresses_new: bool,
 }
 
@@ -61,8 +61,8 @@ impl Observing {
         self.metrics.proxy.service_changes_pending.set(gauge(self.pending.len()));
     }
 
-    /// What a round left for the next one is not known by name, only how much it is: while
-    /// something is left, the numbers of what is pending are the most that it can be.
+    /// Updates the numbers of pending changes. Changes that a round left for the next one are known
+    /// by number only, not by name. While some are left, the pending numbers are upper limits.
     fn note_planned(&mut self, backlog: usize) {
         let metrics = &self.metrics.proxy;
         if backlog == 0 {
@@ -216,7 +216,8 @@ impl Observer for Observing {
     }
 }
 
-/// Whether the kernel refuses the interface, the rules or one of the sets of a family.
+/// True if the kernel refuses the interface, or a family's rules, one of its routes or one of its
+/// sets.
 fn is_foundation_owed(owed: &Ledger, family: Family) -> bool {
     owed.foundations().any(|subject| match subject {
         Subject::Layer(layer) => *layer == family,

@@ -35,7 +35,7 @@ pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 /// Tells whether changes arrive from where Services come from, for people.
 pub type Following = Box<dyn Fn() -> String + Send + Sync>;
 
-/// What is shown.
+/// Content of the pages.
 pub struct Pages {
     /// The whole answer at `/configz`: `{"kubeproxy.config.k8s.io": …}`.
     pub configz: Value,
@@ -47,7 +47,7 @@ pub struct Pages {
     pub flagz: bool,
     /// The feature gate `ComponentStatusz`: whether there is `/statusz`.
     pub statusz: bool,
-    /// What `/following` tells; nothing: there is no such page.
+    /// Answer of `/following`; nothing: there is no such page.
     pub following: Option<Following>,
 }
 

@@ -1,5 +1,5 @@
-//! What load balancers are told of single Services (`spec.healthCheckNodePort`): whether this node
-//! has endpoints of them.
+//! Health checks of single Services for load balancers (`spec.healthCheckNodePort`): they tell if
+//! this node has endpoints of the Service.
 //!
 //! For each such Service and each of its families there is a listener on its port: on every address of the node,
 //! or, if the operator chose where NodePorts are served, on the node's addresses among those. A
@@ -37,7 +37,7 @@ use super::listen;
 use super::metrics::Metrics;
 use answer::Answer;
 
-/// How many connections a listener has at once. Load balancers have a handful.
+/// Most connections of a listener at once. Load balancers have a handful.
 const CONNECTIONS: usize = 32;
 /// A failure that lasts is reported again after this time, since events are forgotten.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
@@ -47,22 +47,22 @@ const REPORT_AGAIN: Duration = Duration::from_secs(600);
 pub struct ListenFailure {
     /// The Service.
     pub service: ServiceName,
-    /// Where it was to listen.
+    /// Address and port to listen on.
     pub address: SocketAddr,
-    /// What the kernel said.
+    /// Error of the kernel.
     pub reason: String,
 }
 
 /// The addresses of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Addresses {
-    /// Of its interfaces, all but `kube-ipvs0`.
+    /// Addresses of its interfaces, all but `kube-ipvs0`.
     pub local: Vec<IpAddr>,
-    /// In its Node object.
+    /// Addresses in its Node object.
     pub node: Vec<IpAddr>,
 }
 
-/// Where the event loop tells what there is to answer.
+/// Handle through which the event loop tells what there is to answer.
 #[derive(Debug, Clone, Default)]
 pub struct Told(Arc<Shared>);
 
@@ -87,7 +87,7 @@ struct Shared {
     wake: Notify,
 }
 
-/// What the listeners do not know yet; the last word on each Service only.
+/// Changes that the listeners do not know yet; only the latest of each Service.
 #[derive(Debug, Default)]
 struct News {
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
@@ -132,7 +132,7 @@ impl Told {
         self.0.wake.notify_one();
     }
 
-    /// What is new; waits for a round.
+    /// Waits for a round, and takes the changes.
     async fn news(&self) -> News {
         self.0.wake.notified().await;
         mem::take(&mut *self.0.news.lock().unwrap_or_else(PoisonError::into_inner))
@@ -164,7 +164,7 @@ impl ServiceHealth {
         }
     }
 
-    /// Where to tell it.
+    /// Returns the handle through which the event loop tells what there is to answer.
     #[must_use]
     pub fn told(&self) -> Told {
         self.told.clone()
@@ -275,14 +275,15 @@ impl ServiceHealth {
         }
     }
 
-    /// Where a Service's port is to be listened on.
+    /// Returns the addresses at which a Service's port is to be listened on.
     fn wanted(&self, check: &Check) -> BTreeSet<SocketAddr> {
         let families = check.families.iter();
         let addresses = families.flat_map(|family| self.serving(*family));
         addresses.map(|address| SocketAddr::new(address, check.port.get())).collect()
     }
 
-    /// Which addresses of a family the operator chose; the unspecified one if all of them.
+    /// Returns the addresses of a family that the operator chose; the unspecified one if all of
+    /// them.
     fn serving(&self, family: Family) -> Vec<IpAddr> {
         let everywhere = match family {
             Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -29,15 +29,15 @@ use super::{Complaint, Subject};
 /// The namespace of an object that does not say one, as `kubectl apply` has it.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// How many complaints there are about one object before the rest is only counted.
+/// Most complaints about one object. The rest is only counted.
 const COMPLAINTS_PER_OBJECT: usize = 10;
 
-/// What an object means.
+/// Event and complaints that an object leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     /// The object as it is to be planned with, or its removal if it is not to be.
     pub event: Event,
-    /// What is wrong in it.
+    /// Problems in the object.
     pub complaints: Vec<Complaint>,
 }
 

@@ -36,17 +36,17 @@ use super::{Complaint, Options, SourceEvent, Subject};
 use scan::{Scan, Scanner};
 use watch::Watch;
 
-/// How long a file has to stay as it is before it is read: a file that is being written may well
-/// parse, and hold but half of its objects.
+/// Time for which a file has to stay as it is before it is read: a file that is being written may
+/// well parse, and hold but half of its objects.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How often the directory is looked at without being told to: not every filesystem tells.
+/// Interval at which the directory is looked at without being told to: not every filesystem tells.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// How often it is looked at while the kernel cannot tell, or it is not there.
+/// Interval while the kernel cannot tell, or the directory is not there.
 const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 
-/// How long the first complete list waits for files that are being written.
+/// Longest time that the first complete list waits for files that are being written.
 const FIRST_LIST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A folder of manifests, not yet read.

@@ -1,4 +1,4 @@
-//! Where Services, EndpointSlices and the Node come from.
+//! Sources of Services, EndpointSlices and the Node.
 //!
 //! A source delivers [`SourceEvent`]s through a bounded channel, and knows nothing of what is
 //! done with them. Dropping the receiver ends the source.
@@ -22,7 +22,8 @@ use plan::event::Event;
 use plan::model::Family;
 use plan::settings::SchedulerName;
 
-/// When the addresses of the cluster's other Nodes are looked up, every quarter of an hour.
+/// Time from which the addresses of the cluster's other Nodes are looked up, every quarter of an
+/// hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FollowNodes {
     /// From the first Service on that has an address which could be another node's.
@@ -34,18 +35,18 @@ pub enum FollowNodes {
     Never,
 }
 
-/// What a source has to know.
+/// Options of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// This node's name: of the other Nodes only the addresses are of interest.
     pub node_name: Arc<str>,
     /// The scheduler of the Services that choose none.
     pub scheduler: SchedulerName,
-    /// Whether the other Nodes are of interest at all.
+    /// Time from which the other Nodes are of interest, if they are at all.
     pub follow_nodes: FollowNodes,
 }
 
-/// What a source delivers.
+/// Event that a source delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceEvent {
     /// Something is different now. What did not change is not delivered again.
@@ -53,7 +54,7 @@ pub enum SourceEvent {
     /// The change of endpoints that is delivered next goes back to what happened then. It comes
     /// before the change, which may be written as soon as it has been delivered.
     Triggered(Family, SystemTime),
-    /// Whether this node is about to leave the cluster: load balancers should send nothing new.
+    /// True if this node is about to leave the cluster: load balancers should send nothing new.
     /// Said whenever the Node is there or is different now.
     NodeLeaving(bool),
     /// Everything that existed when the source started has been delivered. Comes once.
@@ -67,13 +68,13 @@ pub enum SourceEvent {
 /// Something in the input that is wrong, in words for the person who wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// What is wrong.
+    /// File, directory or object that is wrong.
     pub subject: Subject,
-    /// What is wrong with it, where in it, and what follows from that.
+    /// Problem with the subject, its place there, and what follows from it.
     pub text: String,
 }
 
-/// What a complaint is about.
+/// Subject of a complaint.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A file or a directory.

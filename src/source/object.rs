@@ -367,8 +367,8 @@ impl NodeStatus {
 // === impl EndpointSlice ===
 
 impl EndpointSlice {
-    /// When that happened which made the slice what it is, if its controller says so in words that
-    /// are a time.
+    /// Returns the time of the change that made the slice what it is, if its controller says so in
+    /// words that are a time.
     #[must_use]
     pub fn triggered_at(&self) -> Option<SystemTime> {
         let text = self.metadata.annotations.last_change_trigger_time.as_deref()?;
@@ -379,7 +379,7 @@ impl EndpointSlice {
 // === impl Node ===
 
 impl Node {
-    /// Whether the node is about to leave the cluster: a load balancer should then send it no new
+    /// True if the node is about to leave the cluster: a load balancer should then send it no new
     /// connections.
     #[must_use]
     pub fn is_leaving(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What a node does that follows an API server.
+//! Behaviour of a node that follows an API server.
 
 use std::fs;
 use std::time::{Duration, Instant};

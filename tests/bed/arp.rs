@@ -1,4 +1,4 @@
-//! Who answers ARP requests for which addresses, with `serviceAddressesArp`.
+//! Replies to ARP requests, by address, with `serviceAddressesArp`.
 
 use bed::{Protocol, Question, Service, eventually};
 
@@ -23,7 +23,7 @@ fn mk_bed() -> Bed {
     bed
 }
 
-/// Whether somebody answers the client's ARP request for an address on its own network.
+/// True if the client's ARP request for an address on its own network is answered.
 fn is_answered(bed: &Bed, address: &str) -> bool {
     let client = bed.client();
     let tool = |arguments: &[&str]| client.command("ip", arguments).unwrap();

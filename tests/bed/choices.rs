@@ -1,4 +1,4 @@
-//! What Services choose by annotation, and what they may not have: other nodes' addresses.
+//! Choices of Services by annotation, and what they may not have: other nodes' addresses.
 
 use bed::{Connection, Protocol, Question, Server, Service};
 

@@ -10,9 +10,9 @@ use bed::{Manifests, Protocol, Service};
 
 use crate::fixture::{Bed, TARGET};
 
-/// What the kernel must do within this time, on a machine that is not emulated.
+/// Time in which the kernel must be whole, on a machine that is not emulated.
 const SOON: Duration = Duration::from_secs(2);
-/// What `iptables-save` of one table takes there. The machine's slowness is told by it, because
+/// Time that `iptables-save` of one table takes there. It tells the machine's slowness, because
 /// programs are what takes longest of what is to be done soon.
 const ONE_PROGRAM: Duration = Duration::from_millis(10);
 /// Endpoints that a Service can have: half of them on the first node.
@@ -28,7 +28,7 @@ pub(crate) struct Churn {
     most: u64,
 }
 
-/// What a node's kernel has, as the usual tools print it.
+/// State of a node's kernel, as the usual tools print it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// `ipvsadm -Sn`
@@ -44,14 +44,14 @@ pub(crate) struct State {
 
 // === the long form ===
 
-/// How much there is to do: the short form's number, or the long form's when
+/// Returns the amount of what there is to do: the short form's number, or the long form's when
 /// `cargo xtask soak` asks for it.
 pub(crate) fn amount(short: u64, long: u64) -> u64 {
     if std::env::var_os("KUBE_IPVS_SOAK").is_some() { long } else { short }
 }
 
-/// How long the kernel may take to be whole: two seconds, as many times longer as this machine is
-/// slower than one that is not emulated.
+/// Returns the time in which the kernel must be whole: two seconds, as many times longer as this
+/// machine is slower than one that is not emulated.
 pub(crate) fn patience(bed: &Bed) -> Duration {
     const TRIES: u32 = 5;
     let begin = Instant::now();
@@ -100,7 +100,7 @@ impl Random {
 // === impl Churn ===
 
 impl Churn {
-    /// So many Services, with one to three endpoints each, written into the folder.
+    /// Makes so many Services, with one to three endpoints each, and writes them into the folder.
     pub(crate) fn new(most: u64, random: &mut Random, manifests: &Manifests) -> Self {
         let mut churn = Self { services: BTreeMap::new(), most };
         for number in 0..most {
@@ -142,7 +142,7 @@ impl Churn {
         (!numbers.is_empty()).then(|| cluster_ip(random.of(&numbers)))
     }
 
-    /// What there must be, but for the rules.
+    /// Returns what there must be, but for the rules.
     pub(crate) fn expected(&self) -> State {
         let mut state = State::default();
         for (number, endpoints) in &self.services {
@@ -230,7 +230,7 @@ fn frontend(number: u64) -> String {
 // === impl State ===
 
 impl State {
-    /// Of the first node, by the usual tools.
+    /// Reads the state of the first node, by the usual tools.
     pub(crate) fn of(bed: &Bed) -> Self {
         let saved = bed.tool("ipvsadm", &["-Sn"]);
         let rules = bed.rules("iptables") + "\n" + &bed.rules("ip6tables");
@@ -248,7 +248,7 @@ impl State {
         self
     }
 
-    /// What `found` lacks, and has in excess; a few lines of it.
+    /// Returns what `found` lacks, and has in excess; a few lines of it.
     pub(crate) fn difference(&self, found: &Self) -> Vec<String> {
         let parts = [
             (&self.virtual_servers, &found.virtual_servers),

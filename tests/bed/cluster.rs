@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Bed, TARGET, ip};
 
-/// What kubeadm writes into the ConfigMap of kube-proxy.
+/// Configuration that kubeadm writes into the ConfigMap of kube-proxy.
 const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
 /// Two nodes with pods, a client outside, and an API server on a host of its own.
@@ -116,7 +116,7 @@ impl Cluster {
     }
 }
 
-/// What an HTTP server answers to a request made inside a namespace: status line and all.
+/// Returns the answer of an HTTP server to a request made inside a namespace: status line and all.
 pub(crate) fn get(from: &Namespace, address: &str, path: &str) -> anyhow::Result<String> {
     from.enter(|| -> anyhow::Result<String> {
         let address: SocketAddr = address.parse()?;

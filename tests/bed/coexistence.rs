@@ -109,8 +109,9 @@ const OF_POD: &str = "CNI-DN-0123456789abcdef01234";
 /// The host ports of that pod: one that is a Service's port too, and one that no Service has.
 const HOST_PORTS: [u16; 2] = [80, 8081];
 
-/// What the CNI plugin portmap writes for a pod's host ports (plugins/meta/portmap/portmap_iptables.go
-/// in containernetworking/plugins): jumps are appended but for that from POSTROUTING.
+/// Returns the rules that the CNI plugin portmap writes for a pod's host ports
+/// (plugins/meta/portmap/portmap_iptables.go in containernetworking/plugins): jumps are appended
+/// but for that from POSTROUTING.
 fn portmap(pod: IpAddr) -> String {
     let (network, to) = match pod {
         IpAddr::V4(pod) => ("10.244.1.0/24", format!("{pod}:{TARGET}")),
@@ -237,8 +238,8 @@ fn host_ports_and_services_of_the_same_port_do_not_disturb_one_another() {
 
 const NODE_LOCAL: &str = "169.254.20.10";
 
-/// What node-cache writes for an address that it listens on, each rule before those that are there
-/// (`initIptables` in cmd/node-cache/app/cache_app.go of kubernetes/dns).
+/// Returns the rules that node-cache writes for an address that it listens on, each before those
+/// that are there (`initIptables` in cmd/node-cache/app/cache_app.go of kubernetes/dns).
 fn node_cache(address: &str) -> String {
     let skip = "-j NOTRACK -m comment --comment \"NodeLocal DNS Cache: skip conntrack\"";
     let allow = "-j ACCEPT -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\"";

@@ -11,12 +11,12 @@ use bed::Proxy;
 use crate::churn::{Churn, Random, State, amount, patience};
 use crate::fixture::Bed;
 
-/// How long the state is watched once it is right.
+/// Time for which the state is watched once it is right.
 const QUIET: Duration = Duration::from_secs(5);
-/// So often something else is tried where there is nothing to disturb. More than a quarter always
-/// finds something.
+/// Number of attempts where there is nothing to disturb, each of something else. More than a
+/// quarter always finds something.
 const TRIES: u32 = 40;
-/// So much is shown of what the program has said last, when the state is not whole.
+/// Number of the program's last log lines that are shown when the state is not whole.
 const LOG_LINES: usize = 200;
 /// The longest pause between two things that happen.
 const PAUSE: Duration = Duration::from_millis(60);
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 #[derive(Default)]
 struct Foreign(BTreeSet<String>);
 
-/// What another program does. It may fail, where what it is about is gone already.
+/// Action of another program. It may fail, where what it is about is gone already.
 struct Disturbance {
     program: &'static str,
     arguments: String,
@@ -126,7 +126,7 @@ impl Disturbance {
         Some(Self::new("ipvsadm", arguments))
     }
 
-    /// Whether it succeeded.
+    /// Runs the other program. True if it succeeded.
     fn happen(&self, bed: &Bed) -> bool {
         let arguments: Vec<&str> = self.arguments.split(' ').collect();
         bed.node().command(self.program, &arguments).is_ok()

@@ -6,7 +6,7 @@ use bed::{Connection, Host, Protocol, Question, Refusal, Service, Stream, Stream
 
 use crate::fixture::{Bed, assert_shares, ip, web};
 
-/// What tells a deadline in an upper threshold.
+/// Bit that marks an upper threshold as a deadline.
 const MARK: u64 = 1 << 30;
 
 /// A real server of the only virtual server of its family: weight and upper threshold.

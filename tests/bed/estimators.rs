@@ -10,7 +10,7 @@ fn switch(bed: &Bed, name: &str) -> Option<String> {
     bed.node().command("cat", &[&path]).ok().map(|value| value.trim().to_owned())
 }
 
-/// How many connections the statistics of the first node have counted.
+/// Returns the number of connections that the statistics of the first node have counted.
 fn counted(bed: &Bed) -> u64 {
     let text = bed.tool("ipvsadm", &["-Ln", "--stats", "--exact"]);
     let line = text.lines().find(|line| line.starts_with("TCP  10.96.0.10:80 "));

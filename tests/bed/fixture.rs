@@ -8,9 +8,9 @@ use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use bed::{Cluster, ClusterSpec, Host, Manifests, Namespace, Protocol, Proxy, Question, Server};
 use bed::{Service, Tally, ask_many, eventually};
 
-/// What every pod listens on, with each protocol.
+/// Port that every pod listens on, with each protocol.
 pub(crate) const TARGET: u16 = 8080;
-/// How long a saved change may take until packets notice, on an emulated machine.
+/// Longest time until packets notice a saved change, on an emulated machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
@@ -76,7 +76,7 @@ impl Bed {
         path
     }
 
-    /// What a tool prints in the first node.
+    /// Returns the output of a tool in the first node.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> String {
         self.node().command(program, arguments).unwrap()
     }

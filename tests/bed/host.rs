@@ -1,4 +1,4 @@
-//! What the node around it is like: its own ports, IPv6 switched off, missing privileges.
+//! Conditions of the node around the proxy: its own ports, IPv6 switched off, missing privileges.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;

@@ -10,10 +10,10 @@ use bed::{Proxy, Question, Service, Stream, StreamPlan};
 use crate::churn::{Churn, Random, State, amount};
 use crate::fixture::{Bed, ip, web};
 
-/// When it is killed: at most so long after a start, or after it was found in sync.
+/// Longest time until it is killed after a start, or after it was found in sync.
 const LIFE: Duration = Duration::from_millis(1_500);
 
-/// What a start may take on an emulated machine that others use, too.
+/// Time limit of a start on an emulated machine that others use, too.
 const START: Duration = Duration::from_secs(300);
 
 /// Starts it and does not wait.
@@ -28,7 +28,8 @@ fn launch(bed: &Bed) -> Proxy {
     Proxy::start_with(bed.node(), &[&arguments[..], &[&local]].concat()).unwrap()
 }
 
-/// What `web`, whose pods are on the first node, adds to what the others need.
+/// Returns the state with what `web`, whose pods are on the first node, adds to what the others
+/// need.
 fn with_web(mut state: State, service: &Service) -> State {
     for address in &service.cluster {
         let (six, prefix) = if address.is_ipv4() { ("", 32) } else { ("6-", 128) };

@@ -1,4 +1,5 @@
-//! What one Service may take of a node: what is served, what is left out, and how much is said.
+//! Limits of what one Service may take of a node: what is served, what is left out, and how much is
+//! said.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -33,8 +33,8 @@ fn with_balancer() -> (Bed, Server) {
     (bed, balancer)
 }
 
-/// That addresses are served here, or else nothing here knows of them and packets go where routes
-/// lead.
+/// Asserts that addresses are served here, or else that nothing here knows of them and packets go
+/// where routes lead.
 fn assert_served_and_passed_on(bed: &Bed, served: [&str; 2], passed_on: [&str; 2]) {
     for (address, here) in
         served.map(|it| (it, true)).into_iter().chain(passed_on.map(|it| (it, false)))

@@ -1,4 +1,4 @@
-//! What follows the Node object, and what is set on the node itself.
+//! Settings that follow the Node object, and settings of the node itself.
 
 use std::fs;
 

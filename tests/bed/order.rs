@@ -7,7 +7,7 @@ use bed::{Host, Namespace, Protocol, Proxy, Question, Service, Stream, StreamPla
 
 use crate::fixture::{Bed, TARGET, annotated, ip};
 
-/// How many clients are compared: one address with so many ports.
+/// Number of clients that are compared: one address with so many ports.
 const CLIENTS: u16 = 48;
 
 /// The real servers of a cluster address, in the kernel's order.
@@ -34,7 +34,8 @@ fn hashed<'a>(
     bed.manifests.write(&format!("{scheduler}-{number}.yaml"), &yaml).unwrap();
 }
 
-/// How many clients, each of a port that no other connection has, get another endpoint of this NodePort from the second node than from the first.
+/// Counts the clients that get another endpoint of this NodePort from the second node than from the
+/// first. Each is a port that no other connection has.
 fn disagreements(bed: &Bed, number: u8) -> usize {
     let client = bed.cluster.client(1).unwrap();
     let chosen = |node: u8, port: u16| {

@@ -1,4 +1,4 @@
-//! What is ours is kept in order and removed; what is not is left alone.
+//! Our objects are kept in order and removed; foreign ones are left alone.
 
 use bed::{Connection, Protocol, Question, Service};
 

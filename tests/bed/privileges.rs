@@ -25,7 +25,7 @@ fn capabilities() -> Vec<String> {
     capabilities.add.clone().unwrap()
 }
 
-/// That it has no more than the DaemonSet gives it.
+/// Asserts that the process has no more than the DaemonSet gives it.
 fn assert_restricted(process: u32) {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     // CAP_NET_ADMIN is 12, CAP_NET_RAW is 13 (include/uapi/linux/capability.h).

@@ -6,7 +6,7 @@ use bed::{Connection, Host, Namespace, Protocol, Question, Refusal, Service, Str
 
 use crate::fixture::{Bed, TARGET, assert_shares, ip, web};
 
-/// What clients outside and inside the cluster ask.
+/// Address that clients outside and inside the cluster ask.
 const EXTERNAL: &str = "198.51.100.10";
 /// Its twin, for those inside while the policy is Local.
 const TWIN: &str = "246.51.100.10";

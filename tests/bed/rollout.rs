@@ -30,12 +30,12 @@ const READY: usize = 4;
 const STEP: Duration = Duration::from_millis(250);
 /// A connection that took so long has lost a packet: TCP sends again after one second.
 const SLOW: Duration = Duration::from_millis(900);
-/// What a connection may take.
+/// Time limit of a connection.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Events, losses and delays that are shown.
 const SHOWN: usize = 60;
-/// What the pods listen on for each Service. One port for both would let a client's port be used for
-/// two ways to one endpoint, which IPVS cannot tell apart: `flows::mistaken`.
+/// Ports that the pods listen on, one for each Service. One port for both would let a client's port
+/// be used for two ways to one endpoint, which IPVS cannot tell apart: `flows::mistaken`.
 const TARGETS: [u16; 2] = [9001, 9002];
 
 /// A pod's server. It closes each connection after one answer.
@@ -52,8 +52,8 @@ struct Asker<'a> {
     target: SocketAddr,
     /// The source ports to use in turn. None: what the kernel chooses.
     ports: Option<(u16, u16)>,
-    /// Whether the client resets the connection in the end. Otherwise the server closes it first, and
-    /// the client can use the port again at once.
+    /// True if the client resets the connection in the end. Otherwise the server closes it first,
+    /// and the client can use the port again at once.
     aborts: bool,
 }
 
@@ -66,14 +66,14 @@ struct Loss {
     what: String,
 }
 
-/// What has happened so far. All times are since the start.
+/// Answers, losses and events so far. All times are since the start.
 #[derive(Default)]
 struct Outcome {
     answers: AtomicUsize,
     losses: Mutex<Vec<Loss>>,
     delayed: Mutex<Vec<Loss>>,
     events: Mutex<Vec<(Duration, String)>>,
-    /// When each asker began the connection that it is at.
+    /// Time at which each asker began the connection that it is at.
     begun: Mutex<BTreeMap<&'static str, Duration>>,
 }
 
@@ -242,7 +242,7 @@ fn services(
     vec![mk("web", 10, TARGETS[0]), local]
 }
 
-/// Whether no node sends new connections to a pod.
+/// True if no node sends new connections to a pod.
 fn is_drained(bed: &Bed, pod: &Host) -> bool {
     bed.cluster.nodes().iter().all(|node| {
         let namespace = netlink::Namespace::at(&node.namespace.path()).unwrap();

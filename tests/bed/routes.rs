@@ -11,7 +11,7 @@ const SERVED: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 /// Inside the routes, and no Service's.
 const UNASSIGNED: [&str; 2] = ["10.96.0.77", "fd00:96::77"];
 const ROUTES: &str = "serviceRoutes: [10.96.0.0/16, 'fd00:96::/112']";
-/// What the node itself listens on, on all of its addresses.
+/// Port that the node itself listens on, on all of its addresses.
 const DAEMON: u16 = 2222;
 
 /// A Service with cluster addresses and a load balancer's, by TCP and UDP, with a pod on each node.

@@ -7,7 +7,7 @@ use bed::{Connection, Host, Protocol, Question, Service, Tally};
 
 use crate::fixture::{Bed, TARGET, annotated, ip};
 
-/// What a Service may choose: a scheduler and its flags.
+/// Choices of a Service: a scheduler and its flags.
 const CHOICES: [(&str, &str); 21] = [
     ("rr", ""),
     ("wrr", ""),
@@ -33,7 +33,7 @@ const CHOICES: [(&str, &str); 21] = [
     ("mh", "mh-port,mh-fallback"),
 ];
 
-/// How many clients ask while an endpoint drains.
+/// Number of clients that ask while an endpoint drains.
 const CLIENTS: u16 = 12;
 
 /// A Service that chooses, and a connection to the endpoint that will drain.

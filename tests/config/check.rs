@@ -1,4 +1,4 @@
-//! What does not go with the host and the Node.
+//! Settings that do not go with the host and the Node.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What counts of flags and file, and what flags mean.
+//! Precedence of flags and file, and the meaning of flags.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

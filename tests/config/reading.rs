@@ -1,4 +1,4 @@
-//! What is taken of a file, and what is not.
+//! Reading of a file: what is taken of it, and what is not.
 
 use kube_ipvs::config::document::{Iptables, KubeProxyConfiguration};
 use kube_ipvs::config::duration::GoDuration;
@@ -10,7 +10,7 @@ fn read_rest(rest: &str) -> Documents {
     read(&format!("{HEAD}{rest}")).unwrap_or_else(|error| panic!("{rest}: {error}"))
 }
 
-/// What kubeadm writes: everything that it leaves to kube-proxy is a zero value.
+/// Configuration that kubeadm writes: everything that it leaves to kube-proxy is a zero value.
 const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
 #[test]

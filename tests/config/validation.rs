@@ -1,10 +1,10 @@
-//! What cannot be, in kube-proxy's words.
+//! Settings that cannot be, in kube-proxy's words.
 
 use plan::settings::NodePortAddresses;
 
 use crate::{from_file, load, load_file};
 
-/// What is said of a file, a line for each problem.
+/// Returns what is said of a file, a line for each problem.
 fn problems(rest: &str) -> Vec<String> {
     let said = match load_file(rest, &[]) {
         Ok(_) => return Vec::new(),

@@ -1,4 +1,4 @@
-//! What is written and served is what holds.
+//! Configuration as it is written and served, which is the one that holds.
 
 use kube_ipvs::config::read::read;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What is in `deploy/` and `vagrant/`: that an API server would take it as it is meant, that its
+//! Checks of `deploy/` and `vagrant/`: that an API server would take it as it is meant, that its
 //! parts fit one another, and that the program understands what it is started with there.
 
 #![expect(
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 const BASE: &str = "deploy/kustomize/base";
 
-/// What is used of a kustomization; any other field is an error here.
+/// Fields that are used of a kustomization; any other field is an error here.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kustomization {
@@ -120,7 +120,7 @@ fn containers(daemon_set: &DaemonSet) -> Vec<Container> {
     pod.init_containers.iter().flatten().chain(&pod.containers).cloned().collect()
 }
 
-/// Where `after` does not have what `before` has.
+/// Collects the places where `after` does not have what `before` has.
 fn lost(before: &Value, after: &Value, at: &str, found: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {
@@ -151,7 +151,8 @@ fn survives<T: DeserializeOwned + Serialize>(document: &Value) -> Vec<String> {
     found
 }
 
-/// What is wrong with an object of the Kubernetes API, or with another document that is known.
+/// Returns what is wrong with an object of the Kubernetes API, or with another document that is
+/// known.
 fn problems(document: &Value) -> Vec<String> {
     let text = |field: &str| document[field].as_str().unwrap_or_default();
     match (text("apiVersion"), text("kind")) {

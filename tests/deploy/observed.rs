@@ -26,7 +26,7 @@ fn series() -> BTreeSet<String> {
     known
 }
 
-/// What looks like one of our metrics in a text.
+/// Returns the words of a text that look like one of our metrics.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ours = |word: &&str| word.starts_with("kube_ipvs_") || word.starts_with("kubeproxy_");

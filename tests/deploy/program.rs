@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::{BASE, containers, daemon_set, parse, read, root};
 
-/// What kubeadm writes into the ConfigMap `kube-proxy` for a cluster in IPVS mode (the file
-/// `config.conf`; the values are those of Kubernetes 1.30).
+/// Configuration that kubeadm writes into the ConfigMap `kube-proxy` for a cluster in IPVS mode
+/// (the file `config.conf`; the values are those of Kubernetes 1.30).
 const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
-/// What the program makes of a command line whose `--config` is this file. Nothing in the file may
-/// be without effect.
+/// Returns what the program makes of a command line whose `--config` is this file. Asserts that
+/// nothing in the file is without effect.
 fn understood(command: &[String], file: &Path) -> Configuration {
     let shown = file.display();
     let words = command.iter().map(|word| match word.strip_prefix("--config=") {

@@ -84,7 +84,7 @@ fn n_streams(world: &World) -> usize {
     streams.iter().filter(|watch| watch.parameter("sendInitialEvents").is_some()).count()
 }
 
-/// As client-go lists: nothing that etcd would have to be asked for.
+/// Lists as client-go does: nothing that etcd would have to be asked for.
 #[tokio::test]
 async fn a_server_without_streams_is_listed_from_its_cache() {
     for watch_list in [WatchList::GateOff, WatchList::Unknown] {

@@ -22,16 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(45);
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const TOKEN: &str = "good";
 
-/// What the source has said so far.
+/// Events that the source has sent so far.
 #[derive(Default)]
 pub(crate) struct Said {
-    /// What is in force, as "Service default/a", and how often it was applied.
+    /// Objects in force, as "Service default/a", and the number of times that each was applied.
     pub(crate) applied: BTreeMap<String, usize>,
     /// The other nodes that are there, with their addresses.
     pub(crate) others: BTreeMap<String, Vec<IpAddr>>,
     /// The names of Services and other nodes that were applied, in order.
     pub(crate) order: Vec<String>,
-    /// What was removed, in order.
+    /// Objects that were removed, in order.
     pub(crate) removed: Vec<String>,
     pub(crate) complaints: Vec<String>,
     pub(crate) still_wrong: Vec<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Said {
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) said: Said,
-    /// What the source is told.
+    /// Options of the source.
     pub(crate) options: kube_ipvs::source::Options,
     /// Metrics of the last client.
     metrics: Option<ClientMetrics>,

@@ -1,4 +1,4 @@
-//! What a change of the input costs, and when it is written.
+//! Cost of a change of the input, and the time at which it is written.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -114,7 +114,7 @@ async fn one_whose_connections_never_end_goes_when_its_time_is_up() {
     world.assert_converged(&[]);
 }
 
-/// How long it takes from now on until pod 1 of Service 1 is gone.
+/// Returns the time from now on until pod 1 of Service 1 is gone.
 async fn time_until_gone(world: &mut World) -> Duration {
     let started = Instant::now();
     world

@@ -1,4 +1,4 @@
-//! What others change is found at the next comparison, and put back.
+//! Changes by others are found at the next comparison, and put back.
 
 use plan::actual::Actual;
 use plan::model::{Family, Protocol};

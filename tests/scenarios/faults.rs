@@ -20,7 +20,7 @@ use plan::op::Op;
 use fault::{Case, Fault, Seen};
 use life::Life;
 
-/// Whether nothing is left out.
+/// True if nothing is to be left out.
 fn is_soak() -> bool {
     std::env::var_os("KUBE_IPVS_SOAK").is_some()
 }

@@ -1,5 +1,5 @@
-//! What is in the log at verbosity 0: nothing of what goes on all the time, and not everything that
-//! somebody wrote wrong.
+//! Log at verbosity 0: nothing of what goes on all the time, and not every mistake in what users
+//! wrote.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 // === impl Log ===
 
 impl Log {
-    /// As of verbosity 0, as long as the guard is there.
+    /// Starts a log of verbosity 0, which lasts as long as the guard is there.
     fn start() -> (Self, DefaultGuard) {
         LazyLock::force(&SECOND);
         let log = Self::default();

@@ -1,4 +1,4 @@
-//! What others change is noticed by a glance, or found by the patrol.
+//! Changes by others are noticed by a glance, or found by the patrol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ async fn in_sync(count: u16) -> World {
     World::in_sync(&services).await
 }
 
-/// How long it takes until the kernel is again as it was before this damage.
+/// Does this damage, and returns the time until the kernel is again as it was before.
 async fn time_until_whole(world: &mut World, damage: impl FnOnce(&mut Actual)) -> Duration {
     let before = world.fake.actual();
     let started = Instant::now();

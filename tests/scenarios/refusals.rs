@@ -1,4 +1,4 @@
-//! What the kernel refuses, or does without saying so.
+//! Operations that the kernel refuses, or does without saying so.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, real_server, slice, tcp};
 
-/// Whether an operation puts the first Service's virtual server there.
+/// True if an operation puts the first Service's virtual server there.
 fn creates_first(op: &Op) -> bool {
     matches!(op, Op::CreateVirtualServer(of, _) if *of == frontend(1, Protocol::Tcp))
 }

@@ -19,7 +19,7 @@ const STORM: u16 = 5_000;
 
 const NO_ENDPOINTS: SetId = SetId { kind: SetKind::NoEndpoints, family: Family::V4 };
 
-/// What goes into one round.
+/// Number of Services that go into one round.
 const ROUND: usize = 256;
 
 fn services(count: u16) -> Vec<(Service, EndpointSlice)> {

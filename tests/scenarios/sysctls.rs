@@ -19,7 +19,7 @@ async fn mk_world() -> World {
     world
 }
 
-/// What was reported about switches.
+/// Returns the warnings about sysctls since the last time.
 fn warnings(world: &World) -> Vec<String> {
     let told = world.told.take().into_iter();
     told.filter(|words| words.contains("net.ipv4.")).collect()

@@ -1,4 +1,4 @@
-//! What the event loop tells an observer.
+//! Reports of the event loop to an observer.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};

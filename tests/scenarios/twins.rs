@@ -28,8 +28,8 @@ pub(crate) fn local(number: u16, last_octet: u8) -> Service {
     }
 }
 
-/// What is wrong with doing this now, if it leads clients to a twin that is not there, or takes
-/// away one that they are led to.
+/// Returns the operation in words if it is wrong now: if it leads clients to a twin that is not
+/// there, or takes away one that they are led to.
 pub(crate) fn misleads(op: &Op, actual: &Actual) -> Option<String> {
     let is_led_there = |like: &dyn Fn(&Frontend) -> bool| {
         let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_twins());
@@ -65,10 +65,10 @@ fn twin_of(set: SetId, entry: &Entry) -> Frontend {
     Frontend { address: address.unwrap(), ..*frontend }
 }
 
-/// What somebody takes away.
+/// Removal of something by another program.
 type Take = fn(&mut Actual);
 
-/// Which operations are refused.
+/// Filter of the operations that are refused.
 type Concerns = fn(&Op) -> bool;
 
 fn watched(fake: &Fake) -> Arc<Mutex<Vec<String>>> {

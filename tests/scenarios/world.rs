@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::told::Told;
 
-/// What a wait may take on the paused clock. Passes move it on, so that every wait ends.
+/// Time limit of a wait on the paused clock. Passes move it on, so that every wait ends.
 const PATIENCE: Duration = Duration::from_secs(48 * 3_600);
 
 pub(crate) const NODE_ADDRESS: [u8; 4] = [192, 0, 2, 11];
@@ -94,7 +94,7 @@ impl World {
         inputs.send(Input::Change(event)).await.unwrap();
     }
 
-    /// What the source says things into.
+    /// Returns the sender that the source says things into.
     pub(crate) fn sender(&self) -> mpsc::Sender<Input> {
         self.inputs.clone().unwrap()
     }

@@ -29,13 +29,13 @@ use results::{Commit, Measured, Report, Results, Run};
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// Half a million real servers, and everybody who looks at them.
 const MEMORY: &str = "6G";
-/// What the guest leaves.
+/// File that the guest leaves.
 const REPORT: &str = "at-scale.json";
 
-/// What is measured, where, and what becomes of it.
+/// Choice of what to measure, where, and what becomes of it.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
-    /// What to measure.
+    /// Measurement to take.
     #[arg(long, value_enum, default_value_t)]
     what: Measurement,
     /// The guests to measure in.
@@ -44,8 +44,8 @@ pub(crate) struct BenchArguments {
     /// The kernels, one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
-    /// How many services, and how many endpoints each; without it, 1000x10, 10000x10, 50000x10 and
-    /// 5000x50.
+    /// Sizes: number of services, and of endpoints each; without it, 1000x10, 10000x10, 50000x10
+    /// and 5000x50.
     #[arg(long, value_delimiter = ',', value_name = "SERVICESxENDPOINTS")]
     sizes: Vec<String>,
     /// Watch for seconds instead of minutes, and build quickly: to see that it works.
@@ -57,7 +57,7 @@ pub(crate) struct BenchArguments {
     /// Measure nothing; take these files of earlier runs instead, of one machine.
     #[arg(long, value_delimiter = ',', value_name = "FILE")]
     from: Vec<PathBuf>,
-    /// What else a reader of the page should know of how it was measured.
+    /// Remark for readers of the page on how it was measured.
     #[arg(long, value_name = "TEXT", default_value = "")]
     remark: String,
     /// Write docs/performance.md, its picture and its JSON.
@@ -69,7 +69,7 @@ pub(crate) struct BenchArguments {
     arguments: Vec<String>,
 }
 
-/// What there is to measure.
+/// Measurements that there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Measurement {
     /// The loop on the kernel: the first sync, changes, restarts and repairs, beside the raw cost.
@@ -83,7 +83,7 @@ enum Measurement {
     Herd,
 }
 
-/// Where something was measured.
+/// Kind of guest in which something was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Lane {

@@ -13,16 +13,16 @@ pub(crate) const QUICK: &str = "dev";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
 
-/// What exists only where there is a real kernel. Whatever is tested has always all of it, so that
-/// nothing is built again for want of another's.
+/// Features of what exists only where there is a real kernel. Every build of tests has all of them,
+/// so that nothing is built again for want of another's.
 const KERNEL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs-bed/kernel-tests,\
     ipset-netlink/kernel-tests,ipvs-rs/kernel-tests";
 
-/// How cargo is called for whatever is tested: with all of the workspace, since what is built by
-/// itself is built again wherever it, or what it rests on, is to have other features.
+/// Arguments of cargo for all tests. They name the whole workspace, since a package that is built
+/// by itself is built again wherever it, or a dependency of it, is to have other features.
 pub(crate) const TEST: [&str; 4] = ["test", "--workspace", "--features", KERNEL_TESTS];
 
-/// Where in a package tests are.
+/// Place of tests in a package.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tests {
     /// A program of their own in `tests`.
@@ -31,14 +31,14 @@ pub(crate) enum Tests {
     Inside(&'static str),
 }
 
-/// What `for_guests` has built, as cargo reports it.
+/// Artifacts that `for_guests` has built, as cargo reports them.
 #[derive(Debug)]
 pub(crate) struct ForGuests(String);
 
-/// What cargo reports of something that it has built.
+/// Message of cargo about something that it has built.
 #[derive(Debug, Deserialize)]
 struct Artifact {
-    /// Where the package is and what it is called: `path+file:///x/ipvs#ipvs-rs@0.1.0`.
+    /// Path of the package and its name: `path+file:///x/ipvs#ipvs-rs@0.1.0`.
     package_id: String,
     target: Target,
     profile: Profile,
@@ -53,7 +53,7 @@ struct Target {
     required_features: Vec<String>,
 }
 
-/// What cargo says of the workspace.
+/// Metadata of the workspace, as cargo reports it.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -66,14 +66,14 @@ struct Package {
 
 #[derive(Debug, Deserialize)]
 struct Profile {
-    /// Whether it is tests, also where it lies beside what they test.
+    /// True if it is a build of tests, also of tests beside the code that they test.
     test: bool,
 }
 
 // === impl Tests ===
 
 impl Tests {
-    /// What tells them from the others in their program.
+    /// Returns the part of a name that tells these tests from the others in their program.
     pub(crate) fn filter(self) -> Option<&'static str> {
         match self {
             Self::Program(_) => None,

@@ -10,7 +10,7 @@ use crate::build;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 
-/// Where the demo runs.
+/// Kernel that the demo runs on.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
     /// The kernel to boot.

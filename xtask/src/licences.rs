@@ -1,10 +1,10 @@
-//! Whether everything that goes into the product may.
+//! Check of the licences of everything that goes into the product.
 
 use anyhow::{Context, Result, bail};
 
 use crate::build;
 
-/// What a dependency may be licensed under: it must allow us one of these.
+/// Licences that are allowed: a dependency must allow us one of these.
 const ALLOWED: [&str; 8] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -16,8 +16,8 @@ const ALLOWED: [&str; 8] = [
     "Zlib",
 ];
 
-/// What the program is built for. The lock file also has what other systems would need, of which
-/// nothing is ever compiled.
+/// Targets that the program is built for. The lock file also has what other systems would need, of
+/// which nothing is ever compiled.
 const TARGETS: [&str; 4] = [
     "x86_64-unknown-linux-gnu",
     "aarch64-unknown-linux-gnu",
@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Whether an SPDX expression lets us choose from what is allowed. `OR` binds looser than `AND`;
+/// True if an SPDX expression lets us choose from what is allowed. `OR` binds looser than `AND`;
 /// the old form of `OR` is a slash.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ");

@@ -1,4 +1,4 @@
-//! What can be said of shell scripts without running them.
+//! Checks of shell scripts that need not run them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

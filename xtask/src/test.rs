@@ -20,7 +20,7 @@ use crate::vm::accel::AccelChoice;
 use crate::vm::kernel::Kernel;
 use output::{Tally, Tee, Timed};
 
-/// What is tested where.
+/// Choice of what is tested, and where.
 #[derive(Debug, Args)]
 pub(crate) struct TestArguments {
     /// The tiers to run; without it, all.
@@ -31,8 +31,8 @@ pub(crate) struct TestArguments {
     /// are, and the bed tier for the newest in user mode and otherwise for one in between.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
-    /// What runs all of the bed tier; without it, user-mode-linux does, and the default of `vm run`
-    /// once more what depends on the kind of iptables.
+    /// Accelerator for all of the bed tier; without it, user-mode-linux, and once more the default
+    /// of `vm run` for what depends on the kind of iptables.
     #[arg(long, value_enum)]
     accel: Option<AccelChoice>,
     /// Only tests whose names contain this, in the tiers that run tests.
@@ -49,7 +49,7 @@ pub(crate) struct SoakArguments {
     /// The kernels to run on.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["6.1", "6.12"])]
     kernel: Vec<Kernel>,
-    /// What runs the guests. Emulation takes many times as long.
+    /// Accelerator of the guests. Emulation takes many times as long.
     #[arg(long, value_enum, default_value_t = AccelChoice::Uml)]
     accel: AccelChoice,
     /// A seed that a run has printed, to have the same again.
@@ -77,7 +77,7 @@ struct Outcome {
     tally: Tally,
     /// Duration of each test, if they ran one at a time.
     timed: Vec<Timed>,
-    /// Why it counts as failed although no test did.
+    /// Reason that it counts as failed although no test did.
     broken: Option<String>,
     took: Duration,
 }

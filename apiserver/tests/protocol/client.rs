@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 /// The token of the servers that these tests start.
 pub(crate) const TOKEN: &str = "secret";
 
-/// How long anything may take that is to come.
+/// Time limit for anything that is to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection.
@@ -196,7 +196,7 @@ impl Answer {
         }
     }
 
-    /// That nothing comes for a while.
+    /// True if nothing comes for a while.
     pub(crate) async fn is_silent(&mut self) -> bool {
         let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
         tokio::time::timeout(Duration::from_millis(300), frame).await.is_err()

@@ -1,4 +1,4 @@
-//! What goes wrong goes wrong as asked for, as often as asked for, and is counted.
+//! Faults strike as asked for, as often as asked for, and are counted.
 
 use std::time::{Duration, Instant};
 

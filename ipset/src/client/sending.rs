@@ -32,7 +32,7 @@ enum Part<'a> {
     },
 }
 
-/// What goes out together.
+/// Changes that go out together.
 #[derive(Debug, Default)]
 struct Round<'a> {
     parts: Vec<Part<'a>>,
@@ -273,7 +273,8 @@ fn settle(
     Some(run.without(failed + 1)).filter(|rest| rest.count > 0)
 }
 
-/// How many of the run's first entries can be sent. The one behind them gets its error here.
+/// Returns the number of the run's first entries that can be sent. If it is 0, the first entry
+/// gets its error here.
 fn sendable(batch: &Batch, run: Run, results: &mut Results) -> usize {
     let end = run.first + run.count;
     for (place, options) in batch.options_from(run.first) {

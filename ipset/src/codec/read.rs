@@ -22,7 +22,7 @@ pub struct Fragment {
     pub header: Option<Header>,
     /// Some of the entries.
     pub entries: Vec<ListedEntry>,
-    /// How many entries are of a shape that [`Entry`] does not have.
+    /// Number of entries of a shape that [`Entry`] does not have.
     pub undecoded: usize,
 }
 

@@ -154,7 +154,7 @@ fn entry_options(words: &[&str]) -> EntryOptions {
     }
 }
 
-/// What this library sends for a command of the tool: the command's number, and the body.
+/// Encodes a command of the tool as this library sends it: the command's number, and the body.
 fn request(words: &[&str], revision: u8) -> (u8, Vec<u8>) {
     let optional = |at: usize| words.get(at).map(|text| name(text));
     let lines = |add: fn(&mut MessageWriter<'_>, Name, &Entry, &EntryOptions)| {

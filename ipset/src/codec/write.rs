@@ -22,7 +22,7 @@ const MOST_ENTRIES: usize = 1_000;
 pub(crate) struct Lines<'a> {
     pub(crate) set: Name,
     pub(crate) entries: &'a [Entry],
-    /// What is attached to some of them, by their place among all entries of the batch, sorted.
+    /// Options of some of them, by their place among all entries of the batch, sorted.
     pub(crate) options: &'a [(usize, EntryOptions)],
     /// The first entry's place among all entries of the batch.
     pub(crate) first: usize,

@@ -55,7 +55,7 @@ fn options(words: &str) -> SetOptions {
     }
 }
 
-/// What can be attached to an entry of such a set.
+/// Returns all that can be attached to an entry of such a set.
 fn attached(options: &SetOptions) -> EntryOptions {
     EntryOptions {
         timeout: options.timeout.map(|_| 0),

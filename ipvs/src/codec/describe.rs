@@ -10,7 +10,7 @@ use crate::codec::decode::{ServiceFields, decode_real_server_id, inside};
 use crate::id::VirtualServerId;
 use crate::uapi::{attribute, command};
 
-/// What a request was about.
+/// The subject of a request, for the text of an error.
 pub(crate) struct Description<'a> {
     command: u8,
     server: Option<VirtualServerId>,
@@ -22,7 +22,7 @@ pub(crate) struct Description<'a> {
 // === impl Description ===
 
 impl<'a> Description<'a> {
-    /// Of a message that this crate wrote; parts that it lacks are left out.
+    /// Describes a message that this crate wrote. Parts that the message lacks are left out.
     pub(crate) fn of(body: &'a [u8]) -> Self {
         let mut fields = ServiceFields::default();
         if let Ok(attributes) = inside(body, attribute::SERVICE, "request") {
@@ -40,8 +40,8 @@ impl<'a> Description<'a> {
         }
     }
 
-    /// What an error number means here, and what can be done. Read off ip_vs_genl_set_cmd and the
-    /// functions it calls (net/netfilter/ipvs/ip_vs_ctl.c).
+    /// Returns what an error number means for this request, and what can be done. Read off
+    /// ip_vs_genl_set_cmd and the functions it calls (net/netfilter/ipvs/ip_vs_ctl.c).
     pub(crate) fn advice(&self, errno: i32) -> Option<String> {
         let is = |known: Errno| known.raw_os_error() == errno;
         if is(Errno::PERM) {

@@ -47,7 +47,7 @@ impl Request<'_> {
         }
     }
 
-    /// Whether the answer is a listing, to be asked for with `NLM_F_DUMP`.
+    /// True if the answer is a listing, to be asked for with `NLM_F_DUMP`.
     #[must_use]
     pub fn is_dump(&self) -> bool {
         matches!(self, Self::ListServices | Self::ListDestinations(_) | Self::ListDaemons)
@@ -135,7 +135,7 @@ fn real_server_id(inner: &mut AttributeWriter<'_>, server: SocketAddr) {
     inner.u16_be(destination::PORT, server.port());
 }
 
-/// What is left to the kernel is left out: Linux before 4.3 does not know it.
+/// Writes a sync daemon. Fields left to the kernel are left out: Linux before 4.3 lacks them.
 fn sync_daemon(attributes: &mut AttributeWriter<'_>, wanted: &SyncDaemon) {
     attributes.nested(attribute::DAEMON, |inner| {
         inner.u32(daemon::STATE, wanted.role.number());

@@ -47,7 +47,7 @@ impl Network {
         run("ip", &arguments);
     }
 
-    /// What ipvsadm prints; the arguments are divided by blanks.
+    /// Runs ipvsadm and returns its output; the arguments are divided by blanks.
     pub(crate) fn ipvsadm(&self, arguments: &str) -> String {
         let arguments: Vec<&str> = ["netns", "exec", &self.name, "ipvsadm"]
             .into_iter()

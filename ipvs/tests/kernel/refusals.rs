@@ -1,4 +1,4 @@
-//! What the kernel refuses, and what it answers: the table at `ipvs::Error`.
+//! Requests that the kernel refuses, and its answers: the table at `ipvs::Error`.
 
 use ipvs::{
     Client, Error, ForwardingMethod, InterfaceName, Netmask, PersistenceEngine, RealServer,

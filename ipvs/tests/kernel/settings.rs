@@ -1,4 +1,4 @@
-//! What a network namespace has once.
+//! Properties that a network namespace has once.
 
 use ipvs::{InterfaceName, SyncDaemon, SyncRole, Timeouts};
 

@@ -5,7 +5,7 @@ use crate::attribute::DecodeError;
 use crate::batch::Batch;
 use crate::error::Error;
 
-/// What an answer takes of the receive buffer at most: the kernel makes it in a page
+/// Bytes of the receive buffer that an answer takes at most: the kernel makes it in a page
 /// (`NLMSG_DEFAULT_SIZE` in include/net/netlink.h), and counts what it needs to keep it.
 pub(super) const ANSWER_COST: usize = 8 << 10;
 

@@ -1,4 +1,4 @@
-//! How large a socket's buffers are.
+//! Sizes of a socket's buffers.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,14 +8,14 @@ use crate::error::Error;
 
 /// The receive buffer we ask for. The kernel doubles it for its own bookkeeping.
 pub(super) const RECEIVE_BUFFER: usize = 4 << 20;
-/// What a send may have, and the send buffer we ask for, which must hold it whole: its default
-/// (`net.core.wmem_default`) is what somebody chose for other things. The kernel doubles it.
+/// Most bytes of a send, and the send buffer we ask for, which must hold a send whole: its default
+/// (`net.core.wmem_default`) was chosen for other things. The kernel doubles it.
 pub(super) const OCTETS_PER_SEND: usize = 128 << 10;
 /// The kernel refuses a send of more than the buffer less these octets (`netlink_sendmsg` in
 /// net/netlink/af_netlink.c).
 const SEND_BUFFER_RESERVE: usize = 32;
 
-/// How many octets a send may have with a send buffer of this size.
+/// Returns the number of bytes a send may have with a send buffer of this size.
 pub(super) fn octets_per_send(buffer: usize) -> usize {
     OCTETS_PER_SEND.min(buffer.saturating_sub(SEND_BUFFER_RESERVE))
 }

@@ -18,7 +18,7 @@ pub(super) struct Addresses {
     pub(super) cluster: Option<IpAddr>,
     pub(super) external: Vec<IpAddr>,
     pub(super) load_balancer: Vec<IpAddr>,
-    /// Who may use the load-balancer addresses; empty means everyone.
+    /// Networks whose clients may use the load-balancer addresses; empty means all clients.
     pub(super) source_ranges: Vec<IpNet>,
 }
 

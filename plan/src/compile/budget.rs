@@ -1,4 +1,4 @@
-//! What is left of a Service's limits while it is compiled.
+//! Remainder of a Service's limits while it is compiled.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,8 @@ use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::{Limit, Limits};
 
-/// What one Service may still take. What does not fit is counted, and what comes after it may fit.
+/// Amounts that one Service may still take. What does not fit is counted, and what comes after it
+/// may fit.
 #[derive(Debug)]
 pub(super) struct Budget<'a> {
     limits: &'a Limits,
@@ -96,7 +97,7 @@ impl<'a> Budget<'a> {
         fits
     }
 
-    /// What was left out.
+    /// Returns a problem for each limit that was met, with the number of frontends left out.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         self.left_out.iter().map(|(limit, left_out)| Problem::LimitReached {
             limit: *limit,

@@ -1,4 +1,4 @@
-//! What one Service claims, for one reason or several.
+//! Frontends that one Service claims, for one reason or several.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -12,14 +12,14 @@ use crate::sets::SetId;
 
 /// The claims of one Service.
 pub(super) struct Claims {
-    /// When the Service was made, in seconds since 1970.
+    /// Time at which the Service was made, in seconds since 1970.
     created: i64,
-    /// How all of them balance.
+    /// Parameters of balancing of all of them.
     server: VirtualServer,
     claims: BTreeMap<Frontend, Claimed>,
 }
 
-/// What is served at a frontend.
+/// Content of a claim to a frontend: its reason, real servers and set entries.
 pub(super) struct Served<'a> {
     pub(super) origin: Origin,
     pub(super) real_servers: &'a Arc<[RealServer]>,

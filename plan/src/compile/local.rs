@@ -1,4 +1,4 @@
-//! What a Service has on this node.
+//! Endpoints that a Service has on this node, and what follows from them.
 
 use std::net::IpAddr;
 

@@ -20,9 +20,9 @@ pub(super) struct Twinned {
     origin: Origin,
     /// The index of the service port that claims it.
     index: usize,
-    /// Those of the twin.
+    /// Real servers of the twin.
     real_servers: Arc<[RealServer]>,
-    /// Whether the source ranges count.
+    /// True if the source ranges count.
     is_restricted: bool,
 }
 

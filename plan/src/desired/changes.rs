@@ -1,5 +1,5 @@
-//! What was before, of everything that a change has touched: comparing it with what is after gives
-//! the operations, however often something went back and forth in between.
+//! State from before a change, of everything that the change has touched: comparing it with what is
+//! after gives the operations, however often something went back and forth in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
 use crate::sets::SetId;
 
-/// What was before. Ordered maps, so that the operations come in the same order every time.
+/// State from before. Ordered maps, so that the operations come in the same order every time.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// None: it was nobody's.
@@ -26,7 +26,7 @@ pub(crate) struct Changes {
     pub(super) spares: BTreeSet<(ServiceName, Frontend)>,
 }
 
-/// What was claimed.
+/// Claim that a frontend had before.
 #[derive(Debug)]
 struct Former {
     server: VirtualServer,
@@ -153,7 +153,7 @@ impl Count {
     }
 }
 
-/// What a claim, if there is one, wishes for.
+/// Returns the desired state that a claim, if there is one, stands for.
 pub(super) fn wish<'a>(claim: Option<(&'a VirtualServer, &'a Arc<[RealServer]>)>) -> Wish<'a> {
     match claim {
         None => Wish::Unclaimed,

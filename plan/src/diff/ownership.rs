@@ -1,4 +1,4 @@
-//! Whose a virtual server is that was found and is not desired.
+//! Ownership of a virtual server that was found and is not desired.
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
 //! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
@@ -31,12 +31,12 @@ const RECORDS: [SetKind; 7] = [
 const NODE_PORT_RECORDS: [(SetKind, Protocol); 2] =
     [(SetKind::NodePortTcp, Protocol::Tcp), (SetKind::NodePortUdp, Protocol::Udp)];
 
-/// What tells whose a virtual server is.
+/// State that tells whose a virtual server is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ownership<'a> {
-    /// What is wished for beside it, and is there or will be.
+    /// Desired state beside it, which is there or will be.
     pub(crate) desired: &'a Desired,
-    /// What was found beside it.
+    /// State that was found beside it.
     pub(crate) actual: &'a Actual,
     pub(crate) settings: &'a Settings,
 }

@@ -1,4 +1,4 @@
-//! Which of a service port's endpoints this node uses, by the order in which they are preferred.
+//! Selection of the endpoints of a service port that this node uses, by order of preference.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Candidate;
 use crate::kernel::RealServer;
 use crate::model::{Endpoint, Weights};
 
-/// From which node the endpoints of a service port are looked at, and which there are.
+/// Endpoints of a service port, and the node for which some of them are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Selection<'a> {
     /// This node's name.
@@ -23,19 +23,19 @@ pub struct Selection<'a> {
 /// they are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointChoice {
-    /// For whoever may be sent anywhere in the cluster.
+    /// Endpoints for clients that may be sent anywhere in the cluster.
     pub cluster: Arc<[RealServer]>,
-    /// For whoever must stay on this node.
+    /// Endpoints for clients that must stay on this node.
     pub local: Arc<[RealServer]>,
-    /// Whether any endpoint could be used by anyone anywhere: without one, a Service has no
+    /// True if any endpoint could be used by any client anywhere: without one, a Service has no
     /// endpoints; with one, it may still have none here.
     pub exist: bool,
 }
 
-/// Whom the hints leave.
+/// Endpoints that the hints leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Topology {
-    /// Everyone, since hints are missing, or name neither this node nor its zone.
+    /// All, since hints are missing, or name neither this node nor its zone.
     Anywhere,
     /// Those meant for this node.
     SameNode,
@@ -139,7 +139,7 @@ fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready
 }
 
-/// It terminates, and answers until it has ended.
+/// True if it terminates, and answers until it has ended.
 fn is_last_resort(endpoint: &Endpoint) -> bool {
     endpoint.conditions.serving && endpoint.conditions.terminating
 }

@@ -15,7 +15,7 @@ fn udp(destination: &str, reply_source: &str) -> Flow {
     Flow { protocol: Protocol::Udp, destination: at(destination), reply_source: at(reply_source) }
 }
 
-/// Where flows may lead: a DNS service of two endpoints, one without any, and one that went.
+/// Makes flow targets: a DNS service of two endpoints, one without any, and one that went.
 fn targets() -> FlowTargets {
     let mut targets = FlowTargets::default();
     let dns = [at("10.244.2.5:53"), at("10.244.1.5:53")];

@@ -41,7 +41,7 @@ pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
     ]
 }
 
-/// What kube-proxy says about a set in a rule that looks into it.
+/// Returns kube-proxy's comment for a rule that looks into a set.
 const fn comment(kind: SetKind) -> &'static str {
     match kind {
         SetKind::LoopBack => {
@@ -154,7 +154,7 @@ impl Writer<'_> {
         ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
     }
 
-    /// Which traffic to cluster addresses is masqueraded.
+    /// Returns the rule that marks traffic to cluster addresses for masquerading, if there is one.
     fn cluster_masquerade(&self) -> Option<String> {
         let (not_local, directions) = match &self.settings.local {
             _ if self.settings.masquerade_all => (String::new(), "dst,dst"),
@@ -290,7 +290,8 @@ impl Writer<'_> {
         vec![format!("{restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
     }
 
-    /// What the node itself sends, IPVS takes at OUTPUT before the `filter` table sees it.
+    /// Restricts what the node itself sends: IPVS takes that at OUTPUT before the `filter` table
+    /// sees it.
     fn firewall_of_node(&self) -> Vec<String> {
         let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
         vec![format!("-m conntrack --ctstate NEW {restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
@@ -308,9 +309,9 @@ impl Writer<'_> {
     /// Rejects new connections to a service address on a port that is no service's: the address is
     /// on an interface of the node, and would lead to whatever listens on all of its addresses.
     ///
-    /// Where there are no endpoints, new connections are rejected; where there are some, but not
-    /// here, they are dropped, so that a client behind a load balancer tries again and may come to
-    /// a node that has them. Both as in kube-proxy's iptables mode.
+    /// Without endpoints, new connections are rejected. With endpoints, but none here, they are
+    /// dropped, so that a client behind a load balancer tries again and may come to a node that has
+    /// them. Both as in kube-proxy's iptables mode.
     fn ipvs_filter(&self) -> Vec<String> {
         let allowed = |kind, directions| format!("{} -j RETURN", self.lookup(kind, directions));
         let unreachable = match self.family {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::{JUMPS, Jump, Layer, Table};
 
-/// What is there, compared with what should be.
+/// Differences between the rules that are there and those that should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
     /// Jumps that are not there, in the order of [`JUMPS`].
@@ -16,7 +16,7 @@ pub struct Comparison {
     pub differing: Vec<ChainDifference>,
 }
 
-/// What differs first in a chain.
+/// First difference in a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChainDifference {
     /// There is no such chain.
@@ -80,7 +80,7 @@ pub(super) fn compare(layer: &Layer, saved: &Saved<'_>) -> Comparison {
 // === impl Comparison ===
 
 impl Comparison {
-    /// Whether everything is as it should be.
+    /// True if everything is as it should be.
     #[must_use]
     pub fn matches(&self) -> bool {
         self.missing_jumps.is_empty() && self.differing.is_empty()
@@ -88,7 +88,7 @@ impl Comparison {
 }
 
 impl fmt::Display for Comparison {
-    /// What is not as it should be, on one line.
+    /// Writes what is not as it should be, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.matches() {
             return f.write_str("all rules are as they should be");
@@ -143,7 +143,7 @@ impl<'a> Saved<'a> {
         Self { by_chain }
     }
 
-    /// Whether a jump is there, anywhere in its built-in chain.
+    /// True if a jump is there, anywhere in its built-in chain.
     pub(super) fn has(&self, jump: &Jump) -> bool {
         let wanted = meaning(&jump.rule());
         self.by_chain

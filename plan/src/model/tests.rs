@@ -1,4 +1,4 @@
-//! How large those are of which there are hundreds of thousands: a field more is a decision.
+//! Sizes of the types that there are hundreds of thousands of: a field more is a decision.
 
 use std::mem::size_of;
 use std::sync::Arc;

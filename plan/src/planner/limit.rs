@@ -1,9 +1,9 @@
 //! Bounds of one plan.
 
-/// How much is planned in one go.
+/// Limits to what is planned in one go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// So many Services at most, and parts of Services.
+    /// Number of Services, or parts of Services, at most.
     pub services: usize,
     /// No further Service once those taken may need so many operations.
     pub operations: usize,

@@ -21,7 +21,7 @@ fn found(entries: u32, capacity: u32) -> ActualSet {
     ActualSet { capacity: Capacity::new(capacity), ..entries.collect() }
 }
 
-/// What these operations need besides.
+/// Returns the growth that these operations need besides.
 fn growth(rooms: &Rooms, ops: &[Op]) -> Vec<String> {
     let mut with_room = ops.to_vec();
     rooms.make(&mut with_room, Capacity::new(u32::MAX));

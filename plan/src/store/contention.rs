@@ -1,4 +1,4 @@
-//! Which Services claim the same frontends, told before any of them is planned.
+//! Services that claim the same frontends, told before any of them is planned.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Which Services depend on what is known of the node, so that a change of that costs what
-//! depends on it.
+//! Index of the Services by the facts about the node that they depend on, so that a change of a
+//! fact costs what depends on it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

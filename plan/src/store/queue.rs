@@ -1,4 +1,4 @@
-//! Which Services have to be looked at again: first come, first served.
+//! Queue of the Services that have to be compiled again: first come, first served.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -34,7 +34,7 @@ impl Queue {
         self.now = now;
     }
 
-    /// What moment it is.
+    /// Returns the current moment.
     pub(super) fn moment(&self) -> u64 {
         self.now
     }

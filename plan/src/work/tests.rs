@@ -31,7 +31,7 @@ struct Shape {
     policy: TrafficPolicy,
 }
 
-/// What there is more of.
+/// Number in a shape that grows.
 type Dimension = fn(&mut Shape) -> &mut u16;
 
 const DIMENSIONS: [(&str, Dimension); 6] = [
@@ -140,7 +140,7 @@ impl Shape {
 
 const ONE_BY_ONE: Limit = Limit { services: 1, ..Limit::NONE };
 
-/// As the event loop has it, but smaller.
+/// Limit of a round: the event loop's, but smaller.
 const ROUND: Limit = Limit { services: 4, operations: 64, portion: 64 };
 
 fn name(number: u16) -> ObjectName {

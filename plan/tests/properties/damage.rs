@@ -1,4 +1,4 @@
-//! What others do to the kernel's state, and what others have in it.
+//! Changes that others make to the kernel's state, and objects that they have in it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -185,7 +185,8 @@ pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
     }
 }
 
-/// What of a state nobody may touch: what [`add_foreign`] adds, and the families that are not ours.
+/// Returns the part of a state that must not be touched: what [`add_foreign`] adds, and the
+/// families that are not ours.
 pub(crate) fn untouchable(
     actual: &Actual,
     wished: &BTreeSet<Frontend>,

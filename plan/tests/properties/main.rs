@@ -1,5 +1,5 @@
-//! What holds for every input. `PROPTEST_CASES` says how many inputs are tried, 256 if it is not
-//! set.
+//! Properties that hold for every input. `PROPTEST_CASES` says how many inputs are tried, 256 if it
+//! is not set.
 
 // Clippy takes it for a test only if it says so.
 #![cfg(test)]
@@ -105,7 +105,7 @@ impl Pair {
     }
 }
 
-/// So many Services a round, or as many as a few operations need, or a part of each.
+/// Picks the limit of a round: a number of Services or operations, or a part of each Service.
 fn limit() -> impl Strategy<Value = Limit> {
     let limits = whole_services();
     (select(limits.to_vec()), select(vec![usize::MAX, 1, 9]))
@@ -189,7 +189,7 @@ fn carry_out(kernel: &mut MemoryKernel, ops: &[Op]) {
     }
 }
 
-/// What comes of a world at once.
+/// Plans a world at once, on a kernel of its own.
 fn from_scratch(settings: &Settings, world: &World) -> Pair {
     let mut pair = Pair::new(settings);
     pair.run(&world.events());
@@ -259,8 +259,8 @@ proptest! {
         }
     }
 
-    /// What is computed change by change is never refused, equals what is computed at once, and
-    /// leaves nothing to mend.
+    /// Operations computed change by change are never refused, lead to what is computed at once,
+    /// and leave nothing to repair.
     #[test]
     fn incremental_equals_from_scratch(
         settings in settings(),
@@ -435,7 +435,7 @@ proptest! {
     }
 }
 
-/// What is desired and what nobody may touch.
+/// Adds up what is desired and what must not be touched.
 fn sum(desired: &Actual, untouched: &Actual) -> Actual {
     let mut sum = desired.clone();
     sum.addresses.extend(&untouched.addresses);

@@ -19,8 +19,8 @@ use proptest::sample::{select, subsequence};
 
 pub(crate) const NODE_NAME: &str = "this-node";
 
-/// What may be on the node's interfaces, and may be somebody's external address as well. One is
-/// the twin of an external address.
+/// Addresses that may be on the node's interfaces, and may be a Service's external address as well.
+/// One is the twin of an external address.
 const LOCAL: [&str; 8] = [
     "127.0.0.1",
     "192.0.2.10",
@@ -32,7 +32,7 @@ const LOCAL: [&str; 8] = [
     "fe80::10",
 ];
 
-/// What other nodes may have: this one's, external ones, and none of anybody's.
+/// Addresses that other nodes may have: this one's, external ones, and some that nothing else has.
 const OTHERS: [&str; 7] = [
     "192.0.2.10",
     "192.0.2.20",

@@ -1,6 +1,6 @@
-//! What users of kube-proxy's ipvs mode reported, as far as a planner can show that it is otherwise
-//! here. The numbers tell the reports apart; the documentation of each test names issues of
-//! kubernetes/kubernetes where there are some.
+//! Bugs that users of kube-proxy's ipvs mode reported, as far as a planner can show that it is
+//! otherwise here. The numbers tell the reports apart; the documentation of each test names issues
+//! of kubernetes/kubernetes where there are some.
 
 mod addresses;
 mod state;

@@ -37,8 +37,8 @@ fn other(created: i64) -> Service {
     Service { created, ..service("other", &["10.96.0.11"]) }
 }
 
-/// What the API server gives comes before what a load balancer's controller writes, and that
-/// before what anyone may write. Age decides within a kind only.
+/// Addresses that the API server gives come before those that a load balancer's controller writes,
+/// and those before what any user may write. Age decides within a kind only.
 #[test]
 fn the_better_reason_has_a_frontend_however_young_it_is() {
     let node_port = |created| Service {
@@ -244,7 +244,7 @@ fn a_node_port_that_is_an_external_frontend_of_another_port_is_a_node_port() {
     assert!(matches!(&problems[..], [Problem::FrontendTwice { .. }]), "{problems:?}");
 }
 
-/// What is found inside excluded networks stays, unless it is about what a Service has there: a
+/// Entries found inside excluded networks stay, unless they are about what a Service has there: a
 /// refusal from before it had endpoints would go on refusing its clients.
 #[test]
 fn an_old_refusal_of_a_service_inside_excluded_networks_goes() {

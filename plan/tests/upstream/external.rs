@@ -188,7 +188,7 @@ fn load_balancers_addresses() {
     }
 }
 
-/// Who may use a load balancer's address.
+/// Clients that may use a load balancer's address.
 #[test]
 fn source_ranges() {
     const FIREWALL: &str = "KUBE-LOAD-BALANCER-FW 203.0.113.5,tcp:80";

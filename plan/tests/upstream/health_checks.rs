@@ -17,7 +17,7 @@ fn checked(port: u16) -> Service {
     }
 }
 
-/// Of a Service that has a cluster address of IPv4 only.
+/// Returns the answer about a Service that has a cluster address of IPv4 only.
 fn answers(port: u16, local_v4: usize) -> Option<HealthCheck> {
     Some(HealthCheck { port: number(port), local_v4: Some(local_v4), local_v6: None })
 }

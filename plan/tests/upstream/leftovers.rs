@@ -114,7 +114,7 @@ fn what_is_wanted_stays_and_keeps_its_connections() {
     assert_eq!(node.kernel.actual().virtual_servers.len(), 1);
 }
 
-/// Whatever tells that a virtual server is ours or kube-proxy's; without any, it is foreign.
+/// Traces that tell that a virtual server is ours or kube-proxy's; without any, it is foreign.
 #[test]
 fn ours_is_what_has_a_trace() {
     let entry = |set: &'static str, entry: Entry| (SetId::by_name(set).unwrap(), entry);

@@ -1,6 +1,6 @@
-//! What kube-proxy's own tests check and a planner can show, and the bugs that its users reported,
-//! in the same themes with data of our own. What is expected is what the API promises: where
-//! kube-proxy's ipvs mode does something else, the row says so.
+//! Cases that kube-proxy's own tests check and a planner can show, and the bugs that its users
+//! reported, in the same themes with data of our own. What is expected is what the API promises:
+//! where kube-proxy's ipvs mode does something else, the row says so.
 //!
 //! Each test runs events through a planner and carries out what it plans on a kernel in memory,
 //! which refuses whatever the real one would.

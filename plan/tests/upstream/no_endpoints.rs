@@ -76,7 +76,7 @@ fn a_service_with_several_ports_counts_once() {
     assert_eq!(Family::BOTH.map(|family| gaps.count(Side::Internal, family)), [0, 0]);
 }
 
-/// What is refused stays bound: whoever asks gets an answer, and not from the default route.
+/// Addresses that are refused stay bound: clients get an answer, and not from the default route.
 #[test]
 fn a_frontend_is_refused_while_it_has_no_endpoints() {
     let endpoints = slice("web-1", "web", &["10.244.1.2@n2"]);

@@ -329,7 +329,7 @@ fn an_address_of_the_node_is_no_twin() {
     assert_eq!(node.kernel, before);
 }
 
-/// Of a frontend that is another Service's, nobody is led to a twin.
+/// Claims to a frontend that another Service has lead no clients to a twin.
 #[test]
 fn who_has_lost_a_frontend_leads_nobody_from_it() {
     let older = Service { created: 1, ..with(CLUSTER, CLUSTER, true) };

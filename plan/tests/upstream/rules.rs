@@ -15,7 +15,8 @@ fn chain(settings: &Settings, family: Family, table: Table, name: &str) -> Vec<S
     chain.unwrap().rules.clone()
 }
 
-/// Of each of these parts, the first rule that has it, which has to come after the one before it.
+/// Finds the first rule that has each of these parts, and checks that it comes after the one
+/// before.
 #[track_caller]
 fn check_order(rules: &[String], parts: &[[&str; 2]]) {
     let mut last = None;

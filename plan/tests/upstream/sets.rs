@@ -26,7 +26,7 @@ fn node() -> Node {
     Node::after([applied(&web), sliced(&slice("web-1", "web", &["10.244.0.2@n1"]))])
 }
 
-/// What the set is found with, and what is done about it.
+/// Row: its name, the set, the entries that it is found with, and the expected operations.
 type Row = (&'static str, &'static str, Vec<Entry>, &'static [&'static str]);
 
 fn check<const N: usize>(rows: [Row; N]) {

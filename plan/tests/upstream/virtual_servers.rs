@@ -31,7 +31,7 @@ fn server(name: &str, persistence: Option<u32>, scheduler_flags: u32) -> Virtual
     VirtualServer { scheduler: scheduler(name), persistence, scheduler_flags }
 }
 
-/// What the kernel has when it is read, and what is done about it.
+/// State in which the kernel's virtual server is found.
 enum Found {
     AsItIs,
     Nothing,

@@ -7,7 +7,7 @@ fn mk_layer() -> Layer {
     Layer::new(Family::V4, &LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap())
 }
 
-/// As `iptables-save` prints it after kube-proxy's iptables mode and the kubelet.
+/// Output of `iptables-save` after kube-proxy's iptables mode and the kubelet.
 const IPTABLES_MODE: &str = include_str!("iptables_mode.rules");
 
 fn of(saved: &str, scope: Scope) -> Vec<Removal> {

@@ -1,4 +1,4 @@
-//! What must be true of our own document, some of it together with kube-proxy's.
+//! Checks of our own document, some of them together with kube-proxy's.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -179,8 +179,8 @@ impl Found {
     }
 }
 
-/// How many bits a network of service addresses may have. A shorter one would lead here what
-/// belongs to others; Kubernetes takes 64 bits of IPv6 at least.
+/// Returns the prefix lengths that a network of service addresses may have. A shorter prefix would
+/// lead here what belongs to others; Kubernetes takes 64 bits of IPv6 at least.
 const fn route_lengths(family: Family) -> RangeInclusive<u8> {
     match family {
         Family::V4 => 8..=32,

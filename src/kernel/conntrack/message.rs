@@ -37,7 +37,7 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
-/// Which parts of the filter's tuple count (net/netfilter/nf_internals.h, `CTA_FILTER_F_*`).
+/// Parts of the filter's tuple that count (net/netfilter/nf_internals.h, `CTA_FILTER_F_*`).
 const FILTER_PROTO_NUM: u32 = 1 << 3;
 const FILTER_PROTO_DST_PORT: u32 = 1 << 5;
 
@@ -51,7 +51,7 @@ const IPPROTO_SCTP: u8 = 132;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) flow: Flow,
-    /// Where the client sends from.
+    /// Address and port that the client sends from.
     pub(super) source: SocketAddr,
     /// Distinguishes it from one that takes its place.
     pub(super) id: u32,
@@ -65,12 +65,12 @@ pub(super) struct Tuple {
     pub(super) destination: SocketAddr,
 }
 
-/// What a listing is about.
+/// Flows that a listing is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filter {
     family: Family,
     protocol: Option<Protocol>,
-    /// Where clients send to.
+    /// Port that clients send to.
     port: Option<u16>,
 }
 
@@ -127,8 +127,8 @@ pub(super) fn push_delete(batch: &mut Batch, entry: &Entry) {
 
 /// Reads an entry. None: it is of another protocol, or in a zone.
 ///
-/// Whoever divides connection tracking into zones (Open vSwitch does) sees the same packets there
-/// once more, before or after they were redirected for us.
+/// Zones of connection tracking (Open vSwitch makes them) show the same packets once more, before
+/// or after they were redirected for us.
 pub(super) fn decode(body: &[u8]) -> Result<Option<Entry>, DecodeError> {
     let broken = |problem: &str| DecodeError::new("connection tracking entry", problem);
     let rest = body.get(HEADER..).ok_or_else(|| broken("shorter than struct nfgenmsg"))?;

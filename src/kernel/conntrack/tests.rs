@@ -172,7 +172,7 @@ fn what_the_kernel_did_not_filter_is_noticed() {
 }
 
 proptest! {
-    /// Whatever arrives, reading it ends without a panic.
+    /// Reading ends without a panic, whatever arrives.
     #[test]
     fn any_octets_are_read(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _any = decode(&octets);

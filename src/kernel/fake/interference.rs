@@ -9,7 +9,7 @@ use super::super::{Refusal, RefusalClass};
 /// Decides about every request. It may change what the kernel holds, as somebody else would.
 pub(super) type Interference = Box<dyn FnMut(Request<'_>, &mut Actual) -> Answer + Send>;
 
-/// What the kernel is asked for.
+/// Request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// To be read.
@@ -20,12 +20,12 @@ pub enum Request<'a> {
     Flows(Family),
 }
 
-/// What is read.
+/// Part of the state that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reading {
     /// The signs that cost little.
     Glance,
-    /// Which virtual servers there are.
+    /// The list of virtual servers.
     Frontends,
     /// Some virtual servers.
     VirtualServers,
@@ -37,15 +37,15 @@ pub enum Reading {
     Layer(Family),
 }
 
-/// What becomes of a request.
+/// Answer to a request.
 pub enum Answer {
-    /// What the kernel's state demands.
+    /// The answer that the kernel's state demands.
     Honest,
     /// No. A reading fails.
     Refused(Refusal),
     /// An operation is carried out, or not, and nobody learns which. A reading fails.
     Lost {
-        /// Whether it is.
+        /// True if the operation is carried out.
         carried_out: bool,
     },
     /// A reading shows what this leaves, and says nothing of it: IPVS does not tell when a listing

@@ -95,8 +95,8 @@ impl Linux {
             .collect())
     }
 
-    /// What became of operations on the interface. `done`: the kernel's word for what was so
-    /// already.
+    /// Judges the kernel's answers to operations on the interface. `done`: the kernel's word for
+    /// what was so already.
     pub(super) fn judge(
         &mut self,
         ops: &[Op],

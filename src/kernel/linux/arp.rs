@@ -1,4 +1,4 @@
-//! Who is told of the addresses on `kube-ipvs0`.
+//! Answers to ARP requests for the addresses on `kube-ipvs0`.
 
 use std::net::IpAddr;
 

@@ -57,7 +57,7 @@ impl Bridges {
             .collect()
     }
 
-    /// What is to be said now: of bridges with an address of the family, as those of pods have.
+    /// Returns the warnings due: of bridges with an address of the family, as those of pods have.
     fn warnings(
         &mut self,
         hidden: &[(Family, Bridged)],

@@ -1,4 +1,4 @@
-//! How many virtual servers there are, without listing them.
+//! Number of virtual servers, without listing them.
 //!
 //! The kernel has a count of those of IPv4, in which those by firewall mark are included. Those of
 //! IPv6 are in the reference count of its module, together with much else: somebody who lists
@@ -15,7 +15,7 @@ use plan::table::Table;
 
 use super::Listing;
 
-/// So many times in a row there are more users than there were before that is looked into.
+/// Number of counts in a row with more users than before, at which that is looked into.
 const MOST_RISEN: u32 = 5;
 
 /// Least virtual servers for a listing to tell the kernel's table. Fewer would fit many tables.
@@ -33,24 +33,24 @@ pub(super) struct Count {
     n_made: Option<u32>,
 }
 
-/// What the counts were at the last listing.
+/// Counts at the last listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Listed {
-    /// Of IPv4, those by firewall mark, which have no frontend.
+    /// Number of virtual servers of IPv4 by firewall mark, which have no frontend.
     hidden: u32,
-    /// Of IPv6, and what we have added and removed since.
+    /// Number of virtual servers of IPv6, with what we have added and removed since.
     v6: u32,
     /// Users of the module that are neither.
     other_users: Option<u32>,
-    /// How many times in a row there were more of those, and how many more the last time.
+    /// Number of counts in a row with more of those users; `more` is how many more the last time.
     risen: u32,
     more: i32,
 }
 
-/// What can be said of the number without a listing.
+/// Number of virtual servers, as far as it is known without a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
-    /// So many.
+    /// The number that the counts give.
     Known(u32),
     /// A listing has to tell.
     Unknown,
@@ -167,8 +167,8 @@ impl Listed {
     }
 }
 
-/// What was counted before a listing, if what was listed seems to be what was counted. Whoever came
-/// as a user lists; should it be a virtual server of IPv6, it stays, and is seen after some looks.
+/// Returns the count from before a listing, if what was listed seems to be what was counted. A new
+/// user is one that lists; a virtual server of IPv6 stays a user, and is seen after some looks.
 fn undisturbed(before: ipvs::Count, after: ipvs::Count) -> Option<ipvs::Count> {
     (before.ipv4 == after.ipv4 && before.users <= after.users).then_some(before)
 }

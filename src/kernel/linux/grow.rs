@@ -1,8 +1,8 @@
 //! Making a set larger: a larger one beside it, filled with what it holds, takes its place.
 //!
-//! What refers to the set, rules above all, refers to the larger one from one packet to the next
-//! (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c), so no packet misses an entry. Whatever
-//! fails on the way leaves the set as it was.
+//! All references to the set, from rules above all, go to the larger one from one packet to the
+//! next (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c), so no packet misses an entry.
+//! Whatever fails on the way leaves the set as it was.
 
 #[cfg(test)]
 mod tests;
@@ -71,7 +71,7 @@ pub(in super::super) fn remove_leftovers(ipset: &mut Client) -> Result<Vec<Error
     Ok(ipset.send(&batch)?.into_iter().filter_map(Result::err).collect())
 }
 
-/// What keeps a set from being copied, in words.
+/// Returns the reason why a set cannot be copied, in words; none if it can.
 fn hindrance(set: SetId, there: &Set) -> Option<String> {
     if !is_same_kind(set, &there.header.identity) {
         return Some(of_other_kind(set, &there.header.identity));

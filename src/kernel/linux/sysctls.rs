@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Linux, sysctl};
 use crate::kernel::sysctl::{Change, Sysctl, SysctlError};
 
-/// What is kept.
+/// Switches and timeouts that are kept.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     sysctls: Vec<Sysctl>,

@@ -15,7 +15,7 @@ pub(super) const CAP_NET_ADMIN: u32 = 12;
 /// include/uapi/linux/capability.h
 const CAP_NET_RAW: u32 = 13;
 
-/// What only those can try who own a handle to that part of the kernel. Each answers in words.
+/// Attempts that need a handle to a part of the kernel. Each answers in words.
 pub struct Attempts<'a> {
     /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
     pub scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
@@ -27,7 +27,7 @@ pub struct Attempts<'a> {
     pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
 }
 
-/// Where the kernel shows itself as files.
+/// Place where the kernel shows itself as files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
     /// `/proc`
@@ -84,7 +84,8 @@ impl Root {
         self.proc.join("sys")
     }
 
-    /// Whether a capability is among the effective ones of this thread.
+    /// True if a capability is among the effective ones of this thread; none: that could not be
+    /// read.
     pub(super) fn has_capability(&self, number: u32) -> Option<bool> {
         let status = fs::read_to_string(self.proc.join("thread-self/status")).ok()?;
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;

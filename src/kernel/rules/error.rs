@@ -1,4 +1,4 @@
-//! What went wrong with iptables, in words for the person who can mend it.
+//! Errors of iptables, in words for the person who can repair it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -10,19 +10,19 @@ use plan::model::Family;
 use super::TIMEOUT;
 use super::program::{Finished, NotRun};
 
-/// What went wrong with iptables.
+/// Error of iptables.
 #[derive(Debug)]
 pub enum RulesError {
     /// None of the programs that could do it is installed.
     NotInstalled {
-        /// Which were looked for.
+        /// Programs that were looked for.
         programs: Vec<String>,
     },
     /// A program could not be started or watched.
     NotStarted {
         /// The program with its arguments.
         command: String,
-        /// What the system said.
+        /// Error that the system reported.
         source: std::io::Error,
     },
     /// A program did not end in time and was killed. Whether it had done its work is not known.
@@ -30,11 +30,11 @@ pub enum RulesError {
         /// The program with its arguments.
         command: String,
     },
-    /// What `--version` printed is not understood.
+    /// Output of `--version` that is not understood.
     UnknownVersion {
         /// The program with its arguments.
         command: String,
-        /// What it printed.
+        /// Output of the program.
         printed: String,
     },
     /// A program failed.
@@ -43,7 +43,7 @@ pub enum RulesError {
     NotAsWritten {
         /// The family.
         family: Family,
-        /// What differs.
+        /// Differences between the rules that are there and those that should be.
         comparison: Comparison,
     },
 }
@@ -53,9 +53,9 @@ pub enum RulesError {
 pub struct Failure {
     /// The program with its arguments.
     pub command: String,
-    /// How it ended.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Standard error of the program.
     pub stderr: String,
     /// The lines of its input around the one that it named, if it named one.
     pub excerpt: Option<String>,
@@ -63,7 +63,7 @@ pub struct Failure {
     pub cause: Cause,
 }
 
-/// Why it fails, as far as that can be told from the words.
+/// Cause of a failure, as far as that can be told from the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Another program changes rules at this moment, or holds the lock for that.
@@ -233,7 +233,7 @@ impl Cause {
             .map_or(Self::Other, |(_, cause)| *cause)
     }
 
-    /// What to do about it.
+    /// Returns advice on what to do about the cause.
     fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Self::Busy => {

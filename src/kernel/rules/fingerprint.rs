@@ -1,4 +1,4 @@
-//! Whether rules are still those that were found complete, without a process.
+//! Check that rules are still those that were found complete, without a process.
 //!
 //! `iptables-save` prints rules so that they can be compared with what they should be, but it is a
 //! program, and slow where others keep many rules. That nothing has changed since can be asked of
@@ -14,7 +14,7 @@ use plan::model::Family;
 
 use super::{Backend, Rules, RulesError};
 
-/// What the rules of one family were when they were last found complete.
+/// State of one family's rules when they were last found complete.
 #[derive(Debug)]
 pub(in crate::kernel) struct Watch {
     tables: Tables,
@@ -45,7 +45,7 @@ impl Watch {
         Ok(Self { tables, seen: None })
     }
 
-    /// Whether the rules are those that [`Watch::check`] has last found complete.
+    /// Returns true if the rules are those that [`Watch::check`] has last found complete.
     ///
     /// # Errors
     /// When the kernel did not tell.
@@ -113,7 +113,7 @@ fn origins(table: Table) -> impl Iterator<Item = &'static str> {
     names.into_iter()
 }
 
-/// Whether these are all the jumps out of a built-in chain into ours, or more.
+/// True if these are all the jumps out of a built-in chain into ours, or more.
 fn has_all_jumps(table: Table, from: &str, found: &[String]) -> bool {
     JUMPS
         .iter()

@@ -1,4 +1,4 @@
-//! Which iptables programs are installed, and which of them to use.
+//! Choice between the iptables programs that are installed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use plan::model::Family;
 use super::program::{self, Finished, NotRun};
 use super::{RulesError, TIMEOUT, Variant};
 
-/// Where iptables programs keep their rules.
+/// Place where iptables programs keep their rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// In nf_tables.
@@ -30,7 +30,7 @@ pub(super) struct Programs {
     pub(super) version: Version,
 }
 
-/// How much a kind of iptables shows that Kubernetes uses it on this host.
+/// Degree to which a kind of iptables shows that Kubernetes uses it on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Trace {
     /// Not at all.

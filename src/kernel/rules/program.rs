@@ -14,13 +14,13 @@ static MICROSECONDS: AtomicU64 = AtomicU64::new(0);
 /// The programs that this process has run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProgramsRun {
-    /// How many.
+    /// Number of programs.
     pub count: u64,
-    /// How long they took, one after the other.
+    /// Time that they took, one after the other.
     pub took: Duration,
 }
 
-/// What a program left behind.
+/// Exit status and output that a program left behind.
 #[derive(Debug)]
 pub(in crate::kernel) struct Finished {
     pub(in crate::kernel) status: ExitStatus,
@@ -28,7 +28,7 @@ pub(in crate::kernel) struct Finished {
     pub(in crate::kernel) stderr: String,
 }
 
-/// Why there is nothing that a program left behind.
+/// Reason why there is nothing that a program left behind.
 #[derive(Debug)]
 pub(in crate::kernel) enum NotRun {
     /// No directory of `PATH` has it.

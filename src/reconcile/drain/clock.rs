@@ -36,7 +36,7 @@ impl Clock {
         Deadline::at(shown.as_secs().saturating_add(u64::from(shown.subsec_nanos() > 0)))
     }
 
-    /// When it is so late. What is long ago may be said to be less long ago.
+    /// Returns the moment of a deadline. A deadline long ago may be said to be less long ago.
     pub(super) fn moment(&self, deadline: Deadline) -> Instant {
         let shown = Duration::from_secs(deadline.second().into());
         match shown.checked_sub(self.shown) {

@@ -20,17 +20,18 @@ const WEIGHT_OF_PART: usize = 64;
 pub(super) struct Walk {
     pub(super) began: Instant,
     pub(super) cost: Duration,
-    /// What is still to be looked at.
+    /// Parts that are still to be looked at.
     parts: VecDeque<Part>,
     frontends: Vec<Frontend>,
-    /// How much there was to look at, how much was, and how much may be by now.
+    /// Work of the whole pass, counted in virtual servers; then the work done, and what may be by
+    /// now.
     total: usize,
     done: usize,
     granted: usize,
     pub(super) is_alert: bool,
-    /// Whether some of it could not be read.
+    /// True if some of the pass could not be read.
     pub(super) has_missed: bool,
-    /// Whether something was wrong since it began.
+    /// True if something was wrong since the pass began.
     pub(super) in_vain: bool,
 }
 
@@ -61,7 +62,7 @@ impl Walk {
             && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
     }
 
-    /// Whether everything was looked at, and its time is up.
+    /// True if everything was looked at, and the time of the pass is up.
     pub(super) fn is_over(&self) -> bool {
         self.done.min(self.granted) >= self.total
     }

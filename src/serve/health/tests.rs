@@ -8,7 +8,7 @@ fn start() -> Moment {
     Moment { instant: Instant::now(), time }
 }
 
-/// So many seconds after the start.
+/// Returns the moment so many seconds after the start.
 fn after(start: Moment, seconds: u64) -> Moment {
     let distance = Duration::from_secs(seconds);
     Moment { instant: start.instant + distance, time: start.time + distance }
@@ -41,7 +41,7 @@ fn answers_are_kube_proxys_to_the_letter_and_say_what_is_wrong() {
     );
 }
 
-/// What happens, in seconds after the start.
+/// Step of a case, in seconds after the start.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Waiting(u64),
@@ -52,7 +52,7 @@ enum Step {
     Leaving(bool),
 }
 
-/// What is expected of IPv4, IPv6, `/healthz` and `/livez`, so many seconds after the start.
+/// Expected health of IPv4, IPv6, `/healthz` and `/livez`, so many seconds after the start.
 type Expected = (u64, [bool; 4]);
 
 #[test]

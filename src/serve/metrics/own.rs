@@ -1,4 +1,4 @@
-//! What only this program measures: the stages of its work, what the kernel answers, and what is
+//! Metrics of this program alone: the stages of its work, the kernel's answers, and what is
 //! programmed.
 
 mod maker;
@@ -19,11 +19,11 @@ use programmed::Programmed;
 use queues::Queues;
 use stages::Stages;
 
-/// What came of a connection to a node port on localhost: it was passed on; the Service could not
-/// be reached; there were too many.
+/// Results of a connection to a node port on localhost: passed on; failed, as the Service could not
+/// be reached; refused, as there were too many.
 const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
 
-/// What puts a sysctl back, beside the planner's operations.
+/// Label of the operation that puts a sysctl back, beside the planner's operations.
 const SET_SYSCTL: &str = "set_sysctl";
 
 /// From the source to those who check and announce, and from there to the event loop.
@@ -38,13 +38,13 @@ pub const LOOP: &str = "loop";
 /// The metrics whose names begin with `kube_ipvs_`.
 #[derive(Debug)]
 pub struct OwnMetrics {
-    /// How long things take.
+    /// Duration of each stage.
     pub stages: Stages,
-    /// What the patrol does.
+    /// Activity of the audit and the drift checks.
     pub patrol: Patrol,
-    /// What the kernel should have.
+    /// Number of objects that the kernel should have.
     pub programmed: Programmed,
-    /// What waits.
+    /// Waiting changes.
     pub queues: Queues,
     /// Services whose changes were left for the next round.
     pub backlog: IntGauge,
@@ -140,7 +140,7 @@ impl OwnMetrics {
         Ok(made)
     }
 
-    /// What came of an operation: nothing, or how the kernel refused it.
+    /// Counts an operation by its result: done, or how the kernel refused it.
     pub fn answered(&self, op: &Op, refused: Option<RefusalClass>) {
         let result = refused.as_ref().map_or("done", class);
         self.operations.with_label_values(&[operation(op), result]).inc();
@@ -156,7 +156,7 @@ impl OwnMetrics {
         self.drift.with_label_values(&[SET_SYSCTL]).inc();
     }
 
-    /// How much is owed now, by the class of its refusal.
+    /// Sets the number of pending retries, by the class of the refusal.
     pub fn set_owed(&self, owed: impl Iterator<Item = (RefusalClass, usize)>) {
         let mut counts: Vec<(&str, i64)> = CLASSES.iter().map(|class| (*class, 0)).collect();
         for (refused, n) in owed {
@@ -170,7 +170,7 @@ impl OwnMetrics {
         }
     }
 
-    /// So that the first time something happens is seen as a change from zero.
+    /// Creates the series at zero, so that their first event is seen as a change from zero.
     fn begin_at_zero(&self) {
         for operation in OPERATIONS {
             self.operations.with_label_values(&[operation, "done"]);

@@ -1,4 +1,4 @@
-//! What kube-proxy measures in its IPVS mode: the same names, labels and buckets.
+//! Metrics of kube-proxy in its IPVS mode: the same names, labels and buckets.
 
 use std::time::{Duration, SystemTime};
 
@@ -139,7 +139,7 @@ impl ProxyMetrics {
         histogram.observe(took.as_secs_f64());
     }
 
-    /// How many Services have no endpoint here that their traffic policy allows.
+    /// Sets the number of Services without an endpoint here that their traffic policy allows.
     pub fn set_local_gaps(&self, gaps: &LocalGaps) {
         for family in &self.families {
             for (policy, side) in [("internal", Side::Internal), ("external", Side::External)] {

@@ -24,7 +24,7 @@ struct World {
     services: Option<ServiceHealth>,
     planner: Planner,
     ledger: Ledger,
-    /// How much a round leaves, and how old that is.
+    /// Number of Services that a round leaves, and the age of the oldest change.
     left: Option<(usize, Duration)>,
 }
 

@@ -1,4 +1,4 @@
-//! What `/flagz` and `/statusz` tell, as text for people and as JSON for programs.
+//! Content of `/flagz` and `/statusz`, as text for people and as JSON for programs.
 //!
 //! The JSON form is asked for as with kube-proxy: `Accept:
 //! application/json;v=v1beta1;g=config.k8s.io;as=Flagz`. The text has no promised form; ours is
@@ -16,10 +16,10 @@ use crate::version::VERSION;
 const COMPONENT: &str = "kube-proxy";
 /// The group of the JSON forms.
 const GROUP: &str = "config.k8s.io";
-/// What `/statusz` says there is to see.
+/// Paths that `/statusz` lists.
 const PATHS: [&str; 5] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode"];
 
-/// Which of the two.
+/// Page: `/flagz` or `/statusz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `/flagz`.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Statusz,
 }
 
-/// How a client wants to be told.
+/// Form of the answer that a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// As text.
@@ -49,12 +49,12 @@ pub(super) enum Version {
     V1Beta1,
 }
 
-/// What `/statusz` is made of.
+/// Content of `/statusz`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
-    /// When the program started.
+    /// Time at which the program started.
     pub(super) started: SystemTime,
-    /// How long ago that is.
+    /// Time that has passed since the start.
     pub(super) up: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Version {
         }
     }
 
-    /// What a client of an old version is told besides (RFC 7234, section 5.5).
+    /// Returns the additional warning for a client of an old version (RFC 7234, section 5.5).
     pub(super) fn warning(self, kind: Kind) -> Option<HeaderValue> {
         let (Self::V1Alpha1, kind) = (self, kind.name()) else { return None };
         let text = format!("299 - \"{GROUP}/v1alpha1 {kind} is deprecated; use {GROUP}/v1beta1\"");
@@ -110,7 +110,7 @@ pub(super) fn form(kind: Kind, accept: &str) -> Option<Form> {
     })
 }
 
-/// What a client is told that accepts no form that there is.
+/// Returns the answer to a client that accepts none of the forms that there are.
 pub(super) fn not_acceptable(kind: Kind) -> String {
     let kind = kind.name();
     format!("acceptable are text/plain and application/json;v=v1beta1;g={GROUP};as={kind}\n")

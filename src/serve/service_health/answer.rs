@@ -1,4 +1,4 @@
-//! What a Service's health check answers.
+//! Answer of a Service's health check.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::serve::health::{Moment, SharedHealth};
 
-/// By which load balancers that weigh nodes learn how many endpoints are behind this one.
+/// Header by which load balancers that weigh nodes learn how many endpoints are behind this one.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// What a Service's listeners answer from.
+/// State from which a Service's listeners answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     service: ServiceName,

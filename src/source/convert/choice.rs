@@ -1,4 +1,4 @@
-//! What a Service chooses for itself by annotation. docs/annotations.md is about it.
+//! Settings that a Service chooses for itself by annotation. docs/annotations.md is about them.
 
 #[cfg(test)]
 mod tests;
@@ -41,8 +41,8 @@ const NO_FLAGS: &str = "none";
 /// The longest time that connections may be waited for.
 const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the annotations choose, if they choose anything. `default` is the scheduler of Services
-/// that choose none.
+/// Returns what the annotations choose, if they choose anything. `default` is the scheduler of
+/// Services that choose none.
 pub(super) fn convert(
     annotations: &Annotations,
     default: &SchedulerName,
@@ -69,7 +69,7 @@ pub(super) fn convert(
     (choice != Choice::default()).then(|| Box::new(choice))
 }
 
-/// What an annotation says, if it says anything.
+/// Returns the annotation's text without surrounding space; none if nothing is left.
 fn written(annotation: &Option<String>) -> Option<&str> {
     annotation.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }

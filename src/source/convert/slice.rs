@@ -97,7 +97,8 @@ fn conditions(written: &object::Conditions) -> Conditions {
     }
 }
 
-/// Where an endpoint before had the same, it is that one's.
+/// Returns the hints, if there are any. They are shared with one of the 8 endpoints before that has
+/// the same.
 fn hints(
     written: &object::Hints,
     before: &[Endpoint],

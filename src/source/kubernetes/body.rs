@@ -21,7 +21,7 @@ pub(super) struct Body {
     line: Vec<u8>,
 }
 
-/// Why there is no more of a body.
+/// Reason for which there is no more of a body.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// Not an octet for as long as one was ready to wait.
@@ -67,7 +67,7 @@ impl Body {
         }
     }
 
-    /// What has come since the last one; nothing at the body's end.
+    /// Returns what has come since the last one; nothing at the body's end.
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can.
@@ -90,7 +90,7 @@ impl Body {
     }
 }
 
-/// What came and was not consumed. Empty at the end.
+/// Returns what came and was not consumed. Empty at the end.
 async fn read(
     octets: &mut Pin<Box<dyn AsyncBufRead + Send>>,
     patience: Duration,

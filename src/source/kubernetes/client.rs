@@ -1,4 +1,4 @@
-//! Who the API server is, and who we are: by kube-proxy's rules.
+//! Clients of the API server: its address and our credentials, by kube-proxy's rules.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use super::measured::ClientMetrics;
 use super::renew::{self, Origin};
 use super::{proxy, transport};
 
-/// How to reach the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
+/// Way to the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientOptions {
     /// A kubeconfig file, whose current context counts.
@@ -36,11 +36,11 @@ pub struct ClientOptions {
     pub qps: f32,
     /// Requests that may be made at once after a time without. 0 or less: 10 of them.
     pub burst: i32,
-    /// What is sent as `User-Agent`.
+    /// Value of the header `User-Agent`.
     pub user_agent: String,
 }
 
-/// Why there is no client.
+/// Reason for which there is no client.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ClientError(#[from] Problem);

@@ -6,8 +6,8 @@ use super::kind::Kind;
 use crate::source::Complaint;
 use crate::source::object::Metadata;
 
-/// What was said about objects that are still as they were then. Of those that are fine nothing is
-/// kept.
+/// Problems that were reported about objects which are still as they were then. Nothing is kept of
+/// objects that are fine.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     said: HashMap<(Kind, String), Said>,
@@ -16,7 +16,7 @@ pub(super) struct Complaints {
 #[derive(Debug)]
 struct Said {
     what: Vec<Complaint>,
-    /// Whether the object was seen since the last list of its kind began.
+    /// True if the object was seen since the last list of its kind began.
     seen: bool,
 }
 
@@ -53,7 +53,7 @@ impl Complaints {
         of_kind.for_each(|(_, said)| said.seen = false);
     }
 
-    /// What was not on the list is gone.
+    /// Forgets the objects of a kind that were not on the list: they are gone.
     pub(super) fn end_list(&mut self, kind: Kind) {
         self.said.retain(|(other, _), said| *other != kind || said.seen);
     }

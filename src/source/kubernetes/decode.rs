@@ -1,4 +1,4 @@
-//! What the API server sends, as objects.
+//! Decoding of what the API server sends into objects.
 //!
 //! An object that does not decode must harm nobody but itself: the frame around the objects is
 //! read first, and each object on its own.
@@ -38,9 +38,9 @@ pub(super) enum Item {
 pub(super) struct Undecodable {
     /// Its kind.
     pub(super) kind: Kind,
-    /// Of its metadata no more than name, namespace and resource version, where these are fine.
+    /// Metadata: no more than name, namespace and resource version, where these are fine.
     pub(super) metadata: Metadata,
-    /// Which field, and what is wrong with it.
+    /// Field that is wrong, and what is wrong with it.
     pub(super) problem: String,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Line {
     Error(Status),
 }
 
-/// Why the API server refuses something.
+/// Reason for which the API server refuses something.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -80,7 +80,7 @@ pub(super) struct PageEnd {
     /// Items that have not come before.
     pub(super) items: Vec<Item>,
     pub(super) resource_version: Option<String>,
-    /// Where the next page begins, if there is one.
+    /// Token of the next page, if there is one.
     pub(super) next: Option<String>,
 }
 
@@ -120,7 +120,7 @@ struct BookmarkMetadata {
     annotations: serde_json::Map<String, serde_json::Value>,
 }
 
-/// As much of a bad object as its name needs.
+/// Part of a bad object that its name needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {

@@ -1,4 +1,4 @@
-//! Why an attempt to list or to watch failed.
+//! Reasons for which attempts to list or to watch fail.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::decode::Status;
 /// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in rustls' words.
 const NO_AGREEMENT: &str = "received fatal alert: HandshakeFailure";
 
-/// Why an attempt to list or to watch failed.
+/// Reason for which an attempt to list or to watch failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// Nobody wants to know any more.
@@ -22,7 +22,7 @@ pub(super) enum Failure {
     Refused(Status),
     /// The API server cannot be reached, or the connection broke.
     Unreachable(String),
-    /// What it sent is not what was asked for.
+    /// The API server sent something else than was asked for.
     Garbage(String),
     /// It sends no lists as streams.
     NoStreams(String),
@@ -84,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// Whether the API server knows us, or does not, and says no because of it.
+    /// True if the API server says no because it does not know us (401) or we may not (403).
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused(Status { code: 401 | 403, .. }))
     }
@@ -140,7 +140,7 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    /// As of a server whose certificate has a key of ECDSA P-521 (openssl s_server 3.0).
+    /// Alert of a server whose certificate has a key of ECDSA P-521 (openssl s_server 3.0).
     #[test]
     fn a_handshake_that_fails_is_told_with_what_to_look_at() {
         let text = "client error (Connect): received fatal alert: HandshakeFailure";

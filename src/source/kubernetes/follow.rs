@@ -51,8 +51,8 @@ use crate::spread::random_up_to;
 use list::Lists;
 pub(super) use list::not_a_list;
 
-/// How long a list that is sent as a stream may be silent before its end. The server waits up to
-/// three seconds for its cache; one that never sends the end is one that does not know how.
+/// Longest silence before the end of a list that is sent as a stream. The server waits up to three
+/// seconds for its cache; one that never sends the end is one that does not know how.
 const STREAM_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The server ends a watch after this time, plus up to a quarter of it, so that the watches of a
@@ -79,16 +79,16 @@ const STREAM_ATTEMPTS: u32 = 3;
 /// objects are listed again.
 const WATCH_ATTEMPTS: u32 = 3;
 
-/// What a follower says.
+/// Message of a follower.
 #[derive(Debug)]
 pub(super) enum Report {
     /// Something was seen.
     Step(Step),
     /// An attempt failed, and there will be another one.
     Failed {
-        /// Why, in words.
+        /// Reason, in words.
         cause: String,
-        /// Whether the answer was that we may not.
+        /// True if the API server does not know us, or does not allow it.
         refused: bool,
     },
     /// The watch has sent something after its list, or has lasted.
@@ -105,14 +105,14 @@ pub(super) struct Follower {
     lists: Lists,
     /// Reason of the next list.
     list_reason: ListReason,
-    /// When to ask for streams again, once they could not be had.
+    /// Time at which to ask for streams again, once they could not be had.
     streams_at: Option<Instant>,
     pause: Pause,
     /// The last version that was seen.
     seen: Option<String>,
     /// True if it can be watched from. Otherwise a list is needed first.
     continues: bool,
-    /// Whether this attempt's watch has been of use.
+    /// True if this attempt's watch has been of use.
     works: bool,
     /// Number of attempts in a row that failed because the server had forgotten our version, each
     /// before its watch was of use.
@@ -222,8 +222,8 @@ impl Follower {
         }
     }
 
-    /// That a watch which worked has broken is no news before it cannot be had again. Everything
-    /// else is.
+    /// Reports a failure, if it is news. The break of a watch that worked is none before the watch
+    /// cannot be had again, nor is the first of several [`Failure::Expired`]. Everything else is.
     async fn failed(&mut self, failure: &Failure) -> Result<(), Failure> {
         // Who may not list, or is not known, may not list in pages either.
         let is_the_streams = match failure {
@@ -401,8 +401,8 @@ impl Follower {
     }
 }
 
-/// What a list's refusal means that was asked for as a stream. Servers without streams say that
-/// one of the parameters is invalid.
+/// Returns what the refusal of a list means that was asked for as a stream. Servers without streams
+/// say that one of the parameters is invalid.
 fn refused_stream(status: Status) -> Failure {
     match status.code {
         400 | 405 | 406 | 415 | 422 | 501 => {

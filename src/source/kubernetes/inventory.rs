@@ -1,9 +1,9 @@
-//! What has been delivered of each kind, and what follows from what the API server says. No I/O:
-//! steps in, events out.
+//! Objects of each kind that have been delivered, and the events that follow from what the API
+//! server says. No I/O: steps in, events out.
 //!
-//! Of an object nothing is kept but its name, which is the planner's copy. So an object that comes
-//! again as it was is delivered again, after each list; the planner sees that it is the same. What
-//! is wrong with it is said once.
+//! Names are all that is kept of objects, and they are the planner's copies. So an object that
+//! comes again as it was is delivered again, after each list; the planner sees that it is the same.
+//! What is wrong with it is said once.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
 use crate::source::{Complaint, Options, SourceEvent, Subject};
 
-/// What is seen of the objects of a kind, in order.
+/// Step of what is seen of the objects of a kind, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// All objects follow, and then [`Step::ListEnds`], or the list fails and begins again.
@@ -39,7 +39,7 @@ pub(super) enum Step {
     Deleted(Item),
 }
 
-/// What has been delivered.
+/// Objects that have been delivered.
 #[derive(Debug)]
 pub(super) struct Inventory {
     node_name: Arc<str>,
@@ -49,7 +49,7 @@ pub(super) struct Inventory {
     triggers: Triggers,
     complaints: Complaints,
     others: OtherNodes,
-    /// Whether this node's Node was ever there.
+    /// True if this node's Node was ever there.
     node_seen: bool,
     /// The kinds of which there has not been a complete list yet.
     unlisted: Vec<Kind>,
@@ -63,7 +63,8 @@ struct Delivered {
     list: u32,
 }
 
-/// Which changes of endpoints go back to something that happened while we were looking.
+/// Times that tell which changes of endpoints go back to something that happened while we were
+/// looking.
 ///
 /// A slice carries the time for as long as it stays as it is, and comes again with every list. To
 /// remember the time of every slice would take as much as its name does. Instead: what a watch
@@ -95,7 +96,7 @@ impl Inventory {
         }
     }
 
-    /// What follows from a step.
+    /// Returns the events that follow from a step.
     pub(super) fn take(&mut self, kind: Kind, step: Step, now: SystemTime) -> Vec<SourceEvent> {
         match step {
             Step::ListBegins => {
@@ -299,7 +300,7 @@ impl Inventory {
         event.map(SourceEvent::Change).into_iter().collect()
     }
 
-    /// What was in force of an object before it became undecodable stays in force.
+    /// Reports an undecodable object. What was in force of it before stays in force.
     fn refuse(&mut self, undecodable: &Undecodable) -> Vec<SourceEvent> {
         let Undecodable { kind, metadata, problem } = undecodable;
         let (name, is_in_force) = match kind {
@@ -350,7 +351,7 @@ impl Delivered {
         self.list = self.list.wrapping_add(1);
     }
 
-    /// What was in force and was not on the list.
+    /// Removes and returns the objects that were in force and were not on the list.
     fn end_list(&mut self) -> Vec<ObjectName> {
         let list = self.list;
         let mut gone: Vec<_> =
@@ -376,7 +377,7 @@ impl Delivered {
         self.lists.get_mut(name).map(|last| *last = list).is_some()
     }
 
-    /// Whether it was in force.
+    /// Removes an object. Returns true if it was in force.
     fn remove(&mut self, name: &ObjectName) -> bool {
         self.lists.remove(name).is_some()
     }

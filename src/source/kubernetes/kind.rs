@@ -1,4 +1,4 @@
-//! What is followed.
+//! Kinds of objects that are followed.
 
 /// A kind of object that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// Where all objects of the kind are.
+    /// Returns the path of all objects of the kind.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Service => "/api/v1/services",
@@ -45,8 +45,8 @@ impl Kind {
         }
     }
 
-    /// Which of them are wanted, by labels: what belongs to another proxy, or is not for a proxy at
-    /// all, is not even sent.
+    /// Returns the selector by labels of the wanted objects: what belongs to another proxy, or is
+    /// not for a proxy at all, is not even sent.
     pub(super) const fn labels(self) -> Option<&'static str> {
         match self {
             Self::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Which of them are wanted, by fields.
+    /// Returns the selector by fields of the wanted objects.
     pub(super) fn fields(self, node_name: &str) -> Option<String> {
         match self {
             Self::Service => Some("spec.clusterIP!=None".to_owned()),

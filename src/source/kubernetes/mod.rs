@@ -69,7 +69,8 @@ use outage::Outage;
 use pause::Pause;
 use survey::{Survey, Wanted};
 
-/// What waits between those who watch and the inventory. More than that, and they wait.
+/// Capacity of the channel from the followers to the inventory. The followers wait while it is
+/// full.
 const QUEUE: usize = 64;
 
 /// Least time after which is said again what is still wrong, and what is added to it at random. Events are

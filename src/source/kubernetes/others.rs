@@ -14,11 +14,11 @@ use plan::event::Event;
 
 use crate::source::{FollowNodes, SourceEvent};
 
-/// How long Services wait for the other nodes' addresses, once. A list takes a fraction of a
-/// second.
+/// Longest time that Services wait for the other nodes' addresses, once. A list takes a fraction of
+/// a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is known of the other nodes. Those without addresses are as if they were not there.
+/// Addresses of the other nodes. Nodes without addresses are as if they were not there.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
     nodes: HashMap<Arc<str>, OtherNode>,
@@ -58,7 +58,7 @@ impl OtherNodes {
         self.list = self.list.wrapping_add(1);
     }
 
-    /// What was there and was not on the list.
+    /// Removes the nodes that were there and were not on the list.
     pub(super) fn end_list(&mut self) -> Vec<Event> {
         let list = self.list;
         let gone = self.nodes.extract_if(|_, node| node.list != list);
@@ -102,7 +102,7 @@ impl Gate {
         Self { state, said: None }
     }
 
-    /// What may go on, of what has come. Whether the gate is closed from now on.
+    /// Returns the event if it may go on, and true if the gate is closed from now on.
     pub(super) fn pass(&mut self, event: SourceEvent, now: Instant) -> (Option<SourceEvent>, bool) {
         if let State::Idle = self.state
             && could_be_another_nodes(&event)
@@ -119,7 +119,7 @@ impl Gate {
         }
     }
 
-    /// How long what is held back goes on waiting; nothing if the gate is not closed.
+    /// Returns the time until which what is held back waits; nothing if the gate is not closed.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.state {
             State::Closed { until, .. } => Some(until),

@@ -1,4 +1,4 @@
-//! Whether the API server is away, and what is to be said about it: now and then, not with every
+//! Outages of the API server, and what is to be said about them: now and then, not with every
 //! attempt.
 
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::kind::Kind;
 
-/// How many different causes are said.
+/// Most different causes that are said.
 const CAUSES_SAID: usize = 5;
 
 /// After this time they are said again: whoever looks at the log of the last hour must find them.
@@ -18,7 +18,7 @@ pub(super) struct Outage {
     failing: BTreeSet<Kind>,
     began: Option<Instant>,
     said: BTreeSet<String>,
-    /// When the first of them was said.
+    /// Time at which the first of them was said.
     said_since: Option<Instant>,
 }
 

@@ -30,7 +30,7 @@ use tower_http::decompression::DecompressionLayer;
 use super::failure::innermost;
 use super::turns::Turns;
 
-/// How long a connection may take to be made.
+/// Longest time that a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection on which nothing comes is asked after this time whether it still is one, and again
@@ -63,7 +63,7 @@ pub(super) struct TokenFile {
     last: Arc<Mutex<HeaderValue>>,
 }
 
-/// How many requests may be made: a bucket of tokens, which is full at first.
+/// Rate of the requests that may be made: a bucket of tokens, which is full at first.
 #[derive(Debug, Clone)]
 pub(super) struct Rate {
     /// Nothing if there is no limit.

@@ -1,4 +1,4 @@
-//! What the files of a folder say, all together. No I/O: contents in, events out.
+//! Objects in the files of a folder, all together. No I/O: contents in, events out.
 
 #[cfg(test)]
 mod tests;
@@ -30,11 +30,11 @@ pub struct Folder {
     follow_nodes: FollowNodes,
     converter: Converter,
     files: HashMap<FileName, Contents>,
-    /// Which files hold an object.
+    /// Files that hold each object.
     holders: HashMap<Key, BTreeSet<FileName>>,
 }
 
-/// What became of a file.
+/// Change of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileChange {
     /// It was read, and this is all of it.
@@ -45,17 +45,17 @@ pub enum FileChange {
     Gone,
 }
 
-/// What changes of files lead to.
+/// Result of changes of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What is different now.
+    /// Events for what is different now.
     pub events: Vec<Event>,
-    /// What is wrong in the files that changed.
+    /// Problems in the files that changed.
     pub complaints: Vec<Complaint>,
 }
 
-/// What a file holds. A Service that is not to be balanced is held as nothing: it still claims its
-/// name.
+/// Objects that a file holds. A Service that is not to be balanced is held as nothing: it still
+/// claims its name.
 type Contents = HashMap<Key, Option<Event>>;
 
 /// An object that a file can hold.
@@ -68,7 +68,7 @@ enum Key {
     Slice(SliceName),
 }
 
-/// What was true of an object before a batch of changes.
+/// State of an object before a batch of changes.
 #[derive(Debug)]
 struct Before {
     in_force: Option<Event>,
@@ -288,7 +288,7 @@ impl Reading<'_> {
         }));
     }
 
-    /// Whether it was not there yet.
+    /// Adds an object. Returns true if it was not there yet.
     fn insert(&mut self, key: Key, event: Option<Event>) -> bool {
         if self.contents.contains_key(&key) {
             self.complain(&format!("holds {key} twice; the first one is in force"));

@@ -11,18 +11,18 @@ use crate::source::object::Object;
 /// The largest file that is read. 10,000 Services with their EndpointSlices are about 30 MiB.
 pub(super) const MAX_FILE_OCTETS: u64 = 256 << 20;
 
-/// How many nodes (maps, sequences, scalars) a file may have. Each takes at least a few octets.
+/// Most nodes (maps, sequences, scalars) that a file may have. Each takes at least a few octets.
 const MAX_NODES: usize = 64 << 20;
 
-/// How deep a file may nest. The largest objects, custom resource definitions, stay below, and a
-/// thread's stack of 2 MiB is enough for it in an unoptimised build too.
+/// Most levels that a file may nest. The largest objects, custom resource definitions, stay below,
+/// and a thread's stack of 2 MiB is enough for it in an unoptimised build too.
 const MAX_DEPTH: usize = 48;
 
-/// How many nodes a file's aliases may stand for, all together: an alias of an alias of an alias
+/// Most nodes that a file's aliases may stand for, all together: an alias of an alias of an alias
 /// must not become gigabytes.
 const MAX_ALIASED_NODES: usize = 100_000;
 
-/// Why a text is not a manifest, with line and column.
+/// Reason for which a text is not a manifest, with line and column.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);

@@ -1,4 +1,4 @@
-//! Which files of the directory changed, and are not being written just now.
+//! Files of the directory that changed, and are not being written just now.
 //!
 //! A look at the directory gives every manifest's stamp (which file it is, its size, its times). A
 //! file is acted upon when its stamp is not the one that it was read with, and is the same as at
@@ -22,7 +22,7 @@ use super::parse::MAX_FILE_OCTETS;
 use super::watch::{Watch, Watched};
 use crate::source::{Complaint, Options, Subject};
 
-/// What files are called that are read.
+/// Extensions of the files that are read.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// Looks at a directory time and again, and says what the changes in it lead to.
@@ -41,20 +41,20 @@ pub(super) struct Scanner {
     seen: Listing,
 }
 
-/// What a look at the directory led to.
+/// Result of a look at the directory.
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) outcome: Outcome,
-    /// Whether there are files that have to be looked at again soon.
+    /// True if there are files that have to be looked at again soon.
     pub(super) pending: bool,
-    /// Whether the kernel says when something changes.
+    /// True if the kernel says when something changes.
     pub(super) watched: bool,
 }
 
 /// The directory, from one look to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// As always.
+    /// There, as always.
     Present,
     /// Gone or not readable, which has been said.
     Missing,
@@ -63,7 +63,7 @@ enum State {
     Replaced,
 }
 
-/// Which directory it is.
+/// Identity of the directory.
 #[derive(Debug, Clone, Copy)]
 struct Identity {
     device: u64,
@@ -73,7 +73,7 @@ struct Identity {
 
 type Listing = BTreeMap<FileName, Stamp>;
 
-/// What tells one state of a file from another one without reading it.
+/// Properties that tell one state of a file from another one without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stamp {
     File { device: u64, inode: u64, size: u64, modified: (i64, i64), changed: (i64, i64) },
@@ -178,7 +178,7 @@ impl Scanner {
         Ok(listing)
     }
 
-    /// Whether a file that is not listed may be taken as gone.
+    /// Updates the state. Returns true if a file that is not listed may be taken as gone.
     fn settle_state(&mut self, listing: &Listing) -> bool {
         match self.state {
             State::Present => return true,
@@ -205,7 +205,7 @@ impl Scanner {
         Complaint { subject: Subject::Path(self.directory.clone()), text }
     }
 
-    /// What became of a file, unless it is changing at this very moment.
+    /// Reads a file again. Returns what became of it, unless it is changing at this very moment.
     fn read_again(&mut self, name: &FileName, now: Option<&Stamp>) -> Option<FileChange> {
         let Some(stamp) = now else {
             self.read.remove(name);

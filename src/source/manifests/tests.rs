@@ -185,7 +185,7 @@ fn ten_thousand_objects_in_a_list() {
     assert_eq!(parse(text.as_bytes()).unwrap().len(), 10_000);
 }
 
-/// What the project shows people has nothing wrong in it.
+/// The examples that the project shows people have nothing wrong in them.
 #[test]
 fn the_examples_are_fine() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples");

@@ -1,6 +1,6 @@
 //! The kernel's word that something in the directory changed (inotify(7)).
 //!
-//! What changed is not asked for: every notification leads to the same look at the whole
+//! The kernel is not asked what changed: every notification leads to the same look at the whole
 //! directory, so that a lost one (`IN_Q_OVERFLOW`) costs nothing.
 
 use std::io;

@@ -47,7 +47,7 @@ enum Kind {
     Other,
 }
 
-/// What is known of an object while its fields are being read.
+/// Fields that are known of an object while the others are being read.
 #[derive(Default)]
 struct Head {
     api_version: Option<String>,
@@ -58,7 +58,7 @@ struct Head {
 }
 
 struct ObjectVisitor {
-    /// Whether the object is one of a list's items.
+    /// True if the object is one of a list's items.
     listed: bool,
 }
 

@@ -6,9 +6,9 @@ use super::trial::SILENCE;
 use super::world::PROTOCOLS;
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
-/// What a plugin puts on the packets of its pods; bits that Kubernetes leaves alone.
+/// Mark that a plugin puts on the packets of its pods; bits that Kubernetes leaves alone.
 const MARK: &str = "0xabcd0000/0xffff0000";
-/// Of each family: the program, who asks, the cluster's pods, and the frontends.
+/// Families, each with the program, the client, the cluster's pods, and the frontends.
 const FAMILIES: [(&str, &str, &str, [&str; 3]); 2] = [
     ("iptables", "10.244.1.12", "10.244.0.0/16", ["10.96.0.10", "198.51.100.10", "198.51.100.11"]),
     (

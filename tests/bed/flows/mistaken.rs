@@ -8,8 +8,9 @@
 //! kernel chooses a socket's port by its destination (`inet_hash_connect`), so it does that.
 //! Each question of the bed has therefore a port of its own.
 //!
-//! What is left is a port that masquerading chooses and that another node knows from this one, as a
-//! client of its own: with thousands of connections in a minute, that happens in one run of several.
+//! One case is left: a port that masquerading chooses and that another node knows from this one, as
+//! a client of its own. With thousands of connections in a minute, that happens in one run of
+//! several.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Who asks. "Here" is the first node, through which whoever is outside comes.
+/// Client that asks. "Here" is the first node, through which clients outside come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Client {
     /// A client outside, which is among the friends of a Service for friends.
@@ -21,7 +21,7 @@ pub(super) enum Client {
     OtherNode,
 }
 
-/// What is asked.
+/// Frontend that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Frontend {
     /// The cluster address.
@@ -49,7 +49,7 @@ pub(super) enum Policy {
     InternalLocal,
 }
 
-/// Where the endpoints of the Service are.
+/// Places of the endpoints of the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Endpoints {
     /// `pod1-1`
@@ -74,7 +74,7 @@ pub(super) enum Endpoints {
     HostAway,
 }
 
-/// Who may use the load balancer's address.
+/// Clients that may use the load balancer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ranges {
     /// Everybody.
@@ -85,13 +85,13 @@ pub(super) enum Ranges {
     Node,
     /// Nodes and clients outside, which are one network.
     Underlay,
-    /// As `Friends`; another port of the same address is for strangers.
+    /// The same as `Friends`; another port of the same address is for strangers.
     FriendsSharing,
     /// [`Client::Stranger`], at the other port of the address of `FriendsSharing`.
     StrangersSharing,
 }
 
-/// What a Service is like.
+/// Properties of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Given {
     pub(super) policy: Policy,
@@ -99,7 +99,7 @@ pub(super) struct Given {
     pub(super) ranges: Ranges,
 }
 
-/// Whom an endpoint takes for the client.
+/// Source that an endpoint takes for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// The client itself.
@@ -108,7 +108,7 @@ pub(super) enum Seen {
     Node,
 }
 
-/// What comes of it.
+/// Outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All these answer, and nobody else; and they see this source.

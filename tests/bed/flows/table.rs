@@ -1,4 +1,4 @@
-//! What becomes of every kind of flow: the promise of the Service API, as operators know it from
+//! Outcome of every kind of flow: the promise of the Service API, as operators know it from
 //! kube-proxy's iptables mode.
 
 use super::row::Client::{
@@ -14,17 +14,17 @@ use super::row::Ranges::{Friends, FriendsSharing, Node as NodeOnly, StrangersSha
 use super::row::Seen::{Itself, Node};
 use super::row::{Client, Frontend, Policy, Row, flow, to_balancer, to_restricted};
 
-/// Who is asked about in every place.
+/// Clients that are asked about in every place.
 pub(super) const ALL: &[Client] = &[Outside, PodHere, PodElsewhere, ThisNode, OtherNode];
 const PODS: &[Client] = &[PodHere, PodElsewhere];
 const NODES: &[Client] = &[ThisNode, OtherNode];
 const NOT_PODS: &[Client] = &[Outside, ThisNode, OtherNode];
-/// Whose packets go through this node's proxy, and are not a pod's.
+/// Clients whose packets go through this node's proxy, and are not a pod's.
 const ENTERING: &[Client] = &[Outside, ThisNode];
 
 /// Addresses that every node's proxy takes for the Service.
 const PUBLIC: &[Frontend] = &[External, Balancer];
-/// What `externalTrafficPolicy` is about.
+/// Frontends that `externalTrafficPolicy` is about.
 const EXTERNAL: &[Frontend] = &[External, Balancer, NodePort];
 
 /// Those to which cluster addresses lead everywhere.
@@ -41,13 +41,13 @@ const POD1_POD2: &[&str] = &["pod1-1", "pod2-1"];
 const NODE1: &[&str] = &["node1"];
 const NODE2: &[&str] = &["node2"];
 
-/// Where every client gets the same.
+/// Flows without a usable endpoint, where every client gets the same.
 pub(super) const NOBODY: &[Row] = &[
     flow(ALL, &[Cluster, External, Balancer, NodePort], EVERY, None, Refused),
     flow(ALL, &[Cluster, External, Balancer, NodePort], EVERY, Ended, Refused),
 ];
 
-/// What is for no Service is not touched.
+/// Flows that are for no Service and are not touched.
 pub(super) const TO_PODS: &[Row] = &[
     flow(PODS, &[Frontend::None], &[Anywhere], Away, Answer(POD2, Itself)),
     flow(

@@ -15,10 +15,10 @@ use super::world::{PROTOCOLS, World};
 
 /// Frontends that are tried at once. Most of them wait for answers that do not come.
 const AT_ONCE: usize = 24;
-/// How long an answer may take that should come: with this many frontends at once on an emulated
+/// Time limit of an answer that should come: with this many frontends at once on an emulated
 /// processor, a datagram has taken more than three seconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long an answer may take that should not come. A second request is sent after one second.
+/// Time limit of an answer that should not come. A second request is sent after one second.
 pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 /// A flow whose answer IPVS takes for another one's is tried so often.
 const TRIES: u32 = 3;
@@ -37,7 +37,7 @@ struct Place {
     ipv4: bool,
 }
 
-/// What is expected of each client at each place.
+/// Outcomes that are expected of each client at each place.
 type Trials = BTreeMap<Place, BTreeMap<Client, Outcome>>;
 
 /// One cell that is not as the table says.
@@ -131,7 +131,7 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
     seen.err().map(|seen| Failure { place, client, expected, seen })
 }
 
-/// As many answers as every endpoint needs to have answered twice.
+/// Returns as many answers as every endpoint needs to have answered twice.
 fn answers(from: &Namespace, question: Question, endpoints: usize) -> Result<Vec<Answer>, String> {
     let mut answers = Vec::new();
     for _ in 0..2 * endpoints {
@@ -197,8 +197,8 @@ fn report(world: &World, failures: &[Failure], flows: usize) -> String {
     text
 }
 
-/// What a node holds that mentions an address: a virtual server with its real servers, entries of
-/// sets, connections.
+/// Returns what a node holds that mentions an address and a port: a virtual server with its real
+/// servers, entries of sets, connections.
 fn held(node: &Namespace, address: &str, port: u16) -> String {
     let mut text = format!("--- {}\n", node.name());
     let commands: [(&str, &[&str]); 4] = [

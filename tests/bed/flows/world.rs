@@ -66,7 +66,7 @@ impl World {
         .unwrap()
     }
 
-    /// What a client connects to.
+    /// Returns the address and the port that a client connects to.
     pub(super) fn target(&self, given: Given, frontend: Frontend, ipv4: bool) -> (IpAddr, u16) {
         let number = self.number(given);
         let pick = |four: &str, six: &str| {

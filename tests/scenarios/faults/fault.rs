@@ -13,7 +13,7 @@ use plan::sets::SetId;
 
 use crate::twins::misleads;
 
-/// What goes wrong.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Nothing.
@@ -46,34 +46,34 @@ pub(super) struct Case {
     pub(super) fault: Fault,
     /// The first operation, reading of this kind, or cleaning that it concerns, from 0 on.
     pub(super) at: usize,
-    /// How many in a row.
+    /// Number of operations, readings or cleanings in a row that it concerns.
     pub(super) times: usize,
-    /// Whether the program is killed when it has happened, and started again.
+    /// True if the program is killed when the fault has happened, and started again.
     pub(super) dies: bool,
 }
 
-/// What the kernel was asked for.
+/// Requests that the kernel got, and what is left to do of the fault.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) writings: Vec<Op>,
     pub(super) readings: BTreeMap<Reading, usize>,
     pub(super) flows: usize,
-    /// Whether the fault has happened.
+    /// True if the fault has happened.
     pub(super) struck: bool,
-    /// Whether the life is over: what has not happened by now is not to happen any more.
+    /// True if the life is over: a fault that has not happened by then is not to happen any more.
     pub(super) over: bool,
-    /// What would have led clients to a twin that is not there.
+    /// Operations that would have led clients to a twin that is not there.
     pub(super) misleading: Vec<String>,
-    /// How many requests the closed socket still concerns.
+    /// Number of requests that the closed socket still concerns.
     closed: usize,
-    /// What is to be taken back at the next request.
+    /// Operation that is to be taken back at the next request.
     undo: Option<Op>,
 }
 
 // === impl Fault ===
 
 impl Fault {
-    /// Whether the kernel could do this to an operation.
+    /// True if the kernel could do this to an operation.
     pub(super) fn concerns(self, op: &Op) -> bool {
         match self {
             Self::Refused(RefusalClass::SetFull) => matches!(op, Op::AddEntry(..)),
@@ -91,12 +91,12 @@ impl Fault {
         }
     }
 
-    /// Of these the kernel makes listings in parts without saying that one was disturbed.
+    /// True for listings that the kernel makes in parts without saying that one was disturbed.
     pub(super) fn can_miss(reading: Reading) -> bool {
         matches!(reading, Reading::Frontends | Reading::VirtualServers)
     }
 
-    /// Whether the kernel is not as we left it, or does not look like it.
+    /// True if the kernel is not as we left it, or does not look like it.
     pub(super) fn disturbs(self) -> bool {
         matches!(self, Self::TheirsFirst | Self::Undermined | Self::Undone | Self::Missed(_))
     }
@@ -300,7 +300,7 @@ fn undo(op: &Op, actual: &mut Actual) {
     }
 }
 
-/// What is on it goes with it.
+/// Deletes the link. The addresses and routes on it go with it.
 fn delete_link(actual: &mut Actual) {
     actual.link = false;
     actual.addresses.clear();

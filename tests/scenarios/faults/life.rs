@@ -47,7 +47,7 @@ pub(super) struct Life {
     cluster: BTreeMap<ObjectName, (Service, EndpointSlice)>,
     case: Case,
     seen: Arc<Mutex<Seen>>,
-    /// Whether it has been killed because of the fault.
+    /// True if the program has been killed because of the fault.
     died: bool,
 }
 
@@ -312,14 +312,14 @@ fn load_balancer(number: u16, last_octet: u8, from: &str) -> Service {
     service
 }
 
-/// Whose real servers' order matters.
+/// Returns a Service whose real servers' order matters.
 fn choosing(scheduler: &str) -> Service {
     let scheduler = SchedulerName::new(scheduler).ok();
     let choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
     Service { choice, ..tcp(5) }
 }
 
-/// Of a UDP client that talks to a pod that is about to go.
+/// Returns the flow of a UDP client that talks to a pod that is about to go.
 fn stale_flow() -> Flow {
     let of = frontend(2, Protocol::Udp);
     let reply_source = (IpAddr::from([10, 244, 0, 1]), 8080).into();

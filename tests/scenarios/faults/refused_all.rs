@@ -16,8 +16,8 @@ fn services() -> u16 {
     if is_soak() { 20_000 } else { 4_000 }
 }
 
-/// So much is tried again in one go at most: 1,024 subjects, each of up to three operations; or, by
-/// the patrol, what is due of one set.
+/// Returns the most that is tried again in one go: 1,024 subjects, each of up to three operations;
+/// or, by the patrol, what is due of one set.
 fn at_once() -> usize {
     (3 * 1_024).max(services().into())
 }

@@ -31,7 +31,7 @@ enum Step {
     Pause,
 }
 
-/// What becomes of a request, by its number: as in a storm, many are spared and many in a row not.
+/// Fate of a request, by its number: as in a storm, many are spared and many in a row not.
 #[derive(Debug, Clone, Copy)]
 enum Weather {
     Calm,

@@ -6,7 +6,7 @@ use super::Lane;
 use super::results::{Commit, Line, Measured, Results, Run, grouped, names};
 use super::targets::{self, Outcome};
 
-/// What stands above all figures.
+/// Text above all figures.
 const BEGINNING: &str = "\
 # Performance
 
@@ -34,7 +34,7 @@ are needed are there. *Emulated*: qemu without hardware virtualisation. Everythi
 ten times as slow and more, so only ratios and counts are worth reading.
 ";
 
-/// What every line is.
+/// Title and meaning of every line.
 const LINES: [(&str, &str, &str); 17] = [
     (
         "first_sync",
@@ -178,7 +178,7 @@ fn targets(results: &Results) -> String {
     page
 }
 
-/// Why a target was missed, by kernel where the reasons differ; none if it was met on all.
+/// Returns why a target was missed, by kernel where the reasons differ; none if it was met on all.
 fn reason(what: &str, runs: &[(&Run, Vec<Outcome>)]) -> Option<String> {
     let missed: Vec<(&str, &Outcome)> = runs
         .iter()

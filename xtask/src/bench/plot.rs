@@ -9,7 +9,7 @@ use super::results::{Line, Measured, Run, grouped};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 400.0;
-/// Where a panel's axes are, from its corner.
+/// Place of a panel's axes, from its corner.
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = WIDTH - 30.0;
 const TOP: f64 = 40.0;
@@ -17,7 +17,7 @@ const BOTTOM: f64 = HEIGHT - 44.0;
 /// For the names of the lines, below the panels.
 const LEGEND: f64 = 64.0;
 
-/// Who has drawn, and what it is called.
+/// Curve of a panel: its name, and what it draws.
 struct Series {
     name: &'static str,
     class: &'static str,
@@ -52,7 +52,7 @@ text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}\
 .a{stroke:#58a6ff}.b{stroke:#bc8cff}.c{stroke:#3fb950}.d{stroke:#f0883e}\
 circle.a{fill:#58a6ff}circle.b{fill:#bc8cff}circle.c{fill:#3fb950}circle.d{fill:#f0883e}}";
 
-/// What a panel shows: powers of ten on both axes, from the first to the last.
+/// Ranges of a panel: powers of ten on both axes, from the first to the last.
 struct Scale {
     services: (f64, f64),
     milliseconds: (f64, f64),

@@ -1,4 +1,4 @@
-//! What was measured, as the benchmark in the guest wrote it, and where.
+//! Measurements, as the benchmark in the guest wrote them, and where they were taken.
 //!
 //! This is the schema of `docs/performance.json`; `docs/performance.md` explains it.
 
@@ -18,13 +18,13 @@ use crate::vm::host_tool;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
-    /// What else a reader of the figures should know.
+    /// Remark for readers of the figures.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) remark: String,
     pub(crate) runs: Vec<Run>,
 }
 
-/// What it ran on.
+/// Machine on which it ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// The processor's model, and how many there are.
@@ -53,16 +53,16 @@ pub(crate) struct Commit {
     pub(crate) sizes: Vec<String>,
 }
 
-/// What the guest wrote.
+/// Report that the guest wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// `uname -r`.
     pub(crate) kernel: String,
-    /// Whether it watched for seconds only.
+    /// True if the benchmark watched for seconds only.
     pub(crate) short: bool,
     pub(crate) memory_kib: u64,
-    /// What a page costs that is touched for the first time, and the least that a system call
-    /// costs, in microseconds.
+    /// Cost of a page that is touched for the first time, and the least cost of a system call, in
+    /// microseconds.
     pub(crate) fault_us: f64,
     pub(crate) call_us: f64,
     /// The loop with nothing but `default/kubernetes`.
@@ -70,19 +70,19 @@ pub(crate) struct Report {
     pub(crate) sizes: Vec<Measured>,
 }
 
-/// Of one size.
+/// Measurements of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) services: u32,
-    /// Of each service.
+    /// Number of endpoints of each service.
     pub(crate) endpoints: u32,
     /// The least it can cost.
     pub(crate) raw: Vec<Line>,
-    /// What it costs the loop.
+    /// Cost of the loop.
     pub(crate) ours: Vec<Line>,
 }
 
-/// What something took: times in milliseconds, memory in KiB.
+/// Cost of something measured: times in milliseconds, memory in KiB.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) name: String,
@@ -193,9 +193,10 @@ impl Run {
         self.report.sizes.iter().find(is_it)
     }
 
-    /// How much more it took than it could: without the programs that were waited for. Of what is
-    /// done with no services as well, which is of the rules above all, it is the processor time
-    /// beyond that: whoever makes the events up has the same processor.
+    /// Returns the cost over the raw cost, without the programs that were waited for. Lines that
+    /// are measured with no services as well are of the rules above all. Their ratio is of the
+    /// processor time beyond that, since the thread that makes the events up has the same
+    /// processor.
     pub(crate) fn ratio(&self, size: &Measured, name: &str) -> Option<f64> {
         match self.nothing(name) {
             Some(nothing) => Some(
@@ -206,7 +207,7 @@ impl Run {
         }
     }
 
-    /// What was measured of the loop with no services.
+    /// Returns this line of the loop with no services.
     pub(crate) fn nothing(&self, name: &str) -> Option<&Line> {
         self.report.nothing.iter().find(|line| line.name == name)
     }

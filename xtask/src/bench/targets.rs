@@ -1,5 +1,5 @@
-//! What is aimed at, beside what was measured: at native speed, as ratios of the same run where
-//! there are two sides to it.
+//! Targets beside the measurements: at native speed, as ratios of the same run where there are two
+//! sides to it.
 
 use super::results::{Measured, Run};
 
@@ -11,7 +11,7 @@ pub(crate) struct Outcome {
     pub(crate) measured: String,
     /// By how much of the aim it was missed; none if it was met.
     pub(crate) missed: Option<String>,
-    /// What is behind it, if it was missed.
+    /// Reason for a miss, if it was missed.
     pub(crate) why: String,
 }
 
@@ -98,7 +98,7 @@ fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
     })
 }
 
-/// What must cost the same, however many services there are.
+/// Returns the targets for what must cost the same, however many services there are.
 fn independent(smallest: &Measured, largest: &Measured) -> Vec<Outcome> {
     let compared = |name: &str, figure: fn(&super::results::Line) -> f64| {
         Some(figure(largest.ours(name)?) / figure(smallest.ours(name)?))

@@ -37,7 +37,7 @@ pub(super) struct Suite {
     without_iptables: bool,
 }
 
-/// What one guest does.
+/// Work of one guest.
 #[derive(Debug)]
 struct Job {
     name: String,
@@ -61,23 +61,23 @@ const WITHOUT_RULES: [&str; 5] = [
 ];
 /// Tests beside the code that use no iptables.
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
-/// What tests beside the code are called that need a real kernel.
+/// Part of the names of tests beside the code that need a real kernel.
 pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
 const LONG: [&str; 3] = ["disturbance::", "killed::", "rollout::"];
-/// What a guest may take.
+/// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
-/// What a long form may take.
+/// Time limit of a long form.
 const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 
 /// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
 /// that `cargo test` on a machine without IPVS neither fails nor skips.
 ///
-/// What takes time on the bed is waiting and starting programs, which an emulated processor makes
-/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it is
-/// done again in a virtual machine, with iptables for nf_tables.
+/// Waiting and starting programs take the time on the bed, and an emulated processor makes them
+/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
+/// is done again in a virtual machine, with iptables for nf_tables.
 pub(super) const SUITES: [Suite; 9] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&WITHOUT_RULES).shared_by(2),
@@ -308,7 +308,7 @@ impl Suite {
     }
 }
 
-/// What a test program says that it has.
+/// Returns the tests that a test program lists.
 fn tests_of(program: &Path) -> Result<Vec<String>> {
     let listed = Command::new(program).args(["--list", "--format", "terse"]).output();
     let listed = listed.with_context(|| format!("cannot start {}", program.display()))?;
@@ -324,8 +324,8 @@ fn tests_of(program: &Path) -> Result<Vec<String>> {
 // === impl Job ===
 
 impl Job {
-    /// What others do at the same time would be mixed up with what it says, so it has its say at
-    /// the end, unless it is alone.
+    /// Runs the job in a guest. Its output comes at the end, unless it is alone: otherwise it would
+    /// be mixed up with what others do at the same time.
     fn run(&self, daemon: &Path, alone: bool) -> Outcome {
         announce(&format!("{} begins", self.name));
         let started = Instant::now();

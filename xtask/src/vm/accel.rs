@@ -1,5 +1,5 @@
-//! What runs a guest's instructions: the processor itself, or software; or the guest's kernel is a
-//! program of this machine.
+//! Accelerators, which run a guest's instructions: the processor itself, or software; or the
+//! guest's kernel is a program of this machine.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::boot::{Limits, Machine};
 use super::image::Image;
 use super::{cache_directory, progress};
 
-/// How long a probe boot with KVM may take. Where KVM works, user space is up in about a second.
+/// Time limit of a probe boot with KVM. Where KVM works, user space is up in about a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
-/// What a person can ask for.
+/// Accelerator that a person can ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccelChoice {
     /// KVM if a guest has come up with it on this machine, software emulation otherwise.
@@ -31,7 +31,7 @@ pub(crate) enum AccelChoice {
     Uml,
 }
 
-/// What a guest really runs on.
+/// Accelerator that a guest really runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accel {
     Tcg,
@@ -78,12 +78,12 @@ fn remember(accel: Accel, host: &str) -> String {
     format!("{} {}\n", accel.name(), host.trim())
 }
 
-/// What was remembered for this host kernel.
+/// Returns the accelerator that was remembered for this host kernel.
 fn recall(remembered: &str, host: &str) -> Option<Accel> {
     [Accel::Tcg, Accel::Kvm].into_iter().find(|&accel| remembered == remember(accel, host))
 }
 
-/// Whether a guest comes up with KVM.
+/// True if a guest comes up with KVM.
 fn probe(image: &Image) -> Result<bool> {
     let scratch = tempfile::tempdir()?;
     let machine = Machine {

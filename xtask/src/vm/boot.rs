@@ -14,11 +14,11 @@ use super::host_tool::{last_lines, shown};
 use super::user_mode;
 use super::verdict::{End, Report};
 
-/// What the kernel is told in every guest: the log on the serial line, an end instead of a
-/// restart after a panic, an oops as bad as a panic, and nothing that costs time under emulation.
+/// Arguments of the kernel in every guest: the log on the serial line, an end instead of a restart
+/// after a panic, an oops as bad as a panic, and nothing that costs time under emulation.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr \
     random.trust_cpu=on cryptomgr.notests quiet loglevel=4";
-/// How often the guest's output and report are looked at.
+/// Time between two looks at the guest's output and report.
 const POLL: Duration = Duration::from_millis(20);
 
 /// One guest machine.
@@ -28,15 +28,15 @@ pub(crate) struct Machine {
     pub(crate) initrd: PathBuf,
     pub(crate) accel: Accel,
     pub(crate) cpus: u8,
-    /// As qemu's `-m` takes it.
+    /// Memory, as qemu's `-m` takes it.
     pub(crate) memory: String,
     /// A raw disk for what the guest hands back.
     pub(crate) disk: Option<PathBuf>,
-    /// Where the kernel's log goes.
+    /// File that gets the kernel's log.
     pub(crate) log: PathBuf,
 }
 
-/// How long a guest may take.
+/// Time limits of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Until user space is up.
@@ -45,14 +45,14 @@ pub(crate) struct Limits {
     pub(crate) end: Duration,
 }
 
-/// What is known of a guest that has ended.
+/// Outcome of a guest that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) report: Report,
     pub(crate) end: End,
-    /// How long it took until user space was up.
+    /// Time until user space was up.
     pub(crate) up_after: Option<Duration>,
-    /// How long it took in all.
+    /// Time that it took in all.
     pub(crate) ended_after: Duration,
 }
 
@@ -205,7 +205,7 @@ impl Drop for Process {
     }
 }
 
-/// What the guest has written so far, passed on as it grows.
+/// Output that the guest has written so far, passed on as it grows.
 struct Copied<'a> {
     file: File,
     to: &'a mut dyn Write,

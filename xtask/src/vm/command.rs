@@ -31,7 +31,7 @@ pub(crate) struct GuestArguments {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
-    /// What runs the guest's instructions.
+    /// Accelerator of the guest's instructions.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
     /// The guest's processors.

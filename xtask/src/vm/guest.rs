@@ -16,8 +16,8 @@ use super::verdict::Verdict;
 use super::{cache_directory, host_tool, image, progress, user_mode};
 use anyhow::{Context, Result, bail};
 
-/// How long a guest may take until user space is up. A boot takes a few seconds; a machine that is
-/// busy otherwise may need several times that.
+/// Time limit until user space is up. A boot takes a few seconds; a machine that is busy otherwise
+/// may need several times that.
 const UP_LIMIT: Duration = Duration::from_secs(120);
 /// The output disk's size: more than any guest has memory for. Only what is written takes space.
 const DISK_SIZE: u64 = 64 << 30;
@@ -27,13 +27,13 @@ const DISK_SIZE: u64 = 64 << 30;
 pub(crate) struct Guest {
     /// The kernel to boot.
     pub(crate) kernel: Kernel,
-    /// What runs its instructions.
+    /// Accelerator of its instructions.
     pub(crate) accel: AccelChoice,
-    /// How many processors it has. More than one is slower and less reliable under emulation.
+    /// Number of processors. More than one is slower and less reliable under emulation.
     pub(crate) cpus: u8,
     /// Its memory, which also holds all files, as qemu's `-m` takes it: `2G`.
     pub(crate) memory: String,
-    /// How long a run may take in all.
+    /// Time limit of a run in all.
     pub(crate) limit: Duration,
     /// Host files and directories it gets, besides the program.
     pub(crate) files: Vec<GuestFile>,
@@ -122,7 +122,7 @@ impl Guest {
         self.machine(job, &scratch.directory)?.boot_shell()
     }
 
-    /// What the guest gets besides the base image, but for the program.
+    /// Returns the files that the guest gets besides the base image, but for the program.
     fn job(&self) -> Result<Job> {
         let mut job = Job(Tree::default());
         for file in &self.files {

@@ -134,8 +134,8 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Where the host keeps a program. The person's PATH does not count: a user's lacks `sbin`, and
-/// what stands in front of Debian's own directories is not what the packages brought.
+/// Finds a program of the host. The person's PATH does not count: a user's lacks `sbin`, and what
+/// stands in front of Debian's own directories is not what the packages brought.
 pub(crate) fn find_program(name: &str) -> Result<std::path::PathBuf> {
     ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         .into_iter()

@@ -16,7 +16,8 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// As [`output`], for tools whose exit status says something other than success or failure.
+/// Returns the output as [`output`] does, for tools whose exit status says something other than
+/// success or failure.
 pub(crate) fn output_whatever_status(command: &mut Command) -> Result<Output> {
     command
         .stdin(Stdio::null())

@@ -78,7 +78,7 @@ const RECIPE: [&str; 6] = [
     INIT,
 ];
 
-/// What a guest is booted from.
+/// Files that a guest is booted from.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     /// The uncompressed kernel.

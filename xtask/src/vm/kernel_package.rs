@@ -18,8 +18,8 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub(crate) enum Build {
     /// For cloud machines: the smallest that has all of IPVS, ipset and netfilter.
     Cloud,
-    /// As a program of this machine, with the C library that it was linked to: a newer Debian's
-    /// does not start with an older one's.
+    /// Program of this machine, with the C library that it was linked to: a newer Debian's does not
+    /// start with an older one's.
     UserMode,
 }
 
@@ -143,7 +143,8 @@ impl Build {
         }
     }
 
-    /// What to download, from what apt shows of it; nothing, if it is of another series.
+    /// Returns the packages to download, from what apt shows of this one; none, if it is of another
+    /// series.
     fn packages(self, shown: &str, series: &str) -> Option<Vec<String>> {
         match self {
             Self::Cloud => image_package(shown, series).map(|package| vec![package]),

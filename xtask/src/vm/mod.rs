@@ -29,8 +29,9 @@ mod user_mode;
 pub(crate) mod verdict;
 mod vmlinux;
 
-/// Where everything that is prepared once is kept: the workspace's own `target/vm`, whatever
-/// `CARGO_TARGET_DIR` says, so that all builds on a machine share one kernel and one image.
+/// Returns the directory of everything that is prepared once: the workspace's own `target/vm`,
+/// whatever `CARGO_TARGET_DIR` says, so that all builds on a machine share one kernel and one
+/// image.
 fn cache_directory() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask).join("target/vm")

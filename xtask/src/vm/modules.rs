@@ -122,7 +122,7 @@ pub(crate) fn lay_out(package: &KernelPackage, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What modprobe would do to load all wanted modules.
+/// Files that modprobe would load for all wanted modules, and built-in modules that it would find.
 #[derive(Debug, PartialEq)]
 struct Closure {
     files: BTreeSet<PathBuf>,

@@ -35,7 +35,8 @@ impl Scratch {
     }
 }
 
-/// Whatever fails here fails again, and better placed to be told, when room is short.
+/// Removes the directories that dead owners left. Errors are ignored: if space is short, a later
+/// step fails as well and can report it better.
 fn remove_abandoned(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {

@@ -91,7 +91,7 @@ impl Tree {
         self.add_libraries_of(&files)
     }
 
-    /// Whether there is something at this place.
+    /// True if there is something at this place.
     pub(crate) fn contains(&self, guest: &str) -> bool {
         place(guest).is_ok_and(|place| self.nodes.contains_key(&place))
     }

@@ -203,7 +203,7 @@ fn with_loader(mut program: Vec<u8>, loader: &str) -> Result<Vec<u8>> {
     Ok(program)
 }
 
-/// Whether this processor has registers for matrices (AMX). Kernels before 6.2 or so, as programs,
+/// True if this processor has registers for matrices (AMX). Kernels before 6.2 or so, as programs,
 /// have no room for them and end at the first program that they start.
 fn has_large_registers() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" amx_tile"))

@@ -1,4 +1,4 @@
-//! How a run in a guest ended.
+//! Verdict on a run in a guest.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const EXIT_TIME_LIMIT: u8 = 124;
 /// The bed itself could not be made or started, so nothing is known about the program.
 pub(crate) const EXIT_BED_FAILED: u8 = 125;
 
-/// How many lines of the kernel's log are shown when a guest did not end well.
+/// Number of lines of the kernel's log that are shown when a guest did not end well.
 const LOG_LINES: usize = 30;
-/// What the first line of a panic's story has, also when an oops led to it.
+/// Words of which the first line of a panic's story has one, also when an oops led to it.
 const START_OF_PANIC: [&str; 5] =
     ["BUG: ", "Oops", "general protection fault", "cut here", "Kernel panic - not syncing"];
 
-/// How a run in a guest ended. The text form is a sentence for a person.
+/// Verdict on a run in a guest. The text form is a sentence for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The program ended by itself with this exit code; 128 and the number for a signal.
@@ -41,7 +41,7 @@ pub(crate) enum Verdict {
     NeverUp { log: String },
 }
 
-/// What the guest's first process told the host (`init.sh` has the words).
+/// Report of the guest's first process to the host (`init.sh` has the words).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// User space works.
@@ -54,7 +54,7 @@ pub(crate) struct Report {
     pub(crate) exit: Option<u8>,
 }
 
-/// What made the host stop waiting for a guest.
+/// Reason that the host stopped waiting for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The guest has told how its program ended, or switched itself off.
@@ -150,7 +150,7 @@ impl Report {
         report
     }
 
-    /// Whether nothing more will come.
+    /// True if nothing more will come.
     pub(crate) fn is_final(self) -> bool {
         self.exit.is_some() || self.setup.is_some()
     }

@@ -12,7 +12,7 @@ const FILE: &str = "web.yaml";
 const VIRTUAL_SERVER: &str = "10.96.0.10:80";
 /// Four pods take turns, so each has two of them.
 const KEPT: usize = 8;
-/// So many answers must come in each of the three phases.
+/// Number of answers that must come in each of the three phases.
 const PHASE: usize = 300;
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -22,7 +22,7 @@ use bed::{Cluster, ClusterSpec, Manifests, Protocol, Proxy, Server};
 
 use crate::report::Report;
 
-/// What the examples' pods listen on.
+/// Ports that the examples' pods listen on.
 const POD_PORTS: [(Protocol, u16); 2] = [(Protocol::Tcp, 8080), (Protocol::Udp, 5353)];
 
 fn main() -> ExitCode {

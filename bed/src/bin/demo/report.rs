@@ -1,4 +1,4 @@
-//! What is said while the demo runs, and how many expectations came true.
+//! Output of the running demo, and the number of expectations that came true.
 
 use std::time::Instant;
 

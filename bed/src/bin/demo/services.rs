@@ -28,10 +28,10 @@ enum Expected {
     OnePod(Source),
 }
 
-/// Which source address the pods see.
+/// Source address that the pods see.
 #[derive(Clone, Copy)]
 enum Source {
-    /// That of the node, so that answers come back through it.
+    /// The node's, so that answers come back through it.
     Node,
     /// The asker's own; only a pod that happens to ask itself sees the node's.
     Asker,
@@ -119,7 +119,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// What a pod is to see. node1 masquerades, with its address on the link towards the pod.
+    /// Returns the source that a pod is to see. node1 masquerades, with its address on the link
+    /// towards the pod.
     fn source(&self, server: &str, source: Source) -> Result<IpAddr> {
         let ipv4 = self.address.is_ipv4();
         let pick = |v4: Ipv4Addr, v6| if ipv4 { IpAddr::V4(v4) } else { IpAddr::V6(v6) };

@@ -1,4 +1,4 @@
-//! What kube-ipvs has made of a node, in short.
+//! Summary of what kube-ipvs has made of a node.
 
 use std::collections::BTreeMap;
 

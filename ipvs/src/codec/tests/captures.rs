@@ -1,5 +1,5 @@
-//! What passed between `ipvsadm` and real kernels: ours must mean the same both ways. How it was
-//! recorded: `tests/captures/README.md`.
+//! Messages recorded between `ipvsadm` and real kernels: ours must mean the same both ways.
+//! Source of the recordings: `tests/captures/README.md`.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Session {
         Self::nth(capture, command, 0)
     }
 
-    /// Of a command that was run more than once.
+    /// Returns one session of a command that was run more than once.
     fn nth(capture: &str, command: &str, index: usize) -> Self {
         let start = format!("$ {command}\n");
         let text = capture.split("\n\n").filter_map(|part| part.strip_prefix(&start)).nth(index);
@@ -301,9 +301,9 @@ fn refusal(session: &Session) -> Error {
     Error::request(&message[36..], refusal.into())
 }
 
-/// What the kernel reads of a request, by the attributes' path. It differs from the octets in what
-/// the kernel passes over: the order, `NLA_F_NESTED`, the rest of an IPv4 address's 16 octets, and
-/// whatever ipvsadm sends that the command does not need.
+/// Returns the parts of a request that the kernel reads, by the attributes' path. They differ from
+/// the bytes in what the kernel passes over: the order, `NLA_F_NESTED`, the rest of an IPv4
+/// address's 16 bytes, and attributes that ipvsadm sends and the command does not need.
 fn meaning(body: &[u8]) -> (u8, BTreeMap<(u16, u16), Vec<u8>>) {
     let (command, mut meaning) = (body[0], BTreeMap::new());
     for outer in attributes(&body[4..]).map(Result::unwrap) {

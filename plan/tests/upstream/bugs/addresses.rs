@@ -36,8 +36,8 @@ fn bug_1_host_ports_behind_service_addresses() {
     assert!(unbound < at("remove 10.96.0.9 from set KUBE-IPVS-IPS"));
 }
 
-/// Of two nodes with one address, the first name is told, whoever came first; the other one's when
-/// that goes.
+/// The problem names the node whose name comes first, of two with one address, whichever was
+/// applied first; and the other node when that one goes.
 #[test]
 fn a_withheld_address_is_told_with_its_node() {
     let service = Service { load_balancer: ips(&["192.0.2.20"]), ..web() };

@@ -30,7 +30,7 @@ const ENTRIES_HEADER: usize = 40;
 /// Up to this size, in octets, entries are read at each look; larger tables, less often in
 /// proportion. The kernel sums the counters of all processors for each entry.
 const READ_AT_EACH_LOOK: u32 = 256 << 10;
-/// How often a table is read that others change at the same time.
+/// Maximum number of reads of a table that others change at the same time.
 const ATTEMPTS: usize = 8;
 
 /// One family's tables.
@@ -38,7 +38,7 @@ const ATTEMPTS: usize = 8;
 pub(super) struct Tables {
     socket: OptionSocket,
     shape: Shape,
-    /// Of what the last fingerprint is of: a table each.
+    /// Properties of the tables that the last fingerprint is of, one for each table.
     infos: Vec<Info>,
     /// Looks since then.
     looks: u32,
@@ -55,8 +55,8 @@ impl Tables {
         Ok(Self { socket, shape, infos: Vec::new(), looks: 0 })
     }
 
-    /// Whether tables too large to be read at each look seem to be as they were; it is not yet time
-    /// to read them again.
+    /// True if tables too large to be read at each look seem to be as they were, and it is not yet
+    /// time to read them again.
     pub(super) fn seems_unchanged(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
         let size: u32 = self.infos.iter().map(|info| info.size).fold(0, u32::saturating_add);
@@ -66,7 +66,7 @@ impl Tables {
             })
     }
 
-    /// Of our chains and the jumps into them; none while jumps are missing.
+    /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
     pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
         self.infos.clear();
         self.looks = 0;

@@ -43,7 +43,7 @@ pub(super) struct Tables {
     generation: Option<u32>,
 }
 
-/// As much of a rule as it takes to know it again.
+/// Part of a rule that it takes to know the rule again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     /// A hash of what it says.
@@ -60,12 +60,12 @@ impl Tables {
         Ok(Self { socket, family: family_number(family), generation: None })
     }
 
-    /// Whether nobody wrote anything since the last fingerprint was taken.
+    /// True if nothing was written since the last fingerprint was taken.
     pub(super) fn unchanged(&mut self) -> bool {
         self.generation.is_some() && self.current_generation().ok() == self.generation
     }
 
-    /// Of our chains and the jumps into them; none while jumps are missing.
+    /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
     pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
         // Asked for first: if something changes from now on, the generation tells.
         self.generation = None;

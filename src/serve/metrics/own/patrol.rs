@@ -1,4 +1,5 @@
-//! What the patrol does, which compares the kernel with what it should be, part by part.
+//! Activity of the audit, which compares the kernel with the desired state part by part, and of the
+//! drift checks.
 
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use super::super::seconds;
 use super::maker::Maker;
 use crate::reconcile::observer::Pass;
 
-/// What the patrol does.
+/// Activity of the audit and the drift checks.
 #[derive(Debug)]
 pub struct Patrol {
     glances: IntCounterVec,

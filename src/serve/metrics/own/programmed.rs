@@ -1,4 +1,4 @@
-//! How much there is, and how full the sets are.
+//! Number of objects that the kernel should have, and fill level of the sets.
 
 use plan::desired::Desired;
 use plan::model::Family;
@@ -9,7 +9,7 @@ use prometheus::{IntGauge, IntGaugeVec};
 
 use super::maker::Maker;
 
-/// How much the kernel should have.
+/// Number of objects that the kernel should have.
 #[derive(Debug)]
 pub struct Programmed {
     virtual_servers: IntGauge,
@@ -19,7 +19,7 @@ pub struct Programmed {
     sets: Vec<Fill>,
 }
 
-/// How full a set is.
+/// Fill level of a set.
 #[derive(Debug)]
 struct Fill {
     set: SetId,
@@ -61,7 +61,7 @@ impl Programmed {
         })
     }
 
-    /// What is wished for now.
+    /// Sets the numbers of the desired state.
     pub fn set(&self, planner: &Planner) {
         let desired: &Desired = planner.desired();
         self.virtual_servers.set(gauge(desired.n_virtual_servers()));

@@ -1,4 +1,4 @@
-//! What waits, found out when it is asked for.
+//! Waiting changes, measured when the metrics are asked for.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::maker::options;
 
-/// How much a queue holds.
+/// Function that returns the length of a queue.
 pub type Length = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// What waits.
+/// Waiting changes: the lengths of the queues, and the age of the oldest change.
 #[derive(Debug, Clone)]
 pub struct Queues(Arc<Inner>);
 
@@ -25,7 +25,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Known {
-    /// Since when the oldest change has been waiting that is not written yet.
+    /// Time since which the oldest change that is not written yet has been waiting.
     waiting_since: Option<Instant>,
     /// The queues between threads and tasks, by their names.
     queues: Vec<(&'static str, Length)>,
@@ -55,7 +55,7 @@ impl Queues {
         Ok(made)
     }
 
-    /// Since when the oldest change has been waiting that is not written yet.
+    /// Sets the time since which the oldest change that is not written yet has been waiting.
     pub fn set_waiting_since(&self, since: Option<Instant>) {
         self.lock().waiting_since = since;
     }

@@ -1,4 +1,4 @@
-//! How long each stage takes on the way from an event to the kernel.
+//! Duration of each stage on the way from an event to the kernel.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::kernel::Reading;
 use crate::kernel::Stopwatch;
 use crate::reconcile::observer::Round;
 
-/// How long each stage takes.
+/// Duration of each stage.
 #[derive(Debug, Clone)]
 pub struct Stages {
     waiting: Histogram,
@@ -51,7 +51,7 @@ impl Stages {
         })
     }
 
-    /// What had changed was planned in this time.
+    /// Records the time in which the changes of a round were planned.
     pub fn planned(&self, took: Duration) {
         self.plan.observe(took.as_secs_f64());
     }

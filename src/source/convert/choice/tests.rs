@@ -5,8 +5,8 @@ use super::*;
 use crate::source::convert::Converter;
 use crate::source::object;
 
-/// What a Service with these annotations chooses where `default` is everyone's scheduler, and what
-/// is complained about.
+/// Returns what a Service with these annotations chooses where `default` is everyone's scheduler,
+/// and the complaints.
 fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<String>) {
     let text = format!(
         "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\

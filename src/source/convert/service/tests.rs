@@ -1,4 +1,4 @@
-//! What kube-proxy's tests check of the way from a Service to what is balanced.
+//! Checks of kube-proxy's tests on the way from a Service to what is balanced.
 
 use plan::event::Event;
 

@@ -31,7 +31,7 @@ pub(crate) struct ListReader {
     frame: Vec<u8>,
 }
 
-/// Whether a byte is of a string.
+/// Position outside or inside of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Text {
     Outside,

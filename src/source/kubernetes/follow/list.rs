@@ -28,7 +28,7 @@ const PAGE_ATTEMPTS: u32 = 10;
 /// Way to fetch lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lists {
-    /// As the beginning of a watch: the server need not build the whole answer in memory.
+    /// Beginning of a watch: the server need not build the whole answer in memory.
     Streamed,
     /// In one piece, as the server's cache has it.
     Cached,

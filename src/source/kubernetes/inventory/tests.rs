@@ -275,7 +275,7 @@ fn one_copy_of_a_name() {
     assert!(std::ptr::eq(&*first, &*second));
 }
 
-/// What may happen, with the objects as small numbers.
+/// Changes that may happen, with the objects as small numbers.
 #[derive(Debug, Clone)]
 enum Happening {
     Applied(u8),
@@ -298,8 +298,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// Whoever heeds the events has, after every complete list, what the list had; a list that
-    /// fails removes nothing; and nothing is removed that is not in force.
+    /// A receiver that heeds the events has, after every complete list, what the list had; a list
+    /// that fails removes nothing; and nothing is removed that is not in force.
     #[test]
     fn heeding_the_events_leads_to_what_is_there(
         happenings in proptest::collection::vec(happening(), 0..40)

@@ -230,8 +230,7 @@ fn ten_thousand_objects() {
 }
 
 proptest! {
-    /// Whatever the files went through, what the events add up to is what a fresh look at the
-    /// files finds.
+    /// The events add up to what a fresh look at the files finds, whatever the files went through.
     #[test]
     fn the_events_add_up(
         steps in proptest::collection::vec((0..3_usize, proptest::option::of(

@@ -82,7 +82,7 @@ fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 96, 0, 0)) + number)
 }
 
-/// So many entries of a set of ours: several ports of each address, if it has any.
+/// Returns `count` entries of a set of ours: several ports of each address, if it has any.
 fn entries(set: SetId, count: u32) -> impl Iterator<Item = Planned> {
     (0..count).map(move |number| {
         let frontend = |address: Ipv4Addr, port| Frontend {
@@ -291,7 +291,7 @@ fn no_packet_misses_an_entry_while_the_set_grows() {
     });
 }
 
-/// Whatever is refused, the set is as it was, and nothing is beside it.
+/// A refusal, whatever its reason, leaves the set as it was and nothing beside it.
 #[test]
 fn a_growth_that_is_refused_changes_nothing() {
     Host::run(|_| {
@@ -376,7 +376,7 @@ fn what_a_crash_left_beside_is_removed_and_nothing_else() {
     });
 }
 
-/// What kube-proxy does with a set that it finds.
+/// Reaction of kube-proxy to a set that it finds.
 #[test]
 fn the_tool_takes_a_set_with_another_hash_size_for_the_same_and_one_of_another_capacity_not() {
     Host::run(|_| {

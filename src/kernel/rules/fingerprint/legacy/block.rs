@@ -20,21 +20,21 @@ const ERROR_TARGET: &[u8] = b"ERROR";
 /// `XT_FUNCTION_MAXNAMELEN`
 const CHAIN_NAME_LENGTH: usize = 30;
 
-/// Where things are in an entry: `struct ipt_entry` or `struct ip6t_entry`.
+/// Layout of an entry: `struct ipt_entry` or `struct ip6t_entry`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     V4,
     V6,
 }
 
-/// What the kernel tells of a table at once: `struct ipt_getinfo` without the name.
+/// Properties that the kernel tells of a table at once: `struct ipt_getinfo` without the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Info {
     valid_hooks: u32,
     hook_entry: [u32; HOOKS.len()],
     underflow: [u32; HOOKS.len()],
     entries: u32,
-    /// Of the entries, in octets.
+    /// Size of the entries, in bytes.
     pub(super) size: u32,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Block {
     pub(super) info: Info,
     shape: Shape,
     octets: Vec<u8>,
-    /// Where each chain begins.
+    /// Offset at which each chain begins.
     chains: HashMap<Vec<u8>, usize>,
-    /// What begins there.
+    /// Chain that begins at each of these offsets.
     names: HashMap<usize, Vec<u8>>,
-    /// Where each chain's first entry is, in order, and the end.
+    /// Offsets of each chain's first entry, in order, and of the end.
     bounds: Vec<usize>,
 }
 
@@ -74,12 +74,12 @@ impl Shape {
         }
     }
 
-    /// Where the offset of the target is, behind `nfcache`; that of the next entry follows.
+    /// Returns the place of the target's offset, behind `nfcache`; the next entry's offset follows.
     const fn offsets(self) -> usize {
         self.header() + 4
     }
 
-    /// What is before the first match.
+    /// Returns the length of everything before the first match.
     const fn length(self) -> usize {
         match self {
             Self::V4 => 112,
@@ -240,14 +240,14 @@ impl<'a> Entry<'a> {
         text(self.target.get(TARGET_NAME..TARGET_NAME + TARGET_NAME_LENGTH).unwrap_or_default())
     }
 
-    /// Of an error target: the name of the chain that begins behind it, or that of the target
+    /// Returns the name in an error target: of the chain that begins behind it, or of the target
     /// itself at the block's end.
     fn label(&self) -> Option<&'a [u8]> {
         let name = text(self.target.get(TARGET_HEADER..TARGET_HEADER + CHAIN_NAME_LENGTH)?);
         (self.target_name() == ERROR_TARGET).then_some(name)
     }
 
-    /// Of a standard target, whose name is empty.
+    /// Returns the verdict of a standard target, whose name is empty.
     fn verdict(&self) -> Option<i32> {
         let verdict = self.target.get(TARGET_HEADER..)?.first_chunk::<VERDICT_LENGTH>()?;
         self.target_name().is_empty().then(|| i32::from_ne_bytes(*verdict))

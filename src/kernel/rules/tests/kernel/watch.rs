@@ -1,4 +1,4 @@
-//! What a [`Watch`] notices, on a real kernel.
+//! Changes that a [`Watch`] notices, on a real kernel.
 
 use std::time::Instant;
 

@@ -2,7 +2,7 @@ use std::hash::Hasher as _;
 
 use super::*;
 
-/// How an entry of a test's block ends.
+/// End of an entry in a test's block.
 #[derive(Clone, Copy)]
 enum Target {
     /// A chain begins.
