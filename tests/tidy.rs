@@ -12,10 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 25] = [
+const DOCUMENTS: [&str; 24] = [
     "README.md",
     "ARCHITECTURE.md",
-    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "RELEASING.md",
     "SECURITY.md",

@@ -240,8 +240,7 @@ impl Planner {
         ops
     }
 
-    /// Returns the operations that create missing prerequisites: the interface, sets, rules,
-    /// routes.
+    /// Returns the operations that create missing prerequisites: interface, sets, rules, routes.
     /// Sets are made for what is planned, and for what the Services tell without being planned; if
     /// one is missing, this walks all of them.
     #[must_use]
@@ -359,9 +358,8 @@ impl Planner {
         leading
     }
 
-    /// Returns the operations that turn one virtual server into the desired one. To be called only
-    /// for the subject of an operation: an undesired virtual server is removed without asking whose
-    /// it is.
+    /// Returns the operations that turn one virtual server into the desired one. Only for subjects
+    /// of operations: an undesired virtual server is removed, whichever program made it.
     #[must_use]
     pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
         diff::repair(&self.desired, frontend, actual)

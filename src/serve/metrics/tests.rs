@@ -107,7 +107,7 @@ fn what_is_told_is_counted() {
             r#"kube_ipvs_pending_retries{class="conflict"} 0"#,
             r#"kube_ipvs_drift_repaired_total{operation="drain_virtual_server"} 0"#,
             r#"kube_ipvs_kernel_write_duration_seconds_sum{part="virtual_servers"} 0.002"#,
-            r#"kube_ipvs_kernel_read_duration_seconds_sum{what="glance"} 0.001"#,
+            r#"kube_ipvs_kernel_read_duration_seconds_sum{what="drift_check"} 0.001"#,
             r#"kube_ipvs_queue_length{queue="loop"} 3"#,
             r#"kube_ipvs_queue_length{queue="source"} 0"#,
         ],
