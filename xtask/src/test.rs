@@ -262,9 +262,10 @@ impl fmt::Display for Outcome {
             write!(f, ", {} ignored", self.tally.ignored)?;
         }
         write!(f, " ({} s)", self.took.as_secs())?;
-        match &self.broken {
-            Some(reason) => write!(f, ": {}", reason.lines().next().unwrap_or_default()),
-            None => Ok(()),
+        // With the log of a guest that died: a run that fails once is not had again.
+        for (number, line) in self.broken.iter().flat_map(|reason| reason.lines()).enumerate() {
+            write!(f, "{}{line}", if number == 0 { ": " } else { "\n    | " })?;
         }
+        Ok(())
     }
 }
