@@ -1,6 +1,6 @@
 //! Cost of writing and reading netlink messages: `cargo bench -p kube-ipvs --bench codecs`.
 //!
-//! Beside each, what it takes to copy the same octets: the least that it could be. The kernel takes
+//! Beside each, what it takes to copy the same bytes: the least that it could be. The kernel takes
 //! 1.5 µs for a real server that it is given, and 0.3 µs for an entry. Nothing fails because of
 //! a time.
 
@@ -31,10 +31,10 @@ const IPSET_ATTR_PORT: u16 = 4;
 const IPSET_ATTR_PROTO: u16 = 7;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 
-/// Something to measure, which has so many octets a message.
+/// Something to measure, which has so many bytes a message.
 struct Measurement {
     name: &'static str,
-    octets: usize,
+    bytes: usize,
     work: Box<dyn FnMut()>,
 }
 
@@ -96,15 +96,15 @@ fn measurements() -> Vec<Measurement> {
     write_real_servers(&mut real_servers);
     let (virtual_servers, real_servers) = (bodies(&virtual_servers()), bodies(&real_servers));
     let entries = listing();
-    let octets = |bodies: &[Vec<u8>]| bodies.iter().map(Vec::len).sum::<usize>() / COUNT as usize;
-    let (server, real, entry) = (octets(&virtual_servers), octets(&real_servers), octets(&entries));
+    let bytes = |bodies: &[Vec<u8>]| bodies.iter().map(Vec::len).sum::<usize>() / COUNT as usize;
+    let (server, real, entry) = (bytes(&virtual_servers), bytes(&real_servers), bytes(&entries));
     let all_attributes = real_servers.clone();
     let mut batch = Batch::new();
     let name = Name::new("KUBE-CLUSTER-IP").unwrap_or_else(|error| unreachable!("{error}"));
     vec![
         Measurement {
             name: "write a real server",
-            octets: real,
+            bytes: real,
             work: Box::new(move || {
                 batch.clear();
                 write_real_servers(&mut batch);
@@ -113,7 +113,7 @@ fn measurements() -> Vec<Measurement> {
         },
         Measurement {
             name: "read the attributes of a real server",
-            octets: real,
+            bytes: real,
             work: Box::new(move || {
                 for body in &all_attributes {
                     for attribute in attributes(body.get(4..).unwrap_or_default()).flatten() {
@@ -124,7 +124,7 @@ fn measurements() -> Vec<Measurement> {
         },
         Measurement {
             name: "read a real server",
-            octets: real,
+            bytes: real,
             work: Box::new(move || {
                 for body in &real_servers {
                     let read = decode_real_server(body, AddressFamily::Ipv4);
@@ -134,7 +134,7 @@ fn measurements() -> Vec<Measurement> {
         },
         Measurement {
             name: "read a virtual server",
-            octets: server,
+            bytes: server,
             work: Box::new(move || {
                 for body in &virtual_servers {
                     assert!(black_box(decode_virtual_server(body)).is_ok(), "it cannot be read");
@@ -143,7 +143,7 @@ fn measurements() -> Vec<Measurement> {
         },
         Measurement {
             name: "put an entry into a batch",
-            octets: entry,
+            bytes: entry,
             work: Box::new(move || {
                 let mut batch = ipset::Batch::new();
                 for number in 0..COUNT {
@@ -156,7 +156,7 @@ fn measurements() -> Vec<Measurement> {
         },
         Measurement {
             name: "read an entry",
-            octets: entry,
+            bytes: entry,
             work: Box::new(move || {
                 for body in &entries {
                     let read = ipset::codec::fragment(body);
@@ -168,11 +168,11 @@ fn measurements() -> Vec<Measurement> {
 }
 
 /// Returns the time to copy [`COUNT`] messages of so many bytes, one by one.
-fn copying(octets: usize) -> Duration {
-    let (from, mut to) = (vec![1_u8; octets * COUNT as usize], Vec::new());
+fn copying(bytes: usize) -> Duration {
+    let (from, mut to) = (vec![1_u8; bytes * COUNT as usize], Vec::new());
     median(|| {
         to.clear();
-        for message in from.chunks(octets) {
+        for message in from.chunks(bytes) {
             to.extend_from_slice(black_box(message));
         }
         black_box(&to);
@@ -198,15 +198,15 @@ fn main() {
     group.throughput(Throughput::Elements(COUNT.into()));
     for mut measurement in measurements() {
         group.bench_function(measurement.name, |bencher| bencher.iter(&mut measurement.work));
-        let (took, copied) = (median(&mut measurement.work), copying(measurement.octets));
-        table.push((measurement.name, measurement.octets, took, copied));
+        let (took, copied) = (median(&mut measurement.work), copying(measurement.bytes));
+        table.push((measurement.name, measurement.bytes, took, copied));
     }
     group.finish();
     criterion.final_summary();
-    println!("{:<40} {:>7} {:>8} {:>16}", "", "octets", "ns each", "times a copy");
-    for (name, octets, took, copied) in table {
+    println!("{:<40} {:>7} {:>8} {:>16}", "", "bytes", "ns each", "times a copy");
+    for (name, bytes, took, copied) in table {
         let each = took.as_nanos() as f64 / f64::from(COUNT);
         let ratio = took.as_secs_f64() / copied.as_secs_f64();
-        println!("{name:<40} {octets:>7} {each:>8.1} {ratio:>16.1}");
+        println!("{name:<40} {bytes:>7} {each:>8.1} {ratio:>16.1}");
     }
 }

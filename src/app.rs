@@ -65,7 +65,7 @@ use threads::TaskThread;
 const QUEUE: usize = 1_024;
 
 /// Longest time that background tasks get to end when the program ends.
-const FAREWELL: Duration = Duration::from_millis(100);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(100);
 
 /// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
 /// and audit logs know.
@@ -136,7 +136,7 @@ pub fn run(configuration: Configuration, check: Check, verbosity: Verbosity) -> 
         .build()
         .context("start the event loop")?;
     let ended = runtime.block_on(balance(configuration, check, verbosity, &threads));
-    runtime.shutdown_timeout(FAREWELL);
+    runtime.shutdown_timeout(SHUTDOWN_GRACE);
     ended
 }
 
@@ -152,11 +152,11 @@ async fn balance(
         () = &mut shutdown => return Ok(()),
         ready = get_ready(configuration.clone(), threads) => ready?,
     };
-    let Host { families, random_fully, twins, backends, linux } = host;
+    let Host { families, random_fully, short_circuits, backends, linux } = host;
     let settings = Settings {
         families,
         random_fully,
-        twins,
+        short_circuits,
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use plan::model::Family;
-use plan::settings::{SchedulerName, Settings, TwinNetworks};
+use plan::settings::{SchedulerName, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
@@ -31,8 +31,8 @@ pub(crate) struct Host {
     pub(crate) families: Vec<Family>,
     /// True if masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
-    /// Networks of the twins, as far as the host can lead to them.
-    pub(crate) twins: TwinNetworks,
+    /// Networks of the short circuits, as far as the host can lead to them.
+    pub(crate) short_circuits: ShortCircuitNetworks,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.
     pub(crate) backends: HashMap<Family, Backend>,
@@ -74,7 +74,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let rules: HashMap<Family, Rules> =
         rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
     let random_fully = rules.values().all(Rules::random_fully);
-    let twins = possible_twins(settings.twins, &rules);
+    let short_circuits = possible_short_circuits(settings.short_circuits, &rules);
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let mut linux = Linux::open(rules)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
@@ -87,7 +87,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     if let Some(warning) = local_ports::warning(proc_sys) {
         warn!("{warning}");
     }
-    Ok(Host { families: findings.families, random_fully, twins, backends, linux })
+    Ok(Host { families: findings.families, random_fully, short_circuits, backends, linux })
 }
 
 /// With `route_localnet`, the kernel answers ARP requests for addresses of scope host as well
@@ -117,21 +117,24 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
 }
 
 /// Without them the rest works; with rules that the host cannot do, nothing would.
-fn possible_twins(mut twins: TwinNetworks, rules: &HashMap<Family, Rules>) -> TwinNetworks {
+fn possible_short_circuits(
+    mut short_circuits: ShortCircuitNetworks,
+    rules: &HashMap<Family, Rules>,
+) -> ShortCircuitNetworks {
     for (family, rules) in rules {
-        let Some(network) = twins.of(*family) else { continue };
-        if let Err(error) = rules.try_twins(network) {
+        let Some(network) = short_circuits.of(*family) else { continue };
+        if let Err(error) = rules.try_short_circuits(network) {
             warn!(
                 "{error}. Without that target (module xt_NETMAP), clients in the cluster get this \
                  node's endpoints only where a Service has externalTrafficPolicy Local ({family})"
             );
             match family {
-                Family::V4 => twins.v4 = None,
-                Family::V6 => twins.v6 = None,
+                Family::V4 => short_circuits.v4 = None,
+                Family::V6 => short_circuits.v6 = None,
             }
         }
     }
-    twins
+    short_circuits
 }
 
 fn probe(
@@ -212,7 +215,8 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
     required
 }
 
-/// Their switches are there once the probe has had IPVS loaded. Returns those that have their value.
+/// Their switches are there once the probe has had IPVS loaded. Returns those that have their
+/// value.
 fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
     let processors = estimators::possible_processors(Path::new(estimators::SYS));
     let (wanted, notes) = chosen.switches(estimators::Kind::of(proc_sys), processors);

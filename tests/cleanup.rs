@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use bed::Namespace;
 use kube_ipvs::cleanup::{self, Outcome};
 use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
-use plan::layer::{JUMPS, Layer, LayerSettings, LocalTraffic};
 use plan::model::Family;
+use plan::rule_set::{JUMPS, LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::{Settings, TwinNetworks};
+use plan::settings::{Settings, ShortCircuitNetworks};
 
 /// State that kube-proxy's IPVS mode leaves, of IPv4.
 const SETS: &str = include_str!("bed/left_by_kube_proxy/ipset");
@@ -129,7 +129,7 @@ impl Node {
         self.tool("ipset", &["restore"], &format!("{SETS}{}", v6_sets()));
         self.tool("ipvsadm", &["-R"], &format!("{VIRTUAL_SERVERS}-A -t [fd00:96::10]:80 -s rr\n"));
         self.restore(kind, Family::V4, RULES);
-        self.restore(kind, Family::V6, &layer(Family::V6).restore_input(&JUMPS));
+        self.restore(kind, Family::V6, &rule_set(Family::V6).restore_input(&JUMPS));
     }
 
     /// Leaves what kube-proxy's iptables mode leaves, of both families.
@@ -189,9 +189,12 @@ fn stem(family: Family) -> &'static str {
     }
 }
 
-fn layer(family: Family) -> Layer {
-    let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings.with_twins(TwinNetworks::default().networks(family)))
+fn rule_set(family: Family) -> RuleSet {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    RuleSet::new(
+        family,
+        &settings.with_short_circuits(ShortCircuitNetworks::default().networks(family)),
+    )
 }
 
 fn v6_sets() -> String {
@@ -376,7 +379,7 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
         let write = || {
             for family in Family::BOTH {
                 let rules = Rules::open(family, variant).unwrap();
-                rules.write(&layer(family)).unwrap();
+                rules.write(&rule_set(family)).unwrap();
             }
         };
         // What a host has that never had another mode.
@@ -404,7 +407,7 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
         let intact = || {
             Family::BOTH.into_iter().all(|family| {
                 let rules = Rules::open(family, variant).unwrap();
-                rules.check(&layer(family)).unwrap().matches()
+                rules.check(&rule_set(family)).unwrap().matches()
             })
         };
         assert!(fresh.0.enter(intact).unwrap());

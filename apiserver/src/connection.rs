@@ -165,8 +165,8 @@ impl AsyncWrite for Resettable {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(context, bytes);
-        if let Poll::Ready(Ok(octets)) = &polled {
-            this.meter.sent(*octets);
+        if let Poll::Ready(Ok(bytes)) = &polled {
+            this.meter.sent(*bytes);
         }
         polled
     }

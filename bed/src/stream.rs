@@ -280,8 +280,8 @@ mod tests {
         assert_eq!((report.fresh, report.kept, report.failures.len()), (1, 1, 1));
         assert_eq!(report.by_server, BTreeMap::from([("one".to_owned(), 1)]));
         assert_eq!(report.failures[0].on, ConnectionKind::Kept);
-        let complaint = report.require_no_failure(0).unwrap_err().to_string();
-        assert!(complaint.contains("Kept: connection reset"), "{complaint}");
+        let warning = report.require_no_failure(0).unwrap_err().to_string();
+        assert!(warning.contains("Kept: connection reset"), "{warning}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(crate) fn run(size: Size) -> Result<()> {
     }
     planner.plan();
     for family in Family::BOTH {
-        kernel.prescribe(planner.layer(family)?);
+        kernel.prescribe(planner.rule_set(family)?);
     }
     for question in stdin().lines() {
         match serde_json::from_str(&question?)? {
@@ -139,10 +139,10 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
             sets.insert(set, there);
         }
     }
-    let mut layers = HashSet::new();
+    let mut rule_sets = HashSet::new();
     for family in Family::BOTH {
-        if kernel.read_layer(family)? {
-            layers.insert(family);
+        if kernel.read_rule_set(family)? {
+            rule_sets.insert(family);
         }
     }
     Ok(Actual {
@@ -152,7 +152,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
         local_addresses: addresses.local,
         virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
         sets,
-        layers,
+        rule_sets,
     })
 }
 

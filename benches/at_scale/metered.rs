@@ -8,17 +8,17 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Change, Sysctl, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::event::Event;
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
-use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
@@ -130,8 +130,8 @@ impl Kernel for Metered {
         self.linux.set_sysctl(sysctl)
     }
 
-    fn glance(&mut self) -> Result<Glance, ReadError> {
-        self.counted(Kernel::glance)
+    fn drift_check(&mut self) -> Result<DriftCheck, ReadError> {
+        self.counted(Kernel::drift_check)
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
@@ -160,12 +160,12 @@ impl Kernel for Metered {
         self.counted(Kernel::read_addresses)
     }
 
-    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
-        self.counted(|linux| linux.read_layer(family))
+    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+        self.counted(|linux| linux.read_rule_set(family))
     }
 
-    fn prescribe(&mut self, layer: Layer) {
-        self.linux.prescribe(layer);
+    fn prescribe(&mut self, rule_set: RuleSet) {
+        self.linux.prescribe(rule_set);
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {

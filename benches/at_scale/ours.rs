@@ -210,8 +210,8 @@ impl Run {
             watch.ended();
             self.checker.wait_exact(damage.name)?;
             let seen = self.node.seen();
-            let mended = seen.written.unwrap_or_else(Instant::now);
-            self.push(watch.stop(damage.name, mended, seen.counts)?);
+            let repaired = seen.written.unwrap_or_else(Instant::now);
+            self.push(watch.stop(damage.name, repaired, seen.counts)?);
             if seen.refused > refused {
                 eprintln!(
                     "at_scale: {}: {} refusals on the way",

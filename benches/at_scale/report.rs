@@ -72,7 +72,7 @@ fn fault_us() -> f64 {
         // Zeroed memory of this size is not touched before it is used.
         let mut memory = vec![0_u8; PAGE * TIMES as usize];
         let began = Instant::now();
-        memory.iter_mut().step_by(PAGE).for_each(|octet| *black_box(octet) = 1);
+        memory.iter_mut().step_by(PAGE).for_each(|byte| *black_box(byte) = 1);
         let took = began.elapsed();
         kept.push(memory);
         took

@@ -84,7 +84,7 @@ async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
         match events.recv().await.context("the source has ended")? {
             SourceEvent::Change(event) => planner.apply(event),
             SourceEvent::Complete => break,
-            SourceEvent::Complaint(complaint) => eprintln!("{complaint}"),
+            SourceEvent::Warning(warning) => eprintln!("{warning}"),
             SourceEvent::Triggered(..)
             | SourceEvent::NodeLeaving(_)
             | SourceEvent::StillWrong(_) => {}

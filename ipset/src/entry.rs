@@ -70,7 +70,7 @@ pub struct EntryOptions {
     pub timeout: Option<u32>,
     /// Packets and bytes that the entry matched. The set needs `counters`.
     pub counters: Option<Counters>,
-    /// A remark of at most 255 octets. The set needs `comment`.
+    /// A remark of at most 255 bytes. The set needs `comment`.
     pub comment: Option<String>,
     /// Mark that the iptables target `SET --map-mark` writes. The set needs `skbinfo`.
     pub mark: Option<Mark>,
@@ -86,7 +86,7 @@ pub struct EntryOptions {
 pub struct Counters {
     /// Packets.
     pub packets: u64,
-    /// Octets of those packets.
+    /// Bytes of those packets.
     pub bytes: u64,
 }
 
@@ -272,8 +272,8 @@ impl FromStr for WithPort {
             return Ok(Self(protocol, port.parse().map_err(|_| bad_port())?));
         }
         let (kind, code) = port.split_once('/').ok_or_else(bad_port)?;
-        let octet = |text: &str| text.parse::<u8>().map_err(|_| bad_port());
-        Ok(Self(protocol, u16::from_be_bytes([octet(kind)?, octet(code)?])))
+        let byte = |text: &str| text.parse::<u8>().map_err(|_| bad_port());
+        Ok(Self(protocol, u16::from_be_bytes([byte(kind)?, byte(code)?])))
     }
 }
 

@@ -5,44 +5,44 @@ use std::str::FromStr;
 
 use crate::error::ParseError;
 
-/// The longest name in octets: `IPSET_MAXNAMELEN` less the zero octet that ends it
+/// The longest name in bytes: `IPSET_MAXNAMELEN` less the zero byte that ends it
 /// (include/uapi/linux/netfilter/ipset/ip_set.h).
 pub const MAX_NAME_LENGTH: usize = 31;
 
-/// The name of a set, or of a set type: 1 to 31 octets, none of them zero.
+/// The name of a set, or of a set type: 1 to 31 bytes, none of them zero.
 ///
 /// The kernel does not ask for text in any encoding, so a name that somebody else chose may be any
-/// octets; it displays with what is not UTF-8 replaced.
+/// bytes; it displays with what is not UTF-8 replaced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name([u8; MAX_NAME_LENGTH]);
 
 // === impl Name ===
 
 impl Name {
-    /// A name of these octets.
+    /// A name of these bytes.
     ///
     /// # Errors
     /// When there are none, more than 31, or one of them is zero.
     pub fn new(name: impl AsRef<[u8]>) -> Result<Self, ParseError> {
-        let octets = name.as_ref();
-        let broken = |problem| ParseError::new("name", String::from_utf8_lossy(octets), problem);
-        if octets.is_empty() {
+        let bytes = name.as_ref();
+        let broken = |problem| ParseError::new("name", String::from_utf8_lossy(bytes), problem);
+        if bytes.is_empty() {
             return Err(broken("it is empty"));
         }
-        if octets.contains(&0) {
-            return Err(broken("it has a zero octet"));
+        if bytes.contains(&0) {
+            return Err(broken("it has a zero byte"));
         }
         let mut name = [0; MAX_NAME_LENGTH];
-        name.get_mut(..octets.len())
-            .ok_or_else(|| broken("it is longer than 31 octets"))?
-            .copy_from_slice(octets);
+        name.get_mut(..bytes.len())
+            .ok_or_else(|| broken("it is longer than 31 bytes"))?
+            .copy_from_slice(bytes);
         Ok(Self(name))
     }
 
-    /// The octets, without an ending zero.
+    /// The bytes, without an ending zero.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.0.split(|octet| *octet == 0).next().unwrap_or_default()
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_to_thirty_one_octets() {
+    fn a_name_has_one_to_thirty_one_bytes() {
         let longest = "KUBE-6-LOAD-BALANCER-SOURCE-CID";
         assert_eq!(Name::new(longest).unwrap(), longest);
         assert_eq!(Name::new(longest).unwrap().to_string(), longest);
         let error = Name::new("KUBE-6-LOAD-BALANCER-SOURCE-CIDR").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`KUBE-6-LOAD-BALANCER-SOURCE-CIDR` is not a name: it is longer than 31 octets"
+            "`KUBE-6-LOAD-BALANCER-SOURCE-CIDR` is not a name: it is longer than 31 bytes"
         );
         assert!(Name::new("").is_err());
         assert!(Name::new("a\0b").is_err());

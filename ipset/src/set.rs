@@ -71,7 +71,7 @@ pub struct SetOptions {
     pub ports: Option<RangeInclusive<u16>>,
     /// Entries may time out; by default after so many seconds, 0 for never.
     pub timeout: Option<u32>,
-    /// Entries count packets and octets.
+    /// Entries count packets and bytes.
     pub counters: bool,
     /// Entries may have a remark.
     pub comment: bool,
@@ -114,7 +114,7 @@ pub struct Header {
     pub options: SetOptions,
     /// Number of iptables rules and lists of sets that refer to the set.
     pub references: u32,
-    /// Octets of memory.
+    /// Bytes of memory.
     pub memory: u64,
     /// Number of entries; kernels before 4.9 do not tell.
     pub elements: Option<u32>,
@@ -156,7 +156,7 @@ impl SetType {
             .unwrap_or(Self::Other(name))
     }
 
-    /// The name's octets.
+    /// The name's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match self {

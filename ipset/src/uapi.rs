@@ -1,7 +1,7 @@
 //! The kernel's numbers, from include/uapi/linux/netfilter/ipset/ip_set.h and
 //! include/uapi/linux/netfilter/nfnetlink.h. Names are the kernel's, without `IPSET_`.
 
-/// `NFNL_SUBSYS_IPSET` (nfnetlink.h): the upper octet of each message type.
+/// `NFNL_SUBSYS_IPSET` (nfnetlink.h): the upper byte of each message type.
 pub(crate) const SUBSYSTEM: u16 = 6;
 /// `NLM_F_EXCL` (include/uapi/linux/netlink.h): to ipset, "what I add is not there yet, and what I
 /// delete is there".

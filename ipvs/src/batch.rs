@@ -11,7 +11,7 @@ use crate::virtual_server::VirtualServer;
 /// one, [`Client::send`] sends it.
 ///
 /// Each method returns the command's place, which is its place among the results. A command costs
-/// some hundred octets of one growing buffer, and nothing else is allocated for it.
+/// some hundred bytes of one growing buffer, and nothing else is allocated for it.
 ///
 /// [`Client::batch`]: crate::Client::batch
 /// [`Client::send`]: crate::Client::send

@@ -1,4 +1,4 @@
-//! Requests and answers as octets, apart from any socket.
+//! Requests and answers as bytes, apart from any socket.
 //!
 //! A *body* is a netlink message without its `struct nlmsghdr`: the generic netlink header, then
 //! attributes. That is what [`netlink::Socket`] hands over and what [`netlink::Batch::body`]

@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The longest name: `IP_VS_SCHEDNAME_MAXLEN`, `IP_VS_PENAME_MAXLEN` and `IP_VS_IFNAME_MAXLEN`
-/// (include/uapi/linux/ip_vs.h) are 16 octets with the zero octet that ends the name.
+/// (include/uapi/linux/ip_vs.h) are 16 bytes with the zero byte that ends the name.
 const LONGEST: usize = 15;
 
 /// A name that the kernel could not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {kind} `{name}` must have 1 to {LONGEST} octets, none of them zero")]
+#[error("the {kind} `{name}` must have 1 to {LONGEST} bytes, none of them zero")]
 pub struct InvalidName {
     kind: &'static str,
     name: String,
@@ -32,7 +32,7 @@ pub struct InterfaceName(Name);
 /// Held in place: names are copied into and compared for every virtual server of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Name {
-    octets: [u8; LONGEST],
+    bytes: [u8; LONGEST],
     length: u8,
 }
 
@@ -74,7 +74,7 @@ macro_rules! name_type {
             #[doc = concat!("A ", $kind, " from its name.")]
             ///
             /// # Errors
-            /// When the name is empty, longer than 15 octets, or has a zero octet in it.
+            /// When the name is empty, longer than 15 bytes, or has a zero byte in it.
             pub fn new(name: &str) -> Result<Self, InvalidName> {
                 Name::new(name)
                     .map(Self)
@@ -121,27 +121,27 @@ impl Name {
         if name.is_empty() || name.contains('\0') {
             return None;
         }
-        let mut octets = [0; LONGEST];
-        octets.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
-        Some(Self { octets, length: u8::try_from(name.len()).ok()? })
+        let mut bytes = [0; LONGEST];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        Some(Self { bytes, length: u8::try_from(name.len()).ok()? })
     }
 
     /// For the constants above, checked when the crate is compiled.
     #[expect(clippy::indexing_slicing, reason = "evaluated at compile time only")]
     const fn literal(name: &'static str) -> Self {
-        let (mut octets, mut index) = ([0; LONGEST], 0);
+        let (mut bytes, mut index) = ([0; LONGEST], 0);
         while index < name.len() {
-            octets[index] = name.as_bytes()[index];
+            bytes[index] = name.as_bytes()[index];
             index += 1;
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most 15, or the loop did not end")]
-        Self { octets, length: index as u8 }
+        Self { bytes, length: index as u8 }
     }
 
     fn as_str(&self) -> &str {
-        let octets = self.octets.get(..usize::from(self.length)).unwrap_or_default();
+        let bytes = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
         // They were a `&str` before, so this always is UTF-8.
-        std::str::from_utf8(octets).unwrap_or_default()
+        std::str::from_utf8(bytes).unwrap_or_default()
     }
 }
 
@@ -150,15 +150,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_to_fifteen_octets_and_no_zero() {
-        assert_eq!(Scheduler::new("fifteen-octets-").unwrap().as_str(), "fifteen-octets-");
+    fn a_name_has_one_to_fifteen_bytes_and_no_zero() {
+        assert_eq!(Scheduler::new("fifteen-bytes--").unwrap().as_str(), "fifteen-bytes--");
         assert_eq!("rr".parse(), Ok(Scheduler::ROUND_ROBIN));
-        for wrong in ["", "sixteen-octets--", "r\0r", "éééééééé"] {
+        for wrong in ["", "sixteen-bytes---", "r\0r", "éééééééé"] {
             assert!(PersistenceEngine::new(wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(
             InterfaceName::new("").unwrap_err().to_string(),
-            "the network interface `` must have 1 to 15 octets, none of them zero"
+            "the network interface `` must have 1 to 15 bytes, none of them zero"
         );
     }
 

@@ -39,7 +39,7 @@ pub struct SyncDaemon {
     pub interface: InterfaceName,
     /// The group of hosts it belongs to: 0 to 255, and a backup takes every master's for 0.
     pub sync_id: u32,
-    /// The most octets of a datagram; 0 for what the interface's MTU allows. A backup takes 1024
+    /// The most bytes of a datagram; 0 for what the interface's MTU allows. A backup takes 1024
     /// at least. Since Linux 4.3, as are the fields below.
     pub datagram_length: u16,
     /// The multicast group; `None` for 224.0.0.81.

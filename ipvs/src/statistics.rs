@@ -14,18 +14,18 @@ pub struct Statistics {
     pub incoming_packets: u64,
     /// Packets to clients, as far as they pass through this host.
     pub outgoing_packets: u64,
-    /// Octets from clients.
-    pub incoming_octets: u64,
-    /// Octets to clients, as far as they pass through this host.
-    pub outgoing_octets: u64,
+    /// Bytes from clients.
+    pub incoming_bytes: u64,
+    /// Bytes to clients, as far as they pass through this host.
+    pub outgoing_bytes: u64,
     /// Connections a second.
     pub connection_rate: u64,
     /// Packets from clients a second.
     pub incoming_packet_rate: u64,
     /// Packets to clients a second.
     pub outgoing_packet_rate: u64,
-    /// Octets from clients a second.
-    pub incoming_octet_rate: u64,
-    /// Octets to clients a second.
-    pub outgoing_octet_rate: u64,
+    /// Bytes from clients a second.
+    pub incoming_byte_rate: u64,
+    /// Bytes to clients a second.
+    pub outgoing_byte_rate: u64,
 }

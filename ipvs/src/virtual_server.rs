@@ -80,7 +80,7 @@ impl VirtualServer {
             && self.scheduler == other.scheduler
             && self.flags.without(Flags::HASHED) == other.flags.without(Flags::HASHED)
             && self.persistence_timeout == other.persistence_timeout
-            && self.netmask.to_octets(family) == other.netmask.to_octets(family)
+            && self.netmask.to_bytes(family) == other.netmask.to_bytes(family)
             && self.persistence_engine == other.persistence_engine
     }
 }
@@ -90,7 +90,7 @@ impl VirtualServer {
 impl Netmask {
     /// As `IPVS_SVC_ATTR_NETMASK` has it: IPv4 a mask in network byte order, IPv6 the prefix
     /// length in the machine's.
-    pub(crate) fn to_octets(self, family: AddressFamily) -> [u8; 4] {
+    pub(crate) fn to_bytes(self, family: AddressFamily) -> [u8; 4] {
         match (self, family) {
             (Self::Prefix(length), AddressFamily::Ipv6) => u32::from(length).to_ne_bytes(),
             (Self::Ipv4(mask), AddressFamily::Ipv6) => u32::from(mask).leading_ones().to_ne_bytes(),
@@ -103,11 +103,11 @@ impl Netmask {
     }
 
     /// `None` for an IPv6 prefix length past 255, which the kernel never has.
-    pub(crate) fn from_octets(octets: [u8; 4], family: AddressFamily) -> Option<Self> {
+    pub(crate) fn from_octets(bytes: [u8; 4], family: AddressFamily) -> Option<Self> {
         match family {
-            AddressFamily::Ipv6 => u8::try_from(u32::from_ne_bytes(octets)).ok().map(Self::Prefix),
+            AddressFamily::Ipv6 => u8::try_from(u32::from_ne_bytes(bytes)).ok().map(Self::Prefix),
             AddressFamily::Ipv4 => {
-                let (mask, address) = (u32::from_be_bytes(octets), Ipv4Addr::from(octets));
+                let (mask, address) = (u32::from_be_bytes(bytes), Ipv4Addr::from(bytes));
                 let length = u8::try_from(mask.leading_ones()).ok()?;
                 Some(if mask.leading_ones() == mask.count_ones() {
                     Self::Prefix(length)
@@ -126,20 +126,20 @@ mod tests {
     #[test]
     fn a_netmask_is_the_same_after_a_round_trip() {
         for length in 0..=32 {
-            let octets = Netmask::Prefix(length).to_octets(AddressFamily::Ipv4);
+            let bytes = Netmask::Prefix(length).to_bytes(AddressFamily::Ipv4);
             assert_eq!(
-                Netmask::from_octets(octets, AddressFamily::Ipv4),
+                Netmask::from_octets(bytes, AddressFamily::Ipv4),
                 Some(Netmask::Prefix(length))
             );
         }
-        assert_eq!(Netmask::Prefix(24).to_octets(AddressFamily::Ipv4), [255, 255, 255, 0]);
-        assert_eq!(Netmask::Prefix(200).to_octets(AddressFamily::Ipv4), [255; 4]);
+        assert_eq!(Netmask::Prefix(24).to_bytes(AddressFamily::Ipv4), [255, 255, 255, 0]);
+        assert_eq!(Netmask::Prefix(200).to_bytes(AddressFamily::Ipv4), [255; 4]);
         let gaps = Netmask::Ipv4(Ipv4Addr::new(255, 0, 255, 0));
-        let octets = gaps.to_octets(AddressFamily::Ipv4);
-        assert_eq!(Netmask::from_octets(octets, AddressFamily::Ipv4), Some(gaps));
-        let octets = Netmask::Prefix(64).to_octets(AddressFamily::Ipv6);
-        assert_eq!(u32::from_ne_bytes(octets), 64);
-        assert_eq!(Netmask::from_octets(octets, AddressFamily::Ipv6), Some(Netmask::Prefix(64)));
+        let bytes = gaps.to_bytes(AddressFamily::Ipv4);
+        assert_eq!(Netmask::from_octets(bytes, AddressFamily::Ipv4), Some(gaps));
+        let bytes = Netmask::Prefix(64).to_bytes(AddressFamily::Ipv6);
+        assert_eq!(u32::from_ne_bytes(bytes), 64);
+        assert_eq!(Netmask::from_octets(bytes, AddressFamily::Ipv6), Some(Netmask::Prefix(64)));
         assert_eq!(Netmask::from_octets([255; 4], AddressFamily::Ipv6), None);
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
 
-/// An attribute's header in octets: length (u16) and type (u16).
+/// An attribute's header in bytes: length (u16) and type (u16).
 const HEADER_LENGTH: usize = 4;
 
 /// Bytes that are not what the subsystem's header file says they are.
@@ -97,7 +97,7 @@ impl<'a> AttributeWriter<'a> {
         self.bytes(kind, &[]);
     }
 
-    /// One octet.
+    /// One byte.
     pub fn u8(&mut self, kind: u16, value: u8) {
         self.bytes(kind, &[value]);
     }
@@ -127,7 +127,7 @@ impl<'a> AttributeWriter<'a> {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// Text, ended by a zero octet. Text is cut at a zero octet of its own.
+    /// Text, ended by a zero byte. Text is cut at a zero byte of its own.
     pub fn string(&mut self, kind: u16, value: &str) {
         let start = self.open(kind);
         self.buffer.extend(value.bytes().take_while(|byte| *byte != 0));
@@ -135,7 +135,7 @@ impl<'a> AttributeWriter<'a> {
         self.close(start);
     }
 
-    /// An address: 4 or 16 octets, network byte order.
+    /// An address: 4 or 16 bytes, network byte order.
     pub fn address(&mut self, kind: u16, address: IpAddr) {
         match address {
             IpAddr::V4(address) => self.bytes(kind, &address.octets()),
@@ -182,7 +182,7 @@ impl<'a> AttributeWriter<'a> {
     }
 }
 
-/// Messages and attributes begin on a multiple of four octets (`NLMSG_ALIGNTO`, `NLA_ALIGNTO`).
+/// Messages and attributes begin on a multiple of four bytes (`NLMSG_ALIGNTO`, `NLA_ALIGNTO`).
 pub(crate) fn pad(buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len().next_multiple_of(HEADER_LENGTH), 0);
 }
@@ -190,7 +190,7 @@ pub(crate) fn pad(buffer: &mut Vec<u8>) {
 // === impl Attribute ===
 
 impl<'a> Attribute<'a> {
-    /// One octet.
+    /// One byte.
     ///
     /// # Errors
     /// When the payload is empty.
@@ -253,7 +253,7 @@ impl<'a> Attribute<'a> {
         })
     }
 
-    /// Text up to the first zero octet or the payload's end.
+    /// Text up to the first zero byte or the payload's end.
     ///
     /// # Errors
     /// When it is not UTF-8.
@@ -263,7 +263,7 @@ impl<'a> Attribute<'a> {
             .map_err(|error| DecodeError::new("text attribute", error.to_string()))
     }
 
-    /// An IPv4 address: the first four octets.
+    /// An IPv4 address: the first four bytes.
     ///
     /// # Errors
     /// When the payload is shorter.
@@ -271,7 +271,7 @@ impl<'a> Attribute<'a> {
         Ok(Ipv4Addr::from(self.array::<4>()?))
     }
 
-    /// An IPv6 address: the first sixteen octets.
+    /// An IPv6 address: the first sixteen bytes.
     ///
     /// # Errors
     /// When the payload is shorter.
@@ -284,7 +284,7 @@ impl<'a> Attribute<'a> {
         attributes(self.value)
     }
 
-    /// The first `N` octets.
+    /// The first `N` bytes.
     ///
     /// # Errors
     /// When the payload is shorter.
@@ -292,7 +292,7 @@ impl<'a> Attribute<'a> {
         self.value.first_chunk::<N>().copied().ok_or_else(|| {
             DecodeError::new(
                 "attribute",
-                format!("type {} has {} octets, {N} are needed", self.kind, self.value.len()),
+                format!("type {} has {} bytes, {N} are needed", self.kind, self.value.len()),
             )
         })
     }
@@ -341,7 +341,7 @@ mod tests {
         let attribute = attributes(&bytes).next().unwrap().unwrap();
         assert_eq!(
             attribute.u32().unwrap_err().to_string(),
-            "attribute: type 9 has 2 octets, 4 are needed"
+            "attribute: type 9 has 2 bytes, 4 are needed"
         );
     }
 

@@ -4,7 +4,7 @@ use netlink_packet_core::NLM_F_REQUEST;
 
 use crate::attribute::{AttributeWriter, pad};
 
-/// `struct nlmsghdr` in octets (include/uapi/linux/netlink.h).
+/// `struct nlmsghdr` in bytes (include/uapi/linux/netlink.h).
 pub(crate) const MESSAGE_HEADER_LENGTH: usize = 16;
 
 /// Requests in the order in which the kernel is to work through them.
@@ -80,7 +80,7 @@ impl Batch {
 
     /// Returns the number of bytes of all requests together.
     #[must_use]
-    pub fn octets(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
@@ -100,13 +100,13 @@ impl Batch {
         self.requests.get(index).is_some_and(|request| request.too_long)
     }
 
-    /// The requests from `first` on that together stay within `most` requests and `octets`; at
+    /// The requests from `first` on that together stay within `most` requests and `bytes`; at
     /// least one, and none of them too long unless it is the only one.
-    pub(crate) fn span(&self, first: usize, most: usize, octets: usize) -> usize {
+    pub(crate) fn span(&self, first: usize, most: usize, bytes: usize) -> usize {
         let start = self.start(first);
         let mut count = 0;
         for request in self.requests.iter().skip(first).take(most) {
-            if count > 0 && (request.end - start > octets || request.too_long) {
+            if count > 0 && (request.end - start > bytes || request.too_long) {
                 break;
             }
             count += 1;
@@ -117,7 +117,7 @@ impl Batch {
         count
     }
 
-    /// The octets of `count` requests from `first` on, numbered from `sequence`, the flags in
+    /// The bytes of `count` requests from `first` on, numbered from `sequence`, the flags in
     /// `last` added to the last one.
     pub(crate) fn numbered(
         &mut self,
@@ -155,7 +155,7 @@ impl Request {
             .chain(self.message_type.to_ne_bytes())
             .chain(flags.to_ne_bytes())
             .chain(sequence.to_ne_bytes());
-        header.iter_mut().zip(fields).for_each(|(place, octet)| *place = octet);
+        header.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
         header
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_ends_at_the_count_the_octets_or_a_message_that_is_too_long() {
+    fn a_span_ends_at_the_count_the_bytes_or_a_message_that_is_too_long() {
         let batch = batch_of(&[10, 10, 10, 10]);
         assert_eq!(batch.span(0, 3, 10_000), 3);
         assert_eq!(batch.span(0, 9, 70), 2);

@@ -140,7 +140,7 @@ impl fmt::Display for Error {
                 write!(f, "the listing was disturbed by changes in each of {attempts} tries")
             }
             Kind::Truncated { length } => {
-                write!(f, "an answer of {length} octets did not fit into the receive buffer")
+                write!(f, "an answer of {length} bytes did not fit into the receive buffer")
             }
             Kind::AnswerLost => f.write_str(
                 "the answer was lost (receive buffer full), it may or may not have been done",

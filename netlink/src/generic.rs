@@ -15,10 +15,10 @@ const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 /// `CTRL_ATTR_FAMILY_NAME`.
 const FAMILY_NAME: u16 = 2;
-/// `struct genlmsghdr` in octets.
+/// `struct genlmsghdr` in bytes.
 pub const HEADER_LENGTH: usize = 4;
 
-/// Writes `struct genlmsghdr`: command, version, and two reserved octets.
+/// Writes `struct genlmsghdr`: command, version, and two reserved bytes.
 pub fn write_header(message: &mut MessageWriter<'_>, command: u8, version: u8) {
     message.body().extend_from_slice(&[command, version, 0, 0]);
 }

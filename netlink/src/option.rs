@@ -43,7 +43,7 @@ impl OptionSocket {
     }
 
     /// Reads an option into `buffer`, which can hold what the subsystem is to be told, too, and
-    /// returns how many octets of it the kernel has written.
+    /// returns how many bytes of it the kernel has written.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -66,7 +66,7 @@ impl OptionSocket {
         let mut length = libc::socklen_t::try_from(buffer.len()).unwrap_or(libc::socklen_t::MAX);
         #[expect(unsafe_code, reason = "no crate has a safe form for options of its callers' own")]
         // SAFETY: the descriptor is open as long as `self` is. The kernel writes at most `length`
-        // octets to the buffer, which has as many and is borrowed for the call, and any octets are
+        // bytes to the buffer, which has as many and is borrowed for the call, and any bytes are
         // valid there; `length` is a live variable of the type that the call wants.
         let result = unsafe {
             libc::getsockopt(

@@ -71,7 +71,7 @@ pub struct Socket {
     sequence: u32,
     requests_per_send: usize,
     questions_per_send: usize,
-    octets_per_send: usize,
+    bytes_per_send: usize,
     /// True if listings are checked strictly.
     is_strict: bool,
     buffer: Vec<u8>,
@@ -141,7 +141,7 @@ impl Socket {
             sequence: 1,
             requests_per_send: (receive / answer_cost).clamp(1, REQUESTS_PER_SEND),
             questions_per_send: (receive / ask::ANSWER_COST).clamp(1, REQUESTS_PER_SEND),
-            octets_per_send: buffers::octets_per_send(send),
+            bytes_per_send: buffers::bytes_per_send(send),
             is_strict: false,
             buffer: Vec::new(),
             traffic: Traffic::default(),
@@ -184,7 +184,7 @@ impl Socket {
                 results.push(Err(Error::too_long()));
                 continue;
             }
-            let count = batch.span(first, self.requests_per_send, self.octets_per_send);
+            let count = batch.span(first, self.requests_per_send, self.bytes_per_send);
             let begin = self.transmit(batch, first, count, NLM_F_ACK)?;
             results.resize_with(first + count, || Ok(()));
             let results = results.get_mut(first..).unwrap_or_default();
@@ -278,7 +278,7 @@ impl Socket {
     /// [`Error::is_overrun`] when notifications were lost: what they told must be read anew. The
     /// same goes for any other failure.
     pub fn notifications(&mut self, mut each: impl FnMut(Notification<'_>)) -> Result<(), Error> {
-        self.mend()?;
+        self.repair()?;
         let length = match self.receive(RecvFlags::empty()) {
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -293,8 +293,8 @@ impl Socket {
     }
 
     /// Throws away what is queued. After an overrun the kernel drops messages without a word until
-    /// nothing is (`netlink_overrun` and `netlink_rcv_wake` in net/netlink/af_netlink.c), so what is
-    /// to be read anew must be read after this.
+    /// nothing is (`netlink_overrun` and `netlink_rcv_wake` in net/netlink/af_netlink.c), so what
+    /// is to be read anew must be read after this.
     pub fn discard_notifications(&mut self) {
         // The buffer cannot hold more.
         for _ in 0..RECEIVE_BUFFER / SMALLEST_DATAGRAM {
@@ -321,7 +321,7 @@ impl Socket {
         if batch.is_too_long(first) {
             return Err(Error::too_long());
         }
-        self.mend()?;
+        self.repair()?;
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(u32::try_from(count).unwrap_or(u32::MAX));
         let bytes = batch.numbered(first, count, sequence, last);
@@ -442,7 +442,7 @@ impl Socket {
     }
 
     /// Opens it again if it has failed.
-    fn mend(&mut self) -> Result<(), Error> {
+    fn repair(&mut self) -> Result<(), Error> {
         let Some(errno) = self.failure else { return Ok(()) };
         self.home.must_be_here()?;
         let mut opened = Self::open(self.protocol)?;

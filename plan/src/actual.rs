@@ -26,7 +26,7 @@ pub struct Actual {
     /// The sets with our names.
     pub sets: HashMap<SetId, ActualSet>,
     /// The families whose constant rules are all there, as they should be.
-    pub layers: HashSet<Family>,
+    pub rule_sets: HashSet<Family>,
 }
 
 /// A set as the kernel has it.

@@ -6,9 +6,9 @@
 //! | external or load-balancer address | address and port | unless it is the node's own |
 //! | node port | each address that serves node ports | never |
 //!
-//! An external frontend with externalTrafficPolicy Local has a twin besides: see
-//! [`TwinNetworks`](crate::settings::TwinNetworks). A frontend without endpoints has no virtual
-//! server, and the rules refuse what is sent there.
+//! An external frontend with externalTrafficPolicy Local has a short circuit besides: see
+//! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks). A frontend without endpoints
+//! has no virtual server, and the rules refuse what is sent there.
 //!
 //! A Service is served in the families in which it has a cluster address.
 
@@ -16,7 +16,7 @@ mod addresses;
 mod budget;
 mod claims;
 mod local;
-mod twins;
+mod short_circuits;
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ use crate::settings::Settings;
 use addresses::Addresses;
 use budget::Budget;
 use claims::{Claims, Served};
-use twins::Twinned;
+use short_circuits::ShortCircuited;
 
 /// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
@@ -84,7 +84,7 @@ pub fn compile(
         settings,
         budget: Budget::new(&settings.limits),
         claims: Claims::new(service.created, server),
-        twinned: BTreeMap::new(),
+        short_circuited: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
@@ -105,7 +105,7 @@ struct Compiler<'a> {
     settings: &'a Settings,
     budget: Budget<'a>,
     claims: Claims,
-    twinned: BTreeMap<Frontend, Twinned>,
+    short_circuited: BTreeMap<Frontend, ShortCircuited>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
@@ -179,7 +179,7 @@ impl<'a> Compiler<'a> {
             self.bind(addresses);
         }
         for OfFamily { family, addresses, .. } in families {
-            self.twins(*family, addresses);
+            self.short_circuits(*family, addresses);
         }
     }
 
@@ -223,7 +223,7 @@ impl<'a> Compiler<'a> {
             real_servers: real_servers(&port.choice, local),
             entries: vec![entry],
             refusal: refusal(&frontend, &port.choice, local),
-            twin_of: None,
+            short_circuit_of: None,
             is_spare: false,
         };
         let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), 0);
@@ -315,7 +315,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// A frontend for clients outside the cluster, with its twin for the others.
+    /// A frontend for clients outside the cluster, with its short circuit for the others.
     fn external(
         &mut self,
         origin: Origin,
@@ -331,13 +331,13 @@ impl<'a> Compiler<'a> {
             real_servers: real_servers(choice, local),
             entries,
             refusal: refusal(&frontend, choice, local),
-            twin_of: None,
+            short_circuit_of: None,
             is_spare: false,
         };
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
         if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
-            self.note_twinned(origin, port, frontend, is_restricted);
+            self.note_short_circuited(origin, port, frontend, is_restricted);
         }
     }
 

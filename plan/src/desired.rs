@@ -72,8 +72,9 @@ type Entries = BTreeMap<SetId, Counted<Entry>>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     origin: Origin,
-    /// True for a twin. Frontends that clients can ask come before those that they are led to.
-    is_twin: bool,
+    /// True for a short circuit. Frontends that clients can ask come before those that they are led
+    /// to.
+    is_short_circuit: bool,
     created: i64,
     service: ServiceName,
 }
@@ -109,12 +110,12 @@ impl Desired {
     }
 
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to: its real
-    /// servers and those of its twin. None: no Service has the frontend.
+    /// servers and those of its short circuit. None: no Service has the frontend.
     #[must_use]
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
         let owner = self.owners.get(frontend)?;
         let fragment = self.fragments.get(owner)?;
-        let claims = fragment.claim(frontend).into_iter().chain(fragment.twins(*frontend));
+        let claims = fragment.claim(frontend).into_iter().chain(fragment.short_circuits(*frontend));
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
     }
 
@@ -200,9 +201,11 @@ impl Desired {
             let before = self.waiting.get(&frontend)?.range(..rank).next_back();
             let before = before.map(|rank| &rank.service).or(self.owners.get(&frontend));
             let owner = before?.clone();
-            Some(match claim.twin_of {
+            Some(match claim.short_circuit_of {
                 None => Problem::FrontendTaken { frontend, owner },
-                Some(of) => Problem::TwinTaken { frontend: of, twin: frontend, owner },
+                Some(of) => {
+                    Problem::ShortCircuitTaken { frontend: of, short_circuit: frontend, owner }
+                }
             })
         })
     }
@@ -213,18 +216,18 @@ impl Desired {
         self.missed(service).count()
     }
 
-    /// The claims of a Service that others have before it, and that it would need. Of two twins,
-    /// one is enough, and that both are missing is said of the first one.
+    /// The claims of a Service that others have before it, and that it would need. Of two short
+    /// circuits, one is enough, and that both are missing is said of the first one.
     fn missed<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Claim> {
         let fragment = self.fragments.get(service);
         let lacking = self.lacking.get(service).into_iter().flatten();
         let owns = move |claim: &Claim| self.owners.get(&claim.frontend) == Some(service);
         lacking.filter_map(move |frontend| {
             let claim = fragment?.claim(frontend)?;
-            let Some(of) = claim.twin_of else { return Some(claim) };
-            let has_twin = fragment?.twins(of).any(owns);
-            let is_second = claim.is_spare && has_first_twin(fragment?, claim);
-            (!has_twin && !is_second).then_some(claim)
+            let Some(of) = claim.short_circuit_of else { return Some(claim) };
+            let has_short_circuit = fragment?.short_circuits(of).any(owns);
+            let is_second = claim.is_spare && has_first_short_circuit(fragment?, claim);
+            (!has_short_circuit && !is_second).then_some(claim)
         })
     }
 
@@ -262,8 +265,11 @@ impl Desired {
         changes.uncount(&mut self.entries, only_in_second(&new.entries, &gone.entries));
         changes.count(&mut self.entries, only_in_second(&gone.entries, &new.entries));
         for first in different.iter().filter_map(|frontend| former.claim(frontend)) {
-            let spares = first.twin_of.into_iter().flat_map(|frontend| new.twins(frontend));
-            let spares = spares.filter(|twin| twin.is_spare);
+            let spares = first
+                .short_circuit_of
+                .into_iter()
+                .flat_map(|frontend| new.short_circuits(frontend));
+            let spares = spares.filter(|short_circuit| short_circuit.is_spare);
             changes.spares.extend(spares.map(|spare| (service.clone(), spare.frontend)));
         }
         if let Some(fragment) = fragment {
@@ -274,8 +280,9 @@ impl Desired {
         }
     }
 
-    /// Has spare twins claimed where the first one is another Service's, and given up where it is
-    /// not. This comes after all claims to first twins: no spare twin is one.
+    /// Has spare short circuits claimed where the first one is another Service's, and given up
+    /// where it is not. This comes after all claims to first short circuits: no spare short circuit
+    /// is one.
     fn settle_spares(&mut self, changes: &mut Changes) {
         for (service, frontend) in std::mem::take(&mut changes.spares) {
             let Some(fragment) = self.fragments.get(&service) else { continue };
@@ -295,14 +302,17 @@ impl Desired {
         }
     }
 
-    /// True if a claim counts. A claim to a spare twin does unless this Service has the first twin.
+    /// True if a claim counts. A claim to a spare short circuit does unless this Service has the
+    /// first short circuit.
     fn is_needed(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> bool {
-        let Some(frontend) = claim.twin_of.filter(|_| claim.is_spare) else { return true };
-        let mut firsts = fragment.twins(frontend).filter(|twin| !twin.is_spare);
+        let Some(frontend) = claim.short_circuit_of.filter(|_| claim.is_spare) else { return true };
+        let mut firsts =
+            fragment.short_circuits(frontend).filter(|short_circuit| !short_circuit.is_spare);
         firsts.all(|first| self.owners.get(&first.frontend) != Some(service))
     }
 
-    /// Has a Service's spare twin looked at, because this first twin has come to it or gone.
+    /// Has a Service's spare short circuit looked at, because this first short circuit has come to
+    /// it or gone.
     fn note_spares(&self, service: &ServiceName, first: &Frontend, changes: &mut Changes) {
         let fragment = self.fragments.get(service);
         let claim = fragment.and_then(|fragment| Some((fragment, fragment.claim(first)?)));
@@ -373,16 +383,19 @@ impl Desired {
         claim.map_or_else(Held::default, |(fragment, claim)| self.held(service, fragment, claim))
     }
 
-    /// Returns what a Service has by owning what it claims here: the claim's entries, a twin's
-    /// address, and the entry that leads from a frontend to its twin, which takes owning both.
+    /// Returns what a Service has by owning what it claims here: the claim's entries, a short
+    /// circuit's address, and the entry that leads from a frontend to its short circuit, which
+    /// takes owning both.
     fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
         let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
-        if claim.twin_of.as_ref().is_some_and(owns) {
+        if claim.short_circuit_of.as_ref().is_some_and(owns) {
             entries.extend(claim.short_circuit());
         }
-        let twins = fragment.twins(claim.frontend).filter(|twin| owns(&twin.frontend));
-        entries.extend(twins.filter_map(Claim::short_circuit));
+        let short_circuits = fragment
+            .short_circuits(claim.frontend)
+            .filter(|short_circuit| owns(&short_circuit.frontend));
+        entries.extend(short_circuits.filter_map(Claim::short_circuit));
         Held { entries, address: claim.bound() }
     }
 
@@ -418,10 +431,12 @@ impl Desired {
     }
 }
 
-/// True if the frontend of a spare twin has a first one.
-fn has_first_twin(fragment: &Fragment, spare: &Claim) -> bool {
-    let frontend = spare.twin_of.into_iter();
-    frontend.flat_map(|frontend| fragment.twins(frontend)).any(|twin| !twin.is_spare)
+/// True if the frontend of a spare short circuit has a first one.
+fn has_first_short_circuit(fragment: &Fragment, spare: &Claim) -> bool {
+    let frontend = spare.short_circuit_of.into_iter();
+    frontend
+        .flat_map(|frontend| fragment.short_circuits(frontend))
+        .any(|short_circuit| !short_circuit.is_spare)
 }
 
 // === impl Rank ===
@@ -430,7 +445,7 @@ impl Rank {
     fn of(service: &ServiceName, claim: &Claim) -> Self {
         Self {
             origin: claim.origin,
-            is_twin: claim.twin_of.is_some(),
+            is_short_circuit: claim.short_circuit_of.is_some(),
             created: claim.created,
             service: service.clone(),
         }

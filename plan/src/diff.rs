@@ -30,12 +30,14 @@ pub enum Wish<'a> {
     Open(&'a VirtualServer, &'a [RealServer]),
 }
 
-/// A virtual server that is to be turned into another: one that was wished for, or one that was found.
+/// A virtual server that is to be turned into another: one that was wished for, or one that was
+/// found.
 #[derive(Debug, Default)]
 struct Before<'a> {
     /// Parameters of balancing. None: such as we never ask for.
     server: Option<&'a VirtualServer>,
-    /// Real servers with their weights, in the order of address and port. None: such as we never make.
+    /// Real servers with their weights, in the order of address and port. None: such as we never
+    /// make.
     real_servers: Vec<(SocketAddr, Option<u32>)>,
 }
 
@@ -95,8 +97,8 @@ pub fn foundation(
         let most = settings.limits.set_size;
         let room = |set| Room::of_new(set, expected(set)).at_most(most);
         ops.extend(missing.map(|set| Op::CreateSet(set, room(set))));
-        if !actual.layers.contains(family) {
-            ops.push(Op::WriteLayer(*family));
+        if !actual.rule_sets.contains(family) {
+            ops.push(Op::WriteRuleSet(*family));
         }
     }
     ops.extend(routes(&actual.routes, settings).into_iter().filter(Op::is_foundation));
@@ -134,8 +136,8 @@ pub fn set(
     ops
 }
 
-/// True if an entry that is not desired is ours to remove. One at an excluded address is if a Service
-/// has its frontend: it would refuse or admit that Service's clients.
+/// True if an entry that is not desired is ours to remove. One at an excluded address is if a
+/// Service has its frontend: it would refuse or admit that Service's clients.
 pub(crate) fn is_removable(entry: &Entry, desired: &Desired, settings: &Settings) -> bool {
     !entry.address().is_some_and(|address| settings.excludes(address))
         || entry.frontend().is_some_and(|frontend| desired.owner(&frontend).is_some())

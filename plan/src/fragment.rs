@@ -14,9 +14,9 @@ pub struct Fragment {
     pub drain_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
-    /// Frontends of its claims, in order, each with its twins', of which there may be two.
-    pub twins: Box<[(Frontend, Frontend)]>,
-    /// Its addresses on `kube-ipvs0`, without those of twins.
+    /// Frontends of its claims, in order, each with its short circuits', of which there may be two.
+    pub short_circuits: Box<[(Frontend, Frontend)]>,
+    /// Its addresses on `kube-ipvs0`, without those of short circuits.
     pub addresses: Vec<IpAddr>,
     /// Its set entries that belong to no virtual server of its own.
     pub entries: Vec<(SetId, Entry)>,
@@ -41,8 +41,8 @@ pub enum Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimClass {
     origin: Origin,
-    is_twin: bool,
-    /// A spare twin counts or not by who has the first one.
+    is_short_circuit: bool,
+    /// A spare short circuit counts or not by who has the first one.
     is_spare: bool,
 }
 
@@ -53,14 +53,14 @@ pub(crate) struct ClaimClass {
 pub struct Claim {
     /// Frontend that is claimed.
     pub frontend: Frontend,
-    /// Reason for the claim. A twin is claimed for its frontend's reason.
+    /// Reason for the claim. A short circuit is claimed for its frontend's reason.
     pub origin: Origin,
     /// Time at which the Service was made, in seconds since 1970: of two that claim the same
     /// frontend for the same reason, the older one has it. While a Service that was made anew is
     /// planned in parts, its claims differ in this.
     pub created: i64,
-    /// True for a twin in the spare network. If the frontend has a first twin, the spare one counts
-    /// only as long as another Service has the first one.
+    /// True for a short circuit in the spare network. If the frontend has a first short circuit,
+    /// the spare one counts only as long as another Service has the first one.
     pub is_spare: bool,
     /// Parameters of balancing.
     pub server: VirtualServer,
@@ -69,9 +69,9 @@ pub struct Claim {
     pub real_servers: Arc<[RealServer]>,
     /// Set entries about it, in order.
     pub entries: Box<[(SetId, Entry)]>,
-    /// The frontend whose twin this is, for the cluster's own clients. They are led here as long as
-    /// both frontends belong to the Service.
-    pub twin_of: Option<Frontend>,
+    /// The frontend whose short circuit this is, for the cluster's own clients. They are led here
+    /// as long as both frontends belong to the Service.
+    pub short_circuit_of: Option<Frontend>,
 }
 
 // === impl Fragment ===
@@ -85,16 +85,16 @@ impl Fragment {
         mut addresses: Vec<IpAddr>,
         mut entries: Vec<(SetId, Entry)>,
     ) -> Self {
-        let with_frontend = |claim: &Claim| Some((claim.twin_of?, claim.frontend));
-        let mut twins: Vec<_> = claims.iter().filter_map(with_frontend).collect();
-        twins.sort_unstable();
+        let with_frontend = |claim: &Claim| Some((claim.short_circuit_of?, claim.frontend));
+        let mut short_circuits: Vec<_> = claims.iter().filter_map(with_frontend).collect();
+        short_circuits.sort_unstable();
         addresses.sort_unstable();
         addresses.dedup();
         addresses.shrink_to_fit();
         entries.sort_unstable();
         entries.dedup();
         entries.shrink_to_fit();
-        Self { drain_seconds, claims, twins: twins.into(), addresses, entries }
+        Self { drain_seconds, claims, short_circuits: short_circuits.into(), addresses, entries }
     }
 
     /// The claim to a frontend.
@@ -104,19 +104,20 @@ impl Fragment {
         self.claims.get(at)
     }
 
-    /// The claims to the twins of a frontend: none, one, or the first and the spare one.
-    pub fn twins(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
-        let start = self.twins.partition_point(|(other, _)| *other < frontend);
-        let twins = self.twins.iter().skip(start);
-        let twins = twins.take_while(move |(other, _)| *other == frontend);
-        twins.filter_map(|(_, twin)| self.claim(twin))
+    /// The claims to the short circuits of a frontend: none, one, or the first and the spare one.
+    pub fn short_circuits(&self, frontend: Frontend) -> impl Iterator<Item = &Claim> {
+        let start = self.short_circuits.partition_point(|(other, _)| *other < frontend);
+        let short_circuits = self.short_circuits.iter().skip(start);
+        let short_circuits = short_circuits.take_while(move |(other, _)| *other == frontend);
+        short_circuits.filter_map(|(_, short_circuit)| self.claim(short_circuit))
     }
 
-    /// The claims to the spare twin of the frontend whose first twin this is.
+    /// The claims to the spare short circuit of the frontend whose first short circuit this is.
     pub fn spares_of<'a>(&'a self, first: &Claim) -> impl Iterator<Item = &'a Claim> + use<'a> {
-        let frontend = first.twin_of.filter(|_| !first.is_spare);
-        let twins = frontend.into_iter().flat_map(|frontend| self.twins(frontend));
-        twins.filter(|twin| twin.is_spare)
+        let frontend = first.short_circuit_of.filter(|_| !first.is_spare);
+        let short_circuits =
+            frontend.into_iter().flat_map(|frontend| self.short_circuits(frontend));
+        short_circuits.filter(|short_circuit| short_circuit.is_spare)
     }
 
     /// Returns the approximate number of operations that it takes to make all of it.
@@ -145,8 +146,9 @@ impl Fragment {
 
 impl ClaimClass {
     pub(crate) const FIRST: Self =
-        Self { origin: Origin::ClusterAddress, is_twin: false, is_spare: false };
-    pub(crate) const LAST: Self = Self { origin: Origin::External, is_twin: true, is_spare: true };
+        Self { origin: Origin::ClusterAddress, is_short_circuit: false, is_spare: false };
+    pub(crate) const LAST: Self =
+        Self { origin: Origin::External, is_short_circuit: true, is_spare: true };
     /// Upper bound of the number of classes.
     pub(crate) const COUNT: usize = 12;
 }
@@ -155,8 +157,8 @@ impl ClaimClass {
 
 impl Claim {
     pub(crate) fn class(&self) -> ClaimClass {
-        let is_twin = self.twin_of.is_some();
-        ClaimClass { origin: self.origin, is_twin, is_spare: self.is_spare }
+        let is_short_circuit = self.short_circuit_of.is_some();
+        ClaimClass { origin: self.origin, is_short_circuit, is_spare: self.is_spare }
     }
 
     /// Returns the approximate number of operations that it takes to make it.
@@ -164,19 +166,19 @@ impl Claim {
         1 + self.entries.len() + self.real_servers.len()
     }
 
-    /// The entry that leads the cluster's own clients to a twin.
+    /// The entry that leads the cluster's own clients to a short circuit.
     #[must_use]
     pub fn short_circuit(&self) -> Option<(SetId, Entry)> {
-        let frontend = self.twin_of?;
+        let frontend = self.short_circuit_of?;
         let kind = if self.is_spare { SetKind::SpareShortCircuit } else { SetKind::ShortCircuit };
         Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))
     }
 
-    /// The address that is on `kube-ipvs0` while the Service has this: a twin's, unless a route
-    /// makes it local.
+    /// The address that is on `kube-ipvs0` while the Service has this: a short circuit's, unless a
+    /// route makes it local.
     #[must_use]
     pub fn bound(&self) -> Option<IpAddr> {
-        self.twin_of?;
+        self.short_circuit_of?;
         let address = self.frontend.address;
         let set = SetId { kind: SetKind::IpvsAddresses, family: self.frontend.family() };
         self.entries.binary_search(&(set, Entry::Address(address))).is_ok().then_some(address)

@@ -10,7 +10,7 @@
 //! - [`event`]: the closed list of everything that can change the input; [`store`]: the input as
 //!   it is now, and which Services have to be looked at again; [`facts`]: this node;
 //! - [`kernel`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
-//! - [`layer`]: the constant iptables rules, as data;
+//! - [`rule_set`]: the constant iptables rules, as data;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
 //! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
@@ -35,7 +35,6 @@ pub mod flows;
 pub mod found;
 pub mod fragment;
 pub mod kernel;
-pub mod layer;
 pub mod local;
 pub mod localhost;
 pub mod memory;
@@ -48,6 +47,7 @@ pub mod problem;
 pub(crate) mod reports;
 pub mod room;
 pub mod routes;
+pub mod rule_set;
 pub mod sets;
 pub mod settings;
 pub mod store;

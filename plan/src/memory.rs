@@ -101,8 +101,8 @@ impl MemoryKernel {
             }
             Op::CreateSet(set, room) => self.create_set(*set, *room),
             Op::GrowSet(set, room) => self.grow_set(*set, room.capacity),
-            Op::WriteLayer(family) => {
-                self.state.layers.insert(*family);
+            Op::WriteRuleSet(family) => {
+                self.state.rule_sets.insert(*family);
                 Ok(())
             }
             Op::AddEntry(set, entry) => self.add_entry(*set, *entry),

@@ -23,7 +23,7 @@ pub enum Op {
     /// Make a set larger, with everything in it. One that is large enough stays as it is.
     GrowSet(SetId, Room),
     /// Write a family's constant rules, all of them.
-    WriteLayer(Family),
+    WriteRuleSet(Family),
     /// Make all addresses of a network local, whether they are bound or not.
     AddRoute(IpNet),
     /// Put an entry into a set.
@@ -63,7 +63,7 @@ pub enum Subject {
     /// A set.
     Set(SetId),
     /// A family's constant rules.
-    Layer(Family),
+    RuleSet(Family),
     /// An entry of a set.
     Entry(SetId, Entry),
     /// A virtual server with its real servers.
@@ -87,7 +87,7 @@ impl Op {
         match self {
             Self::CreateLink => Subject::Link,
             Self::CreateSet(set, _) | Self::GrowSet(set, _) => Subject::Set(*set),
-            Self::WriteLayer(family) => Subject::Layer(*family),
+            Self::WriteRuleSet(family) => Subject::RuleSet(*family),
             Self::AddEntry(set, entry) | Self::RemoveEntry(set, entry) => {
                 Subject::Entry(*set, *entry)
             }
@@ -109,15 +109,17 @@ impl Op {
     pub const fn is_foundation(&self) -> bool {
         matches!(
             self,
-            Self::CreateLink | Self::CreateSet(..) | Self::WriteLayer(_) | Self::AddRoute(_)
+            Self::CreateLink | Self::CreateSet(..) | Self::WriteRuleSet(_) | Self::AddRoute(_)
         )
     }
 
-    /// True if it starts or stops leading clients from a frontend to its twin.
+    /// True if it starts or stops leading clients from a frontend to its short circuit.
     #[must_use]
-    pub const fn leads_to_twins(&self) -> bool {
+    pub const fn leads_to_short_circuits(&self) -> bool {
         match self {
-            Self::AddEntry(set, _) | Self::RemoveEntry(set, _) => set.kind.leads_to_twins(),
+            Self::AddEntry(set, _) | Self::RemoveEntry(set, _) => {
+                set.kind.leads_to_short_circuits()
+            }
             _ => false,
         }
     }
@@ -131,11 +133,11 @@ impl Op {
         Phase(match self {
             Self::CreateLink => 0,
             Self::CreateSet(..) => 1,
-            Self::WriteLayer(_) => 2,
+            Self::WriteRuleSet(_) => 2,
             Self::GrowSet(..) | Self::AddRoute(_) => 3,
             // It leads elsewhere: only when what it leads to is complete.
-            Self::AddEntry(set, _) if set.kind.leads_to_twins() => 8,
-            Self::RemoveEntry(set, _) if set.kind.leads_to_twins() => 9,
+            Self::AddEntry(set, _) if set.kind.leads_to_short_circuits() => 8,
+            Self::RemoveEntry(set, _) if set.kind.leads_to_short_circuits() => 9,
             Self::AddEntry(..) => 4,
             Self::CreateVirtualServer(..) | Self::ChangeVirtualServer(..) => 5,
             Self::AddRealServer(..) | Self::ChangeRealServer(..) => 6,
@@ -163,7 +165,7 @@ impl fmt::Display for Op {
                 write!(f, "create set {set} type {} for {room}", set.set_type().name())
             }
             Self::GrowSet(set, room) => write!(f, "grow set {set} to {room}"),
-            Self::WriteLayer(family) => write!(f, "write {family} rules"),
+            Self::WriteRuleSet(family) => write!(f, "write {family} rules"),
             Self::AddEntry(set, entry) => write!(f, "add {entry} to set {set}"),
             Self::RemoveEntry(set, entry) => write!(f, "remove {entry} from set {set}"),
             Self::CreateVirtualServer(frontend, server) => {
@@ -206,7 +208,7 @@ impl fmt::Display for Subject {
         match self {
             Self::Link => write!(f, "interface {}", crate::kernel::LINK),
             Self::Set(set) => write!(f, "set {set}"),
-            Self::Layer(family) => write!(f, "{family} rules"),
+            Self::RuleSet(family) => write!(f, "{family} rules"),
             Self::Entry(set, entry) => write!(f, "entry {entry} of set {set}"),
             Self::VirtualServer(frontend) => write!(f, "virtual server {frontend}"),
             Self::Address(address) => write!(f, "address {address}"),

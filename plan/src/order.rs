@@ -1,5 +1,6 @@
 //! Order in which the real servers of a new virtual server are added. The kernel puts each one in
-//! front of its list (`__ip_vs_update_dest` in net/netfilter/ipvs/ip_vs_ctl.c), and never moves one.
+//! front of its list (`__ip_vs_update_dest` in net/netfilter/ipvs/ip_vs_ctl.c), and never moves
+//! one.
 //!
 //! Schedulers that hash fill their tables in the order of the list: for them the order is the same
 //! on every node. Later changes leave it as it is, since a real server changes its place only by
@@ -56,8 +57,8 @@ fn with_frontend(seed: u64, frontend: &Frontend) -> u64 {
 }
 
 /// FNV-1a: quick, and good enough to tell nodes apart.
-fn fold(start: u64, octets: impl Iterator<Item = u8>) -> u64 {
-    octets.fold(start, |sum, octet| (sum ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3))
+fn fold(start: u64, bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(start, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

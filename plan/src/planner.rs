@@ -18,7 +18,6 @@ use crate::event::Event;
 use crate::found::Found;
 use crate::fragment::{Claim, ClaimClass, Fragment};
 use crate::kernel::{Entry, Frontend};
-use crate::layer::{InvalidLayerSettings, Layer, LayerSettings};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
@@ -28,6 +27,7 @@ use crate::portion::{self, Portion};
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
 use crate::room::{Capacity, Rooms};
+use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::store::{Store, Turn};
@@ -192,7 +192,7 @@ impl Planner {
         localhost.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let change = self.desired.finish(changes);
         let mut ops = change.ops;
-        ops.extend(rules.into_keys().map(Op::WriteLayer));
+        ops.extend(rules.into_keys().map(Op::WriteRuleSet));
         ops.sort_by_key(Op::phase);
         affected.extend(change.contenders);
         let News { problems, new_problems } = self.news(affected);
@@ -318,39 +318,39 @@ impl Planner {
             .map(|(set, entry)| Subject::Entry(set, entry))
     }
 
-    /// The twin that an entry leads to, if it leads to one.
+    /// The short circuit that an entry leads to, if it leads to one.
     #[must_use]
     pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
         let Entry::AddressPort(frontend) = entry else { return None };
-        let twins = &self.settings.twins;
+        let short_circuits = &self.settings.short_circuits;
         let address = match set.kind {
-            SetKind::ShortCircuit => twins.twin(frontend.address),
-            SetKind::SpareShortCircuit => twins.spare_twin(frontend.address),
+            SetKind::ShortCircuit => short_circuits.short_circuit(frontend.address),
+            SetKind::SpareShortCircuit => short_circuits.spare_short_circuit(frontend.address),
             _ => None,
         };
         Some(Frontend { address: address?, ..*frontend })
     }
 
-    /// Returns the subjects that are to be there before clients are led to a twin.
-    pub fn needed_at(&self, twin: &Frontend) -> impl Iterator<Item = Subject> {
-        let claim = self.desired.owning_claim(twin);
+    /// Returns the subjects that are to be there before clients are led to a short circuit.
+    pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
+        let claim = self.desired.owning_claim(short_circuit);
         let bound = claim.and_then(Claim::bound).map(Subject::Address);
         let entries = claim.into_iter().flat_map(|claim| &claim.entries);
         let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
-        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*twin)])
+        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*short_circuit)])
     }
 
-    /// The desired entries that lead to twins of which any of these is. Walks all such entries.
+    /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
     #[must_use]
     pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
         let families = self.settings.families.iter();
         let sets = families.flat_map(|family| SetId::all(*family));
-        let sets = sets.filter(|set| set.kind.leads_to_twins());
+        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
         let entries =
             sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
-        let is_about = |twin: Frontend| {
-            subjects.contains(&Subject::VirtualServer(twin))
-                || subjects.contains(&Subject::Address(twin.address))
+        let is_about = |short_circuit: Frontend| {
+            subjects.contains(&Subject::VirtualServer(short_circuit))
+                || subjects.contains(&Subject::Address(short_circuit.address))
         };
         let mut leading: Vec<_> =
             entries.filter(|(set, entry)| self.led_to(*set, entry).is_some_and(is_about)).collect();
@@ -426,9 +426,9 @@ impl Planner {
     /// # Errors
     /// When the settings are such that there can be no rules for them. They are the same for as
     /// long as the planner lives, so one that has given rules once always does.
-    pub fn layer(&self, family: Family) -> Result<Layer, InvalidLayerSettings> {
+    pub fn rule_set(&self, family: Family) -> Result<RuleSet, InvalidRuleSetSettings> {
         let facts = self.store.facts();
-        Ok(Layer::new(family, &LayerSettings::resolve(&self.settings, family, facts)?))
+        Ok(RuleSet::new(family, &RuleSetSettings::resolve(&self.settings, family, facts)?))
     }
 
     fn compile(&mut self, service: &ServiceName) -> Option<Fragment> {

@@ -26,7 +26,8 @@ pub(crate) struct Portion {
 }
 
 /// Change of one claim. Claims are made in the order of their classes, and go in reverse: so a
-/// spare twin never counts for a moment because the first one is not there yet, or no longer.
+/// spare short circuit never counts for a moment because the first one is not there yet, or no
+/// longer.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Remove(Reverse<ClaimClass>),

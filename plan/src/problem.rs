@@ -46,8 +46,8 @@ pub enum Problem {
         /// The node's name.
         node: Arc<str>,
     },
-    /// An address inside the networks of twins, which nobody else may have.
-    InsideTwinNetwork {
+    /// An address inside the networks of short circuits, which nobody else may have.
+    InsideShortCircuitNetwork {
         /// Field that the address was written in.
         field: AddressField,
         /// The address.
@@ -68,17 +68,19 @@ pub enum Problem {
         /// Frontend that both claim.
         frontend: Frontend,
     },
-    /// The twins of a frontend, which are for the cluster's own clients, are other frontends'.
-    TwinTaken {
+    /// The short circuits of a frontend, which are for the cluster's own clients, are other
+    /// frontends'.
+    ShortCircuitTaken {
         /// The frontend.
         frontend: Frontend,
-        /// Its twin.
-        twin: Frontend,
-        /// Service that has that twin, or waits for it right before this Service.
+        /// Its short circuit.
+        short_circuit: Frontend,
+        /// Service that has that short circuit, or waits for it right before this Service.
         owner: ServiceName,
     },
-    /// A frontend cannot have a twin: no host can have its address, or somebody else has it.
-    NoTwin {
+    /// A frontend cannot have a short circuit: no host can have its address, or somebody else has
+    /// it.
+    NoShortCircuit {
         /// The frontend.
         frontend: Frontend,
     },
@@ -196,10 +198,10 @@ impl fmt::Display for Problem {
                 "{field}: {address} is not an address that a Service can have \
                  (unspecified, loopback, link-local, multicast or broadcast); it is left out"
             ),
-            Self::InsideTwinNetwork { field, address, network } => write!(
+            Self::InsideShortCircuitNetwork { field, address, network } => write!(
                 f,
-                "{field}: {address} is inside {network}, which is for twins, and is left out; \
-                 choose another address, or another network for twins (shortCircuit)"
+                "{field}: {address} is inside {network}, which is for short_circuits, and is left out; \
+                 choose another address, or another network for short_circuits (shortCircuit)"
             ),
             Self::AddressOfNode { field, address, node } => {
                 write!(
@@ -226,17 +228,17 @@ impl fmt::Display for Problem {
                 "{frontend} is claimed by two ports of this Service, and only one has it: \
                  give the other another port or protocol"
             ),
-            Self::TwinTaken { frontend, twin, owner } => write!(
+            Self::ShortCircuitTaken { frontend, short_circuit, owner } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its twin \
-                 {twin} is Service {owner}'s, whose address differs from it in the first bits only, \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short_circuit \
+                 {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only, \
                  and the spare one is taken as well; choose another address"
             ),
-            Self::NoTwin { frontend } => write!(
+            Self::NoShortCircuit { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its twins \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short_circuits \
                  would be at addresses that no host can have, or that are somebody else's; choose \
-                 another address, or another network for twins (shortCircuit)"
+                 another address, or another network for short_circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,
@@ -262,7 +264,7 @@ impl fmt::Display for Problem {
             ),
             Self::More { count } => write!(
                 f,
-                "{count} more problems of this Service are not listed; mend those that are listed"
+                "{count} more problems of this Service are not listed; correct those that are listed"
             ),
         }
     }

@@ -43,9 +43,9 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// Addresses on `kube-ipvs0`.
     IpvsAddresses,
-    /// Frontends of which the cluster's own clients are led to the twin.
+    /// Frontends of which the cluster's own clients are led to the short circuit.
     ShortCircuit,
-    /// The same, where the twin is in the spare network.
+    /// The same, where the short circuit is in the spare network.
     SpareShortCircuit,
     /// Frontends whose Service has no endpoints.
     NoEndpoints,
@@ -116,7 +116,7 @@ impl SetId {
         Family::BOTH.into_iter().flat_map(Self::all).find(|set| set.name() == name)
     }
 
-    /// The kernel's name for it. A set's name has at most 31 octets (`IPSET_MAXNAMELEN`, which
+    /// The kernel's name for it. A set's name has at most 31 bytes (`IPSET_MAXNAMELEN`, which
     /// counts the ending zero), so two of the IPv6 names are cut.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -142,9 +142,9 @@ impl fmt::Display for SetId {
 // === impl SetKind ===
 
 impl SetKind {
-    /// True if its entries lead clients from a frontend to a twin.
+    /// True if its entries lead clients from a frontend to a short circuit.
     #[must_use]
-    pub const fn leads_to_twins(self) -> bool {
+    pub const fn leads_to_short_circuits(self) -> bool {
         matches!(self, Self::ShortCircuit | Self::SpareShortCircuit)
     }
 

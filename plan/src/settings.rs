@@ -37,8 +37,8 @@ pub struct Settings {
     /// True if a Service is served at its load balancer's address although another Node's status
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
-    /// Networks of the twins: see [`TwinNetworks`].
-    pub twins: TwinNetworks,
+    /// Networks of the short circuits: see [`ShortCircuitNetworks`].
+    pub short_circuits: ShortCircuitNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
@@ -52,7 +52,7 @@ pub struct Settings {
 /// they keep one object from taking all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Frontends of one Service, twins included.
+    /// Frontends of one Service, short circuits included.
     pub frontends: usize,
     /// Real servers of one Service in all of its virtual servers; and endpoints of all its ports.
     pub real_servers: usize,
@@ -88,22 +88,22 @@ pub enum NodePortAddresses {
     Primary(Vec<IpNet>),
 }
 
-/// The networks of the twins.
+/// The networks of the short circuits.
 ///
 /// A frontend with externalTrafficPolicy Local promises one thing to clients outside the cluster
 /// (this node's endpoints) and another to the cluster's own (all endpoints), and IPVS has one list
-/// of real servers for each address and port. So it has a twin, which is for the cluster's own
-/// clients: the same port at another address, the frontend's with the first bits replaced by this
-/// network's. The rules turn one into the other for those clients (`NETMAP`).
+/// of real servers for each address and port. So it has a short circuit, which is for the cluster's
+/// own clients: the same port at another address, the frontend's with the first bits replaced by
+/// this network's. The rules turn one into the other for those clients (`NETMAP`).
 ///
-/// Two frontends whose addresses differ in the first bits only would have the same twin, and some
-/// would have one at an address that no host can have. Therefore there is a second, spare network
-/// of each family, for those that cannot have a twin in the first one.
+/// Two frontends whose addresses differ in the first bits only would have the same short circuit,
+/// and some would have one at an address that no host can have. Therefore there is a second, spare
+/// network of each family, for those that cannot have a short circuit in the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TwinNetworks {
-    /// For IPv4; none: no twins.
+pub struct ShortCircuitNetworks {
+    /// For IPv4; none: no short circuits.
     pub v4: Option<Ipv4Net>,
-    /// For IPv6; none: no twins.
+    /// For IPv6; none: no short circuits.
     pub v6: Option<Ipv6Net>,
 }
 
@@ -151,7 +151,7 @@ impl Settings {
             localhost_node_ports: false,
             external_ips: true,
             load_balancers_before_nodes: false,
-            twins: TwinNetworks::default(),
+            short_circuits: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
             limits: Limits::default(),
@@ -229,10 +229,10 @@ impl fmt::Display for Limit {
     }
 }
 
-// === impl TwinNetworks ===
+// === impl ShortCircuitNetworks ===
 
-impl TwinNetworks {
-    /// No twins at all.
+impl ShortCircuitNetworks {
+    /// No short circuits at all.
     pub const NONE: Self = Self { v4: None, v6: None };
 
     /// The network of a family.
@@ -268,24 +268,24 @@ impl TwinNetworks {
         [self.of(family), self.spare(family)]
     }
 
-    /// The network that an address is inside, if a twin could be there: 0.0.0.0 and the like are
-    /// not ours.
+    /// The network that an address is inside, if a short circuit could be there: 0.0.0.0 and the
+    /// like are not ours.
     #[must_use]
     pub fn around(&self, address: IpAddr) -> Option<IpNet> {
         let mut networks = self.networks(Family::of(address)).into_iter().flatten();
         networks.find(|network| network.contains(&address) && can_be_bound(address))
     }
 
-    /// An address's twin; none if there are none, if it would be the address itself, or if no host
-    /// can have it.
+    /// An address's short circuit; none if there are none, if it would be the address itself, or if
+    /// no host can have it.
     #[must_use]
-    pub fn twin(&self, address: IpAddr) -> Option<IpAddr> {
+    pub fn short_circuit(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.of(Family::of(address))?)
     }
 
     /// The same in the spare network.
     #[must_use]
-    pub fn spare_twin(&self, address: IpAddr) -> Option<IpAddr> {
+    pub fn spare_short_circuit(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.spare(Family::of(address))?)
     }
 }
@@ -306,7 +306,7 @@ fn mapped(address: IpAddr, network: IpNet) -> Option<IpAddr> {
     (mapped != address && can_be_bound(mapped)).then_some(mapped)
 }
 
-impl Default for TwinNetworks {
+impl Default for ShortCircuitNetworks {
     /// Returns networks that are reserved and not in use: 240.0.0.0/4 (RFC 1112, class E) and a
     /// part of the abolished site-local addresses (RFC 3879), feff::/16.
     fn default() -> Self {
@@ -321,14 +321,14 @@ impl Default for TwinNetworks {
 
 impl SchedulerName {
     /// The kernel's `IP_VS_SCHEDNAME_MAXLEN` (include/uapi/linux/ip_vs.h) counts the ending zero.
-    const MOST_OCTETS: usize = 15;
+    const MOST_BYTES: usize = 15;
 
     /// A name that may be handed to the kernel.
     ///
     /// # Errors
-    /// When it is empty, longer than 15 octets, or has anything but visible ASCII characters.
+    /// When it is empty, longer than 15 bytes, or has anything but visible ASCII characters.
     pub fn new(name: &str) -> Result<Self, InvalidSchedulerName> {
-        if (1..=Self::MOST_OCTETS).contains(&name.len())
+        if (1..=Self::MOST_BYTES).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic())
         {
             Ok(Self(name.into()))

@@ -175,9 +175,9 @@ impl Store {
             return;
         }
         if let Some(former) = &record.service {
-            self.index.remove(former, &settings.twins);
+            self.index.remove(former, &settings.short_circuits);
         }
-        self.index.insert(&service, &settings.twins);
+        self.index.insert(&service, &settings.short_circuits);
         self.dirty.push(service.name.clone());
         record.service = Some(service);
     }
@@ -185,7 +185,7 @@ impl Store {
     fn remove_service(&mut self, name: &ServiceName, settings: &Settings) {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
-        self.index.remove(&former, &settings.twins);
+        self.index.remove(&former, &settings.short_circuits);
         self.dirty.push(name.clone());
         self.drop_if_empty(name);
     }

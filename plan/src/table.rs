@@ -64,9 +64,9 @@ impl Table {
     }
 }
 
-/// The last octets of an address's words of four, folded.
+/// The last bytes of an address's words of four, folded.
 fn last_of(address: &[u8]) -> u8 {
-    address.chunks(4).filter_map(<[u8]>::last).fold(0, |folded, octet| folded ^ octet)
+    address.chunks(4).filter_map(<[u8]>::last).fold(0, |folded, byte| folded ^ byte)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! dropped; whatever is announced is in the log too.
 //!
 //! A problem that is the same on every node is announced once a cluster, not once a node: the
-//! Event's name is made from what it says, so that the first node's Event is the only one. Of a large
-//! cluster a few nodes try, and not all at once. What is still wrong is announced again an hour or two
-//! later, by others: Events are kept for an hour.
+//! Event's name is made from what it says, so that the first node's Event is the only one. Of a
+//! large cluster a few nodes try, and not all at once. What is still wrong is announced again an
+//! hour or two later, by others: Events are kept for an hour.
 
 mod pace;
 mod publish;
@@ -27,7 +27,7 @@ pub use publish::{Identity, Publisher};
 /// Capacity of the queue of announcements to publish. Further announcements are dropped.
 const QUEUE: usize = 256;
 
-/// The API takes notes of up to 1,024 octets (events.k8s.io/v1 Event, `note`).
+/// The API takes notes of up to 1,024 bytes (events.k8s.io/v1 Event, `note`).
 const LONGEST_NOTE: usize = 1_024;
 
 /// Message to publish as an Event.
@@ -123,7 +123,8 @@ impl Announcer {
         problems.iter().for_each(|problem| self.announce(Announcement::of(service, problem)));
     }
 
-    /// Keeps in mind what is wrong with a Service from now on, so that it is said again while it is so.
+    /// Keeps in mind what is wrong with a Service from now on, so that it is said again while it is
+    /// so.
     pub fn stand(&self, service: &ServiceName, problems: &[Problem]) {
         if self.queue.is_none() {
             return;
@@ -178,7 +179,7 @@ impl Announcement {
         if self.extent == Extent::ThisNode {
             unique.hash(&mut hasher);
         }
-        // A name has 253 octets at most; an object's own has 63 in practice, 253 in theory.
+        // A name has 253 bytes at most; an object's own has 63 in practice, 253 in theory.
         let object: String = object.chars().take(200).collect();
         format!("{object}.{:016x}", hasher.finish())
     }
@@ -197,9 +198,9 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::AddressOfNode { .. } => "AddressOfNode",
         Problem::FrontendTaken { .. } => "FrontendTaken",
         Problem::FrontendTwice { .. } => "FrontendTwice",
-        Problem::TwinTaken { .. } => "TwinTaken",
-        Problem::NoTwin { .. } => "NoTwin",
-        Problem::InsideTwinNetwork { .. } => "AddressInsideTwinNetwork",
+        Problem::ShortCircuitTaken { .. } => "ShortCircuitTaken",
+        Problem::NoShortCircuit { .. } => "NoShortCircuit",
+        Problem::InsideShortCircuitNetwork { .. } => "AddressInsideShortCircuitNetwork",
         Problem::SchedulerMissing { .. } => "SchedulerMissing",
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",

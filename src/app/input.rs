@@ -10,9 +10,9 @@ use crate::config::Configuration;
 use crate::config::warnings::{Mismatch, Situation};
 use crate::reconcile::Input;
 use crate::serve::health::SharedHealth;
-use crate::source::{Complaint, SourceEvent, Subject};
+use crate::source::{SourceEvent, Subject, Warning};
 
-/// Passes on what the source delivers: changes to the loop, complaints to their readers, whether
+/// Passes on what the source delivers: changes to the loop, warnings to their readers, whether
 /// the node is leaving to those who ask for its health.
 pub(super) struct Inlet {
     inputs: mpsc::Sender<Input>,
@@ -69,15 +69,15 @@ impl Inlet {
                     self.health.node_leaving(leaving);
                     continue;
                 }
-                SourceEvent::Complaint(complaint) => {
-                    warn!("{complaint}");
-                    if let Some(announcement) = announcement(complaint) {
+                SourceEvent::Warning(warning) => {
+                    warn!("{warning}");
+                    if let Some(announcement) = announcement(warning) {
                         self.announcer.announce(announcement);
                     }
                     continue;
                 }
-                SourceEvent::StillWrong(complaint) => {
-                    if let Some(announcement) = announcement(complaint) {
+                SourceEvent::StillWrong(warning) => {
+                    if let Some(announcement) = announcement(warning) {
                         self.announcer.announce(announcement);
                     }
                     continue;
@@ -110,8 +110,8 @@ impl Unchecked {
 }
 
 /// Returns the announcement on the object that is complained about, if it can have one.
-pub(super) fn announcement(complaint: Complaint) -> Option<Announcement> {
-    let Subject::Object { kind, name } = complaint.subject else { return None };
+pub(super) fn announcement(warning: Warning) -> Option<Announcement> {
+    let Subject::Object { kind, name } = warning.subject else { return None };
     let (namespace, name) = name.split_once('/')?;
     let name = ObjectName::new(namespace, name);
     let regarding = match kind {
@@ -124,7 +124,7 @@ pub(super) fn announcement(complaint: Complaint) -> Option<Announcement> {
         severity: Severity::Warning,
         reason: "NotUsable",
         action: "ReadObject",
-        note: complaint.text,
+        note: warning.text,
         extent: Extent::Cluster,
     })
 }

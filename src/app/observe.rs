@@ -56,16 +56,16 @@ impl Observer for Observers {
         self.each(|observer| observer.reading_failed(error));
     }
 
-    fn drifted(&mut self, mending: &[&Op]) {
-        self.each(|observer| observer.drifted(mending));
+    fn drifted(&mut self, repairing: &[&Op]) {
+        self.each(|observer| observer.drifted(repairing));
     }
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         self.each(|observer| observer.written(ops, results, took));
     }
 
-    fn glanced(&mut self, took: Duration, as_expected: bool) {
-        self.each(|observer| observer.glanced(took, as_expected));
+    fn drift_checked(&mut self, took: Duration, as_expected: bool) {
+        self.each(|observer| observer.drift_checked(took, as_expected));
     }
 
     fn sysctl_put_back(&mut self) {

@@ -14,7 +14,7 @@ use crate::config::Configuration;
 use crate::config::warnings::Mismatch;
 use crate::serve::health::{Health, Moment, SharedHealth};
 use crate::source::manifests::Manifests;
-use crate::source::{Complaint, Options, SourceEvent, Subject};
+use crate::source::{Options, SourceEvent, Subject, Warning};
 use plan::event::Event;
 use plan::model::{Family, Node, ObjectName};
 use tokio::sync::mpsc;
@@ -46,8 +46,8 @@ fn from_four_on_our_own_changes_are_told_and_from_nine_on_what_libraries_say() {
 }
 
 #[test]
-fn a_complaint_about_an_object_is_said_on_it() {
-    let about = |kind| Complaint {
+fn a_warning_about_an_object_is_said_on_it() {
+    let about = |kind| Warning {
         subject: Subject::Object { kind, name: Arc::from("ns/web") },
         text: "spec.ports[0].port: 70000 is not a port number".into(),
     };
@@ -55,7 +55,7 @@ fn a_complaint_about_an_object_is_said_on_it() {
     assert_eq!(said.regarding, Regarding::Service(ObjectName::new("ns", "web")));
     assert!(said.note.contains("spec.ports[0]"));
     assert_eq!(announcement(about("Node")), None);
-    let path = Complaint { subject: Subject::Path("/x".into()), text: String::new() };
+    let path = Warning { subject: Subject::Path("/x".into()), text: String::new() };
     assert_eq!(announcement(path), None);
 }
 

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::FAREWELL;
+use super::SHUTDOWN_GRACE;
 
 /// A thread that runs tasks until this is dropped.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl TaskThread {
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             // It ends by an error: nothing is ever sent.
             let _ = runtime.block_on(stopped);
-            runtime.shutdown_timeout(FAREWELL);
+            runtime.shutdown_timeout(SHUTDOWN_GRACE);
         })?;
         Ok(Self { handle, _stop: stop })
     }

@@ -48,7 +48,7 @@ pub struct Outcome {
 
 /// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
 /// network namespace. Of what was chosen, it matters which networks are excluded, and which are
-/// those of twins: whatever is inside the former is somebody else's and stays.
+/// those of short circuits: whatever is inside the former is somebody else's and stays.
 ///
 /// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
 #[must_use]

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use plan::layer::{self, JUMPS, Layer};
+use plan::rule_set::{self, JUMPS, RuleSet};
 
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +224,7 @@ impl<'a> Table<'a> {
         IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
             || self.name == "nat" && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
             || scope == Scope::Everything
-                && Layer::chain_names()
+                && RuleSet::chain_names()
                     .any(|(table, name)| (table.name(), name) == (self.name, chain))
     }
 
@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
 impl<'a> Rule<'a> {
     fn parse(rule: &'a str) -> Self {
         let (chain, text) = rule.split_once(' ').unwrap_or((rule, ""));
-        let words = layer::words(text);
+        let words = rule_set::words(text);
         let after = |options: &[&str]| {
             let at = words.iter().position(|word| options.contains(&word.as_str()))?;
             words.get(at + 1).cloned()

@@ -41,10 +41,10 @@ pub(super) enum LinkRemoval {
 
 /// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
-/// networks everything belongs to other programs, and in which everything is a twin's.
+/// networks everything belongs to other programs, and in which everything is a short circuit's.
 pub(super) fn removal(found: &Found, chosen: &Settings) -> Removal {
-    let (exclude, twins) = (chosen.exclude.clone(), chosen.twins);
-    let settings = Settings { exclude, twins, ..Settings::new("") };
+    let (exclude, short_circuits) = (chosen.exclude.clone(), chosen.short_circuits);
+    let settings = Settings { exclude, short_circuits, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
     let mut removal = Removal::default();
@@ -101,7 +101,7 @@ mod tests {
     use plan::actual::{ActualSet, ActualVirtualServer};
     use plan::model::{Family, Protocol};
     use plan::sets::SetKind;
-    use plan::settings::TwinNetworks;
+    use plan::settings::ShortCircuitNetworks;
 
     use super::*;
 
@@ -176,22 +176,24 @@ mod tests {
     }
 
     #[test]
-    fn all_in_the_networks_of_twins_goes_and_they_are_those_that_were_chosen() {
+    fn all_in_the_networks_of_short_circuits_goes_and_they_are_those_that_were_chosen() {
         let mut found = mk_found();
-        let twins = ["240.96.0.7", "198.19.0.7"].map(|address| mk_frontend(address, 80));
-        for twin in twins {
+        let short_circuits = ["240.96.0.7", "198.19.0.7"].map(|address| mk_frontend(address, 80));
+        for short_circuit in short_circuits {
             let there = found.actual.virtual_servers[&mk_frontend("10.96.0.1", 443)].clone();
-            found.actual.virtual_servers.insert(twin, there);
+            found.actual.virtual_servers.insert(short_circuit, there);
         }
-        let of_ours = |twins: TwinNetworks| {
-            let chosen = Settings { twins, ..Settings::new("") };
+        let of_ours = |short_circuits: ShortCircuitNetworks| {
+            let chosen = Settings { short_circuits, ..Settings::new("") };
             removal(&found, &chosen).virtual_servers
         };
-        let is_removed = |networks| twins.map(|twin| of_ours(networks).contains(&twin));
-        let elsewhere = TwinNetworks { v4: "198.18.0.0/15".parse().ok(), v6: None };
-        assert_eq!(is_removed(TwinNetworks::default()), [true, false]);
+        let is_removed = |networks| {
+            short_circuits.map(|short_circuit| of_ours(networks).contains(&short_circuit))
+        };
+        let elsewhere = ShortCircuitNetworks { v4: "198.18.0.0/15".parse().ok(), v6: None };
+        assert_eq!(is_removed(ShortCircuitNetworks::default()), [true, false]);
         assert_eq!(is_removed(elsewhere), [false, true]);
-        assert_eq!(is_removed(TwinNetworks::NONE), [false, false]);
+        assert_eq!(is_removed(ShortCircuitNetworks::NONE), [false, false]);
     }
 
     #[test]

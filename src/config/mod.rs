@@ -74,7 +74,7 @@ pub enum ConfigurationError {
 }
 
 /// The largest file that is read.
-const MAX_FILE_OCTETS: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 // === impl Configuration ===
 
@@ -178,9 +178,9 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 fn read_file(path: &Path) -> Result<(ConfigurationFile, read::Documents), String> {
     let problem = |why: String| format!("read the configuration file {}: {why}", path.display());
     let length = std::fs::metadata(path).map_err(|error| problem(error.to_string()))?.len();
-    if length > MAX_FILE_OCTETS {
+    if length > MAX_FILE_BYTES {
         return Err(problem(format!(
-            "it has {length} octets, and {MAX_FILE_OCTETS} at most are read"
+            "it has {length} bytes, and {MAX_FILE_BYTES} at most are read"
         )));
     }
     let content = std::fs::read(path).map_err(|error| problem(error.to_string()))?;

@@ -6,7 +6,7 @@
 
 use ipnet::IpNet;
 use plan::room::Capacity;
-use plan::settings::{SchedulerName, TwinNetworks};
+use plan::settings::{SchedulerName, ShortCircuitNetworks};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::address;
@@ -97,11 +97,15 @@ impl KubeIpvsConfiguration {
         limits.real_servers.get_or_insert(default.real_servers);
         limits.set_entries.get_or_insert(default.set_entries);
         limits.set_size.get_or_insert(default.set_size.entries());
-        let twins = TwinNetworks::default();
+        let short_circuits = ShortCircuitNetworks::default();
         let text = |net: Option<String>| net.unwrap_or_default();
         let short_circuit = &mut self.short_circuit;
-        short_circuit.ipv4.get_or_insert_with(|| text(twins.v4.map(|net| net.to_string())));
-        short_circuit.ipv6.get_or_insert_with(|| text(twins.v6.map(|net| net.to_string())));
+        short_circuit
+            .ipv4
+            .get_or_insert_with(|| text(short_circuits.v4.map(|net| net.to_string())));
+        short_circuit
+            .ipv6
+            .get_or_insert_with(|| text(short_circuits.v6.map(|net| net.to_string())));
         self
     }
 }
@@ -150,9 +154,9 @@ impl Limits {
 impl ShortCircuit {
     /// The networks, where they are networks of their family.
     #[must_use]
-    pub fn twins(&self) -> TwinNetworks {
+    pub fn short_circuits(&self) -> ShortCircuitNetworks {
         let network = |text: &Option<String>| text.as_deref().and_then(address::cidr);
-        TwinNetworks {
+        ShortCircuitNetworks {
             v4: network(&self.ipv4).and_then(|net| match net {
                 IpNet::V4(net) => Some(net),
                 IpNet::V6(_) => None,

@@ -1,15 +1,15 @@
-//! Kubernetes' quantities, as far as a number of octets needs them: `0`, `512`, `64Ki`, `1M`.
+//! Kubernetes' quantities, as far as a number of bytes needs them: `0`, `512`, `64Ki`, `1M`.
 
 use std::str::FromStr;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number of octets, with the text that it was given as.
+/// A number of bytes, with the text that it was given as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantity {
     text: String,
-    octets: u64,
+    bytes: u64,
 }
 
 /// Text that is not a quantity.
@@ -39,13 +39,13 @@ impl Quantity {
     /// True if the quantity is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
-        self.octets == 0
+        self.bytes == 0
     }
 }
 
 impl Default for Quantity {
     fn default() -> Self {
-        Self { text: "0".to_owned(), octets: 0 }
+        Self { text: "0".to_owned(), bytes: 0 }
     }
 }
 
@@ -57,13 +57,13 @@ impl FromStr for Quantity {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, suffix) = text.split_at(end);
         let factor = SUFFIXES.iter().find(|(name, _)| *name == suffix).map(|(_, factor)| *factor);
-        let octets = number
+        let bytes = number
             .parse::<u64>()
             .ok()
             .zip(factor)
             .and_then(|(number, factor)| number.checked_mul(factor))
             .ok_or_else(invalid)?;
-        Ok(Self { text: text.to_owned(), octets })
+        Ok(Self { text: text.to_owned(), bytes })
     }
 }
 
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn sizes_have_decimal_and_binary_suffixes() {
-        for (text, octets) in [("0", 0), ("512", 512), ("2k", 2_000), ("64Ki", 65_536)] {
-            assert_eq!(text.parse::<Quantity>().unwrap().octets, octets, "{text}");
+        for (text, bytes) in [("0", 0), ("512", 512), ("2k", 2_000), ("64Ki", 65_536)] {
+            assert_eq!(text.parse::<Quantity>().unwrap().bytes, bytes, "{text}");
         }
         for text in ["", "Ki", "1.5Ki", "-1", "1KiB", "99999999999999999999", "99E"] {
             assert!(text.parse::<Quantity>().is_err(), "{text}");

@@ -174,7 +174,7 @@ impl Merged {
         Ok(Configuration {
             action,
             settings: Settings {
-                twins: own.short_circuit.twins(),
+                short_circuits: own.short_circuit.short_circuits(),
                 limits: own.limits.resolve(),
                 load_balancers_before_nodes: own.load_balancers_before_nodes,
                 service_routes: networks(&own.service_routes),

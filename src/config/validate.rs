@@ -262,7 +262,7 @@ impl Found {
     }
 
     /// An interface's name goes into a rule's text, so it must be one (`dev_valid_name` in
-    /// net/core/dev.c: at most 15 octets, no slash, no colon, no white space).
+    /// net/core/dev.c: at most 15 bytes, no slash, no colon, no white space).
     fn interface(&mut self, name: &str, field: &'static str, interface: &str) {
         let path = format!("DetectLocalConfiguration.{name}");
         if interface.is_empty() {

@@ -27,12 +27,12 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// A write comes in several parts. The file is looked at when it has been left alone for this long.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// Longest time from a change to the end of the program. It is random: the nodes of a cluster have the
-/// same file, and must not all start, and list everything, at once.
+/// Longest time from a change to the end of the program. It is random: the nodes of a cluster have
+/// the same file, and must not all start, and list everything, at once.
 pub const SPREAD: Duration = Duration::from_secs(30);
 
-/// Notifications are thrown away in portions of this many octets.
-const BUFFER_OCTETS: usize = 4_096;
+/// Notifications are thrown away in portions of this many bytes.
+const BUFFER_BYTES: usize = 4_096;
 
 /// Looks whether the program could start with the configuration as it would be read now.
 pub type Check = Box<dyn Fn() -> anyhow::Result<()> + Send>;
@@ -49,10 +49,10 @@ struct Watched {
 // === impl ConfigurationFile ===
 
 impl ConfigurationFile {
-    /// Ready, with what happened, some time after the file's content is another one that can be used.
-    /// That time is random, and `spread` at most. One that cannot is told about, here and by `report`,
-    /// and is not used. A file that is gone or cannot be read is waited for: it may be in the middle of
-    /// being replaced.
+    /// Ready, with what happened, some time after the file's content is another one that can be
+    /// used. That time is random, and `spread` at most. One that cannot is told about, here and by
+    /// `report`, and is not used. A file that is gone or cannot be read is waited for: it may be in
+    /// the middle of being replaced.
     pub async fn changed(
         self,
         check: Check,
@@ -162,7 +162,7 @@ impl Watch {
 
     /// Returns when something in the folder changed since the last call.
     async fn notified(&self) {
-        let mut buffer = [0; BUFFER_OCTETS];
+        let mut buffer = [0; BUFFER_BYTES];
         let mut seen = false;
         while !seen {
             if self.instance.readable().await.is_err() {

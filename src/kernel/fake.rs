@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::{Flow, FlowTargets};
 use plan::kernel::Frontend;
-use plan::layer::Layer;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
 use plan::op::Op;
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
 use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{
-    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{Answer, Reading, Request};
@@ -32,7 +32,7 @@ pub struct Fake(Arc<Mutex<State>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Looks {
     /// At the signs that cost little.
-    pub glances: usize,
+    pub drift_checks: usize,
     /// At which virtual servers there are.
     pub frontends: usize,
     /// At virtual servers: how many of them.
@@ -42,7 +42,7 @@ pub struct Looks {
     /// At the addresses.
     pub addresses: usize,
     /// At the rules.
-    pub layers: usize,
+    pub rule_sets: usize,
 }
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ struct State {
     sysctls: Vec<(Sysctl, String)>,
     /// Schedulers whose modules are loaded, of those that matter.
     loaded_schedulers: HashSet<SchedulerName>,
-    /// A switch that somebody else sets to this before every glance.
+    /// A switch that somebody else sets to this before every drift check.
     contested: Option<(String, String)>,
     /// True if no switch can be set.
     is_proc_sys_read_only: bool,
@@ -231,23 +231,23 @@ impl Fake {
 }
 
 impl Kernel for Fake {
-    fn glance(&mut self) -> Result<Glance, ReadError> {
+    fn drift_check(&mut self) -> Result<DriftCheck, ReadError> {
         let contested = self.state().contested.clone();
         if let Some((path, value)) = contested {
             self.disturb_sysctl(&path, &value);
         }
         let mut state = self.state();
-        state.looks.glances += 1;
+        state.looks.drift_checks += 1;
         let tells_number = !state.keeps_number;
         let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
         let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
-        let actual = state.readable(Reading::Glance)?;
+        let actual = state.readable(Reading::DriftCheck)?;
         let sets = actual.sets.iter();
-        Ok(Glance {
+        Ok(DriftCheck {
             link: actual.link,
             n_virtual_servers: tells_number.then(|| number(actual.virtual_servers.len())),
             set_entries: sets.map(|(set, there)| (*set, number(there.n_entries()))).collect(),
-            untouched: actual.layers.clone(),
+            untouched: actual.rule_sets.clone(),
             sysctls,
         })
     }
@@ -317,13 +317,13 @@ impl Kernel for Fake {
         })
     }
 
-    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
+    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
         let mut state = self.state();
-        state.looks.layers += 1;
-        Ok(state.readable(Reading::Layer(family))?.layers.contains(&family))
+        state.looks.rule_sets += 1;
+        Ok(state.readable(Reading::RuleSet(family))?.rule_sets.contains(&family))
     }
 
-    fn prescribe(&mut self, _layer: Layer) {}
+    fn prescribe(&mut self, _layer: RuleSet) {}
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
@@ -441,7 +441,7 @@ impl State {
                     Memory::NoRealServer | Memory::NoVirtualServer,
                 ) => Ok(()),
                 (_, Memory::SetFull) => Err(Refusal::new(RefusalClass::SetFull, refusal)),
-                (_, refusal) => Err(Refusal::new(RefusalClass::Surprise, refusal)),
+                (_, refusal) => Err(Refusal::new(RefusalClass::Conflict, refusal)),
             }
         })
     }

@@ -348,7 +348,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_octets_are_read_without_a_panic(
+        fn any_bytes_are_read_without_a_panic(
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
         ) {
             let _any = (decode_address(&body), decode_link(&body));

@@ -4,7 +4,7 @@ mod addresses;
 mod arp;
 mod bridges;
 mod count;
-mod glance;
+mod drift_check;
 pub(super) mod grow;
 mod messages;
 mod routes;
@@ -21,9 +21,9 @@ use std::path::Path;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::{Frontend, LINK};
-use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
@@ -34,7 +34,7 @@ use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
 use super::sysctl::{Change, Sysctl, SysctlError};
 use super::{
-    Addresses, Glance, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
     modules, sysctl, translate,
 };
 use bridges::Bridges;
@@ -51,7 +51,7 @@ pub struct Linux {
     routes: Routes,
     conntrack: Conntrack,
     rules: HashMap<Family, Rules>,
-    layers: HashMap<Family, Layer>,
+    rule_sets: HashMap<Family, RuleSet>,
     watches: HashMap<Family, Watch>,
     count: Count,
     /// There are many sets that are not ours.
@@ -106,7 +106,7 @@ impl Linux {
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
             conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
             rules,
-            layers: HashMap::new(),
+            rule_sets: HashMap::new(),
             watches: watches.map_err(|error| cannot("rules")(&error))?,
             count: Count::open(),
             is_crowded: false,
@@ -193,7 +193,7 @@ impl Linux {
     fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         match part {
             Part::Link => ops.iter().map(|_| self.create_link()).collect(),
-            Part::Rules => ops.iter().map(|op| self.write_layer(op)).collect(),
+            Part::Rules => ops.iter().map(|op| self.write_rule_set(op)).collect(),
             Part::Sets => self.apply_sets(ops),
             Part::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
             Part::Ipvs => self.apply_ipvs(ops),
@@ -211,10 +211,10 @@ impl Linux {
         }
     }
 
-    fn write_layer(&mut self, op: &Op) -> Result<(), Refusal> {
-        let Op::WriteLayer(family) = op else { return Ok(()) };
-        let (Some(rules), Some(layer), Some(watch)) =
-            (self.rules.get(family), self.layers.get(family), self.watches.get_mut(family))
+    fn write_rule_set(&mut self, op: &Op) -> Result<(), Refusal> {
+        let Op::WriteRuleSet(family) = op else { return Ok(()) };
+        let (Some(rules), Some(rule_set), Some(watch)) =
+            (self.rules.get(family), self.rule_sets.get(family), self.watches.get_mut(family))
         else {
             return Err(Refusal::new(
                 RefusalClass::NotSupported,
@@ -222,7 +222,7 @@ impl Linux {
             ));
         };
         rules
-            .write_checked_by(layer, || watch.check(rules, layer))
+            .write_checked_by(rule_set, || watch.check(rules, rule_set))
             .map_err(|error| Refusal::new(rules_class(error.cause()), error))
     }
 
@@ -264,7 +264,8 @@ impl Linux {
         };
         for (op, result) in ops.iter().zip(&results) {
             match result {
-                // What was gone is not in the count. If somebody else did that, a glance shows it.
+                // What was gone is not in the count. If somebody else did that, a drift check shows
+                // it.
                 Ok(()) if is_removal(op) && gone.contains(&op.subject()) => {}
                 Ok(()) => self.count.done(op),
                 Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
@@ -280,7 +281,7 @@ impl Linux {
 }
 
 impl Kernel for Linux {
-    fn glance(&mut self) -> Result<Glance, ReadError> {
+    fn drift_check(&mut self) -> Result<DriftCheck, ReadError> {
         self.look()
     }
 
@@ -334,14 +335,14 @@ impl Kernel for Linux {
         })
     }
 
-    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
-        let (Some(layer), Some(rules), Some(watch)) =
-            (self.layers.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
+    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+        let (Some(rule_set), Some(rules), Some(watch)) =
+            (self.rule_sets.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
         else {
             return Ok(false);
         };
         let comparison = watch
-            .check(rules, layer)
+            .check(rules, rule_set)
             .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
         if !comparison.matches() {
             tracing::debug!(%family, "rules differ: {comparison}");
@@ -349,13 +350,13 @@ impl Kernel for Linux {
         Ok(comparison.matches())
     }
 
-    fn prescribe(&mut self, layer: Layer) {
-        if let Some(watch) = self.watches.get_mut(&layer.family())
-            && self.layers.get(&layer.family()) != Some(&layer)
+    fn prescribe(&mut self, rule_set: RuleSet) {
+        if let Some(watch) = self.watches.get_mut(&rule_set.family())
+            && self.rule_sets.get(&rule_set.family()) != Some(&rule_set)
         {
             watch.forget();
         }
-        self.layers.insert(layer.family(), layer);
+        self.rule_sets.insert(rule_set.family(), rule_set);
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -408,7 +409,7 @@ fn of_other_kind(set: SetId, found: &ipset::Identity) -> String {
 const fn part(op: &Op) -> Part {
     match op {
         Op::CreateLink => Part::Link,
-        Op::WriteLayer(_) => Part::Rules,
+        Op::WriteRuleSet(_) => Part::Rules,
         Op::GrowSet(..) => Part::Growth,
         Op::CreateSet(..) | Op::AddEntry(..) | Op::RemoveEntry(..) => Part::Sets,
         Op::CreateVirtualServer(..)

@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
-use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 use plan::table::Table;
@@ -50,7 +50,7 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// When a sign could not be read.
-    fn glance(&mut self) -> Result<Glance, ReadError>;
+    fn drift_check(&mut self) -> Result<DriftCheck, ReadError>;
 
     /// Reads which virtual servers there are, whoever made them. Those by firewall mark are left
     /// out.
@@ -95,10 +95,11 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// When they could not be read.
-    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError>;
+    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError>;
 
-    /// Says what a family's constant rules are, for [`Op::WriteLayer`] and [`Kernel::read_layer`].
-    fn prescribe(&mut self, layer: Layer);
+    /// Says what a family's constant rules are, for [`Op::WriteRuleSet`] and
+    /// [`Kernel::read_rule_set`].
+    fn prescribe(&mut self, rule_set: RuleSet);
 
     /// Carries out the operations, in their order, and returns a result for each. One that fails
     /// does not keep the others from being tried.
@@ -107,7 +108,8 @@ pub trait Kernel: Send {
     /// Says which of these schedulers have their module loaded.
     fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName>;
 
-    /// Sets one of [`Glance::sysctls`]. Returns what changed; nothing if it has its value already.
+    /// Sets one of [`DriftCheck::sysctls`]. Returns what changed; nothing if it has its value
+    /// already.
     ///
     /// # Errors
     /// When the kernel does not take the value.
@@ -125,7 +127,7 @@ pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 
 /// Result of a look at constant cost.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Glance {
+pub struct DriftCheck {
     /// True if the dummy interface is there.
     pub link: bool,
     /// Number of virtual servers: as many as [`Kernel::list_virtual_servers`] would tell. None if
@@ -192,7 +194,7 @@ pub struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RefusalClass {
     /// The kernel is not in the state that the operation started from: read it again.
-    Surprise,
+    Conflict,
     /// The answer did not arrive: it may or may not have been done.
     AnswerLost,
     /// A set has as many entries as it may have.
@@ -221,13 +223,13 @@ impl ReadError {
 // === impl RefusalClass ===
 
 impl RefusalClass {
-    /// Words that follow a reason, in parentheses: what comes of it, or what to do; empty if there is
-    /// nothing to say.
+    /// Words that follow a reason, in parentheses: what comes of it, or what to do; empty if there
+    /// is nothing to say.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Surprise => " (something else changed it; it is read again and mended)",
-            Self::AnswerLost => " (it is read again and mended)",
+            Self::Conflict => " (something else changed it; it is read again and repaired)",
+            Self::AnswerLost => " (it is read again and repaired)",
             Self::SetFull => " (the set is read again, and made larger up to limits.setSize)",
             Self::Exhausted => " (it is tried again)",
             Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
@@ -255,7 +257,7 @@ impl Refusal {
         match of_the_system.map(Errno::from_raw_os_error) {
             Some(
                 Errno::EXIST | Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::ADDRNOTAVAIL,
-            ) => RefusalClass::Surprise,
+            ) => RefusalClass::Conflict,
             Some(Errno::NOMEM | Errno::NOBUFS | Errno::BUSY | Errno::AGAIN | Errno::NOSPC) => {
                 RefusalClass::Exhausted
             }

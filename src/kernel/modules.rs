@@ -69,7 +69,7 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     // It is put into a command line as one word, which a name with such characters only could be
     // taken apart into options by.
     let is_plain =
-        |name: &str| name.bytes().all(|octet| octet.is_ascii_alphanumeric() || octet == b'_');
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if is_plain(scheduler.as_str()) {
         modules.push(format!("ip_vs_{scheduler}"));
     }

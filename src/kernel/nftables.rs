@@ -7,7 +7,7 @@ use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attrib
 use plan::model::Family;
 use rustix::io::Errno;
 
-/// `NFNL_SUBSYS_NFTABLES`, in the upper octet of a message type.
+/// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a message type.
 pub(super) const SUBSYSTEM: u16 = 10;
 /// `NFNL_MSG_BATCH_BEGIN`
 const BATCH_BEGIN: u16 = 0x10;
@@ -151,7 +151,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_octets_are_read_without_a_panic(
+        fn any_bytes_are_read_without_a_panic(
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
         ) {
             let _any = decode(&body);

@@ -104,7 +104,7 @@ pub fn judge(facts: &Facts) -> Findings {
     }
     let families = families(facts, &mut problems);
     problems.extend(switches(facts));
-    // Stable: otherwise in the order in which they are mended best.
+    // Stable: otherwise in the order in which they are repaired best.
     problems.sort_by_key(|problem| !problem.fatal);
     Findings { families, problems }
 }

@@ -97,7 +97,7 @@ impl Remains {
             virtual_servers: self.read_virtual_servers()?,
             sets,
             routes: self.routes.ours().map_err(unread)?.into_iter().collect(),
-            layers: HashSet::new(),
+            rule_sets: HashSet::new(),
         };
         Ok(Found { actual, link_kind: link.map(|link| link.kind), foreign_sets })
     }

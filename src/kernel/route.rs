@@ -205,9 +205,9 @@ mod tests {
             let written = batch.batch.body(0).unwrap().to_vec();
             assert_eq!(decode_route(&written).unwrap(), Some(network));
             // Of another table, by another protocol, of another type.
-            for (octet, other) in [(4, 254), (5, 2), (7, 1)] {
+            for (byte, other) in [(4, 254), (5, 2), (7, 1)] {
                 let mut foreign = written.clone();
-                foreign[octet] = other;
+                foreign[byte] = other;
                 assert_eq!(decode_route(&foreign).unwrap(), None);
             }
         }
@@ -216,7 +216,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_octets_are_read_without_a_panic(
+        fn any_bytes_are_read_without_a_panic(
             mut body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
             ours in proptest::prelude::any::<bool>(),
         ) {

@@ -1,4 +1,4 @@
-//! The iptables layer in the kernel, by `iptables-save` and `iptables-restore`.
+//! The iptables rule set in the kernel, by `iptables-save` and `iptables-restore`.
 //!
 //! The programs run in the calling thread's network namespace, each for [`TIMEOUT`] at most; one
 //! that hangs longer is killed. Rules are written in one step a table, and only when they are not
@@ -18,8 +18,8 @@ mod tests {
 use std::time::Duration;
 
 use ipnet::IpNet;
-use plan::layer::{Comparison, Layer, Table};
 use plan::model::Family;
+use plan::rule_set::{Comparison, RuleSet, Table};
 
 pub use error::{Cause, Failure, RulesError};
 pub use installed::{Backend, Version};
@@ -119,10 +119,10 @@ impl Rules {
     ///
     /// # Errors
     /// When they cannot, or that could not be tried.
-    pub fn try_twins(&self, twins: IpNet) -> Result<(), RulesError> {
+    pub fn try_short_circuits(&self, short_circuits: IpNet) -> Result<(), RulesError> {
         const CHAIN: &str = "KUBE-PROBE";
         self.restore(&format!(
-            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {twins}\nCOMMIT\n\
+            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {short_circuits}\nCOMMIT\n\
              *nat\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n"
         ))
     }
@@ -131,8 +131,8 @@ impl Rules {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn check(&self, layer: &Layer) -> Result<Comparison, RulesError> {
-        Ok(layer.compare(&self.read()?))
+    pub fn check(&self, rule_set: &RuleSet) -> Result<Comparison, RulesError> {
+        Ok(rule_set.compare(&self.read()?))
     }
 
     /// Makes everything as it should be, and checks that it is. Writes nothing if it is already.
@@ -140,21 +140,21 @@ impl Rules {
     ///
     /// # Errors
     /// When it cannot be read or written, or is not as written.
-    pub fn write(&self, layer: &Layer) -> Result<(), RulesError> {
-        self.write_checked_by(layer, || self.check(layer))
+    pub fn write(&self, rule_set: &RuleSet) -> Result<(), RulesError> {
+        self.write_checked_by(rule_set, || self.check(rule_set))
     }
 
     /// The same, with an own way to [`check`](Self::check).
     pub(super) fn write_checked_by(
         &self,
-        layer: &Layer,
+        rule_set: &RuleSet,
         mut check: impl FnMut() -> Result<Comparison, RulesError>,
     ) -> Result<(), RulesError> {
         let before = check()?;
         if before.matches() {
             return Ok(());
         }
-        self.restore(&layer.restore_input(&before.missing_jumps))?;
+        self.restore(&rule_set.restore_input(&before.missing_jumps))?;
         let comparison = check()?;
         if comparison.matches() {
             Ok(())

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
-use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::{Op, Subject};
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
 use super::sysctl::{Change, Sysctl, SysctlError};
-use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
+use super::{Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// Part of the kernel's state that is read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reading {
     /// The signs that something was changed.
-    Glance,
+    DriftCheck,
     /// All virtual servers, without their real servers.
     Frontends,
     /// Some virtual servers with their real servers.
@@ -73,7 +73,7 @@ impl Part {
         match op.subject() {
             Subject::Link => Self::Link,
             Subject::Set(_) | Subject::Entry(..) => Self::Sets,
-            Subject::Layer(_) => Self::Rules,
+            Subject::RuleSet(_) => Self::Rules,
             Subject::VirtualServer(_) => Self::VirtualServers,
             Subject::Address(_) => Self::Addresses,
             Subject::Route(_) => Self::Routes,
@@ -98,8 +98,8 @@ impl<K: Kernel, S: Stopwatch> Timed<K, S> {
 }
 
 impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
-    fn glance(&mut self) -> Result<Glance, ReadError> {
-        self.time(Reading::Glance, K::glance)
+    fn drift_check(&mut self) -> Result<DriftCheck, ReadError> {
+        self.time(Reading::DriftCheck, K::drift_check)
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
@@ -128,12 +128,12 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
         self.time(Reading::Addresses, K::read_addresses)
     }
 
-    fn read_layer(&mut self, family: Family) -> Result<bool, ReadError> {
-        self.time(Reading::Rules, |kernel| kernel.read_layer(family))
+    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+        self.time(Reading::Rules, |kernel| kernel.read_rule_set(family))
     }
 
-    fn prescribe(&mut self, layer: Layer) {
-        self.kernel.prescribe(layer);
+    fn prescribe(&mut self, rule_set: RuleSet) {
+        self.kernel.prescribe(rule_set);
     }
 
     /// Neighbours for the same part go together, as they go to the kernel.
@@ -194,15 +194,16 @@ mod tests {
         let ops = [Op::CreateLink, bind(1), bind(1), bind(2), Op::CreateLink];
         let results = kernel.apply(&ops);
         assert_eq!(results, [Ok(()), Ok(()), Ok(()), Ok(()), Ok(())]);
-        assert!(kernel.glance().unwrap().link);
+        assert!(kernel.drift_check().unwrap().link);
         assert_eq!(kernel.list_virtual_servers(), Ok(Listing::default()));
         assert_eq!(kernel.read_virtual_servers(&[]), Ok(Vec::new()));
         let set = SetId::all(Family::V4).next().unwrap();
         assert_eq!(kernel.read_set(set), Ok(None));
         assert_eq!(kernel.read_addresses().unwrap().bound.len(), 2);
-        assert_eq!(kernel.read_layer(Family::V4), Ok(false));
+        assert_eq!(kernel.read_rule_set(Family::V4), Ok(false));
         let told = told.0.lock().unwrap();
-        let expected = "Link Addresses Link Glance Frontends VirtualServers Set Addresses Rules";
+        let expected =
+            "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules";
         assert_eq!(told.join(" "), expected);
     }
 }

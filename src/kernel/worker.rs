@@ -14,15 +14,15 @@ use std::thread;
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::flows::FlowTargets;
 use plan::kernel::Frontend;
-use plan::layer::Layer;
 use plan::model::Family;
 use plan::op::Op;
+use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 use tokio::sync::{mpsc, oneshot};
 
 use super::sysctl::{Change, Sysctl, SysctlError};
-use super::{Addresses, Glance, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
+use super::{Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
 
 /// The event loop's end: sends requests to the worker and waits for the answers.
 #[derive(Debug, Clone)]
@@ -48,14 +48,14 @@ type SysctlSet = Result<Option<Change>, SysctlError>;
 
 #[derive(Debug)]
 enum Request {
-    Glance(Reply<Reading<Glance>>),
+    DriftCheck(Reply<Reading<DriftCheck>>),
     ListVirtualServers(Reply<Reading<Listing>>),
     ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<VirtualServerReading>>>),
     ReadListed(Arc<[ListedVirtualServer]>, Reply<Reading<Vec<VirtualServerReading>>>),
     ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
     ReadAddresses(Reply<Reading<Addresses>>),
-    ReadLayer(Family, Reply<Reading<bool>>),
-    Prescribe(Box<Layer>),
+    ReadRuleSet(Family, Reply<Reading<bool>>),
+    Prescribe(Box<RuleSet>),
     Apply(Vec<Op>, Reply<Applied>),
     LoadedSchedulers(Vec<SchedulerName>, Reply<Vec<SchedulerName>>),
     SetSysctl(Sysctl, Reply<SysctlSet>),
@@ -79,12 +79,12 @@ impl KernelHandle {
         Ok(Self { requests })
     }
 
-    /// See [`Kernel::glance`].
+    /// See [`Kernel::drift_check`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn glance(&self) -> Result<Reading<Glance>, WorkerGone> {
-        self.ask(Request::Glance).await
+    pub async fn drift_check(&self) -> Result<Reading<DriftCheck>, WorkerGone> {
+        self.ask(Request::DriftCheck).await
     }
 
     /// See [`Kernel::list_virtual_servers`].
@@ -133,20 +133,20 @@ impl KernelHandle {
         self.ask(Request::ReadAddresses).await
     }
 
-    /// See [`Kernel::read_layer`].
+    /// See [`Kernel::read_rule_set`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_layer(&self, family: Family) -> Result<Reading<bool>, WorkerGone> {
-        self.ask(|reply| Request::ReadLayer(family, reply)).await
+    pub async fn read_rule_set(&self, family: Family) -> Result<Reading<bool>, WorkerGone> {
+        self.ask(|reply| Request::ReadRuleSet(family, reply)).await
     }
 
     /// See [`Kernel::prescribe`].
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub async fn prescribe(&self, layer: Layer) -> Result<(), WorkerGone> {
-        self.requests.send(Request::Prescribe(Box::new(layer))).await.map_err(|_| WorkerGone)
+    pub async fn prescribe(&self, rule_set: RuleSet) -> Result<(), WorkerGone> {
+        self.requests.send(Request::Prescribe(Box::new(rule_set))).await.map_err(|_| WorkerGone)
     }
 
     /// See [`Kernel::apply`]. The operations come back with their results.
@@ -201,7 +201,7 @@ impl KernelHandle {
 fn serve(kernel: &mut impl Kernel, request: Request) {
     // A reply that nobody waits for any more is no loss: the asker is gone.
     match request {
-        Request::Glance(reply) => drop(reply.send(kernel.glance())),
+        Request::DriftCheck(reply) => drop(reply.send(kernel.drift_check())),
         Request::ListVirtualServers(reply) => drop(reply.send(kernel.list_virtual_servers())),
         Request::ReadVirtualServers(frontends, reply) => {
             drop(reply.send(kernel.read_virtual_servers(&frontends)));
@@ -209,8 +209,8 @@ fn serve(kernel: &mut impl Kernel, request: Request) {
         Request::ReadListed(listed, reply) => drop(reply.send(kernel.read_listed(&listed))),
         Request::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
         Request::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
-        Request::ReadLayer(family, reply) => drop(reply.send(kernel.read_layer(family))),
-        Request::Prescribe(layer) => kernel.prescribe(*layer),
+        Request::ReadRuleSet(family, reply) => drop(reply.send(kernel.read_rule_set(family))),
+        Request::Prescribe(rule_set) => kernel.prescribe(*rule_set),
         Request::Apply(ops, reply) => {
             let results = kernel.apply(&ops);
             drop(reply.send((ops, results)));

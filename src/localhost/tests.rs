@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::reconcile::ledger::Ledger;
+use crate::reconcile::retry_queue::RetryQueue;
 
 /// Listeners that run, and who tells them.
 struct World {
@@ -144,11 +144,11 @@ async fn until_closed(address: SocketAddr) {
     }
 }
 
-/// The first octets that come.
+/// The first bytes that come.
 async fn read(stream: &mut TcpStream, length: usize) -> String {
-    let mut octets = vec![0; length];
-    soon(stream.read_exact(&mut octets)).await.unwrap();
-    String::from_utf8(octets).unwrap()
+    let mut bytes = vec![0; length];
+    soon(stream.read_exact(&mut bytes)).await.unwrap();
+    String::from_utf8(bytes).unwrap()
 }
 
 async fn assert_echoes(stream: &mut TcpStream, text: &str) {
@@ -405,7 +405,7 @@ fn round_ended(observing: &mut Observing, kind: RoundKind) {
         backlog: 0,
         waiting: None,
         oldest: Duration::ZERO,
-        owed: &Ledger::default(),
+        owed: &RetryQueue::default(),
     });
 }
 

@@ -7,7 +7,7 @@ use plan::op::Op;
 use tokio::time::Instant;
 
 use super::Reconciler;
-use super::patrol::Part;
+use super::audit::Part;
 use crate::kernel::Addresses;
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
@@ -26,11 +26,11 @@ impl Reconciler {
             return self.look_at(Part::Addresses).await;
         }
         if happened.others && self.read_addresses().await?.is_none() {
-            self.patrol.failed(Part::Addresses, Instant::now());
+            self.audit.failed(Part::Addresses, Instant::now());
         }
         // What was to go is gone.
         let wanted = self.wanted_back(&happened);
-        if self.mend(wanted, None).await? > 0 {
+        if self.repair(wanted, None).await? > 0 {
             self.alarm();
         }
         Ok(())

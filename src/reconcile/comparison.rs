@@ -1,6 +1,6 @@
-//! Comparing a part of the kernel with what it should be, and mending it.
+//! Comparing a part of the kernel with what it should be, and repairing it.
 //!
-//! Refused writes belong to the ledger, and are tried again at their time. Until then they are
+//! Refused writes belong to the retry queue, and are tried again at their time. Until then they are
 //! neither written here nor taken for what others changed.
 
 use std::collections::{HashMap, HashSet};
@@ -17,22 +17,22 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::Reconciler;
+use super::audit::{LARGEST_CHUNK, Part};
 use super::drain::Known;
-use super::patrol::{LARGEST_CHUNK, Part};
 use super::writing::Basis;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Listing, ReadError};
 
 /// Number of operations that repair what others had changed; none if the kernel could not be read,
 /// which has been told.
-type Mended = Option<usize>;
+type Repaired = Option<usize>;
 
 impl Reconciler {
-    /// Compares a part of the kernel with what it should be, and mends it.
-    pub(super) async fn inspect(&mut self, part: &Part) -> Result<Mended, WorkerGone> {
+    /// Compares a part of the kernel with what it should be, and repairs it.
+    pub(super) async fn inspect(&mut self, part: &Part) -> Result<Repaired, WorkerGone> {
         let done = match part {
             Part::Addresses => self.inspect_addresses().await?,
-            Part::Layer(family) => self.inspect_layer(*family).await?,
+            Part::RuleSet(family) => self.inspect_rule_set(*family).await?,
             Part::Set(set) => self.inspect_set(*set).await?,
             Part::Frontends => self.inspect_frontends().await?,
             Part::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await?,
@@ -67,19 +67,19 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        self.mend(ops, Some(&Part::Addresses)).await.map(Ok)
+        self.repair(ops, Some(&Part::Addresses)).await.map(Ok)
     }
 
-    async fn inspect_layer(
+    async fn inspect_rule_set(
         &mut self,
         family: Family,
     ) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let ops = match self.kernel.read_layer(family).await? {
+        let ops = match self.kernel.read_rule_set(family).await? {
             Ok(true) => Vec::new(),
-            Ok(false) => vec![Op::WriteLayer(family)],
+            Ok(false) => vec![Op::WriteRuleSet(family)],
             Err(error) => return Ok(Err(error)),
         };
-        self.mend(ops, Some(&Part::Layer(family))).await.map(Ok)
+        self.repair(ops, Some(&Part::RuleSet(family))).await.map(Ok)
     }
 
     async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {
@@ -103,19 +103,19 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        self.mend(ops, Some(&Part::Set(set))).await.map(Ok)
+        self.repair(ops, Some(&Part::Set(set))).await.map(Ok)
     }
 
-    /// Looks for virtual servers that are there and should not be, and removes them, or are not there
-    /// and should be, and has the patrol look at those before anything else.
+    /// Looks for virtual servers that are there and should not be, and removes them, or are not
+    /// there and should be, and has the audit look at those before anything else.
     async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
         let listing = match self.kernel.list_virtual_servers().await? {
             Ok(listing) => listing,
             Err(error) => return Ok(Err(error)),
         };
-        let mut mended = 0;
+        let mut repaired = 0;
         let strangers = self.strangers_among(&listing, Actual::default());
-        mended += self.mend(strangers, None).await?;
+        repaired += self.repair(strangers, None).await?;
         let found: HashSet<Frontend> = listing.frontends().collect();
         let desired = self.planner.desired();
         let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
@@ -125,7 +125,7 @@ impl Reconciler {
             }
         });
         // What is owed has its own time, and nobody else is to blame for it.
-        let is_owed = |it: &&Frontend| self.ledger.owes(&Subject::VirtualServer(**it));
+        let is_owed = |it: &&Frontend| self.retry_queue.owes(&Subject::VirtualServer(**it));
         let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_owed(it)).copied().collect();
         suspects.sort_unstable();
         if let Some(table) = listing.table {
@@ -136,9 +136,9 @@ impl Reconciler {
         suspects.sort_by_key(is_other);
         // There may be very many. Changes are written in between.
         for chunk in suspects.chunks(LARGEST_CHUNK) {
-            self.patrol.suspect(Part::VirtualServers(chunk.into()));
+            self.audit.suspect(Part::VirtualServers(chunk.into()));
         }
-        Ok(Ok(mended + suspects.len()))
+        Ok(Ok(repaired + suspects.len()))
     }
 
     async fn inspect_virtual_servers(
@@ -154,30 +154,30 @@ impl Reconciler {
         let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
         seen.found.retain(|(frontend, _)| is_ours(frontend));
         if seen.unread.iter().any(|(frontend, _)| is_ours(frontend)) {
-            self.patrol.missed_some();
+            self.audit.missed_some();
         }
         let now = Instant::now();
         let (mut ops, mut in_order) = (Vec::new(), Vec::new());
         for (frontend, found) in &seen.found {
-            let mending = self.planner.repair(frontend, found.as_ref());
+            let repairing = self.planner.repair(frontend, found.as_ref());
             let subject = Subject::VirtualServer(*frontend);
-            if mending.is_empty() || !self.is_put_off(&subject, now) {
+            if repairing.is_empty() || !self.is_put_off(&subject, now) {
                 let known = Known::Compared(*frontend, found.as_ref());
-                let mending = self.let_drain(mending, known, now);
-                if mending.is_empty() {
+                let repairing = self.let_drain(repairing, known, now);
+                if repairing.is_empty() {
                     in_order.push(subject);
                 }
-                ops.extend(mending);
+                ops.extend(repairing);
             }
         }
         self.settle(&in_order);
-        self.mend(ops, None).await.map(Ok)
+        self.repair(ops, None).await.map(Ok)
     }
 
-    /// Writes what mends a part of the kernel, and if all of the part was compared, strikes out what
-    /// is owed of it and turned out to be in order. Returns how many operations that took which
-    /// others are to blame for.
-    pub(super) async fn mend(
+    /// Writes what repairs a part of the kernel, and if all of the part was compared, strikes out
+    /// what is owed of it and turned out to be in order. Returns how many operations that took
+    /// which others are to blame for.
+    pub(super) async fn repair(
         &mut self,
         ops: Vec<Op>,
         compared: Option<&Part>,
@@ -194,7 +194,7 @@ impl Reconciler {
         let (foundation, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
         let rests_on: Vec<Subject> = foundation.iter().map(Op::subject).collect();
         self.carry_out(foundation, Basis::Reading).await?;
-        match rests_on.iter().filter_map(|subject| Some(self.ledger.get(subject)?.due)).max() {
+        match rests_on.iter().filter_map(|subject| Some(self.retry_queue.get(subject)?.due)).max() {
             // Its second look finds the rest.
             Some(due) => self.postpone(&rest, due),
             None => self.carry_out(rest, Basis::Reading).await?,
@@ -204,11 +204,11 @@ impl Reconciler {
 
     /// Strikes out what is owed of a part and needs none of these operations.
     fn settle_part(&mut self, part: &Part, ops: &[Op]) {
-        if self.ledger.is_empty() {
+        if self.retry_queue.is_empty() {
             return;
         }
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let owed = self.ledger.iter().map(|(subject, _)| *subject);
+        let owed = self.retry_queue.iter().map(|(subject, _)| *subject);
         let settled: Vec<Subject> =
             owed.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
         self.settle(&settled);
@@ -217,14 +217,14 @@ impl Reconciler {
     /// Returns the operations that may be written now. Puts off all of them while an operation
     /// waits that the others rest on.
     fn not_put_off(&mut self, mut ops: Vec<Op>) -> Vec<Op> {
-        if self.ledger.is_empty() {
+        if self.retry_queue.is_empty() {
             return ops;
         }
         let now = Instant::now();
         let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
         // Nothing can be done while what the others rest on is missing.
         let foundation = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
-        let due = foundation.filter_map(|op| Some(self.ledger.get(&op.subject())?.due)).max();
+        let due = foundation.filter_map(|op| Some(self.retry_queue.get(&op.subject())?.due)).max();
         if let Some(due) = due {
             self.postpone(&ops, due);
             return Vec::new();
@@ -236,8 +236,8 @@ impl Reconciler {
     /// Puts off what is owed of this.
     fn postpone(&mut self, ops: &[Op], due: Instant) {
         for subject in ops.iter().map(Op::subject) {
-            if self.ledger.get(&subject).is_some_and(|owed| owed.due < due) {
-                self.ledger.postpone(&subject, due);
+            if self.retry_queue.get(&subject).is_some_and(|owed| owed.due < due) {
+                self.retry_queue.postpone(&subject, due);
             }
         }
     }
@@ -245,7 +245,7 @@ impl Reconciler {
     /// Counts what others changed: not what we could not write ourselves.
     fn count_drift(&mut self, ops: &[Op]) -> usize {
         let is_drift =
-            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.ledger.owes(&op.subject());
+            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.owes(&op.subject());
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if !drift.is_empty() {
             warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
@@ -257,7 +257,7 @@ impl Reconciler {
 
     /// True if a retry is pending for a subject and not due yet.
     pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
-        self.ledger.get(subject).is_some_and(|owed| owed.due > now)
+        self.retry_queue.get(subject).is_some_and(|owed| owed.due > now)
     }
 
     /// Returns the operations that remove virtual servers which are ours by what was found beside

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Reconciler;
-use super::ledger::{Ledger, delay};
+use super::retry_queue::{RetryQueue, delay};
 use crate::kernel::Refusal;
 use crate::kernel::worker::WorkerGone;
 
@@ -96,10 +96,10 @@ impl Flows {
     }
 
     /// Returns the frontends whose flows can be removed now.
-    fn ready(&self, planner: &Planner, ledger: &Ledger, now: Instant) -> FlowTargets {
+    fn ready(&self, planner: &Planner, retry_queue: &RetryQueue, now: Instant) -> FlowTargets {
         let mut targets = FlowTargets::default();
         if self.obstacle_due().is_none_or(|due| due <= now) {
-            for frontend in self.pending.iter().filter(|f| !is_owed(f, planner, ledger)) {
+            for frontend in self.pending.iter().filter(|f| !is_owed(f, planner, retry_queue)) {
                 targets.insert(*frontend, planner.desired().flow_targets(frontend));
             }
         }
@@ -130,7 +130,7 @@ impl Reconciler {
         if self.flows.is_resting(begun) {
             return Ok(());
         }
-        let targets = self.flows.ready(&self.planner, &self.ledger, begun);
+        let targets = self.flows.ready(&self.planner, &self.retry_queue, begun);
         if targets.is_empty() {
             // All that was to be tried again waits for its virtual server now.
             self.flows.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
@@ -178,18 +178,22 @@ impl Reconciler {
     }
 }
 
-/// The frontend whose twin this is, or itself.
+/// The frontend whose short circuit this is, or itself.
 fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
     let desired = planner.desired();
     let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));
     let claim = fragment.and_then(|fragment| fragment.claim(&frontend));
-    claim.and_then(|claim| claim.twin_of).unwrap_or(frontend)
+    claim.and_then(|claim| claim.short_circuit_of).unwrap_or(frontend)
 }
 
-/// True if a retry is pending for a frontend's virtual server, or for its twin's.
-fn is_owed(frontend: &Frontend, planner: &Planner, ledger: &Ledger) -> bool {
-    let owes = |frontend| ledger.owes(&Subject::VirtualServer(frontend));
-    let (twins, address) = (planner.settings().twins, frontend.address);
-    let addresses = [Some(address), twins.twin(address), twins.spare_twin(address)];
+/// True if a retry is pending for a frontend's virtual server, or for its short circuit's.
+fn is_owed(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
+    let owes = |frontend| retry_queue.owes(&Subject::VirtualServer(frontend));
+    let (short_circuits, address) = (planner.settings().short_circuits, frontend.address);
+    let addresses = [
+        Some(address),
+        short_circuits.short_circuit(address),
+        short_circuits.spare_short_circuit(address),
+    ];
     addresses.into_iter().flatten().any(|address| owes(Frontend { address, ..*frontend }))
 }

@@ -12,32 +12,32 @@
 //! - `rounds`: from then on a change costs what it changes. Dirty Services are compiled in the
 //!   order in which they became so, a limited number in one round, and the difference to their
 //!   former state is written.
-//! - [`ledger`]: what the kernel refuses stays owed and is tried again (`second_look`); what was
-//!   refused because the kernel is not as we left it is read again first.
-//! - `patrol`: everything is compared once every sync period, a little at a time
-//!   (`comparison`), and every second there is a `glance` at what shows that something was
-//!   flushed, and at the kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What others changed is put
-//!   back.
+//! - [`retry_queue`]: what the kernel refuses stays owed and is tried again (`second_look`); what
+//!   was refused because the kernel is not as we left it is read again first.
+//! - `audit`: everything is compared once every sync period, a little at a time (`comparison`), and
+//!   every second there is a `drift_check` at what shows that something was flushed, and at the
+//!   kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What
+//!   others changed is put back.
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
 //! that a change waits for a few milliseconds of other work at most.
 
 mod addresses;
+mod audit;
 mod comparison;
 pub mod drain;
+mod drift_check;
 mod flows;
-mod glance;
-pub mod ledger;
 pub mod observer;
-mod patrol;
 mod reading;
+pub mod retry_queue;
 mod rounds;
 mod schedulers;
 mod second_look;
+mod short_circuits;
 mod start;
 mod status;
 mod sysctls;
-mod twins;
 mod writing;
 
 use std::future::Future;
@@ -45,9 +45,9 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use plan::event::Event;
-use plan::layer::InvalidLayerSettings;
 use plan::model::Family;
 use plan::planner::Planner;
+use plan::rule_set::InvalidRuleSetSettings;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
@@ -55,12 +55,12 @@ use tracing::warn;
 use crate::kernel::ReadError;
 use crate::kernel::address_monitor::{Changes, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
+use audit::Audit;
 use drain::Drain;
+use drift_check::Expected;
 use flows::Flows;
-use glance::Expected;
-use ledger::Ledger;
 use observer::{Observer, Unobserved};
-use patrol::Patrol;
+use retry_queue::RetryQueue;
 use schedulers::Schedulers;
 use start::Stage;
 pub use status::Status;
@@ -107,11 +107,11 @@ pub struct Reconciler {
     planner: Planner,
     kernel: KernelHandle,
     pace: Pace,
-    ledger: Ledger,
+    retry_queue: RetryQueue,
     drain: Drain,
     flows: Flows,
     stage: Stage,
-    patrol: Patrol,
+    audit: Audit,
     expected: Expected,
     sysctls: Sysctls,
     schedulers: Schedulers,
@@ -149,20 +149,20 @@ impl Reconciler {
         planner: Planner,
         kernel: KernelHandle,
         pace: Pace,
-    ) -> Result<Self, InvalidLayerSettings> {
+    ) -> Result<Self, InvalidRuleSetSettings> {
         for family in &planner.settings().families {
-            planner.layer(*family)?;
+            planner.rule_set(*family)?;
         }
         let now = Instant::now();
         Ok(Self {
             planner,
             kernel,
             pace,
-            ledger: Ledger::default(),
+            retry_queue: RetryQueue::default(),
             drain: Drain::new(),
             flows: Flows::default(),
             stage: Stage::Incomplete,
-            patrol: Patrol::new(now),
+            audit: Audit::new(now),
             expected: Expected::default(),
             sysctls: Sysctls::default(),
             schedulers: Schedulers::default(),
@@ -280,9 +280,10 @@ impl Reconciler {
             Stage::TakingOver(_) => now,
             Stage::Running => {
                 let write = self.planner.is_dirty().then_some(self.next_write);
-                let again = [self.ledger.next_due(), self.drain.next_look(), self.flows.next_due()];
+                let again =
+                    [self.retry_queue.next_due(), self.drain.next_look(), self.flows.next_due()];
                 let due = again.into_iter().flatten().chain(write);
-                due.fold(self.patrol.next_wake(now), Instant::min)
+                due.fold(self.audit.next_wake(now), Instant::min)
             }
         }
     }

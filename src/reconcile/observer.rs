@@ -10,7 +10,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
-use super::ledger::Ledger;
+use super::retry_queue::RetryQueue;
 use crate::kernel::{ReadError, Refusal};
 
 /// Reports of the event loop. Every method may be ignored.
@@ -42,9 +42,9 @@ pub trait Observer: fmt::Debug + Send {
         let _ = error;
     }
 
-    /// The kernel was not as it had been left: these operations mend it.
-    fn drifted(&mut self, mending: &[&Op]) {
-        let _ = mending;
+    /// The kernel was not as it had been left: these operations repair it.
+    fn drifted(&mut self, repairing: &[&Op]) {
+        let _ = repairing;
     }
 
     /// Operations were carried out, in this time, with a result for each.
@@ -54,7 +54,7 @@ pub trait Observer: fmt::Debug + Send {
 
     /// The signs that something was flushed, deleted or added were looked for, in this time, and
     /// were as expected or not.
-    fn glanced(&mut self, took: Duration, as_expected: bool) {
+    fn drift_checked(&mut self, took: Duration, as_expected: bool) {
         let _ = (took, as_expected);
     }
 
@@ -71,13 +71,13 @@ pub trait Observer: fmt::Debug + Send {
         let _ = note;
     }
 
-    /// The patrol goes on without pauses from now on, because the kernel was not as it had been
+    /// The audit goes on without pauses from now on, because the kernel was not as it had been
     /// left; or has come to an end of that.
     fn alert(&mut self, alert: bool) {
         let _ = alert;
     }
 
-    /// The patrol has been everywhere once.
+    /// The audit has been everywhere once.
     fn pass_ended(&mut self, pass: &Pass) {
         let _ = pass;
     }
@@ -115,10 +115,10 @@ pub struct Round<'a> {
     /// was none.
     pub oldest: Duration,
     /// Writes that the kernel refused, and that are tried again.
-    pub owed: &'a Ledger,
+    pub owed: &'a RetryQueue,
 }
 
-/// A pass of the patrol, which compares everything with what it should be, part by part.
+/// A pass of the audit, which compares everything with what it should be, part by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     /// From its beginning to its end, pauses included.

@@ -67,7 +67,7 @@ impl Reconciler {
         for overfull in &plan.overfull {
             warn!("{overfull}");
         }
-        if plan.ops.iter().any(|op| matches!(op, Op::WriteLayer(_))) {
+        if plan.ops.iter().any(|op| matches!(op, Op::WriteRuleSet(_))) {
             self.prescribe().await?;
         }
         self.flows.note(plan.flows);
@@ -77,8 +77,8 @@ impl Reconciler {
     /// Tells the kernel side which rules apply.
     pub(super) async fn prescribe(&mut self) -> Result<(), WorkerGone> {
         for family in self.planner.settings().families.clone() {
-            match self.planner.layer(family) {
-                Ok(layer) => self.kernel.prescribe(layer).await?,
+            match self.planner.rule_set(family) {
+                Ok(rule_set) => self.kernel.prescribe(rule_set).await?,
                 Err(error) => warn!("{family} rules stay as they are: {error}"),
             }
         }
@@ -99,7 +99,7 @@ impl Reconciler {
             backlog: self.planner.backlog(),
             waiting: self.planner.oldest().map(age),
             oldest: ended.oldest.map_or(Duration::ZERO, age),
-            owed: &self.ledger,
+            owed: &self.retry_queue,
         });
     }
 }

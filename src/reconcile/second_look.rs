@@ -9,9 +9,9 @@ use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
 
+use super::audit::{LARGEST_CHUNK, Part};
 use super::drain::Known;
 use super::observer::RoundKind;
-use super::patrol::{LARGEST_CHUNK, Part};
 use super::rounds::Ended;
 use super::writing::Basis;
 use super::{Pace, READ_RETRY, Reconciler};
@@ -22,7 +22,7 @@ impl Reconciler {
     /// Looks again at what was refused, where the time has come.
     pub(super) async fn second_looks(&mut self) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        let mut due = self.ledger.due(now);
+        let mut due = self.retry_queue.due(now);
         if !self.is_running() {
             // What is not taken over yet would be in excess.
             due.retain(|subject| self.rests_on(subject).is_none());
@@ -54,16 +54,16 @@ impl Reconciler {
     /// The part of the kernel that is to be compared because of something owed: something that
     /// others rest on, or an answer that makes no sense unless something that it rests on is gone.
     fn rests_on(&self, subject: &Subject) -> Option<Part> {
-        let class = self.ledger.get(subject).map(|owed| owed.refusal.class);
-        let surprise = class == Some(RefusalClass::Surprise);
+        let class = self.retry_queue.get(subject).map(|owed| owed.refusal.class);
+        let conflict = class == Some(RefusalClass::Conflict);
         // A set that is full has entries that we do not know of, or is smaller than we know.
         let full = class == Some(RefusalClass::SetFull);
         match subject {
             Subject::Link => Some(Part::Addresses),
-            Subject::Address(_) | Subject::Route(_) if surprise => Some(Part::Addresses),
+            Subject::Address(_) | Subject::Route(_) if conflict => Some(Part::Addresses),
             Subject::Set(set) => Some(Part::Set(*set)),
-            Subject::Entry(set, _) if surprise || full => Some(Part::Set(*set)),
-            Subject::Layer(family) => Some(Part::Layer(*family)),
+            Subject::Entry(set, _) if conflict || full => Some(Part::Set(*set)),
+            Subject::RuleSet(family) => Some(Part::RuleSet(*family)),
             Subject::Entry(..)
             | Subject::Address(_)
             | Subject::Route(_)
@@ -77,7 +77,7 @@ impl Reconciler {
                 let retry = Instant::now() + READ_RETRY;
                 for subject in due {
                     if self.rests_on(subject).as_ref() == Some(part) {
-                        self.ledger.postpone(subject, retry);
+                        self.retry_queue.postpone(subject, retry);
                     }
                 }
             }
@@ -111,13 +111,13 @@ impl Reconciler {
             let now = Instant::now();
             let mut in_order = Vec::new();
             for (frontend, found) in &seen.found {
-                let mending = self.planner.repair(frontend, found.as_ref());
+                let repairing = self.planner.repair(frontend, found.as_ref());
                 let known = Known::One(*frontend, found.as_ref());
-                let mending = self.let_drain(mending, known, now);
-                if mending.is_empty() {
+                let repairing = self.let_drain(repairing, known, now);
+                if repairing.is_empty() {
                     in_order.push(Subject::VirtualServer(*frontend));
                 }
-                ops.extend(mending);
+                ops.extend(repairing);
             }
             self.settle(&in_order);
             rest = others;
@@ -133,7 +133,7 @@ impl Reconciler {
     fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
         let due = Instant::now() + READ_RETRY;
         for frontend in frontends {
-            self.ledger.postpone(&Subject::VirtualServer(*frontend), due);
+            self.retry_queue.postpone(&Subject::VirtualServer(*frontend), due);
         }
     }
 
@@ -153,7 +153,9 @@ impl Reconciler {
                 Some(Op::AddRoute(route))
             }
             Subject::Route(route) => Some(Op::RemoveRoute(route)),
-            Subject::Link | Subject::Set(_) | Subject::Layer(_) | Subject::VirtualServer(_) => None,
+            Subject::Link | Subject::Set(_) | Subject::RuleSet(_) | Subject::VirtualServer(_) => {
+                None
+            }
         }
     }
 
@@ -187,7 +189,7 @@ impl Reconciler {
             ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
         }
         // Its second look will find more of it than what was known to drain.
-        let is_owed = |it: &Frontend| self.ledger.owes(&Subject::VirtualServer(*it));
+        let is_owed = |it: &Frontend| self.retry_queue.owes(&Subject::VirtualServer(*it));
         ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_owed(frontend)));
         // Their time has come: these are not to be drained once more.
         if ops.is_empty() {

@@ -17,9 +17,9 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::audit::LARGEST_CHUNK;
 use super::drain::Known;
 use super::observer::RoundKind;
-use super::patrol::LARGEST_CHUNK;
 use super::rounds::{Ended, ROUND};
 use super::writing::Basis;
 use super::{READ_RETRY, Reconciler};
@@ -116,8 +116,8 @@ impl Reconciler {
             }
         }
         for family in self.planner.settings().families.clone() {
-            match self.kernel.read_layer(family).await? {
-                Ok(true) => drop(beside.layers.insert(family)),
+            match self.kernel.read_rule_set(family).await? {
+                Ok(true) => drop(beside.rule_sets.insert(family)),
                 Ok(false) => {}
                 // Writing reads them once more, and they are owed if that fails, too: a family
                 // whose rules somebody has spoiled takes nothing else along.
@@ -140,7 +140,7 @@ impl Reconciler {
         let adopted = taking.found.adopt(planned);
         let mut ops = self.let_drain(adopted.lacking, Known::Nothing, Instant::now());
         self.hold_back(&mut ops);
-        ops.extend(self.mend_found(adopted.found).await?);
+        ops.extend(self.repair_found(adopted.found).await?);
         taking.n_changes += ops.len();
         self.flows.note_ops(&ops, &self.planner);
         self.carry_out(ops, Basis::Reading).await?;
@@ -155,12 +155,12 @@ impl Reconciler {
         self.remove_excess(&mut taking).await?;
         info!(changes = taking.n_changes, "first comparison with the kernel");
         self.expected.learn(&taking.found, self.planner.settings());
-        self.patrol.begin(Instant::now());
+        self.audit.begin(Instant::now());
         if !self.planner.is_dirty() {
             self.rest();
         }
         self.status.send_modify(|status| status.in_sync_once = true);
-        info!(pending_retries = self.ledger.len(), "in sync with the kernel");
+        info!(pending_retries = self.retry_queue.len(), "in sync with the kernel");
         self.round_ended(ended);
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Reconciler {
     /// Returns the operations that repair virtual servers that were found. Those that cannot be
     /// read become pending retries: what is planned for them meanwhile is held back, and their
     /// ownership markers stay.
-    async fn mend_found(
+    async fn repair_found(
         &mut self,
         mut rest: Vec<ListedVirtualServer>,
     ) -> Result<Vec<Op>, WorkerGone> {
@@ -190,9 +190,9 @@ impl Reconciler {
             self.owe_unread(&seen.unread);
             let now = Instant::now();
             for (frontend, found) in &seen.found {
-                let mending = self.planner.repair(frontend, found.as_ref());
+                let repairing = self.planner.repair(frontend, found.as_ref());
                 let known = Known::Compared(*frontend, found.as_ref());
-                ops.extend(self.let_drain(mending, known, now));
+                ops.extend(self.let_drain(repairing, known, now));
             }
             rest = others;
         }
@@ -205,7 +205,7 @@ impl Reconciler {
         let settings = self.planner.settings().clone();
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
-            sets.partition(|set| set.kind.leads_to_twins());
+            sets.partition(|set| set.kind.leads_to_short_circuits());
         for set in leading {
             let ops = taking.found.excess_entries(set, self.planner.desired(), &settings);
             self.remove(ops, taking).await?;
@@ -218,7 +218,7 @@ impl Reconciler {
             if part.is_empty() {
                 break;
             }
-            let ops = self.mend_found(part).await?;
+            let ops = self.repair_found(part).await?;
             self.flows.note_ops(&ops, &self.planner);
             self.remove(ops, taking).await?;
         }

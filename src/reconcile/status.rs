@@ -7,7 +7,7 @@ pub struct Status {
     pub in_sync_once: bool,
     /// Starts: how often what there is in the kernel was listed.
     pub readings: u64,
-    /// Passes of the patrol: so often everything was compared since.
+    /// Passes of the audit: so often everything was compared since.
     pub passes: u64,
     /// Readings of the kernel, or of a part, that failed.
     pub failed_readings: u64,

@@ -1,7 +1,8 @@
-//! The kernel's switches that Services need: looked at with every glance, and put back.
+//! The kernel's switches that Services need: looked at with every drift check, and put back.
 //!
-//! Another program that sets one again and again is not fought with: each time it is put back later,
-//! up to a minute. Where `/proc/sys` is read-only, that is said once, and again when it changes.
+//! Another program that sets one again and again is not fought with: each time it is put back
+//! later, up to a minute. Where `/proc/sys` is read-only, that is said once, and again when it
+//! changes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Reconciler;
-use super::ledger::delay;
+use super::retry_queue::delay;
 use crate::kernel::RefusalClass;
 use crate::kernel::sysctl::{Change, Sysctl, SysctlError};
 use crate::kernel::worker::WorkerGone;
@@ -25,7 +26,7 @@ const CONFLICT: u32 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Sysctls {
     disturbed: HashMap<&'static str, Disturbed>,
-    /// Number of switches without their value after the last glance.
+    /// Number of switches without their value after the last drift check.
     mismatches: usize,
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::drain::Known;
-use super::ledger::Ledger;
+use super::retry_queue::RetryQueue;
 use super::{Reconciler, Status};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
@@ -54,16 +54,16 @@ impl Reconciler {
     /// Takes out what is about something that is owed: it starts from a state that is not known.
     /// That is looked at again instead, at once.
     pub(super) fn hold_back(&mut self, ops: &mut Vec<Op>) {
-        if self.ledger.is_empty() {
+        if self.retry_queue.is_empty() {
             return;
         }
         let now = Instant::now();
-        let ledger = &mut self.ledger;
+        let retry_queue = &mut self.retry_queue;
         ops.retain(|op| {
             let subject = op.subject();
-            let owed = ledger.owes(&subject);
+            let owed = retry_queue.owes(&subject);
             if owed {
-                ledger.hasten(&subject, now);
+                retry_queue.hasten(&subject, now);
             }
             !owed
         });
@@ -71,8 +71,8 @@ impl Reconciler {
 
     /// Sends operations, which are in the order of their phases, to the kernel. What tells whose a
     /// virtual server is comes before it, and goes after it: it is not made while that could not be
-    /// written, and that stays while it could not be removed. What leads clients to a twin comes
-    /// after the twin, and goes before it: see [`super::twins`].
+    /// written, and that stays while it could not be removed. What leads clients to a short circuit
+    /// comes after the short circuit, and goes before it: see [`super::short_circuits`].
     pub(super) async fn apply(&mut self, ops: Vec<Op>, basis: Basis) -> Result<(), WorkerGone> {
         let disowns = |op: &Op| !self.planner.disowned_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(disowns);
@@ -83,18 +83,18 @@ impl Reconciler {
             ops = rest;
             self.await_signs(&mut ops);
         }
-        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_twins()).collect();
+        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
         let mut after = Vec::new();
-        if !leading.is_empty() || !self.ledger.is_empty() {
+        if !leading.is_empty() || !self.retry_queue.is_empty() {
             after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
         }
         self.send(ops, basis, &mut failed).await?;
         self.cut_off(&failed, &mut leading);
-        self.await_twins(&mut leading);
+        self.await_short_circuits(&mut leading);
         let cut = self.removed_though_desired(&leading);
         self.send(leading, basis, &mut failed).await?;
         self.owe_entries(cut, &failed);
-        self.keep_twins(&mut after);
+        self.keep_short_circuits(&mut after);
         self.send(after, basis, &mut failed).await?;
         self.keep_signs(&mut last);
         self.send(last, basis, &mut failed).await
@@ -103,43 +103,45 @@ impl Reconciler {
     /// Takes out virtual servers that nothing would tell to be ours: should their Service go while
     /// nobody looks, they would stay for ever. They are owed as long as their entry is.
     fn await_signs(&mut self, ops: &mut Vec<Op>) {
-        if self.ledger.is_empty() {
+        if self.retry_queue.is_empty() {
             return;
         }
-        let (planner, ledger) = (&self.planner, &mut self.ledger);
+        let (planner, retry_queue) = (&self.planner, &mut self.retry_queue);
         let mut waiting = HashSet::new();
         ops.retain(|op| {
             if let Op::CreateVirtualServer(frontend, _) = op {
                 let mut signs = planner.signs_of(frontend);
-                let owed = signs.find_map(|sign| Some((sign, ledger.get(&sign)?.due)));
+                let owed = signs.find_map(|sign| Some((sign, retry_queue.get(&sign)?.due)));
                 if let Some((sign, due)) = owed {
                     let reason = format!("{sign} is not there yet, and has to come first");
-                    ledger.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
+                    retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
                     waiting.insert(op.subject());
                 }
             }
             !waiting.contains(&op.subject())
         });
-        self.status.send_modify(|status| note_owed(status, &self.ledger));
+        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
     }
 
     /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
     /// after a restart, nothing would tell that they are ours. It is owed as long as they are.
     fn keep_signs(&mut self, ops: &mut Vec<Op>) {
-        if ops.is_empty() || self.ledger.is_empty() {
+        if ops.is_empty() || self.retry_queue.is_empty() {
             return;
         }
         let now = Instant::now();
-        let (planner, ledger) = (&self.planner, &mut self.ledger);
+        let (planner, retry_queue) = (&self.planner, &mut self.retry_queue);
         ops.retain(|op| {
             let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
-            let Some(subject) = frontends.find(|subject| ledger.owes(subject)) else { return true };
+            let Some(subject) = frontends.find(|subject| retry_queue.owes(subject)) else {
+                return true;
+            };
             let reason =
                 format!("{subject} may still be there, and would be nobody's; it has to go first");
-            ledger.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
+            retry_queue.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
             false
         });
-        self.status.send_modify(|status| note_owed(status, &self.ledger));
+        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
     }
 
     /// Sends operations to the kernel as they are. `failed`: of which subjects any was refused.
@@ -195,10 +197,10 @@ impl Reconciler {
             {
                 let (class, text) = (refusal.class, format!("{op}: {refusal}"));
                 self.note_missing_scheduler(&op, &refusal);
-                if class == RefusalClass::Surprise && self.is_running() {
+                if class == RefusalClass::Conflict && self.is_running() {
                     self.alarm();
                 }
-                if self.ledger.record(op, refusal, now) {
+                if self.retry_queue.record(op, refusal, now) {
                     let n_news = news.entry(class).or_default();
                     *n_news += 1;
                     if *n_news <= MOST_TOLD {
@@ -224,7 +226,7 @@ impl Reconciler {
         self.status.send_modify(|status| {
             status.operations += total as u64;
             status.failures += n_refused as u64;
-            note_owed(status, &self.ledger);
+            note_owed(status, &self.retry_queue);
         });
     }
 
@@ -236,29 +238,29 @@ impl Reconciler {
             let wished = self.planner.repair(frontend, None).into_iter().next();
             let op = wished.unwrap_or(Op::RemoveVirtualServer(*frontend));
             self.flows.note_ops(std::slice::from_ref(&op), &self.planner);
-            self.ledger.record(op, Refusal::new(RefusalClass::AnswerLost, error), now);
+            self.retry_queue.record(op, Refusal::new(RefusalClass::AnswerLost, error), now);
         }
-        self.status.send_modify(|status| note_owed(status, &self.ledger));
+        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
     }
 
     /// Strikes out what is owed for these, which are as they should be.
     pub(super) fn settle(&mut self, subjects: &[Subject]) {
         let mut n_settled = 0_usize;
         for subject in subjects {
-            if self.ledger.settle(subject) {
+            if self.retry_queue.settle(subject) {
                 n_settled += 1;
                 if n_settled <= MOST_TOLD {
                     info!("{subject} is in order again");
                 }
                 self.hasten_told_by(subject);
-                self.hasten_twins(subject);
+                self.hasten_short_circuits(subject);
             }
         }
         if n_settled > MOST_TOLD {
             info!("{} more are in order again", n_settled - MOST_TOLD);
         }
         if n_settled > 0 {
-            self.status.send_modify(|status| note_owed(status, &self.ledger));
+            self.status.send_modify(|status| note_owed(status, &self.retry_queue));
         }
     }
 
@@ -267,12 +269,12 @@ impl Reconciler {
         let Subject::Entry(set, entry) = subject else { return };
         let now = Instant::now();
         for frontend in self.planner.told_by(*set, entry) {
-            self.ledger.hasten(&Subject::VirtualServer(frontend), now);
+            self.retry_queue.hasten(&Subject::VirtualServer(frontend), now);
         }
     }
 }
 
-pub(super) fn note_owed(status: &mut Status, ledger: &Ledger) {
-    status.owed = ledger.len();
-    status.owes_foundation = ledger.foundations().next().is_some();
+pub(super) fn note_owed(status: &mut Status, retry_queue: &RetryQueue) {
+    status.owed = retry_queue.len();
+    status.owes_foundation = retry_queue.foundations().next().is_some();
 }

@@ -19,8 +19,8 @@ use super::metrics::Metrics;
 use super::service_health::{Addresses, Told};
 use crate::kernel::ReadError;
 use crate::kernel::Refusal;
-use crate::reconcile::ledger::Ledger;
 use crate::reconcile::observer::{Observer, Pass, Round, RoundKind};
+use crate::reconcile::retry_queue::RetryQueue;
 
 /// The event loop's observer.
 #[derive(Debug)]
@@ -138,8 +138,8 @@ impl Observer for Observing {
         self.metrics.own.read_failures.inc();
     }
 
-    fn drifted(&mut self, mending: &[&Op]) {
-        for op in mending {
+    fn drifted(&mut self, repairing: &[&Op]) {
+        for op in repairing {
             self.metrics.own.drifted(op);
         }
     }
@@ -151,14 +151,14 @@ impl Observer for Observing {
             if refused.is_none() {
                 self.metrics.own.programmed.done(op);
             }
-            if let (Op::WriteLayer(family), Some(_)) = (op, refused) {
+            if let (Op::WriteRuleSet(family), Some(_)) = (op, refused) {
                 self.metrics.proxy.restore_failed(*family);
             }
         }
     }
 
-    fn glanced(&mut self, _: Duration, as_expected: bool) {
-        self.metrics.own.patrol.glanced(as_expected);
+    fn drift_checked(&mut self, _: Duration, as_expected: bool) {
+        self.metrics.own.audit.drift_checked(as_expected);
     }
 
     fn sysctl_put_back(&mut self) {
@@ -170,11 +170,11 @@ impl Observer for Observing {
     }
 
     fn alert(&mut self, alert: bool) {
-        self.metrics.own.patrol.set_alert(alert);
+        self.metrics.own.audit.set_alert(alert);
     }
 
     fn pass_ended(&mut self, pass: &Pass) {
-        self.metrics.own.patrol.pass_ended(pass, SystemTime::now());
+        self.metrics.own.audit.pass_ended(pass, SystemTime::now());
     }
 
     fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
@@ -209,7 +209,7 @@ impl Observer for Observing {
             self.metrics.proxy.programmed(*family, *trigger, now.time);
         }
         if round.kind == RoundKind::Comparison {
-            self.metrics.own.patrol.compared(now.time);
+            self.metrics.own.audit.compared(now.time);
         }
         let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
         self.told.round(mem::take(&mut self.checks), addresses);
@@ -218,9 +218,9 @@ impl Observer for Observing {
 
 /// True if the kernel refuses the interface, or a family's rules, one of its routes or one of its
 /// sets.
-fn is_foundation_owed(owed: &Ledger, family: Family) -> bool {
+fn is_foundation_owed(owed: &RetryQueue, family: Family) -> bool {
     owed.foundations().any(|subject| match subject {
-        Subject::Layer(layer) => *layer == family,
+        Subject::RuleSet(rule_set) => *rule_set == family,
         Subject::Set(set) => set.family == family,
         Subject::Route(network) => Family::of_net(network) == family,
         _ => true,

@@ -1,6 +1,6 @@
 //! From Kubernetes objects to the words of `plan`.
 //!
-//! Nothing here fails for a bad field: the field is left out, and a complaint names it. Only an
+//! Nothing here fails for a bad field: the field is left out, and a warning names it. Only an
 //! object without a name cannot be converted.
 
 mod address;
@@ -24,21 +24,21 @@ use plan::model::{Node, ObjectName, Protocol};
 use plan::settings::SchedulerName;
 
 use super::object::{self, Metadata, NodeStatus};
-use super::{Complaint, Subject};
+use super::{Subject, Warning};
 
 /// The namespace of an object that does not say one, as `kubectl apply` has it.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Most complaints about one object. The rest is only counted.
-const COMPLAINTS_PER_OBJECT: usize = 10;
+/// Most warnings about one object. The rest is only counted.
+const WARNINGS_PER_OBJECT: usize = 10;
 
-/// Event and complaints that an object leads to.
+/// Event and warnings that an object leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     /// The object as it is to be planned with, or its removal if it is not to be.
     pub event: Event,
     /// Problems in the object.
-    pub complaints: Vec<Complaint>,
+    pub warnings: Vec<Warning>,
 }
 
 /// An object without `metadata.name`.
@@ -60,7 +60,7 @@ pub struct Converter {
 /// Collects what is wrong in one object.
 struct Report {
     subject: Subject,
-    complaints: Vec<Complaint>,
+    warnings: Vec<Warning>,
     suppressed: usize,
 }
 
@@ -89,7 +89,7 @@ impl Converter {
             }
             None => Event::ServiceRemoved(name),
         };
-        Ok(Converted { event, complaints: report.finish() })
+        Ok(Converted { event, warnings: report.finish() })
     }
 
     /// An EndpointSlice: applied, or removed if it belongs to no Service or to a headless one, or
@@ -104,7 +104,7 @@ impl Converter {
             Some(slice) => Event::SliceApplied(Box::new(slice)),
             None => Event::SliceRemoved(name),
         };
-        Ok(Converted { event, complaints: report.finish() })
+        Ok(Converted { event, warnings: report.finish() })
     }
 
     /// A Node, which the caller knows to be this one.
@@ -128,7 +128,7 @@ impl Converter {
         }
         let zone = object.metadata.labels.zone.as_deref().map(|zone| self.interner.intern(zone));
         let event = Event::NodeApplied(Box::new(Node { zone, addresses, pod_cidrs }));
-        Ok(Converted { event, complaints: report.finish() })
+        Ok(Converted { event, warnings: report.finish() })
     }
 
     /// The name and the addresses of another Node, in order. What is wrong with one is for the node
@@ -176,31 +176,31 @@ impl Converter {
 impl Report {
     fn new(kind: &'static str, name: impl Into<Arc<str>>) -> Self {
         let subject = Subject::Object { kind, name: name.into() };
-        Self { subject, complaints: Vec::new(), suppressed: 0 }
+        Self { subject, warnings: Vec::new(), suppressed: 0 }
     }
 
     fn complain(&mut self, path: impl fmt::Display, problem: impl fmt::Display) {
-        if self.complaints.len() == COMPLAINTS_PER_OBJECT {
+        if self.warnings.len() == WARNINGS_PER_OBJECT {
             self.suppressed += 1;
             return;
         }
         self.push(format!("{path}: {problem}"));
     }
 
-    /// The value, or a complaint in its place.
+    /// The value, or a warning in its place.
     fn keep<T>(&mut self, path: impl fmt::Display, value: Result<T, String>) -> Option<T> {
         value.map_err(|problem| self.complain(path, format_args!("{problem}; left out"))).ok()
     }
 
-    fn finish(mut self) -> Vec<Complaint> {
+    fn finish(mut self) -> Vec<Warning> {
         if self.suppressed > 0 {
             self.push(format!("and {} more problems", self.suppressed));
         }
-        self.complaints
+        self.warnings
     }
 
     fn push(&mut self, text: String) {
-        self.complaints.push(Complaint { subject: self.subject.clone(), text });
+        self.warnings.push(Warning { subject: self.subject.clone(), text });
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{Complaint, Options, SourceEvent, Subject};
+use super::{Options, SourceEvent, Subject, Warning};
 use scan::{Scan, Scanner};
 use watch::Watch;
 
@@ -94,8 +94,8 @@ impl Manifests {
                      raise fs.inotify.max_user_instances"
                 );
                 let subject = Subject::Path(scanner.directory().to_owned());
-                let complaint = Complaint { subject, text };
-                if sink.send(SourceEvent::Complaint(complaint)).await.is_err() {
+                let warning = Warning { subject, text };
+                if sink.send(SourceEvent::Warning(warning)).await.is_err() {
                     return;
                 }
                 None
@@ -117,8 +117,8 @@ impl Manifests {
             };
             let Scan { outcome, pending, watched } = scan;
             let events = outcome.events.into_iter().map(SourceEvent::Change);
-            let complaints = outcome.complaints.into_iter().map(SourceEvent::Complaint);
-            for event in complaints.chain(events) {
+            let warnings = outcome.warnings.into_iter().map(SourceEvent::Warning);
+            for event in warnings.chain(events) {
                 if sink.send(event).await.is_err() {
                     return;
                 }

@@ -60,21 +60,21 @@ pub enum SourceEvent {
     /// Everything that existed when the source started has been delivered. Comes once.
     Complete,
     /// Something in the input is wrong. The source goes on.
-    Complaint(Complaint),
+    Warning(Warning),
     /// Something in the input that was wrong an hour ago still is.
-    StillWrong(Complaint),
+    StillWrong(Warning),
 }
 
 /// Something in the input that is wrong, in words for the person who wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
+pub struct Warning {
     /// File, directory or object that is wrong.
     pub subject: Subject,
     /// Problem with the subject, its place there, and what follows from it.
     pub text: String,
 }
 
-/// Subject of a complaint.
+/// Subject of a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A file or a directory.
@@ -101,9 +101,9 @@ impl Options {
     }
 }
 
-// === impl Complaint ===
+// === impl Warning ===
 
-impl fmt::Display for Complaint {
+impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.subject, self.text)
     }

@@ -45,9 +45,9 @@ fn a_service_chooses_its_scheduler_flags_and_weights_and_no_other_service_change
     becomes("", "TCP  10.96.0.20:80 rr");
     assert_eq!(line("TCP  10.96.0.10:80"), "TCP  10.96.0.10:80 rr");
     let log = proxy.stop().unwrap();
-    let complaint = "Service default/chooses: metadata.annotations[kube-ipvs.io/scheduler]: \
+    let warning = "Service default/chooses: metadata.annotations[kube-ipvs.io/scheduler]: \
                      \"best\" is none of rr, wrr";
-    assert!(log.contains(complaint), "{log}");
+    assert!(log.contains(warning), "{log}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Several frontends that are the same, or have the same twin.
+//! Several frontends that are the same, or have the same short circuit.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -72,10 +72,11 @@ fn what_the_api_server_gives_cannot_be_taken_by_an_external_address() {
     everybody_asks();
 }
 
-/// Addresses that differ in the first four bits only, and one whose twin would be everybody's
-/// (255.255.255.255): each has what the policy promises, with and without an endpoint here.
+/// Addresses that differ in the first four bits only, and one whose short circuit would be
+/// everybody's (255.255.255.255): each has what the policy promises, with and without an endpoint
+/// here.
 #[test]
-fn every_frontend_has_a_twin_of_its_own() {
+fn every_frontend_has_a_short_circuit_of_its_own() {
     let bed = Bed::new();
     let local = |name: &str, cluster: &str, address: &str| {
         let mut service = Service::new(name, ip(cluster)).port(Protocol::Tcp, 80, TARGET);

@@ -189,7 +189,7 @@ fn an_endpoint_that_comes_back_keeps_its_connections_and_its_deadline_is_forgott
     let mut connection = connected(&bed, pod);
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let noted = draining(&bed, pod);
-    // What others write over it is mended, and does not put the deadline off.
+    // What others write over it is repaired, and does not put the deadline off.
     let real = format!("{}:8080", pod.ipv4);
     let edit = ["-e", "-t", "10.96.0.10:80", "-r", &real, "-m", "-w", "0", "-x", "100", "-y", "50"];
     bed.tool("ipvsadm", &edit);

@@ -2,7 +2,7 @@
 //! neither to an endpoint that is gone nor to nobody, and nothing else is forgotten.
 //!
 //! On the kernels that this runs on, IPVS forgets some of it by itself when a real server goes; not
-//! what began before there was a virtual server, nor what goes by way of a twin.
+//! what began before there was a virtual server, nor what goes by way of a short circuit.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -153,15 +153,15 @@ fn of_forty_thousand_bad_addresses_ten_are_told_of_and_the_rest_is_counted() {
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let proxy = bed.start(&[]);
     // One has addresses that no Service can have, the other has what is no address.
-    let octets = |number: usize| (number / 250 + 1, number % 250 + 1);
+    let bytes = |number: usize| (number / 250 + 1, number % 250 + 1);
     let mut impossible = elsewhere(&bed, "impossible", "10.96.0.51", [80]);
     impossible.external = (0..BAD)
-        .map(octets)
+        .map(bytes)
         .map(|(high, low)| -> IpAddr { ip(&format!("127.0.{high}.{low}")) })
         .collect();
     let mut unreadable = elsewhere(&bed, "unreadable", "10.96.0.52", [80]);
     let texts: Vec<String> =
-        (0..BAD).map(octets).map(|(high, low)| format!("10.256.{high}.{low}")).collect();
+        (0..BAD).map(bytes).map(|(high, low)| format!("10.256.{high}.{low}")).collect();
     unreadable.more = vec![format!("externalIPs: [{}]", texts.join(", "))];
     for service in [&impossible, &unreadable] {
         bed.manifests.apply(service).unwrap();

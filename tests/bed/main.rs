@@ -36,4 +36,4 @@ mod retire;
 mod rollout;
 mod routes;
 mod schedulers;
-mod twins;
+mod short_circuits;

@@ -66,7 +66,7 @@ fn a_second_start_writes_nothing_and_cuts_no_connection() {
 }
 
 #[test]
-fn what_changed_while_it_was_away_is_mended_and_no_more() {
+fn what_changed_while_it_was_away_is_repaired_and_no_more() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
     let proxy = bed.start(&[]);
@@ -104,7 +104,7 @@ fn drift_is_repaired_while_it_runs() {
     ];
     for harm in harms {
         bed.tool(harm[0], &harm[1..]);
-        bed.wait_until(&format!("{harm:?} is mended"), || {
+        bed.wait_until(&format!("{harm:?} is repaired"), || {
             bed.node().command("ip", &["link", "show", "kube-ipvs0"]).is_ok()
                 && healthy(&bed) == before
         });

@@ -5,7 +5,7 @@ use kube_ipvs::kernel::estimators::{Estimators, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::source::FollowNodes;
 use plan::room::Capacity;
-use plan::settings::{Limits, SchedulerName, TwinNetworks};
+use plan::settings::{Limits, SchedulerName, ShortCircuitNetworks};
 
 use crate::{from_file, from_flags, load_file};
 
@@ -34,7 +34,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert!(!configuration.localhost_node_ports);
         assert_eq!(configuration.estimators, Estimators::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
-        assert_eq!(configuration.settings.twins, TwinNetworks::default());
+        assert_eq!(configuration.settings.short_circuits, ShortCircuitNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
         assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
@@ -51,8 +51,8 @@ fn every_setting_is_read() {
     assert_eq!(configuration.follow_nodes, FollowNodes::Never);
     assert!(configuration.localhost_node_ports);
     assert!(configuration.settings.load_balancers_before_nodes);
-    let twins = TwinNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
-    assert_eq!(configuration.settings.twins, twins);
+    let short_circuits = ShortCircuitNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
+    assert_eq!(configuration.settings.short_circuits, short_circuits);
     let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");
     assert_eq!(configuration.follow_nodes, FollowNodes::Always);
     assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Quiet);
@@ -60,7 +60,7 @@ fn every_setting_is_read() {
     let routes = routed.settings.service_routes.iter().map(ToString::to_string);
     assert_eq!(routes.collect::<Vec<_>>(), ["10.96.0.0/12", "fd00:96::/108"]);
     let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\nserviceRoutes: [10.96.0.0/12]\n");
-    assert_eq!(off.settings.twins, TwinNetworks::NONE);
+    assert_eq!(off.settings.short_circuits, ShortCircuitNetworks::NONE);
     let text = off.to_yaml().unwrap();
     let (_, own) = text.split_once("---\n").unwrap();
     let own = own.lines().filter(|line| !line.starts_with("apiVersion:"));

@@ -33,7 +33,7 @@ async fn a_list_as_a_stream() {
     );
     assert_eq!(world.said.applied["Node"], 1);
     assert_eq!(world.said.leaving, [false]);
-    assert_eq!(world.said.complaints, Vec::<String>::new());
+    assert_eq!(world.said.warnings, Vec::<String>::new());
     let requests = world.server.requests();
     assert_eq!(requests.len(), 3, "{requests:?}");
     for request in requests {

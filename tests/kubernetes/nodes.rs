@@ -139,7 +139,7 @@ async fn a_service_comes_after_the_addresses_that_it_could_have() {
     world.until_complete().await;
     assert_eq!(world.said.order, ["b", "default/a"]);
     assert_eq!(world.said.others["b"], ips(&["192.0.2.2", "198.51.100.2"]));
-    assert_eq!(world.said.complaints, Vec::<String>::new(), "it is that node's to complain");
+    assert_eq!(world.said.warnings, Vec::<String>::new(), "it is that node's to complain");
     assert_eq!((world.said.complete, world.said.applied["Node"]), (1, 1));
 }
 
@@ -277,7 +277,7 @@ async fn nodes_that_may_not_be_listed_are_done_without_and_tried_again_after_a_w
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(world.for_others().len(), 6, "{:?}", world.for_others());
-    assert_eq!(world.said.complaints, Vec::<String>::new());
+    assert_eq!(world.said.warnings, Vec::<String>::new());
     forbidden.lift();
     world.pass(Duration::from_secs(301)).await;
     world.until_other("b", &["192.0.2.2"]).await;

@@ -21,15 +21,15 @@ async fn a_bad_object_in_a_list_harms_only_itself() {
         world.follow().await;
         world.until_complete().await;
         assert_eq!(wrong.hits(), 1);
-        let [complaint] = world.said.complaints.as_slice() else { panic!() };
-        assert!(complaint.starts_with("Service default/a: spec"), "{complaint}");
-        assert!(complaint.ends_with("; it is left out"), "{complaint}");
+        let [warning] = world.said.warnings.as_slice() else { panic!() };
+        assert!(warning.starts_with("Service default/a: spec"), "{warning}");
+        assert!(warning.ends_with("; it is left out"), "{warning}");
         let in_force = world.said.applied.keys().map(String::as_str);
         let in_force: Vec<_> = in_force.filter(|name| name.starts_with("Service")).collect();
         assert_eq!(in_force, ["Service default/b", "Service default/c"]);
         // It is said again when the Event about it has expired, while it is so.
         world.pass(Duration::from_secs(4_300)).await;
-        world.until("it is still wrong", |said, _| said.still_wrong == said.complaints).await;
+        world.until("it is still wrong", |said, _| said.still_wrong == said.warnings).await;
         // As soon as it is good again, it is there.
         world.server.apply(service_at("a", 81)).unwrap();
         world.until_applied("Service default/a").await;
@@ -48,16 +48,16 @@ async fn an_object_that_becomes_bad_stays_as_it_was() {
     world.until_complete().await;
     world.server.inject(Fault::WrongSchema, On::watch(Resource::Services).times(1));
     world.server.apply(service_at("a", 81)).unwrap();
-    world.until("a complaint", |said, _| !said.complaints.is_empty()).await;
-    let complaint = &world.said.complaints[0];
-    assert!(complaint.ends_with("; it stays in force as it was before"), "{complaint}");
+    world.until("a warning", |said, _| !said.warnings.is_empty()).await;
+    let warning = &world.said.warnings[0];
+    assert!(warning.ends_with("; it stays in force as it was before"), "{warning}");
     // Neither a new list nor another object's change brings it down, and it is complained of once.
     let again = world.server.inject(Fault::WrongSchema, On::watch(Resource::Services).times(1));
     world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
     world.server.disconnect();
     world.until("a bad list", |_, _| again.hits() == 1).await;
     world.catch_up().await;
-    assert_eq!(world.said.complaints.len(), 1, "{:?}", world.said.complaints);
+    assert_eq!(world.said.warnings.len(), 1, "{:?}", world.said.warnings);
     assert_eq!(world.said.removed, Vec::<String>::new());
     world.delete("a");
     world.until("a removal", |said, _| said.removed == ["Service default/a"]).await;

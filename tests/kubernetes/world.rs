@@ -33,7 +33,7 @@ pub(crate) struct Said {
     pub(crate) order: Vec<String>,
     /// Objects that were removed, in order.
     pub(crate) removed: Vec<String>,
-    pub(crate) complaints: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     pub(crate) still_wrong: Vec<String>,
     pub(crate) leaving: Vec<bool>,
     pub(crate) triggered: usize,
@@ -146,11 +146,11 @@ impl World {
         let Err(_) = heard.await else { return };
         let said = &self.said;
         panic!(
-            "not within {PATIENCE:?}: {what}; in force {:?}, removed {:?}, complaints {:?}, {} \
+            "not within {PATIENCE:?}: {what}; in force {:?}, removed {:?}, warnings {:?}, {} \
              requests, the last {:?}",
             said.applied.keys().take(20).collect::<Vec<_>>(),
             said.removed.iter().take(20).collect::<Vec<_>>(),
-            said.complaints,
+            said.warnings,
             self.server.requests().len(),
             self.server.requests().last(),
         );
@@ -257,8 +257,8 @@ impl Said {
             SourceEvent::Triggered(..) => self.triggered += 1,
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
             SourceEvent::Complete => self.complete += 1,
-            SourceEvent::Complaint(complaint) => self.complaints.push(complaint.to_string()),
-            SourceEvent::StillWrong(complaint) => self.still_wrong.push(complaint.to_string()),
+            SourceEvent::Warning(warning) => self.warnings.push(warning.to_string()),
+            SourceEvent::StillWrong(warning) => self.still_wrong.push(warning.to_string()),
         }
     }
 

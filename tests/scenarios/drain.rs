@@ -64,10 +64,10 @@ async fn a_tcp_endpoint_gets_weight_0_and_goes_with_its_last_connection() {
 #[tokio::test(start_paused = true)]
 async fn looking_at_it_in_vain_does_not_put_off_the_comparison() {
     let (mut world, _) = draining().await;
-    let glances = world.fake.looks().glances;
+    let drift_checks = world.fake.looks().drift_checks;
     world.fake.fail_readings(usize::MAX);
     world.until("unreadable for long", |status, _| status.failed_readings >= 60).await;
-    let tried = world.fake.looks().glances - glances;
+    let tried = world.fake.looks().drift_checks - drift_checks;
     assert!(tried >= 5, "{tried}");
     world.fake.fail_readings(0);
     world.compared().await;

@@ -8,8 +8,8 @@ use crate::world::{World, frontend, tcp};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 
-/// Does damage, and asserts that the next comparison mends it with so many operations.
-async fn mended(damage: impl FnOnce(&mut Actual), operations: usize) {
+/// Does damage, and asserts that the next comparison repairs it with so many operations.
+async fn repaired(damage: impl FnOnce(&mut Actual), operations: usize) {
     let mut world = World::in_sync(&[tcp(1, &[1, 2]), tcp(2, &[1])]).await;
     let before = world.fake.actual();
     world.fake.disturb(damage);
@@ -29,12 +29,12 @@ async fn a_removed_virtual_server() {
     let remove = |actual: &mut Actual| {
         actual.virtual_servers.remove(&frontend(1, Protocol::Tcp));
     };
-    mended(remove, 3).await;
+    repaired(remove, 3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_flushed_set() {
-    mended(|actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().entries.clear(), 2).await;
+    repaired(|actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().entries.clear(), 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,15 +43,15 @@ async fn a_removed_interface() {
         actual.link = false;
         actual.addresses.clear();
     };
-    mended(remove, 3).await;
+    repaired(remove, 3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn removed_rules() {
     let remove = |actual: &mut Actual| {
-        actual.layers.remove(&Family::V4);
+        actual.rule_sets.remove(&Family::V4);
     };
-    mended(remove, 1).await;
+    repaired(remove, 1).await;
 }
 
 #[tokio::test(start_paused = true)]

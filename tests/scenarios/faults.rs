@@ -96,7 +96,7 @@ fn the_life_has_every_kind_of_operation_and_ends_as_wished_for() {
     assert!(has(|op| matches!(op, Op::CreateLink)));
     assert!(has(|op| matches!(op, Op::CreateSet(..))));
     assert!(has(|op| matches!(op, Op::GrowSet(..))));
-    assert!(has(|op| matches!(op, Op::WriteLayer(_))));
+    assert!(has(|op| matches!(op, Op::WriteRuleSet(_))));
     assert!(has(|op| matches!(op, Op::AddEntry(..))));
     assert!(has(|op| matches!(op, Op::RemoveEntry(..))));
     assert!(has(|op| matches!(op, Op::CreateVirtualServer(..))));
@@ -117,7 +117,7 @@ fn the_life_has_every_kind_of_operation_and_ends_as_wished_for() {
 #[test]
 fn every_refusal_at_every_operation() {
     let classes = [
-        RefusalClass::Surprise,
+        RefusalClass::Conflict,
         RefusalClass::SetFull,
         RefusalClass::Exhausted,
         RefusalClass::NotPermitted,
@@ -131,7 +131,7 @@ fn every_refusal_at_every_operation() {
 #[test]
 fn refusals_in_a_row_at_every_operation() {
     let faults = [
-        Fault::Refused(RefusalClass::Surprise),
+        Fault::Refused(RefusalClass::Conflict),
         Fault::Refused(RefusalClass::Exhausted),
         Fault::NotDone,
         Fault::NotTold,

@@ -101,8 +101,8 @@ async fn a_kernel_that_cannot_be_read_at_the_start_is_tried_again_and_not_writte
     world.assert_converged(&[]);
 }
 
-/// Starts on what a run with three Services left, with so many of them now, while virtual servers can
-/// be listed and not be read. Returns what makes them readable.
+/// Starts on what a run with three Services left, with so many of them now, while virtual servers
+/// can be listed and not be read. Returns what makes them readable.
 async fn started_half_blind(services: u8) -> (World, Arc<AtomicBool>) {
     let all = [tcp(1, &[1, 2]), tcp(2, &[1]), tcp(3, &[3])];
     let kernel = World::in_sync(&all).await.stop().await;
@@ -183,7 +183,7 @@ async fn one_that_cannot_be_read_and_nobody_wants_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_change_after_the_listing_is_found_by_the_patrol() {
+async fn what_others_change_after_the_listing_is_found_by_the_audit() {
     let services = [tcp(1, &[1]), tcp(2, &[]), tcp(3, &[1])];
     let kernel = World::in_sync(&services).await.stop().await;
     let mut world = World::on(kernel, Pace::default());

@@ -162,7 +162,7 @@ async fn what_cannot_be_removed_is_tried_again_more_and_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flows_are_looked_for_after_what_others_changed_was_mended() {
+async fn flows_are_looked_for_after_what_others_changed_was_repaired() {
     let mut world = in_sync(&[udp(1, &[1])]).await;
     world.fake.disturb(|actual| actual.virtual_servers.clear());
     put(&world, &[to_pod(1, 1), to_nobody(1)]);

@@ -8,6 +8,7 @@
 #![cfg(test)]
 
 mod addresses;
+mod audit;
 mod changes;
 mod drain;
 mod drift;
@@ -15,12 +16,11 @@ mod faults;
 mod first_sync;
 mod flows;
 mod log;
-mod patrol;
 mod random;
 mod refusals;
 mod rounds;
 mod sets;
+mod short_circuits;
 mod sysctls;
 mod told;
-mod twins;
 mod world;

@@ -12,7 +12,7 @@ use crate::world::{World, node_port_service, service, slice};
 
 const STEPS: usize = 200;
 const CLASSES: [RefusalClass; 7] = [
-    RefusalClass::Surprise,
+    RefusalClass::Conflict,
     RefusalClass::AnswerLost,
     RefusalClass::SetFull,
     RefusalClass::Exhausted,
@@ -59,7 +59,7 @@ fn damage(actual: &mut Actual, numbers: &mut Numbers) {
     let mut frontends: Vec<_> = actual.virtual_servers.keys().copied().collect();
     frontends.sort_unstable();
     match numbers.below(4) {
-        0 => drop(actual.layers.remove(&Family::V4)),
+        0 => drop(actual.rule_sets.remove(&Family::V4)),
         1 if !frontends.is_empty() => {
             let frontend = frontends[numbers.below(frontends.len())];
             actual.virtual_servers.remove(&frontend);

@@ -77,7 +77,7 @@ async fn lost_answers_are_made_good_by_a_second_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_for_which_the_interface_is_missing_mends_everything() {
+async fn an_address_for_which_the_interface_is_missing_repairs_everything() {
     let mut world = World::in_sync(&[tcp(1, &[1])]).await;
     world.fake.disturb(|actual| {
         actual.link = false;
@@ -85,14 +85,14 @@ async fn an_address_for_which_the_interface_is_missing_mends_everything() {
     });
     let started = Instant::now();
     world.feed(&[tcp(2, &[2])]).await;
-    world.until("mended", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    world.until("repaired", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
     assert!(started.elapsed() < Duration::from_secs(1));
     assert_eq!(world.now().readings, 1, "only the addresses were read");
     world.assert_converged(&[]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_surprise_does_not_make_an_unreadable_kernel_busy() {
+async fn a_conflict_does_not_make_an_unreadable_kernel_busy() {
     let mut world = World::in_sync(&[tcp(1, &[1])]).await;
     world.fake.disturb(|actual| {
         actual.link = false;
@@ -101,11 +101,11 @@ async fn a_surprise_does_not_make_an_unreadable_kernel_busy() {
     world.fake.fail_readings(usize::MAX);
     let started = Instant::now();
     world.feed(&[tcp(2, &[2])]).await;
-    // The second look and the glance are tried every five seconds, each by itself.
+    // The second look and the drift check are tried every five seconds, each by itself.
     world.until("unreadable for long", |status, _| status.failed_readings >= 12).await;
     assert!(started.elapsed() >= Duration::from_secs(25), "{:?}", started.elapsed());
     world.fake.fail_readings(0);
-    world.until("mended", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    world.until("repaired", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
     world.assert_converged(&[]);
 }
 

@@ -81,7 +81,7 @@ async fn sets_grow_while_services_come_and_go() {
 #[tokio::test(start_paused = true)]
 async fn a_growth_that_is_refused_is_tried_again_until_it_is_done() {
     for class in [
-        RefusalClass::Surprise,
+        RefusalClass::Conflict,
         RefusalClass::Exhausted,
         RefusalClass::NotPermitted,
         RefusalClass::NotSupported,

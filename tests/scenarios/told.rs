@@ -45,8 +45,8 @@ impl Observer for Told {
         self.note(format!("planned {}", plan.ops.len()));
     }
 
-    fn drifted(&mut self, mending: &[&Op]) {
-        self.note(format!("drifted {}", mending.len()));
+    fn drifted(&mut self, repairing: &[&Op]) {
+        self.note(format!("drifted {}", repairing.len()));
     }
 
     fn sysctl_warning(&mut self, note: &str) {

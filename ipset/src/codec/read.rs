@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::set::{Family, Header, Identity, ListedEntry, Revisions, SetOptions, SetType};
 use crate::uapi::{attr, cadt, create, data, ipaddr};
 
-/// `struct nlmsghdr` in octets (include/uapi/linux/netlink.h).
+/// `struct nlmsghdr` in bytes (include/uapi/linux/netlink.h).
 const MESSAGE_HEADER_LENGTH: usize = 16;
 
 /// One message of a listing. A large set takes several; only the first has the header.
@@ -77,7 +77,7 @@ pub fn identity(body: &[u8]) -> Result<Identity, DecodeError> {
 /// # Errors
 /// When an attribute that is needed is absent or too short.
 pub fn revisions(body: &[u8]) -> Result<Revisions, DecodeError> {
-    let (min, max) = two_octets(body, attr::REVISION_MIN, attr::REVISION)?;
+    let (min, max) = two_bytes(body, attr::REVISION_MIN, attr::REVISION)?;
     let max = max.ok_or_else(|| missing("newest revision"))?;
     // A kernel with one revision need not say which is the oldest.
     Ok(Revisions { min: min.unwrap_or(max), max })
@@ -88,7 +88,7 @@ pub fn revisions(body: &[u8]) -> Result<Revisions, DecodeError> {
 /// # Errors
 /// When an attribute that is needed is absent or too short.
 pub fn protocol_versions(body: &[u8]) -> Result<(u8, u8), DecodeError> {
-    let (min, max) = two_octets(body, attr::PROTOCOL_MIN, attr::PROTOCOL)?;
+    let (min, max) = two_bytes(body, attr::PROTOCOL_MIN, attr::PROTOCOL)?;
     let max = max.ok_or_else(|| missing("protocol version"))?;
     Ok((min.unwrap_or(max), max))
 }
@@ -265,8 +265,8 @@ fn take_option(options: &mut EntryOptions, attribute: &Attribute<'_>) -> Result<
         data::BYTES => options.counters.get_or_insert_default().bytes = u64_be()?,
         data::PACKETS => options.counters.get_or_insert_default().packets = u64_be()?,
         data::COMMENT => {
-            let octets = attribute.value.split(|octet| *octet == 0).next().unwrap_or_default();
-            options.comment = Some(String::from_utf8_lossy(octets).into_owned());
+            let bytes = attribute.value.split(|byte| *byte == 0).next().unwrap_or_default();
+            options.comment = Some(String::from_utf8_lossy(bytes).into_owned());
         }
         data::SKBMARK => {
             let [v0, v1, v2, v3, m0, m1, m2, m3] = attribute.array()?;
@@ -295,11 +295,11 @@ fn address(attribute: &Attribute<'_>) -> Result<IpAddr, DecodeError> {
 }
 
 fn name(attribute: &Attribute<'_>) -> Result<Name, DecodeError> {
-    let octets = attribute.value.split(|octet| *octet == 0).next().unwrap_or_default();
-    Ok(Name::new(octets)?)
+    let bytes = attribute.value.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(Name::new(bytes)?)
 }
 
-fn two_octets(body: &[u8], one: u16, other: u16) -> Result<(Option<u8>, Option<u8>), DecodeError> {
+fn two_bytes(body: &[u8], one: u16, other: u16) -> Result<(Option<u8>, Option<u8>), DecodeError> {
     let mut found = (None, None);
     for attribute in attributes(after_header(body)) {
         let attribute = attribute?;

@@ -16,7 +16,7 @@ const ANSWERS: [(&str, &str); 4] = [
     ("6.12", include_str!("../../tests/captures/answers-6.12.hex")),
     ("6.18", include_str!("../../tests/captures/answers-6.18.hex")),
 ];
-/// `struct nlmsghdr` in octets.
+/// `struct nlmsghdr` in bytes.
 const MESSAGE_HEADER: usize = 16;
 
 /// One command of the tool, and what came of it.
@@ -39,8 +39,8 @@ fn sections(text: &str) -> Vec<Section<'_>> {
         }
         let section = sections.last_mut().unwrap();
         match mark {
-            "> " => section.sent.push(octets(rest)),
-            "< " => section.received.push(octets(rest)),
+            "> " => section.sent.push(bytes(rest)),
+            "< " => section.received.push(bytes(rest)),
             "= " => section.printed.push(rest),
             _ => panic!("{line}"),
         }
@@ -52,7 +52,7 @@ fn section<'a>(sections: &'a [Section<'a>], command: &str) -> &'a Section<'a> {
     sections.iter().find(|section| section.command == command).unwrap()
 }
 
-fn octets(hex: &str) -> Vec<u8> {
+fn bytes(hex: &str) -> Vec<u8> {
     assert_eq!(hex.len() % 2, 0);
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
@@ -394,9 +394,9 @@ fn nothing_that_is_broken_makes_a_reader_panic() {
             let body = &datagram[MESSAGE_HEADER..];
             (0..body.len()).for_each(|length| read(&body[..length]));
             for at in 0..body.len() {
-                for octet in [0, 1, 0x7f, 0xff, body[at] ^ 1] {
+                for byte in [0, 1, 0x7f, 0xff, body[at] ^ 1] {
                     let mut broken = body.to_vec();
-                    broken[at] = octet;
+                    broken[at] = byte;
                     read(&broken);
                 }
             }

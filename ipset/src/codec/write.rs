@@ -12,7 +12,7 @@ use crate::uapi::{MAX_COMMENT_SIZE, attr, cadt, create, data, ipaddr};
 
 /// An attribute's length has 16 bits, and all entries of a message are in one attribute. This
 /// leaves room for one entry more, comment included.
-const MOST_OCTETS: usize = 60_000;
+const MOST_BYTES: usize = 60_000;
 /// Past this many entries, larger messages gain nothing measurable; and a refusal carries the
 /// whole message back.
 const MOST_ENTRIES: usize = 1_000;
@@ -32,7 +32,7 @@ pub(crate) struct Lines<'a> {
 /// without saying which line is at fault.
 pub(crate) fn entry_too_long(options: &EntryOptions) -> Option<&'static str> {
     let comment = options.comment.as_deref().unwrap_or_default();
-    (comment.len() > MAX_COMMENT_SIZE).then_some("its comment is longer than 255 octets")
+    (comment.len() > MAX_COMMENT_SIZE).then_some("its comment is longer than 255 bytes")
 }
 
 /// `IPSET_CMD_PROTOCOL`
@@ -123,7 +123,7 @@ pub(crate) fn entries(message: &mut MessageWriter<'_>, protocol: u8, lines: &Lin
     attributes.nested(attr::ADT, |adt| {
         let start = adt.message_length();
         for (entry, line) in lines.entries.iter().take(MOST_ENTRIES).zip(1_u32..) {
-            if adt.message_length() - start > MOST_OCTETS {
+            if adt.message_length() - start > MOST_BYTES {
                 break;
             }
             let options = options_of(lines.first + written);
@@ -236,11 +236,11 @@ fn address(writer: &mut AttributeWriter<'_>, kind: u16, address: IpAddr) {
 }
 
 fn zero_terminated(writer: &mut AttributeWriter<'_>, kind: u16, text: &[u8]) {
-    let mut octets = [0; crate::name::MAX_NAME_LENGTH + 1];
-    for (place, octet) in octets.iter_mut().zip(text) {
-        *place = *octet;
+    let mut bytes = [0; crate::name::MAX_NAME_LENGTH + 1];
+    for (place, byte) in bytes.iter_mut().zip(text) {
+        *place = *byte;
     }
-    writer.bytes(kind, octets.get(..=text.len()).unwrap_or(&octets));
+    writer.bytes(kind, bytes.get(..=text.len()).unwrap_or(&bytes));
 }
 
 fn marked(kind: u16) -> u16 {

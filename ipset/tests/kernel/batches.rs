@@ -226,7 +226,7 @@ fn a_remark_that_is_too_long_harms_only_its_entry() {
     let results = client.send(&batch).unwrap();
     assert_eq!(refused(&results), [0, 300, 599]);
     let error = results[0].as_ref().unwrap_err().to_string();
-    assert_eq!(error, "add 10.0.0.1 to set A: its comment is longer than 255 octets");
+    assert_eq!(error, "add 10.0.0.1 to set A: its comment is longer than 255 bytes");
     assert_eq!(sandbox.saved("A").len(), 597);
 }
 

@@ -1,4 +1,4 @@
-//! Octets into what they mean.
+//! Bytes into what they mean.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -289,7 +289,7 @@ impl<'a> DestinationFields<'a> {
     }
 }
 
-/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for octets only.
+/// Both kinds: `IPVS_…_ATTR_STATS64` has 64 bits throughout, `IPVS_…_ATTR_STATS` for bytes only.
 /// The kernel sends both.
 fn decode_statistics(attribute: Option<Attribute<'_>>) -> Result<Statistics, DecodeError> {
     let mut result = Statistics::default();
@@ -299,13 +299,13 @@ fn decode_statistics(attribute: Option<Attribute<'_>>) -> Result<Statistics, Dec
             statistics::CONNS => &mut result.connections,
             statistics::INPKTS => &mut result.incoming_packets,
             statistics::OUTPKTS => &mut result.outgoing_packets,
-            statistics::INBYTES => &mut result.incoming_octets,
-            statistics::OUTBYTES => &mut result.outgoing_octets,
+            statistics::INBYTES => &mut result.incoming_bytes,
+            statistics::OUTBYTES => &mut result.outgoing_bytes,
             statistics::CPS => &mut result.connection_rate,
             statistics::INPPS => &mut result.incoming_packet_rate,
             statistics::OUTPPS => &mut result.outgoing_packet_rate,
-            statistics::INBPS => &mut result.incoming_octet_rate,
-            statistics::OUTBPS => &mut result.outgoing_octet_rate,
+            statistics::INBPS => &mut result.incoming_byte_rate,
+            statistics::OUTBPS => &mut result.outgoing_byte_rate,
             _ => continue,
         };
         *place =
@@ -314,7 +314,7 @@ fn decode_statistics(attribute: Option<Attribute<'_>>) -> Result<Statistics, Dec
     Ok(result)
 }
 
-/// `union nf_inet_addr` has 16 octets whatever the family; IPv4 uses the first four.
+/// `union nf_inet_addr` has 16 bytes whatever the family; IPv4 uses the first four.
 fn decode_address(attribute: &Attribute<'_>, family: AddressFamily) -> Result<IpAddr, DecodeError> {
     Ok(match family {
         AddressFamily::Ipv4 => IpAddr::V4(attribute.ipv4()?),

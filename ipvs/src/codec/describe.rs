@@ -1,4 +1,4 @@
-//! A request in words, for errors. It is read back from the request's own octets, so that a
+//! A request in words, for errors. It is read back from the request's own bytes, so that a
 //! request that succeeds pays nothing for it.
 
 use std::fmt;

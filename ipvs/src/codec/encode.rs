@@ -1,4 +1,4 @@
-//! Requests into octets. Nothing here allocates but the buffer that is written to.
+//! Requests into bytes. Nothing here allocates but the buffer that is written to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -84,7 +84,7 @@ fn virtual_server(attributes: &mut AttributeWriter<'_>, server: &VirtualServer) 
         }
         inner.bytes(service::FLAGS, &flags(server.flags));
         inner.u32(service::TIMEOUT, server.persistence_timeout);
-        inner.bytes(service::NETMASK, &server.netmask.to_octets(server.id.family()));
+        inner.bytes(service::NETMASK, &server.netmask.to_bytes(server.id.family()));
     });
 }
 

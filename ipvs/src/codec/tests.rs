@@ -1,4 +1,4 @@
-//! Octets from the header file's layout, texts of errors, and whatever may come.
+//! Bytes from the header file's layout, texts of errors, and whatever may come.
 
 mod captures;
 
@@ -146,7 +146,7 @@ fn a_new_real_server_is_laid_out_as_the_header_says() {
 }
 
 #[test]
-fn a_sync_daemon_keeps_its_octets_both_ways() {
+fn a_sync_daemon_keeps_its_bytes_both_ways() {
     let daemon = SyncDaemon {
         sync_id: 9,
         datagram_length: 1400,
@@ -185,7 +185,7 @@ fn a_real_server_without_an_address_family_has_the_virtual_servers() {
         (decoded.active_connections, decoded.inactive_connections, decoded.persistent_connections);
     assert_eq!(counts, (1, 2, 3));
     let error = decode_real_server(&bytes, AddressFamily::Ipv6).unwrap_err();
-    assert_eq!(error.to_string(), "attribute: type 1 has 8 octets, 16 are needed");
+    assert_eq!(error.to_string(), "attribute: type 1 has 8 bytes, 16 are needed");
     // The kernel's word counts when it is there.
     let bytes = listed_destination(0, &[1; 16], &[attribute(11, &10_u16.to_ne_bytes())]);
     assert!(decode_real_server(&bytes, AddressFamily::Ipv4).unwrap().server.address.is_ipv6());
@@ -216,7 +216,7 @@ fn statistics_of_64_bits_count_before_those_of_32() {
     assert_eq!(read(&[wide.clone(), narrow.clone()]).connections, 1 << 40);
     assert_eq!(read(&[narrow.clone(), wide]).connections, 1 << 40);
     let old = read(&[narrow]);
-    assert_eq!((old.connections, old.incoming_octets), (5, 0x0101_0101_0101_0101));
+    assert_eq!((old.connections, old.incoming_bytes), (5, 0x0101_0101_0101_0101));
     assert_eq!(read(&[]), Statistics::default());
 }
 
@@ -253,7 +253,7 @@ fn what_is_missing_or_wrong_is_named() {
     );
     assert_eq!(
         text(&listed_service(&[attribute(6, b"sixteen-letters-\0")])),
-        "name: the scheduler `sixteen-letters-` must have 1 to 15 octets, none of them zero"
+        "name: the scheduler `sixteen-letters-` must have 1 to 15 bytes, none of them zero"
     );
     assert_eq!(
         text(&listed_service(&[attribute(5, &[0; 4])])),
@@ -315,7 +315,7 @@ fn an_error_is_asked_for_its_kind() {
     assert!(!Error::open(refusal(1).into()).is_not_loaded());
 }
 
-/// Every decoder on the same octets; what counts is that each returns.
+/// Every decoder on the same bytes; what counts is that each returns.
 fn decode_all(bytes: &[u8]) {
     let family = AddressFamily::Ipv4;
     let _results = (
@@ -330,19 +330,19 @@ fn decode_all(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn no_octets_make_a_decoder_panic(bytes: Vec<u8>) {
+    fn no_bytes_make_a_decoder_panic(bytes: Vec<u8>) {
         decode_all(&bytes);
         decode_all(&message(1, &[attribute(1, &bytes), attribute(2, &bytes), attribute(3, &bytes)]));
     }
 
     #[test]
-    fn no_changed_octet_makes_a_decoder_panic(place in 0_usize..150, octet: u8) {
+    fn no_changed_byte_makes_a_decoder_panic(place in 0_usize..150, byte: u8) {
         for mut bytes in [
             listed_service(&[nested(10, &[attribute(1, &[0; 4])])]),
             listed_destination(2, &[10; 16], &[nested(12, &[attribute(1, &[0; 8])])]),
         ] {
             let place = place % bytes.len();
-            bytes[place] = octet;
+            bytes[place] = byte;
             decode_all(&bytes);
         }
     }

@@ -170,22 +170,17 @@ fn connections_are_counted_and_counters_zeroed() {
     let found = eventually(&mut client, |listing| {
         let real_server = listing.real_servers[0].statistics;
         [listing.virtual_server.statistics, real_server].iter().all(|counted| {
-            counted.connections == 1
-                && counted.incoming_packets >= 2
-                && counted.incoming_octets > 80
+            counted.connections == 1 && counted.incoming_packets >= 2 && counted.incoming_bytes > 80
         })
     });
-    let octets = found.real_servers[0].statistics.incoming_octets.to_string();
+    let bytes = found.real_servers[0].statistics.incoming_bytes.to_string();
     let text = network.ipvsadm("-L -n --stats --exact");
-    assert!(text.contains(&octets), "{octets} in {text}");
+    assert!(text.contains(&bytes), "{bytes} in {text}");
 
     client.zero_service(&web()).unwrap();
     let found = client.snapshot().unwrap().remove(0);
     for zeroed in [found.virtual_server.statistics, found.real_servers[0].statistics] {
-        assert_eq!(
-            (zeroed.connections, zeroed.incoming_packets, zeroed.incoming_octets),
-            (0, 0, 0)
-        );
+        assert_eq!((zeroed.connections, zeroed.incoming_packets, zeroed.incoming_bytes), (0, 0, 0));
     }
     assert_eq!(found.real_servers[0].active_connections, 1, "the connection lives on");
 

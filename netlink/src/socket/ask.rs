@@ -29,7 +29,7 @@ impl Socket {
                 answers.push(Err(Error::too_long()));
                 continue;
             }
-            let count = batch.span(first, self.questions_per_send, self.octets_per_send);
+            let count = batch.span(first, self.questions_per_send, self.bytes_per_send);
             // An acknowledgement would be a second answer: each has one of its own.
             let begin = self.transmit(batch, first, count, 0)?;
             let mut results = Vec::new();

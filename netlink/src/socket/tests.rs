@@ -45,15 +45,15 @@ fn a_request_returns_its_answer_or_the_refusal() {
 #[test]
 fn a_send_is_no_longer_than_the_send_buffer() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
-    assert_eq!(socket.octets_per_send, buffers::OCTETS_PER_SEND);
+    assert_eq!(socket.bytes_per_send, buffers::BYTES_PER_SEND);
     sockopt::set_socket_send_buffer_size(&socket, 2_304).unwrap();
     let granted = sockopt::socket_send_buffer_size(&socket).unwrap();
     let mut batch = Batch::new();
     for _ in 0..1_500 {
         batch.push(GET_LINK, 0, |message| link(1, message));
     }
-    assert!(socket.send(&mut batch).is_err(), "{granted} octets are enough");
-    socket.octets_per_send = buffers::octets_per_send(granted);
+    assert!(socket.send(&mut batch).is_err(), "{granted} bytes are enough");
+    socket.bytes_per_send = buffers::bytes_per_send(granted);
     let results = socket.send(&mut batch).unwrap();
     assert!(results.len() == 1_500 && results.iter().all(Result::is_ok));
 }
@@ -124,7 +124,7 @@ fn a_request_that_is_too_long_harms_only_itself() {
 #[test]
 fn an_overrun_is_told_and_never_taken_for_success() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap(); // the kernel's minimum: 2,304 octets
+    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap(); // the kernel's minimum: 2,304 bytes
     let mut batch = Batch::new();
     for _ in 0..REQUESTS_PER_SEND {
         batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
@@ -179,12 +179,13 @@ fn groups_are_joined_again() {
     socket.join(1).unwrap(); // RTNLGRP_LINK
     replace(&socket, std::fs::File::open("/dev/null").unwrap());
     assert!(socket.notifications(|_| {}).unwrap_err().is_socket_failure());
-    socket.mend().unwrap();
+    socket.repair().unwrap();
     assert_eq!(groups(&socket), 1);
 }
 
-/// The groups that it is in, a bit each, as /proc/net/netlink has them. A listing lacks sockets if others
-/// are opened or closed meanwhile (`rhashtable_walk_next` in lib/rhashtable.c), as other tests do.
+/// The groups that it is in, a bit each, as /proc/net/netlink has them. A listing lacks sockets if
+/// others are opened or closed meanwhile (`rhashtable_walk_next` in lib/rhashtable.c), as other
+/// tests do.
 fn groups(socket: &Socket) -> u32 {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino.to_string();
     let listed = || {

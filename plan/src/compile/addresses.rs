@@ -36,8 +36,8 @@ impl Addresses {
             if Family::of(address) != family {
                 return false;
             }
-            // If every node took another one's address, that one could no longer be reached. What the
-            // API server gives is served all the same.
+            // If every node took another one's address, that one could no longer be reached. What
+            // the API server gives is served all the same.
             let is_outer = field != AddressField::Cluster;
             let yields = match field {
                 AddressField::Cluster => false,
@@ -45,13 +45,15 @@ impl Addresses {
                 AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
             };
             let node = facts.other_node(address).filter(|_| yields);
-            let network = settings.twins.around(address).filter(|_| is_outer);
+            let network = settings.short_circuits.around(address).filter(|_| is_outer);
             let problem = match (node, network) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
                 (Some(node), _) => {
                     Problem::AddressOfNode { field, address, node: Arc::clone(node) }
                 }
-                (None, Some(network)) => Problem::InsideTwinNetwork { field, address, network },
+                (None, Some(network)) => {
+                    Problem::InsideShortCircuitNetwork { field, address, network }
+                }
                 (None, None) => return true,
             };
             problems.push(problem);

@@ -49,8 +49,8 @@ impl<'a> Budget<'a> {
         wanted.min(self.frontends)
     }
 
-    /// Takes a frontend, and its twin's if it has one, each with so many real servers, and with so
-    /// many entries of a set for the source ranges of each.
+    /// Takes a frontend, and its short circuit's if it has one, each with so many real servers, and
+    /// with so many entries of a set for the source ranges of each.
     pub(super) fn take_frontend(
         &mut self,
         n_frontends: usize,
@@ -127,7 +127,7 @@ fn take(rest: &mut usize, count: usize) -> bool {
 }
 
 impl Compiler<'_> {
-    /// Number of frontends of a service port, without twins.
+    /// Number of frontends of a service port, without short circuits.
     pub(super) fn n_frontends(
         &self,
         port: &ServicePort,
@@ -139,7 +139,8 @@ impl Compiler<'_> {
         usize::from(addresses.cluster.is_some()) + outer + node_ports.unwrap_or_default()
     }
 
-    /// True if the limits leave room for a frontend for clients outside the cluster and its twin.
+    /// True if the limits leave room for a frontend for clients outside the cluster and its short
+    /// circuit.
     pub(super) fn admit(
         &mut self,
         frontend: &Frontend,
@@ -147,9 +148,9 @@ impl Compiler<'_> {
         n_ranges: usize,
     ) -> bool {
         let real_servers = real_servers(choice, self.service.is_external_policy_local()).len();
-        let of_twin = self.twin(frontend).map(|_| choice.cluster.len());
+        let of_short_circuit = self.short_circuit(frontend).map(|_| choice.cluster.len());
         let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
-        let n_frontends = 1 + usize::from(of_twin.is_some());
-        self.budget.take_frontend(n_frontends, real_servers + of_twin.unwrap_or(0), ranges)
+        let n_frontends = 1 + usize::from(of_short_circuit.is_some());
+        self.budget.take_frontend(n_frontends, real_servers + of_short_circuit.unwrap_or(0), ranges)
     }
 }

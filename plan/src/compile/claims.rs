@@ -26,7 +26,7 @@ pub(super) struct Served<'a> {
     pub(super) entries: Vec<(SetId, Entry)>,
     /// The entry that has the rules refuse what is sent there, if there are no real servers.
     pub(super) refusal: Option<(SetId, Entry)>,
-    pub(super) twin_of: Option<Frontend>,
+    pub(super) short_circuit_of: Option<Frontend>,
     pub(super) is_spare: bool,
 }
 
@@ -58,7 +58,8 @@ impl Claims {
         frontend: Frontend,
         served: Served<'_>,
     ) -> Option<Origin> {
-        let Served { origin, real_servers, mut entries, refusal, twin_of, is_spare } = served;
+        let Served { origin, real_servers, mut entries, refusal, short_circuit_of, is_spare } =
+            served;
         match self.claims.entry(frontend) {
             Slot::Vacant(slot) => {
                 entries.extend(refusal);
@@ -72,14 +73,14 @@ impl Claims {
                     server,
                     real_servers,
                     entries: Box::default(),
-                    twin_of,
+                    short_circuit_of,
                 };
                 slot.insert(Claimed { index, claim, entries });
                 Some(origin)
             }
             Slot::Occupied(mut slot) => {
                 let claimed = slot.get_mut();
-                if claimed.index != index || claimed.claim.twin_of != twin_of {
+                if claimed.index != index || claimed.claim.short_circuit_of != short_circuit_of {
                     return None;
                 }
                 claimed.entries.extend(entries);

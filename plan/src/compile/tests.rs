@@ -17,14 +17,15 @@ fn servers(compiled: &Compiled) -> Vec<String> {
     claims(compiled).into_iter().map(server).collect()
 }
 
-/// But for those that count only where another Service has the first twin.
+/// But for those that count only where another Service has the first short circuit.
 fn claims(compiled: &Compiled) -> Vec<&Claim> {
     compiled.fragment.claims.iter().filter(|claim| !claim.is_spare).collect()
 }
 
 fn bound(compiled: &Compiled) -> Vec<String> {
-    let of_twins = claims(compiled).into_iter().filter_map(Claim::bound);
-    let bound: BTreeSet<_> = compiled.fragment.addresses.iter().copied().chain(of_twins).collect();
+    let of_short_circuits = claims(compiled).into_iter().filter_map(Claim::bound);
+    let bound: BTreeSet<_> =
+        compiled.fragment.addresses.iter().copied().chain(of_short_circuits).collect();
     bound.iter().map(ToString::to_string).collect()
 }
 
@@ -83,7 +84,7 @@ fn a_load_balancer_with_everything() {
             "TCP 192.0.2.10:30080 -> 10.244.0.2:8080",
             "TCP 198.51.100.7:80 -> 10.244.0.2:8080",
             "TCP 203.0.113.5:80 -> 10.244.0.2:8080",
-            // Twins, for the cluster's own clients.
+            // Short circuits, for the cluster's own clients.
             "TCP 240.0.2.10:30080 -> 10.244.0.2:8080 10.244.1.2:8080",
             "TCP 246.51.100.7:80 -> 10.244.0.2:8080 10.244.1.2:8080",
             "TCP 251.0.113.5:80 -> 10.244.0.2:8080 10.244.1.2:8080",
@@ -116,9 +117,9 @@ fn a_load_balancer_with_everything() {
     let (of_all, of_node) = (&claims[0].real_servers, &claims[1].real_servers);
     assert!(claims[2..4].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_node)));
     assert!(claims[4..].iter().all(|claim| Arc::ptr_eq(&claim.real_servers, of_all)));
-    let twins: Vec<_> = claims.iter().map(|claim| claim.twin_of).collect();
+    let short_circuits: Vec<_> = claims.iter().map(|claim| claim.short_circuit_of).collect();
     let expected: Vec<_> = claims[1..4].iter().map(|claim| Some(claim.frontend)).collect();
-    assert_eq!(twins, [vec![None; 4], expected].concat());
+    assert_eq!(short_circuits, [vec![None; 4], expected].concat());
 }
 
 #[test]
@@ -539,7 +540,7 @@ fn policies_without_local_endpoints_have_no_virtual_server_and_do_not_fall_back(
         refused(&compiled),
         ["KUBE-NO-LOCAL-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80"]
     );
-    // Without any endpoints there is nothing to wait for, and no twin.
+    // Without any endpoints there is nothing to wait for, and no short circuit.
     assert_eq!(
         refused(&compile_alone(&service)),
         ["KUBE-NO-ENDPOINTS 10.96.0.9,tcp:80", "KUBE-NO-ENDPOINTS 203.0.113.5,tcp:80"]

@@ -22,7 +22,7 @@ pub(crate) struct Changes {
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
     contenders: BTreeSet<ServiceName>,
-    /// The spare twins that Services may have to claim now, or to give up.
+    /// The spare short circuits that Services may have to claim now, or to give up.
     pub(super) spares: BTreeSet<(ServiceName, Frontend)>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Changes {
 struct Former {
     server: VirtualServer,
     real_servers: Arc<[RealServer]>,
-    twin_of: Option<Frontend>,
+    short_circuit_of: Option<Frontend>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Changes {
             Some(Former {
                 server: claim.server.clone(),
                 real_servers: Arc::clone(&claim.real_servers),
-                twin_of: claim.twin_of,
+                short_circuit_of: claim.short_circuit_of,
             })
         });
     }
@@ -125,8 +125,8 @@ impl Changes {
             diff::between(frontend, before, after, desired.seed(), &mut ops);
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {
-                let was = former.and_then(|former| former.twin_of);
-                let seen = was.or_else(|| desired.owning_claim(&frontend)?.twin_of);
+                let was = former.and_then(|former| former.short_circuit_of);
+                let seen = was.or_else(|| desired.owning_claim(&frontend)?.short_circuit_of);
                 flows.insert(seen.unwrap_or(frontend));
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
 //! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
-//! inside a local route of ours, or their entry in one of our sets; twins are told by their
-//! network. kube-proxy writes the same, so what it left behind is ours too.
+//! inside a local route of ours, or their entry in one of our sets; short circuits are told by
+//! their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -76,16 +76,16 @@ impl Ownership<'_> {
     pub(crate) fn is_ours(&self, frontend: &Frontend) -> bool {
         self.settings.families.contains(&frontend.family())
             && !self.settings.excludes(frontend.address)
-            && (self.is_twin(frontend)
+            && (self.is_short_circuit(frontend)
                 || self.actual.addresses.contains(&frontend.address)
                 || self.desired.has_address(frontend.address)
                 || self.is_routed(frontend)
                 || self.is_recorded(frontend))
     }
 
-    /// The networks of twins are ours alone.
-    fn is_twin(&self, frontend: &Frontend) -> bool {
-        self.settings.twins.around(frontend.address).is_some()
+    /// The networks of short circuits are ours alone.
+    fn is_short_circuit(&self, frontend: &Frontend) -> bool {
+        self.settings.short_circuits.around(frontend.address).is_some()
     }
 
     /// Nobody but Services has addresses inside our routes.

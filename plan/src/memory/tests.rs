@@ -22,7 +22,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::CreateLink, None, Some(Refusal::LinkExists)),
         (Op::CreateSet(set, room(1)), None, Some(Refusal::SetExists)),
         (Op::GrowSet(set, room(2)), None, Some(Refusal::SetNotLarger)),
-        (Op::WriteLayer(Family::V4), None, None),
+        (Op::WriteRuleSet(Family::V4), None, None),
         (Op::AddEntry(set, entry), None, Some(Refusal::EntryExists)),
         (
             Op::CreateVirtualServer(frontend, server.clone()),

@@ -228,7 +228,8 @@ fn a_frontend_is_the_older_services_and_passes_on_without_a_gap() {
             "add 203.0.113.5,tcp:80 to set KUBE-EXTERNAL-IP",
             "change virtual server TCP 203.0.113.5:80 to rr",
             "add real server 10.244.1.1:8080 weight 1 to TCP 203.0.113.5:80",
-            // The younger one's way to its twin goes with the address, the twin itself does not.
+            // The younger one's way to its short circuit goes with the address, the short circuit
+            // itself does not.
             "remove 203.0.113.5,tcp:80 from set KUBE-SHORT-CIRCUIT",
             "remove real server 10.244.1.3:8080 from TCP 203.0.113.5:80",
             "remove 203.0.113.5,tcp:80 from set KUBE-EXTERNAL-IP-LOCAL",
@@ -360,8 +361,8 @@ fn a_change_of_the_node_reaches_only_what_depends_on_it() {
     assert_eq!(
         plan(&mut planner, [node("192.0.2.10", &["10.244.1.0/24", "fd00:1::/64"], "b")]).ops,
         [
-            Op::WriteLayer(Family::V4),
-            Op::WriteLayer(Family::V6),
+            Op::WriteRuleSet(Family::V4),
+            Op::WriteRuleSet(Family::V6),
             Op::AddEntry(
                 SetId::by_name("KUBE-LOAD-BALANCER-SOURCE-IP").unwrap(),
                 Entry::AddressPortAddress(
@@ -492,7 +493,7 @@ fn only_what_tells_that_it_is_ours_lets_us_remove_it() {
 }
 
 #[test]
-fn one_virtual_server_is_mended_alone() {
+fn one_virtual_server_is_repaired_alone() {
     let slices = mk_slice_of("web-1", "web", &["10.244.1.2", "10.244.1.3"]);
     let planner = mk_planner([service(mk_service()), slice(slices)]);
     let frontend = *planner.desired().frontends().next().unwrap();
@@ -695,11 +696,11 @@ fn the_rules_follow_the_nodes_own_addresses_inside_a_route() {
     let mut planner = with_routes(&["10.96.0.0/12"]);
     plan(&mut planner, [local(&["192.0.2.1"])]);
     let own = || local(&["192.0.2.1", "10.96.200.10", "fd00:96::1"]);
-    assert_eq!(plan(&mut planner, [own()]).ops, [Op::WriteLayer(Family::V4)]);
-    let rules = planner.layer(Family::V4).unwrap().restore_input(&[]);
+    assert_eq!(plan(&mut planner, [own()]).ops, [Op::WriteRuleSet(Family::V4)]);
+    let rules = planner.rule_set(Family::V4).unwrap().restore_input(&[]);
     assert!(rules.contains("-A KUBE-IPVS-FILTER -d 10.96.200.10/32 -j RETURN"), "{rules}");
     assert_eq!(plan(&mut planner, [own()]).ops, []);
-    assert_eq!(plan(&mut planner, [local(&["192.0.2.7"])]).ops, [Op::WriteLayer(Family::V4)]);
+    assert_eq!(plan(&mut planner, [local(&["192.0.2.7"])]).ops, [Op::WriteRuleSet(Family::V4)]);
 }
 
 #[test]
@@ -760,7 +761,7 @@ fn the_rules_follow_the_range_of_this_nodes_pods_once_it_is_in_use() {
     plan(&mut planner, [local(&["192.0.2.1"])]);
     planner.apply(node(&["10.244.1.0/24", "fd00:1::/64"]));
     assert!(!planner.is_dirty(), "no address of the node is inside");
-    let rules = [Op::WriteLayer(Family::V4)];
+    let rules = [Op::WriteRuleSet(Family::V4)];
     assert_eq!(plan(&mut planner, [local(&["192.0.2.1", "10.244.1.1"])]).ops, rules);
     planner.apply(local(&["192.0.2.1", "10.244.1.1", "10.244.1.2"]));
     assert!(!planner.is_dirty(), "one address is enough");

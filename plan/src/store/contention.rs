@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::kernel::Frontend;
 use crate::model::{Family, Protocol, Service, ServiceName};
-use crate::settings::{Settings, TwinNetworks};
+use crate::settings::{Settings, ShortCircuitNetworks};
 
 /// The Services that may claim what another one of these claims too, and perhaps some more. Walks
 /// all of them.
@@ -20,7 +20,8 @@ pub(super) fn contending<'a>(
     for service in services.clone() {
         let name = &service.name;
         // What is behind the limit is not claimed.
-        for frontend in frontends(service, &settings.twins).take(settings.limits.frontends) {
+        for frontend in frontends(service, &settings.short_circuits).take(settings.limits.frontends)
+        {
             let first = *claimed.entry(frontend).or_insert(name);
             if first != name {
                 contending.extend([first, name]);
@@ -50,13 +51,19 @@ fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
     service.external.iter().chain(&service.load_balancer).copied()
 }
 
-/// All but node ports, with twins.
-fn frontends(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = Frontend> {
-    let is_twinned = service.is_external_policy_local();
+/// All but node ports, with short circuits.
+fn frontends(
+    service: &Service,
+    short_circuits: &ShortCircuitNetworks,
+) -> impl Iterator<Item = Frontend> {
+    let is_short_circuited = service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let outer = outer_addresses(service).flat_map(move |address| {
-        let of_twins = [twins.twin(address), twins.spare_twin(address)];
-        [Some(address)].into_iter().chain(of_twins.map(|twin| twin.filter(|_| is_twinned)))
+        let of_short_circuits =
+            [short_circuits.short_circuit(address), short_circuits.spare_short_circuit(address)];
+        [Some(address)].into_iter().chain(
+            of_short_circuits.map(|short_circuit| short_circuit.filter(|_| is_short_circuited)),
+        )
     });
     let addresses = cluster.chain(outer.flatten());
     addresses.flat_map(|address| {

@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::model::{Family, Service, ServiceName};
-use crate::settings::{SchedulerName, TwinNetworks};
+use crate::settings::{SchedulerName, ShortCircuitNetworks};
 
 /// Services by what they depend on.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// External and load-balancer addresses: those that are the node's own are not bound. Their
-    /// twins: those that are the node's own are no twins.
+    /// short circuits: those that are the node's own are no short circuits.
     by_address: HashMap<IpAddr, BTreeSet<ServiceName>>,
     node_ports_v4: BTreeSet<ServiceName>,
     node_ports_v6: BTreeSet<ServiceName>,
@@ -23,8 +23,8 @@ pub(super) struct Index {
 // === impl Index ===
 
 impl Index {
-    pub(super) fn insert(&mut self, service: &Service, twins: &TwinNetworks) {
-        for address in outer_addresses(service, twins) {
+    pub(super) fn insert(&mut self, service: &Service, short_circuits: &ShortCircuitNetworks) {
+        for address in outer_addresses(service, short_circuits) {
             self.by_address.entry(address).or_default().insert(service.name.clone());
         }
         for family in node_port_families(service) {
@@ -42,8 +42,8 @@ impl Index {
     }
 
     /// Takes out what was put in for exactly this object.
-    pub(super) fn remove(&mut self, service: &Service, twins: &TwinNetworks) {
-        for address in outer_addresses(service, twins) {
+    pub(super) fn remove(&mut self, service: &Service, short_circuits: &ShortCircuitNetworks) {
+        for address in outer_addresses(service, short_circuits) {
             if let Some(services) = self.by_address.get_mut(&address) {
                 services.remove(&service.name);
                 if services.is_empty() {
@@ -100,10 +100,19 @@ fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
     service.choice.as_ref()?.scheduler.as_ref()
 }
 
-fn outer_addresses(service: &Service, twins: &TwinNetworks) -> impl Iterator<Item = IpAddr> {
+fn outer_addresses(
+    service: &Service,
+    short_circuits: &ShortCircuitNetworks,
+) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
-    let with_twins = |address| [Some(address), twins.twin(address), twins.spare_twin(address)];
-    outer.flat_map(with_twins).flatten()
+    let with_short_circuits = |address| {
+        [
+            Some(address),
+            short_circuits.short_circuit(address),
+            short_circuits.spare_short_circuit(address),
+        ]
+    };
+    outer.flat_map(with_short_circuits).flatten()
 }
 
 fn node_port_families(service: &Service) -> impl Iterator<Item = Family> {

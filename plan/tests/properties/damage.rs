@@ -18,7 +18,7 @@ use crate::world::{EXCLUDED, ip, net};
 #[derive(Debug, Clone)]
 pub(crate) enum Damage {
     LinkRemoved,
-    LayerGone(Family),
+    RuleSetGone(Family),
     SetGone(SetId),
     EntryGone(SetId, Index),
     EntryAdded(SetId),
@@ -44,8 +44,8 @@ impl Damage {
                 actual.addresses.clear();
                 actual.routes.retain(|route| route.addr().is_ipv6());
             }
-            Self::LayerGone(family) => {
-                actual.layers.remove(family);
+            Self::RuleSetGone(family) => {
+                actual.rule_sets.remove(family);
             }
             Self::SetGone(set) => {
                 actual.sets.remove(set);
@@ -138,7 +138,7 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
     let route = select(vec!["172.20.0.0/16", "10.96.0.0/17", "fd00:ad::/64"]);
     prop_oneof![
         Just(Damage::LinkRemoved),
-        family().prop_map(Damage::LayerGone),
+        family().prop_map(Damage::RuleSetGone),
         removable.clone().prop_map(Damage::SetGone),
         (removable, which()).prop_map(|(set, which)| Damage::EntryGone(set, which)),
         any_set.prop_map(Damage::EntryAdded),
@@ -223,7 +223,7 @@ pub(crate) fn untouchable(
     }
     let routes = actual.routes.iter().filter(|route| !ours(&Family::of_net(route)));
     left.routes = routes.copied().collect();
-    left.layers = actual.layers.iter().copied().filter(|family| !ours(family)).collect();
+    left.rule_sets = actual.rule_sets.iter().copied().filter(|family| !ours(family)).collect();
     left
 }
 

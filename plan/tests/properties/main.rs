@@ -139,7 +139,7 @@ fn take_over(
         ListedVirtualServer { frontend, server }
     });
     let mut found = planner.take_over(kernel.actual().clone(), listed.collect());
-    let mend = |planner: &Planner, kernel: &MemoryKernel, found: Vec<ListedVirtualServer>| {
+    let repair = |planner: &Planner, kernel: &MemoryKernel, found: Vec<ListedVirtualServer>| {
         let there = |it: &ListedVirtualServer| {
             let there = kernel.actual().virtual_servers.get(&it.frontend).cloned();
             there.map(|there| ActualVirtualServer { server: it.server.clone(), ..there })
@@ -155,12 +155,12 @@ fn take_over(
             assert_eq!(owners[0], owners[1], "{frontend}");
         }
         let mut ops = adopted.lacking;
-        ops.extend(mend(planner, kernel, adopted.found));
+        ops.extend(repair(planner, kernel, adopted.found));
         write(kernel, ops);
     }
     let sets = || settings.families.iter().flat_map(|family| SetId::all(*family));
     let (leading, others): (Vec<SetId>, Vec<SetId>) =
-        sets().partition(|set| set.kind.leads_to_twins());
+        sets().partition(|set| set.kind.leads_to_short_circuits());
     for set in leading {
         write(kernel, found.excess_entries(set, planner.desired(), &settings));
     }
@@ -170,8 +170,8 @@ fn take_over(
         if part.is_empty() {
             break;
         }
-        let mending = mend(planner, kernel, part);
-        write(kernel, mending);
+        let repairing = repair(planner, kernel, part);
+        write(kernel, repairing);
     }
     for set in others {
         write(kernel, found.excess_entries(set, planner.desired(), &settings));
@@ -392,17 +392,18 @@ proptest! {
     /// From whatever another planner left behind and others have done to it, a comparison leads to
     /// the desired state, and what is somebody else's stays.
     #[test]
-    fn a_comparison_mends_everything_that_is_ours(
+    fn a_comparison_repairs_everything_that_is_ours(
         (settings, mut former) in (settings(), settings()),
         (groups, former_groups) in (groups(), groups()),
         damages in proptest::collection::vec(damage(), 0..12),
         limit in limit(),
     ) {
-        // Of a twin in other networks, only its address on the interface tells, or inside a route.
+        // Of a short circuit in other networks, only its address on the interface tells, or inside
+        // a route.
         let takes_addresses =
             |damage: &Damage| matches!(damage, Damage::LinkRemoved | Damage::AddressGone(_) | Damage::RoutesGone);
         if damages.iter().any(takes_addresses) {
-            former.twins = settings.twins;
+            former.short_circuits = settings.short_circuits;
         }
         let mut found = from_scratch(&former, &World::after(former_groups.iter().flatten()));
         for damage in &damages {
@@ -416,9 +417,9 @@ proptest! {
         let untouched = untouchable(kernel.actual(), &frontends, &settings);
 
         let mut taken_over = kernel.clone();
-        let mending = wished.planner.diff(kernel.actual());
-        prop_assert!(mending.is_sorted_by_key(Op::phase));
-        carry_out(&mut kernel, &mending);
+        let repairing = wished.planner.diff(kernel.actual());
+        prop_assert!(repairing.is_sorted_by_key(Op::phase));
+        carry_out(&mut kernel, &repairing);
 
         prop_assert_eq!(wished.planner.diff(kernel.actual()), vec![]);
         prop_assert_eq!(normal(kernel.actual()), normal(&sum(wished.kernel.actual(), &untouched)));
@@ -446,7 +447,7 @@ fn sum(desired: &Actual, untouched: &Actual) -> Actual {
     for (set, there) in &untouched.sets {
         sum.sets.entry(*set).or_default().entries.extend(&there.entries);
     }
-    sum.layers.extend(&untouched.layers);
+    sum.rule_sets.extend(&untouched.rule_sets);
     sum
 }
 

@@ -11,7 +11,9 @@ use plan::model::{
     Choice, Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Protocol,
     Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy, Weights,
 };
-use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings, TwinNetworks};
+use plan::settings::{
+    LocalDetection, NodePortAddresses, SchedulerName, Settings, ShortCircuitNetworks,
+};
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -20,7 +22,7 @@ use proptest::sample::{select, subsequence};
 pub(crate) const NODE_NAME: &str = "this-node";
 
 /// Addresses that may be on the node's interfaces, and may be a Service's external address as well.
-/// One is the twin of an external address.
+/// One is the short circuit of an external address.
 const LOCAL: [&str; 8] = [
     "127.0.0.1",
     "192.0.2.10",
@@ -46,8 +48,8 @@ const OTHERS: [&str; 7] = [
 /// Excluded by some settings.
 pub(crate) const EXCLUDED: &str = "198.51.100.200";
 
-/// Three of them have the same twin, which is one of them as well; two others have another one. All
-/// five have the same spare twin. The first twin of one is broadcast.
+/// Three of them have the same short circuit, which is one of them as well; two others have another
+/// one. All five have the same spare short circuit. The first short circuit of one is broadcast.
 const OUTER: [&str; 17] = [
     "198.51.100.1",
     "198.51.100.2",
@@ -159,11 +161,15 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V6],
     ]);
     let choices = any::<[bool; 6]>();
-    (families, twins(), choices).prop_map(
-        |(families, twins, [excludes, node_ports, maglev, node_cidr, localhost, routes])| {
+    (families, short_circuits(), choices).prop_map(
+        |(
+            families,
+            short_circuits,
+            [excludes, node_ports, maglev, node_cidr, localhost, routes],
+        )| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
-            settings.twins = twins;
+            settings.short_circuits = short_circuits;
             if excludes {
                 settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
             }
@@ -188,9 +194,17 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
 }
 
 /// Usually the networks that nobody uses; sometimes one that has external addresses, or none.
-fn twins() -> impl Strategy<Value = TwinNetworks> {
-    let taken = TwinNetworks { v4: "198.51.100.0/24".parse().ok(), ..TwinNetworks::default() };
-    select(vec![TwinNetworks::default(), TwinNetworks::default(), taken, TwinNetworks::NONE])
+fn short_circuits() -> impl Strategy<Value = ShortCircuitNetworks> {
+    let taken = ShortCircuitNetworks {
+        v4: "198.51.100.0/24".parse().ok(),
+        ..ShortCircuitNetworks::default()
+    };
+    select(vec![
+        ShortCircuitNetworks::default(),
+        ShortCircuitNetworks::default(),
+        taken,
+        ShortCircuitNetworks::NONE,
+    ])
 }
 
 /// Groups of events: each group is planned together.

@@ -73,7 +73,7 @@ fn external_addresses_for_this_nodes_endpoints() {
     let endpoints = ["10.244.0.2@n1", "10.244.1.2@n2"];
     for (row, service, endpoints, expected) in [
         (
-            "for this node's endpoints, with a twin for the cluster's own clients",
+            "for this node's endpoints, with a short circuit for the cluster's own clients",
             local(&["198.51.100.7"]),
             &endpoints[..],
             &[
@@ -231,7 +231,7 @@ fn source_ranges() {
         ("of the other family only: everybody", &["2001:db8::/32"], false, &[]),
         ("one that holds everybody: everybody", &["10.0.0.0/8", "0.0.0.0/0"], false, &[]),
         (
-            "for this node's endpoints: for the twin just the same",
+            "for this node's endpoints: for the short circuit just the same",
             &["10.0.0.0/8"],
             true,
             &[

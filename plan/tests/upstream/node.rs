@@ -49,7 +49,7 @@ impl Node {
         node
     }
 
-    /// Plans these events together and carries out the plan, which must leave nothing to mend.
+    /// Plans these events together and carries out the plan, which must leave nothing to repair.
     pub(crate) fn run(&mut self, events: impl IntoIterator<Item = Event>) -> Plan {
         for event in events {
             self.planner.apply(event);
@@ -63,7 +63,7 @@ impl Node {
         plan
     }
 
-    /// Compares the kernel with what is desired, as at the start, and mends it.
+    /// Compares the kernel with what is desired, as at the start, and repairs it.
     pub(crate) fn compare(&mut self) -> Vec<String> {
         drop(self.planner.take_over(self.kernel.actual().clone(), Vec::new()));
         let ops = self.planner.diff(self.kernel.actual());

@@ -114,7 +114,7 @@ fn ipv4_node_ports_of_sctp() {
             ],
         },
         Row {
-            name: "SCTP for this node's endpoints, with twins",
+            name: "SCTP for this node's endpoints, with short circuits",
             cluster: "10.96.0.9",
             port: "80:30080/SCTP",
             local: true,
@@ -197,7 +197,7 @@ fn ipv6_node_ports() {
             ],
         },
         Row {
-            name: "SCTP for this node's endpoints, with twins",
+            name: "SCTP for this node's endpoints, with short circuits",
             cluster: "fd00:96::9",
             port: "80:30080/SCTP",
             local: true,

@@ -5,7 +5,7 @@ use plan::event::Event;
 use plan::model::{Service, ServiceKind, TrafficPolicy};
 use plan::planner::Plan;
 use plan::problem::Problem;
-use plan::settings::{Settings, TwinNetworks};
+use plan::settings::{Settings, ShortCircuitNetworks};
 
 use crate::node::{Node, THIS, check, said};
 use crate::words::{CLUSTER, LOCAL, applied, ips, port, removed, service, slice, sliced};
@@ -81,18 +81,23 @@ fn each_side_follows_its_own_policy() {
     const OUTER_LOCAL: &str = "TCP 203.0.113.5:80 rr: 10.244.0.2:8080";
     const OUTER_ELSEWHERE: &str = "TCP 203.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
     const OUTER_DROPPED: &str = "KUBE-NO-LOCAL-ENDPOINTS 203.0.113.5,tcp:80";
-    const TWIN_BOTH: &str = "TCP 251.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
-    const TWIN_ELSEWHERE: &str = "TCP 251.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
+    const SHORT_CIRCUIT_BOTH: &str = "TCP 251.0.113.5:80 rr: 10.244.0.2:8080, 10.244.1.2:8080";
+    const SHORT_CIRCUIT_ELSEWHERE: &str = "TCP 251.0.113.5:80 rr: 10.244.1.2:8080, 10.244.2.2:8080";
     const LED: &str = "KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80";
     for (internal, external, endpoints, expected) in [
         (CLUSTER, CLUSTER, ONE_HERE, &[CLUSTER_BOTH, OUTER_BOTH][..]),
         (CLUSTER, CLUSTER, NONE_HERE, &[CLUSTER_ELSEWHERE, OUTER_ELSEWHERE]),
         (LOCAL, CLUSTER, ONE_HERE, &[CLUSTER_LOCAL, OUTER_BOTH]),
         (LOCAL, CLUSTER, NONE_HERE, &[CLUSTER_DROPPED, OUTER_ELSEWHERE]),
-        (CLUSTER, LOCAL, ONE_HERE, &[CLUSTER_BOTH, OUTER_LOCAL, TWIN_BOTH, LED]),
-        (CLUSTER, LOCAL, NONE_HERE, &[CLUSTER_ELSEWHERE, OUTER_DROPPED, TWIN_ELSEWHERE, LED]),
-        (LOCAL, LOCAL, ONE_HERE, &[CLUSTER_LOCAL, OUTER_LOCAL, TWIN_BOTH, LED]),
-        (LOCAL, LOCAL, NONE_HERE, &[CLUSTER_DROPPED, OUTER_DROPPED, TWIN_ELSEWHERE, LED]),
+        (CLUSTER, LOCAL, ONE_HERE, &[CLUSTER_BOTH, OUTER_LOCAL, SHORT_CIRCUIT_BOTH, LED]),
+        (
+            CLUSTER,
+            LOCAL,
+            NONE_HERE,
+            &[CLUSTER_ELSEWHERE, OUTER_DROPPED, SHORT_CIRCUIT_ELSEWHERE, LED],
+        ),
+        (LOCAL, LOCAL, ONE_HERE, &[CLUSTER_LOCAL, OUTER_LOCAL, SHORT_CIRCUIT_BOTH, LED]),
+        (LOCAL, LOCAL, NONE_HERE, &[CLUSTER_DROPPED, OUTER_DROPPED, SHORT_CIRCUIT_ELSEWHERE, LED]),
     ] {
         let node = run(&with(internal, external, true), &endpoints);
         let mut found = node.virtual_servers();
@@ -138,7 +143,7 @@ fn a_policy_may_change() {
     );
     let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
     let bound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
-    assert!(bound < led, "nobody is led to a twin that is not complete");
+    assert!(bound < led, "nobody is led to a short circuit that is not complete");
     let plan = node.run([applied(&with(CLUSTER, CLUSTER, true))]);
     check(
         "Cluster",
@@ -155,14 +160,14 @@ fn a_policy_may_change() {
     );
     let led = said(&plan.ops).iter().position(|op| op.ends_with("KUBE-SHORT-CIRCUIT"));
     let unbound = said(&plan.ops).iter().position(|op| op.ends_with("kube-ipvs0"));
-    assert!(led < unbound, "nobody is led to a twin that is taken apart");
+    assert!(led < unbound, "nobody is led to a short circuit that is taken apart");
     assert_eq!(node.kernel, before);
 }
 
 #[test]
-fn without_a_network_for_twins_everybody_gets_this_nodes_endpoints() {
+fn without_a_network_for_short_circuits_everybody_gets_this_nodes_endpoints() {
     let mut settings = Settings::new(THIS);
-    settings.twins = TwinNetworks::NONE;
+    settings.short_circuits = ShortCircuitNetworks::NONE;
     for (row, endpoints, expected) in [
         (
             "one is here",
@@ -191,10 +196,11 @@ fn without_a_network_for_twins_everybody_gets_this_nodes_endpoints() {
     }
 }
 
-/// Two addresses that differ in the first bits only would have one twin: the older Service has it,
-/// and the other one has one in the spare network, so that both have what the policy promises.
+/// Two addresses that differ in the first bits only would have one short circuit: the older Service
+/// has it, and the other one has one in the spare network, so that both have what the policy
+/// promises.
 #[test]
-fn a_twin_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
+fn a_short_circuit_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
     const SPARE: &str = "TCP 0.0.113.5:80";
     let older = Service { created: 1, ..with(CLUSTER, LOCAL, true) };
     let younger = |name: &str, created, cluster: &str, address: &str| Service {
@@ -212,23 +218,24 @@ fn a_twin_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
         sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
         sliced(&slice("chat-1", "chat", &["10.244.2.3@n3"])),
     ]);
-    let twin = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
+    let short_circuit = |node: &Node| node.real_servers("TCP 251.0.113.5:80");
     let led = |node: &Node| {
         let sets = ["KUBE-SHORT-CIRCUIT", "KUBE-SPARE-SHORT-CIRCUIT"].map(|set| node.set(set));
         sets.map(|set| set.into_iter().collect::<Vec<_>>().concat())
     };
     let plan = node.run([applied(&second), applied(&older)]);
     assert_eq!(plan.problems, []);
-    assert_eq!(twin(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
+    assert_eq!(short_circuit(&node).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
     assert_eq!(node.real_servers(SPARE).unwrap(), "10.244.2.2:8080");
     assert_eq!(led(&node), ["203.0.113.5,tcp:80", "219.0.113.5,tcp:80"]);
     assert!(node.addresses().contains("kube-ipvs0 0.0.113.5"));
 
-    // Of three, the last one has no twin.
+    // Of three, the last one has no short circuit.
     let plan = node.run([applied(&third)]);
     let [(name, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
     assert_eq!(*name, third.name);
-    let [Problem::TwinTaken { frontend, twin: taken, owner }] = &problems[..] else {
+    let [Problem::ShortCircuitTaken { frontend, short_circuit: taken, owner }] = &problems[..]
+    else {
         panic!("{problems:?}")
     };
     assert_eq!(frontend.to_string(), "TCP 187.0.113.5:80");
@@ -238,11 +245,11 @@ fn a_twin_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
 
     let plan = node.run([removed(&older)]);
     assert_eq!(plan.problems, [(third.name.clone(), vec![])]);
-    assert_eq!(twin(&node).unwrap(), "10.244.2.2:8080");
+    assert_eq!(short_circuit(&node).unwrap(), "10.244.2.2:8080");
     assert_eq!(node.real_servers(SPARE).unwrap(), "10.244.2.3:8080");
     assert_eq!(led(&node), ["219.0.113.5,tcp:80", "187.0.113.5,tcp:80"]);
     node.run([removed(&second)]);
-    assert_eq!(twin(&node).unwrap(), "10.244.2.3:8080");
+    assert_eq!(short_circuit(&node).unwrap(), "10.244.2.3:8080");
     assert_eq!(node.real_servers(SPARE), None);
     assert_eq!(led(&node), ["187.0.113.5,tcp:80", ""]);
     node.run([removed(&third)]);
@@ -251,44 +258,44 @@ fn a_twin_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
 
 /// The same of one Service with both addresses.
 #[test]
-fn two_frontends_of_one_service_have_a_twin_each() {
+fn two_frontends_of_one_service_have_a_short_circuit_each() {
     let mut web = with(CLUSTER, LOCAL, true);
     web.load_balancer = ips(&["203.0.113.5", "219.0.113.5"]);
     let node = run(&web, &NONE_HERE);
     assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), ["203.0.113.5,tcp:80".to_owned()].into());
     assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), ["219.0.113.5,tcp:80".to_owned()].into());
-    for twin in ["TCP 251.0.113.5:80", "TCP 0.0.113.5:80"] {
-        assert_eq!(node.real_servers(twin).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
+    for short_circuit in ["TCP 251.0.113.5:80", "TCP 0.0.113.5:80"] {
+        assert_eq!(node.real_servers(short_circuit).unwrap(), "10.244.1.2:8080, 10.244.2.2:8080");
     }
 }
 
 /// 255.255.255.255 is everybody's: packets that really go there would no longer.
 #[test]
-fn no_twin_is_at_an_address_that_no_host_can_have() {
-    for (address, twin) in
+fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
+    for (address, short_circuit) in
         [("15.255.255.255", "0.255.255.255"), ("31.255.255.255", "0.255.255.255")]
     {
         let web = Service { external: ips(&[address]), ..with(CLUSTER, LOCAL, false) };
         let node = run(&web, &NONE_HERE);
-        let addresses = ["10.96.0.9", address, twin].map(|it| format!("kube-ipvs0 {it}"));
+        let addresses = ["10.96.0.9", address, short_circuit].map(|it| format!("kube-ipvs0 {it}"));
         assert_eq!(node.addresses(), addresses.into());
         assert_eq!(node.set("KUBE-SHORT-CIRCUIT"), [].into());
         assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), [format!("{address},tcp:80")].into());
     }
     // Without a spare network, an Event says what is missing.
     let mut settings = Settings::new(THIS);
-    settings.twins.v4 = "0.0.0.0/4".parse().ok();
+    settings.short_circuits.v4 = "0.0.0.0/4".parse().ok();
     let mut node = Node::new(settings);
     let web = Service { external: ips(&["16.0.0.0"]), ..with(CLUSTER, LOCAL, false) };
     let plan = node.run([applied(&web), sliced(&slice("web-1", "web", &NONE_HERE))]);
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert!(matches!(&problems[..], [Problem::NoTwin { .. }]), "{problems:?}");
+    assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
     assert_eq!(node.addresses().len(), 2, "{:?}", node.addresses());
 }
 
 /// Everything there is taken to be ours.
 #[test]
-fn an_address_inside_the_networks_of_twins_is_left_out() {
+fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
     let mut web = with(CLUSTER, LOCAL, true);
     web.external = ips(&["251.0.113.6", "fefe::1"]);
     web.cluster_v6 = Some("fd00:96::9".parse().unwrap());
@@ -297,7 +304,7 @@ fn an_address_inside_the_networks_of_twins_is_left_out() {
     let plan = node.run([applied(&web)]);
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
     assert_eq!(problems.len(), 3, "{problems:?}");
-    assert!(problems.iter().all(|it| matches!(it, Problem::InsideTwinNetwork { .. })));
+    assert!(problems.iter().all(|it| matches!(it, Problem::InsideShortCircuitNetwork { .. })));
     check(
         "bound",
         &node.addresses(),
@@ -310,9 +317,10 @@ fn an_address_inside_the_networks_of_twins_is_left_out() {
     );
 }
 
-/// Nobody uses the networks of twins; if a node does all the same, its own address stays its own.
+/// Nobody uses the networks of short circuits; if a node does all the same, its own address stays
+/// its own.
 #[test]
-fn an_address_of_the_node_is_no_twin() {
+fn an_address_of_the_node_is_no_short_circuit() {
     let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);
     let before = node.kernel.clone();
     node.run([Event::LocalAddresses(ips(&["192.0.2.10", "251.0.113.5"]))]);
@@ -324,12 +332,12 @@ fn an_address_of_the_node_is_no_twin() {
     check("bound", &node.addresses(), &["kube-ipvs0 10.96.0.9", "kube-ipvs0 203.0.113.5"]);
     assert_eq!(node.set("KUBE-SPARE-SHORT-CIRCUIT"), [].into());
     let [(_, problems)] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
-    assert!(matches!(&problems[..], [Problem::NoTwin { .. }]), "{problems:?}");
+    assert!(matches!(&problems[..], [Problem::NoShortCircuit { .. }]), "{problems:?}");
     node.run([Event::LocalAddresses(ips(&["192.0.2.10"]))]);
     assert_eq!(node.kernel, before);
 }
 
-/// Claims to a frontend that another Service has lead no clients to a twin.
+/// Claims to a frontend that another Service has lead no clients to a short circuit.
 #[test]
 fn who_has_lost_a_frontend_leads_nobody_from_it() {
     let older = Service { created: 1, ..with(CLUSTER, CLUSTER, true) };

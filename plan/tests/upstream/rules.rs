@@ -1,17 +1,17 @@
 //! TestMasqueradeRule, TestDismissLocalhostRuleExist, TestAcceptIPVSTraffic, and what the tests of
 //! addresses and node ports check of rules: what has to come before what. The full text is in
-//! `plan/src/layer/ipv4.rules`.
+//! `plan/src/rule_set/ipv4.rules`.
 
-use plan::layer::Table;
 use plan::model::Family;
+use plan::rule_set::Table;
 use plan::settings::Settings;
 
 use crate::node::{Node, THIS};
 
 /// The rules of a chain.
 fn chain(settings: &Settings, family: Family, table: Table, name: &str) -> Vec<String> {
-    let layer = Node::new(settings.clone()).planner.layer(family).unwrap();
-    let chain = layer.chains().iter().find(|chain| chain.table == table && chain.name == name);
+    let rule_set = Node::new(settings.clone()).planner.rule_set(family).unwrap();
+    let chain = rule_set.chains().iter().find(|chain| chain.table == table && chain.name == name);
     chain.unwrap().rules.clone()
 }
 

@@ -120,7 +120,7 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
 /// A restart finds weight 0 where the former process was draining; who is wanted again gets its
 /// weight back without being removed, who is not goes on leaving.
 #[test]
-fn real_servers_are_mended_one_by_one() {
+fn real_servers_are_repaired_one_by_one() {
     let frontend = Frontend { address: ip(SERVICE), protocol: Protocol::Tcp, port: 80 };
     for (row, found, is_plain, expected) in [
         (
@@ -195,7 +195,7 @@ fn session_affinity_is_on_every_frontend() {
     sticky.external_policy = LOCAL;
     node.run([applied(&sticky)]);
     check(
-        "with twins",
+        "with short circuits",
         &node.virtual_servers(),
         &[
             "TCP 10.96.0.9:80 rr persistent 10800: 10.244.1.2:8080",

@@ -1,10 +1,10 @@
-use plan::layer::{LayerSettings, LocalTraffic};
 use plan::model::Family;
+use plan::rule_set::{LocalTraffic, RuleSetSettings};
 
 use super::*;
 
-fn mk_layer() -> Layer {
-    Layer::new(Family::V4, &LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap())
+fn mk_rule_set() -> RuleSet {
+    RuleSet::new(Family::V4, &RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap())
 }
 
 /// Output of `iptables-save` after kube-proxy's iptables mode and the kubelet.
@@ -44,10 +44,12 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
 
 #[test]
 fn our_own_rules_are_removed_whole_and_no_other_modes() {
-    let layer = mk_layer();
+    let rule_set = mk_rule_set();
     // In place of what was saved: the same lines but for the way jumps are added.
-    let saved =
-        layer.restore_input(&JUMPS).replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
+    let saved = rule_set
+        .restore_input(&JUMPS)
+        .replace("-I ", "-A ")
+        .replace(" 1 -m comment", " -m comment");
     assert_eq!(of(&saved, Scope::OtherModes), []);
     let removed = of(&saved, Scope::Everything);
     let counts: Vec<(&str, usize, usize)> =

@@ -110,9 +110,10 @@ impl Found {
     }
 
     fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
-        let twins = own.short_circuit.twins();
-        let twins = Family::BOTH.into_iter().flat_map(|family| twins.networks(family)).flatten();
-        let twins: Vec<_> = twins.map(|net| (net, "of shortCircuit")).collect();
+        let short_circuits = own.short_circuit.short_circuits();
+        let short_circuits =
+            Family::BOTH.into_iter().flat_map(|family| short_circuits.networks(family)).flatten();
+        let short_circuits: Vec<_> = short_circuits.map(|net| (net, "of shortCircuit")).collect();
         let nodes = networks(&document.node_port_addresses);
         let mut others: Vec<(IpNet, &str)> = Vec::new();
         for text in &own.service_routes {
@@ -125,7 +126,7 @@ impl Found {
                 self.invalid("serviceRoutes", text, problem);
                 continue;
             };
-            let special = special().chain(pods(document)).chain(twins.iter().copied());
+            let special = special().chain(pods(document)).chain(short_circuits.iter().copied());
             let overlapping = special.chain(others.iter().copied()).find(|(other, _)| {
                 network.contains(&other.network()) || other.contains(&network.network())
             });

@@ -8,7 +8,7 @@ use netlink::{AttributeWriter, Batch, DecodeError, MessageWriter, attributes};
 use plan::flows::Flow;
 use plan::model::{Family, Protocol};
 
-/// `NFNL_SUBSYS_CTNETLINK` is the upper octet of the message type.
+/// `NFNL_SUBSYS_CTNETLINK` is the upper byte of the message type.
 const SUBSYSTEM: u16 = 1 << 8;
 /// `IPCTNL_MSG_CT_GET`
 pub(super) const GET: u16 = SUBSYSTEM | 1;

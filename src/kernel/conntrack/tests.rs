@@ -111,7 +111,7 @@ fn an_entry_without_an_id_is_an_error() {
     assert!(decode(&bytes).unwrap_err().to_string().contains("CTA_ID"));
 }
 
-/// Octet by octet, as the kernel's header says: a deletion that names no tuple empties the table.
+/// Byte by byte, as the kernel's header says: a deletion that names no tuple empties the table.
 #[test]
 fn a_deletion_names_the_tuple_and_the_id() {
     let entry = decode(&dns(None)).unwrap().unwrap();
@@ -174,17 +174,17 @@ fn what_the_kernel_did_not_filter_is_noticed() {
 proptest! {
     /// Reading ends without a panic, whatever arrives.
     #[test]
-    fn any_octets_are_read(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _any = decode(&octets);
+    fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _any = decode(&bytes);
     }
 
-    /// An entry that was cut short, or in which an octet is another, is an error or another entry.
+    /// An entry that was cut short, or in which an byte is another, is an error or another entry.
     #[test]
-    fn a_damaged_entry_is_read(cut in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn a_damaged_entry_is_read(cut in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut bytes = dns(None);
         let place = cut.index(bytes.len());
         let _damaged = decode(&bytes[..place]);
-        bytes[place] = octet;
+        bytes[place] = byte;
         let _damaged = decode(&bytes);
     }
 }

@@ -24,7 +24,7 @@ pub enum Request<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reading {
     /// The signs that cost little.
-    Glance,
+    DriftCheck,
     /// The list of virtual servers.
     Frontends,
     /// Some virtual servers.
@@ -34,7 +34,7 @@ pub enum Reading {
     /// The addresses.
     Addresses,
     /// A family's rules.
-    Layer(Family),
+    RuleSet(Family),
 }
 
 /// Answer to a request.
@@ -58,13 +58,13 @@ pub enum Answer {
 impl Reading {
     /// Everything that can be read.
     pub const ALL: [Self; 7] = [
-        Self::Glance,
+        Self::DriftCheck,
         Self::Frontends,
         Self::VirtualServers,
         Self::Set,
         Self::Addresses,
-        Self::Layer(Family::V4),
-        Self::Layer(Family::V6),
+        Self::RuleSet(Family::V4),
+        Self::RuleSet(Family::V6),
     ];
 }
 

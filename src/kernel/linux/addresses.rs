@@ -20,7 +20,7 @@ impl Linux {
     pub(super) fn index_for_writing(&mut self) -> Result<u32, Refusal> {
         let index = self.index().map_err(|error| refusal(&error))?;
         let missing =
-            || Refusal::new(RefusalClass::Surprise, format!("the interface {LINK} is missing"));
+            || Refusal::new(RefusalClass::Conflict, format!("the interface {LINK} is missing"));
         index.ok_or_else(missing)
     }
 

@@ -17,7 +17,7 @@ use super::super::{Refusal, RefusalClass};
 use super::{of_other_kind, set_refusal};
 
 /// Our sets' names begin so, and those of what is to take their places begin otherwise. Names are
-/// no longer for it: some have all the octets that there can be.
+/// no longer for it: some have all the bytes that there can be.
 const OURS: &str = "KUBE-";
 const BESIDE: &str = "KTMP-";
 

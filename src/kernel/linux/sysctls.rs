@@ -14,7 +14,7 @@ pub(super) struct Kept {
 }
 
 impl Linux {
-    /// From now on, a glance tells which of these do not have their value.
+    /// From now on, a drift check tells which of these do not have their value.
     pub fn keep_sysctls(&mut self, sysctls: Vec<Sysctl>) {
         self.kept.sysctls = sysctls;
     }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::process::ExitStatus;
 
-use plan::layer::Comparison;
 use plan::model::Family;
+use plan::rule_set::Comparison;
 
 use super::TIMEOUT;
 use super::program::{Finished, NotRun};

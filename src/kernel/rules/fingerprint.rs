@@ -9,8 +9,8 @@
 mod legacy;
 mod nft;
 
-use plan::layer::{Comparison, JUMPS, Layer, Table};
 use plan::model::Family;
+use plan::rule_set::{Comparison, JUMPS, RuleSet, Table};
 
 use super::{Backend, Rules, RulesError};
 
@@ -75,11 +75,11 @@ impl Watch {
     pub(in crate::kernel) fn check(
         &mut self,
         rules: &Rules,
-        layer: &Layer,
+        rule_set: &RuleSet,
     ) -> Result<Comparison, RulesError> {
         self.seen = None;
         let before = self.fingerprint(rules.family());
-        let comparison = rules.check(layer)?;
+        let comparison = rules.check(rule_set)?;
         // What was compared is what the fingerprint is of only if nobody wrote meanwhile.
         if comparison.matches() && before.is_some() && before == self.fingerprint(rules.family()) {
             self.seen = before;
@@ -101,7 +101,7 @@ impl Watch {
 
 /// Our chains in a table.
 fn chains(table: Table) -> impl Iterator<Item = &'static str> {
-    Layer::chain_names().filter(move |(of, _)| *of == table).map(|(_, name)| name)
+    RuleSet::chain_names().filter(move |(of, _)| *of == table).map(|(_, name)| name)
 }
 
 /// The built-in chains of a table that lead into ours, each once.

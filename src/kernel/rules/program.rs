@@ -108,10 +108,10 @@ fn feed_and_collect(child: &mut Child, input: &str, deadline: Instant) -> Result
 fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
-        let mut octets = Vec::new();
-        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut octets));
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
         // Nobody listens any more when time was up.
-        let _ = sender.send(read.map(|_| octets));
+        let _ = sender.send(read.map(|_| bytes));
     });
     receiver
 }
@@ -119,7 +119,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<
 fn receive(receiver: &Receiver<io::Result<Vec<u8>>>, deadline: Instant) -> Result<String, NotRun> {
     let left = deadline.saturating_duration_since(Instant::now());
     match receiver.recv_timeout(left) {
-        Ok(Ok(octets)) => Ok(String::from_utf8_lossy(&octets).into_owned()),
+        Ok(Ok(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Ok(Err(error)) => Err(NotRun::Failed(error)),
         Err(RecvTimeoutError::Timeout) => Err(NotRun::Hung),
         Err(RecvTimeoutError::Disconnected) => {

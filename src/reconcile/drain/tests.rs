@@ -215,7 +215,7 @@ fn a_comparison_changes_nothing_about_what_drains() {
 }
 
 #[test]
-fn what_others_wrote_over_it_is_mended_with_the_same_deadline() {
+fn what_others_wrote_over_it_is_repaired_with_the_same_deadline() {
     let now = Instant::now();
     let (mut drain, noted) = drained(now);
     for strange in [(1, 1, None, 3), (1, 1, Some(noted), 3), (1, 0, None, 3)] {

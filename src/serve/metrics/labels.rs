@@ -31,7 +31,7 @@ labels! {
     operation(Op) {
         Op::CreateLink => "create_link",
         Op::CreateSet(..) => "create_set",
-        Op::WriteLayer(_) => "write_rules",
+        Op::WriteRuleSet(_) => "write_rules",
         Op::GrowSet(..) => "grow_set",
         Op::AddRoute(_) => "add_route",
         Op::AddEntry(..) => "add_entry",
@@ -54,7 +54,7 @@ labels! {
     /// Every value of the label `class`. With `done`, those of `result`.
     CLASSES;
     class(RefusalClass) {
-        RefusalClass::Surprise => "conflict",
+        RefusalClass::Conflict => "conflict",
         RefusalClass::AnswerLost => "answer_lost",
         RefusalClass::SetFull => "set_full",
         RefusalClass::Exhausted => "exhausted",
@@ -82,7 +82,7 @@ labels! {
     /// Every value of the label `what`.
     READINGS;
     reading(Reading) {
-        Reading::Glance => "drift_check",
+        Reading::DriftCheck => "drift_check",
         Reading::Frontends => "frontends",
         Reading::VirtualServers => "virtual_servers",
         Reading::Set => "set",
@@ -93,8 +93,8 @@ labels! {
 
 labels! {
     /// Every value of the label `result` of drift checks.
-    GLANCES;
-    glance(bool) {
+    DRIFT_CHECKS;
+    drift_check(bool) {
         true => "clean",
         false => "drifted",
     }

@@ -1,8 +1,8 @@
 //! Metrics of this program alone: the stages of its work, the kernel's answers, and what is
 //! programmed.
 
+pub mod audit;
 mod maker;
-pub mod patrol;
 pub mod programmed;
 pub mod queues;
 pub mod stages;
@@ -13,8 +13,8 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::labels::{CLASSES, OPERATIONS, class, operation};
 use crate::kernel::RefusalClass;
+use audit::Audit;
 use maker::Maker;
-use patrol::Patrol;
 use programmed::Programmed;
 use queues::Queues;
 use stages::Stages;
@@ -41,7 +41,7 @@ pub struct OwnMetrics {
     /// Duration of each stage.
     pub stages: Stages,
     /// Activity of the audit and the drift checks.
-    pub patrol: Patrol,
+    pub audit: Audit,
     /// Number of objects that the kernel should have.
     pub programmed: Programmed,
     /// Waiting changes.
@@ -77,7 +77,7 @@ impl OwnMetrics {
         let make = Maker(registry);
         let made = Self {
             stages: Stages::new(&make)?,
-            patrol: Patrol::new(&make)?,
+            audit: Audit::new(&make)?,
             programmed: Programmed::new(&make, families)?,
             queues: Queues::new(registry, &QUEUES)?,
             backlog: make.gauge(
@@ -146,7 +146,7 @@ impl OwnMetrics {
         self.operations.with_label_values(&[operation(op), result]).inc();
     }
 
-    /// Somebody else had changed what this operation mends.
+    /// Somebody else had changed what this operation repairs.
     pub fn drifted(&self, op: &Op) {
         self.drift.with_label_values(&[operation(op)]).inc();
     }

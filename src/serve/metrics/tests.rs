@@ -81,11 +81,11 @@ fn what_is_told_is_counted() {
     metrics.proxy.flows_reconciled(Family::V4, Duration::from_millis(1), 3);
     metrics.own.answered(&Op::CreateLink, None);
     metrics.own.answered(&Op::CreateLink, Some(RefusalClass::NotPermitted));
-    metrics.own.drifted(&Op::WriteLayer(Family::V4));
+    metrics.own.drifted(&Op::WriteRuleSet(Family::V4));
     let owed = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
     metrics.own.set_owed(owed.into_iter());
     metrics.own.stages.wrote(Part::VirtualServers, Duration::from_millis(2));
-    metrics.own.stages.read(Reading::Glance, Duration::from_millis(1));
+    metrics.own.stages.read(Reading::DriftCheck, Duration::from_millis(1));
     metrics.own.queues.watch(own::LOOP, Box::new(|| 3));
     assert_says(
         &metrics,

@@ -23,7 +23,7 @@ struct World {
     metrics: Arc<Metrics>,
     services: Option<ServiceHealth>,
     planner: Planner,
-    ledger: Ledger,
+    retry_queue: RetryQueue,
     /// Number of Services that a round leaves, and the age of the oldest change.
     left: Option<(usize, Duration)>,
 }
@@ -48,7 +48,7 @@ impl World {
             metrics,
             services: Some(services),
             planner: Planner::new(Settings::new("n1")),
-            ledger: Ledger::default(),
+            retry_queue: RetryQueue::default(),
             left: None,
         }
     }
@@ -72,13 +72,13 @@ impl World {
             backlog: self.left.map_or(0, |(backlog, _)| backlog),
             waiting: self.left.map(|(_, age)| age),
             oldest: Duration::from_millis(300),
-            owed: &self.ledger,
+            owed: &self.retry_queue,
         });
     }
 
     fn owe(&mut self, op: Op) {
         let refusal = Refusal::new(RefusalClass::Exhausted, "no");
-        self.ledger.record(op, refusal, Instant::now());
+        self.retry_queue.record(op, refusal, Instant::now());
     }
 
     fn is_healthy(&self) -> bool {
@@ -187,14 +187,14 @@ fn only_what_everything_rests_on_makes_the_node_unhealthy() {
     world.end(RoundKind::Changes, &[]);
     assert!(world.is_healthy());
     assert_eq!(world.value(r#"kube_ipvs_pending_retries{class="exhausted"}"#), 1.0);
-    let rules = Op::WriteLayer(Family::V6);
+    let rules = Op::WriteRuleSet(Family::V6);
     world.owe(rules.clone());
     world.end(RoundKind::SecondLook, &[]);
     let body = world.health.lock().livez(Moment::now()).body;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
     assert_eq!(families, [true, false]);
-    world.ledger.settle(&rules.subject());
+    world.retry_queue.settle(&rules.subject());
     world.end(RoundKind::SecondLook, &[]);
     assert!(world.is_healthy());
     world.owe(Op::CreateLink);
@@ -205,7 +205,7 @@ fn only_what_everything_rests_on_makes_the_node_unhealthy() {
 #[test]
 fn what_the_kernel_answers_is_counted_by_kind_and_class() {
     let mut world = World::new();
-    let rules = Op::WriteLayer(Family::V4);
+    let rules = Op::WriteRuleSet(Family::V4);
     let refused = || Err(Refusal::new(RefusalClass::Other, "no"));
     world.observing.written(
         &[rules.clone(), rules.clone(), Op::CreateLink],
@@ -249,7 +249,11 @@ fn what_should_be_there_is_counted() {
     world.observing.written(&[grow], &[Ok(())], Duration::ZERO);
     assert_eq!(world.value(capacity), 131_072.0);
     assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
-    assert_eq!(world.value("kube_ipvs_addresses"), 3.0, "cluster, load balancer, and its twin");
+    assert_eq!(
+        world.value("kube_ipvs_addresses"),
+        3.0,
+        "cluster, load balancer, and its short circuit"
+    );
     let gaps = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
     let gap = |policy| format!("{gaps}{{ip_family=\"IPv4\",traffic_policy=\"{policy}\"}}");
     assert_eq!((world.value(&gap("external")), world.value(&gap("internal"))), (1.0, 0.0));
@@ -304,12 +308,12 @@ async fn what_waits_gets_older_while_nobody_says_anything() {
 }
 
 #[test]
-fn the_patrol_is_told() {
+fn the_audit_is_told() {
     let mut world = World::new();
     let pass =
         |alert| Pass { took: Duration::from_secs(30), cost: Duration::from_millis(80), alert };
-    world.observing.glanced(Duration::ZERO, true);
-    world.observing.glanced(Duration::ZERO, false);
+    world.observing.drift_checked(Duration::ZERO, true);
+    world.observing.drift_checked(Duration::ZERO, false);
     world.observing.alert(true);
     world.observing.alert(true);
     assert_eq!(world.value("kube_ipvs_audit_full_speed"), 1.0);

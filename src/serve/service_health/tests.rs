@@ -55,7 +55,7 @@ impl World {
     }
 
     fn moved(&self, addresses: &[[u8; 4]]) {
-        let local = addresses.iter().map(|octets| IpAddr::from(*octets)).collect();
+        let local = addresses.iter().map(|bytes| IpAddr::from(*bytes)).collect();
         self.told.round([], Some(Addresses { local, node: Vec::new() }));
     }
 
@@ -208,8 +208,7 @@ async fn a_port_that_is_taken_is_reported_once_and_tried_again_in_each_round() {
 async fn only_chosen_addresses_are_listened_on_and_they_may_change() {
     let world = World::chosen();
     let port = free_address().port();
-    let [one, two] =
-        [[127, 0, 0, 1], [127, 0, 0, 2]].map(|octets| SocketAddr::from((octets, port)));
+    let [one, two] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|bytes| SocketAddr::from((bytes, port)));
     world.tell("web", port, 1);
     world.moved(&[[192, 0, 2, 7], [127, 0, 0, 1]]);
     until_answering(&world, one, 200).await;
@@ -258,8 +257,8 @@ async fn the_nodes_own_addresses_are_the_first_of_each_family() {
 async fn a_thousand_services_are_a_matter_of_moments() {
     listen::raise_open_files();
     let world = World::chosen();
-    // No other test uses this address, nor these ports of all addresses: the ports of other tests are chosen
-    // by the kernel, from 32768 on.
+    // No other test uses this address, nor these ports of all addresses: the ports of other tests
+    // are chosen by the kernel, from 32768 on.
     world.moved(&[[127, 1, 0, 1]]);
     let addresses = (20_000..32_768).map(|port| SocketAddr::from(([127, 1, 0, 1], port)));
     let free = addresses.filter(|address| TcpListener::bind(address).is_ok());

@@ -1,6 +1,6 @@
 //! Addresses and networks as people and old API servers write them.
 //!
-//! Two liberties are taken, because Kubernetes takes them: octets of an IPv4 address may have
+//! Two liberties are taken, because Kubernetes takes them: bytes of an IPv4 address may have
 //! leading zeros and are decimal nevertheless, and an IPv4-mapped IPv6 address is the IPv4 address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,15 +36,15 @@ fn read(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<Ipv6Addr>().ok().map(|address| address.to_canonical());
     }
-    let mut octets = [0; 4];
+    let mut bytes = [0; 4];
     let mut parts = text.split('.');
-    for octet in &mut octets {
-        *octet = read_octet(parts.next()?)?;
+    for byte in &mut bytes {
+        *byte = read_byte(parts.next()?)?;
     }
-    parts.next().is_none().then(|| IpAddr::V4(Ipv4Addr::from(octets)))
+    parts.next().is_none().then(|| IpAddr::V4(Ipv4Addr::from(bytes)))
 }
 
-fn read_octet(text: &str) -> Option<u8> {
+fn read_byte(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }

@@ -13,12 +13,12 @@ fn service_of(spec: &str) -> (Option<Service>, Vec<String>) {
 fn convert_service(text: &str) -> (Option<Service>, Vec<String>) {
     let object: object::Service = serde_saphyr::from_str(text).unwrap();
     let converted = Converter::default().service(&object).unwrap();
-    let complaints = converted.complaints.iter().map(ToString::to_string).collect();
+    let warnings = converted.warnings.iter().map(ToString::to_string).collect();
     match converted.event {
-        Event::ServiceApplied(service) => (Some(*service), complaints),
+        Event::ServiceApplied(service) => (Some(*service), warnings),
         Event::ServiceRemoved(name) => {
             assert_eq!(name, ObjectName::new("shop", "web"));
-            (None, complaints)
+            (None, warnings)
         }
         other => panic!("{other:?}"),
     }
@@ -26,16 +26,16 @@ fn convert_service(text: &str) -> (Option<Service>, Vec<String>) {
 
 /// A Service that is fine.
 fn fine(spec: &str) -> Service {
-    let (service, complaints) = service_of(spec);
-    assert_eq!(complaints, Vec::<String>::new(), "{spec}");
+    let (service, warnings) = service_of(spec);
+    assert_eq!(warnings, Vec::<String>::new(), "{spec}");
     service.unwrap_or_else(|| panic!("not balanced: {spec}"))
 }
 
 /// A Service that is balanced, and has one thing wrong with it.
 fn faulty(spec: &str) -> (Service, String) {
-    let (service, complaints) = service_of(spec);
-    let [complaint] = complaints.as_slice() else { panic!("{spec}: {complaints:?}") };
-    (service.unwrap_or_else(|| panic!("not balanced: {spec}")), complaint.clone())
+    let (service, warnings) = service_of(spec);
+    let [warning] = warnings.as_slice() else { panic!("{spec}: {warnings:?}") };
+    (service.unwrap_or_else(|| panic!("not balanced: {spec}")), warning.clone())
 }
 
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -94,21 +94,21 @@ fn cluster_addresses_by_family() {
 
 #[test]
 fn cluster_addresses_that_contradict_themselves() {
-    let (service, complaints) = service_of("clusterIP: 10.96.0.300");
+    let (service, warnings) = service_of("clusterIP: 10.96.0.300");
     assert_eq!(service, None);
     let expected = "Service shop/web: spec.clusterIPs[0]: \"10.96.0.300\" is not an IP address; \
                     left out";
-    assert_eq!(complaints, [expected]);
-    let (service, complaints) = service_of("clusterIP: 10.96.0.1, ipFamilies: [IPv6]");
+    assert_eq!(warnings, [expected]);
+    let (service, warnings) = service_of("clusterIP: 10.96.0.1, ipFamilies: [IPv6]");
     assert_eq!(service, None);
-    assert!(complaints[0].contains("is not of spec.ipFamilies[0] (IPv6)"), "{complaints:?}");
+    assert!(warnings[0].contains("is not of spec.ipFamilies[0] (IPv6)"), "{warnings:?}");
     let (service, _) = faulty("clusterIPs: [10.96.0.1, nonsense]");
     assert_eq!((service.cluster_v4.is_some(), service.cluster_v6), (true, None));
 }
 
 #[test]
 fn a_service_in_full() {
-    let (service, complaints) = convert_service(
+    let (service, warnings) = convert_service(
         "metadata: {name: web, namespace: shop, creationTimestamp: '2024-02-29T12:00:01Z'}
 spec:
   type: LoadBalancer
@@ -135,7 +135,7 @@ status:
     - {ip: '2001:db8::2'}
 ",
     );
-    assert_eq!(complaints, Vec::<String>::new());
+    assert_eq!(warnings, Vec::<String>::new());
     let port = |name: &str, protocol, port: u16, node_port| ServicePort {
         name: name.into(),
         protocol,
@@ -176,10 +176,10 @@ fn external_policy_means_something_only_from_outside() {
     ] {
         assert_eq!(fine(&format!("{local}, {rest}")).external_policy, expected, "{rest}");
     }
-    let (service, complaint) =
+    let (service, warning) =
         faulty("clusterIP: 10.96.0.1, type: NodePort, externalTrafficPolicy: local");
     assert_eq!(service.external_policy, TrafficPolicy::Cluster);
-    assert!(complaint.contains("spec.externalTrafficPolicy: \"local\""), "{complaint}");
+    assert!(warning.contains("spec.externalTrafficPolicy: \"local\""), "{warning}");
 }
 
 #[test]
@@ -188,10 +188,9 @@ fn health_check_node_port_only_where_it_is_asked_for() {
     assert_eq!(fine(&format!("{spec}, type: LoadBalancer")).health_check_node_port, None);
     let local = "externalTrafficPolicy: Local";
     assert_eq!(fine(&format!("{spec}, {local}, type: NodePort")).health_check_node_port, None);
-    let (service, complaint) =
-        faulty(&format!("clusterIP: 10.96.0.1, {local}, type: LoadBalancer"));
+    let (service, warning) = faulty(&format!("clusterIP: 10.96.0.1, {local}, type: LoadBalancer"));
     assert_eq!(service.health_check_node_port, None);
-    assert!(complaint.contains("spec.healthCheckNodePort: none"), "{complaint}");
+    assert!(warning.contains("spec.healthCheckNodePort: none"), "{warning}");
 }
 
 #[test]
@@ -210,22 +209,22 @@ fn affinity() {
         assert_eq!(fine(&format!("clusterIP: 10.96.0.1, {spec}")).affinity, expected, "{spec}");
     }
     for seconds in [0, -1, 86_401, i64::MAX] {
-        let (service, complaint) = faulty(&format!(
+        let (service, warning) = faulty(&format!(
             "clusterIP: 10.96.0.1, sessionAffinity: ClientIP, \
              sessionAffinityConfig: {{clientIP: {{timeoutSeconds: {seconds}}}}}"
         ));
         assert_eq!(service.affinity, Some(10_800));
-        assert!(complaint.contains("clientIP.timeoutSeconds"), "{complaint}");
+        assert!(warning.contains("clientIP.timeoutSeconds"), "{warning}");
     }
 }
 
 #[test]
 fn source_ranges() {
     let ranges = |list: &str| {
-        let (service, complaints) =
+        let (service, warnings) =
             service_of(&format!("clusterIP: 10.96.0.1, loadBalancerSourceRanges: [{list}]"));
         let ranges = service.unwrap().source_ranges.iter().map(ToString::to_string).collect();
-        (ranges, complaints.len())
+        (ranges, warnings.len())
     };
     let cases: [(&str, &[&str], usize); 6] = [
         ("10.0.0.1/24, 10.0.0.2/24", &["10.0.0.0/24"], 0),
@@ -235,9 +234,9 @@ fn source_ranges() {
         ("nonsense, 10.0.0.0/8", &["10.0.0.0/8"], 1),
         ("nonsense", &[], 2),
     ];
-    for (list, expected, complaints) in cases {
+    for (list, expected, warnings) in cases {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
-        assert_eq!(ranges(list), (expected, complaints), "{list}");
+        assert_eq!(ranges(list), (expected, warnings), "{list}");
     }
 }
 
@@ -250,8 +249,8 @@ fn bad_fields_are_left_out_and_named() {
         ("internalTrafficPolicy: Node", "spec.internalTrafficPolicy: \"Node\""),
     ];
     for (spec, expected) in cases {
-        let (service, complaint) = faulty(&format!("clusterIP: 10.96.0.1, {spec}"));
-        assert!(complaint.contains(expected), "{complaint}");
+        let (service, warning) = faulty(&format!("clusterIP: 10.96.0.1, {spec}"));
+        assert!(warning.contains(expected), "{warning}");
         assert_eq!(service.ports.len(), 1);
         assert!(service.external.len() <= 1);
     }
@@ -260,11 +259,11 @@ fn bad_fields_are_left_out_and_named() {
 #[test]
 fn bad_ports_are_left_out_and_named() {
     let ports = |list: &str| {
-        let (service, complaints) = convert_service(&format!(
+        let (service, warnings) = convert_service(&format!(
             "metadata: {{name: web, namespace: shop}}\n\
              spec: {{clusterIP: 10.96.0.1, ports: [{list}]}}"
         ));
-        (service.unwrap().ports.len(), complaints.join("\n"))
+        (service.unwrap().ports.len(), warnings.join("\n"))
     };
     let cases = [
         ("{name: a}", 0, "spec.ports[0].port: there is none"),
@@ -277,20 +276,20 @@ fn bad_ports_are_left_out_and_named() {
         ("{port: 80, name: a}, {port: 80, name: a, protocol: UDP}", 2, ""),
         ("", 0, ""),
     ];
-    for (list, n_ports, complaint) in cases {
-        let (converted, complaints) = ports(list);
+    for (list, n_ports, warning) in cases {
+        let (converted, warnings) = ports(list);
         assert_eq!(converted, n_ports, "{list}");
-        assert!(complaints.contains(complaint), "{list}: {complaints}");
-        assert_eq!(complaints.is_empty(), complaint.is_empty(), "{list}: {complaints}");
+        assert!(warnings.contains(warning), "{list}: {warnings}");
+        assert_eq!(warnings.is_empty(), warning.is_empty(), "{list}: {warnings}");
     }
 }
 
 #[test]
 fn very_many_problems_are_counted() {
-    let (_, complaints) =
+    let (_, warnings) =
         service_of(&format!("clusterIP: 10.96.0.1, externalIPs: [{}]", "x, ".repeat(1000)));
-    assert_eq!(complaints.len(), COMPLAINTS_PER_OBJECT + 1);
-    assert!(complaints.last().unwrap().ends_with("and 990 more problems"), "{complaints:?}");
+    assert_eq!(warnings.len(), WARNINGS_PER_OBJECT + 1);
+    assert!(warnings.last().unwrap().ends_with("and 990 more problems"), "{warnings:?}");
 }
 
 #[test]
@@ -320,12 +319,12 @@ fn slice_of(rest: &str) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
 fn convert_slice(text: &str) -> (Option<plan::model::EndpointSlice>, Vec<String>) {
     let object: object::EndpointSlice = serde_saphyr::from_str(text).unwrap();
     let converted = Converter::default().slice(&object).unwrap();
-    let complaints = converted.complaints.iter().map(ToString::to_string).collect();
+    let warnings = converted.warnings.iter().map(ToString::to_string).collect();
     match converted.event {
-        Event::SliceApplied(slice) => (Some(*slice), complaints),
+        Event::SliceApplied(slice) => (Some(*slice), warnings),
         Event::SliceRemoved(name) => {
             assert_eq!(name, ObjectName::new("shop", "web-1"));
-            (None, complaints)
+            (None, warnings)
         }
         other => panic!("{other:?}"),
     }
@@ -344,17 +343,17 @@ fn slices_that_belong_to_no_service() {
     assert_eq!(convert_slice(headless), (None, vec![]));
     assert_eq!(slice_of("addressType: FQDN"), (None, vec![]));
     for (rest, named) in [("addressType: IPv5", "\"IPv5\""), ("ports: []", "\"\"")] {
-        let (slice, complaints) = slice_of(rest);
+        let (slice, warnings) = slice_of(rest);
         assert_eq!(slice, None);
         let expected =
             format!("EndpointSlice shop/web-1: addressType: {named} is neither IPv4 nor IPv6");
-        assert_eq!(complaints, [expected]);
+        assert_eq!(warnings, [expected]);
     }
 }
 
 #[test]
 fn a_slice_in_full() {
-    let (slice, complaints) = slice_of(
+    let (slice, warnings) = slice_of(
         "addressType: IPv4
 ports:
 - {name: http, port: 8080, protocol: TCP}
@@ -378,7 +377,7 @@ endpoints:
 ",
     );
     let slice = slice.unwrap();
-    assert_eq!(complaints, Vec::<String>::new());
+    assert_eq!(warnings, Vec::<String>::new());
     assert_eq!(slice.service, ObjectName::new("shop", "web"));
     assert_eq!(slice.family, Family::V4);
     let ports: Vec<_> =
@@ -435,15 +434,15 @@ fn bad_endpoints_are_left_out_and_named() {
         ("ports: [{port: 80, protocol: X}]", "ports[0].protocol: \"X\""),
     ];
     for (rest, expected) in cases {
-        let (slice, complaints) = slice_of(&format!("addressType: IPv4\n{rest}"));
+        let (slice, warnings) = slice_of(&format!("addressType: IPv4\n{rest}"));
         let slice = slice.unwrap();
         assert_eq!((slice.endpoints.len(), slice.ports.len()), (0, 0), "{rest}");
-        assert!(complaints.join("\n").contains(expected), "{complaints:?}");
+        assert!(warnings.join("\n").contains(expected), "{warnings:?}");
     }
-    let (slice, complaints) =
+    let (slice, warnings) =
         slice_of("addressType: IPv6\nendpoints: [{addresses: ['::ffff:10.0.0.1']}]");
     assert_eq!(slice.unwrap().endpoints, []);
-    assert_eq!(complaints.len(), 1);
+    assert_eq!(warnings.len(), 1);
 }
 
 #[test]
@@ -468,10 +467,10 @@ status:
         pod_cidrs: vec!["10.244.1.0/24".parse().unwrap(), "fd00:244:1::/64".parse().unwrap()],
     };
     assert_eq!(converted.event, Event::NodeApplied(Box::new(expected)));
-    let complaints: Vec<_> = converted.complaints.iter().map(ToString::to_string).collect();
+    let warnings: Vec<_> = converted.warnings.iter().map(ToString::to_string).collect();
     let expected = [
         "Node node1: status.addresses[4].address: \"nonsense\" is not an IP address; left out",
         "Node node1: spec.podCIDRs[2]: \"nonsense\" is not a network such as 10.0.0.0/8; left out",
     ];
-    assert_eq!(complaints, expected);
+    assert_eq!(warnings, expected);
 }

@@ -1,4 +1,4 @@
-//! The octets of an answer, as they come.
+//! The bytes of an answer, as they come.
 
 use std::fmt;
 use std::io;
@@ -17,14 +17,14 @@ const LONGEST_LINE: usize = 32 << 20;
 
 /// An answer's body.
 pub(super) struct Body {
-    octets: Pin<Box<dyn AsyncBufRead + Send>>,
+    bytes: Pin<Box<dyn AsyncBufRead + Send>>,
     line: Vec<u8>,
 }
 
 /// Reason for which there is no more of a body.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Not an octet for as long as one was ready to wait.
+    /// Not an byte for as long as one was ready to wait.
     Silent(Duration),
     /// The connection broke.
     Broken(io::Error),
@@ -36,11 +36,11 @@ pub(super) enum Fault {
 
 impl Body {
     pub(super) fn new(body: kube::client::Body) -> Self {
-        let octets = body
+        let bytes = body
             .into_data_stream()
             .map_err(|error| io::Error::other(innermost(error)))
             .into_async_read();
-        Self { octets: Box::pin(octets), line: Vec::new() }
+        Self { bytes: Box::pin(bytes), line: Vec::new() }
     }
 
     /// The next line, without its end; nothing at the body's end. What comes after the last line's
@@ -50,14 +50,14 @@ impl Body {
     /// When nothing comes for `patience`, or nothing can. After [`Fault::Silent`] one may go on.
     pub(super) async fn line(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
         loop {
-            let chunk = read(&mut self.octets, patience).await?;
+            let chunk = read(&mut self.bytes, patience).await?;
             if chunk.is_empty() {
                 return Ok(None);
             }
-            let end = chunk.iter().position(|octet| *octet == b'\n');
+            let end = chunk.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(chunk.len(), |end| end + 1);
             self.line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
-            self.octets.as_mut().consume(taken);
+            self.bytes.as_mut().consume(taken);
             if self.line.len() > LONGEST_LINE {
                 return Err(Fault::Endless);
             }
@@ -72,8 +72,8 @@ impl Body {
     /// # Errors
     /// When nothing comes for `patience`, or nothing can.
     pub(super) async fn chunk(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
-        let chunk = read(&mut self.octets, patience).await?.to_vec();
-        self.octets.as_mut().consume(chunk.len());
+        let chunk = read(&mut self.bytes, patience).await?.to_vec();
+        self.bytes.as_mut().consume(chunk.len());
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
@@ -92,10 +92,10 @@ impl Body {
 
 /// Returns what came and was not consumed. Empty at the end.
 async fn read(
-    octets: &mut Pin<Box<dyn AsyncBufRead + Send>>,
+    bytes: &mut Pin<Box<dyn AsyncBufRead + Send>>,
     patience: Duration,
 ) -> Result<&[u8], Fault> {
-    match timeout(patience, octets.fill_buf()).await {
+    match timeout(patience, bytes.fill_buf()).await {
         Ok(chunk) => chunk.map_err(Fault::Broken),
         Err(_) => Err(Fault::Silent(patience)),
     }
@@ -110,7 +110,7 @@ impl fmt::Display for Fault {
             Self::Broken(error) => {
                 write!(f, "the connection broke: {}", super::failure::chain(error))
             }
-            Self::Endless => write!(f, "a line of more than {LONGEST_LINE} octets"),
+            Self::Endless => write!(f, "a line of more than {LONGEST_LINE} bytes"),
         }
     }
 }

@@ -8,7 +8,8 @@ use tower::BoxError;
 use super::body::Fault;
 use super::decode::Status;
 
-/// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in rustls' words.
+/// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in
+/// rustls' words.
 const NO_AGREEMENT: &str = "received fatal alert: HandshakeFailure";
 
 /// Reason for which an attempt to list or to watch failed.
@@ -111,7 +112,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// The error inside those that each layer of the client has put around it.
+/// The error inside those that each rule set of the client has put around it.
 pub(super) fn innermost(error: kube::Error) -> BoxError {
     match error {
         kube::Error::Service(error) => match error.downcast() {

@@ -16,13 +16,13 @@ use plan::event::Event;
 use plan::model::ObjectName;
 use tracing::{info, warn};
 
-use super::complaints::Complaints;
 use super::decode::{Item, Undecodable};
 use super::kind::Kind;
 use super::others::OtherNodes;
+use super::warnings::Warnings;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
-use crate::source::{Complaint, Options, SourceEvent, Subject};
+use crate::source::{Options, SourceEvent, Subject, Warning};
 
 /// Step of what is seen of the objects of a kind, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Inventory {
     services: Delivered,
     slices: Delivered,
     triggers: Triggers,
-    complaints: Complaints,
+    warnings: Warnings,
     others: OtherNodes,
     /// True if this node's Node was ever there.
     node_seen: bool,
@@ -89,7 +89,7 @@ impl Inventory {
             services: Delivered::default(),
             slices: Delivered::default(),
             triggers: Triggers { started, newest: started, newest_before_list: started },
-            complaints: Complaints::default(),
+            warnings: Warnings::default(),
             others: OtherNodes::default(),
             node_seen: false,
             unlisted: Kind::ALL.to_vec(),
@@ -127,11 +127,11 @@ impl Inventory {
 
     /// All that is wrong with objects now, and was said before.
     pub(super) fn still_wrong(&self) -> Vec<SourceEvent> {
-        self.complaints.all().cloned().map(SourceEvent::StillWrong).collect()
+        self.warnings.all().cloned().map(SourceEvent::StillWrong).collect()
     }
 
     fn begin_list(&mut self, kind: Kind) {
-        self.complaints.begin_list(kind);
+        self.warnings.begin_list(kind);
         match kind {
             Kind::Service => self.services.begin_list(),
             Kind::EndpointSlice => {
@@ -152,7 +152,7 @@ impl Inventory {
                 self.others.end_list().into_iter().map(SourceEvent::Change).collect()
             }
         };
-        self.complaints.end_list(kind);
+        self.warnings.end_list(kind);
         if !self.unlisted.is_empty() {
             self.unlisted.retain(|unlisted| *unlisted != kind);
             if self.unlisted.is_empty() {
@@ -172,10 +172,10 @@ impl Inventory {
                     the host, say it with --hostname-override (hostnameOverride)";
         let subject =
             Subject::Object { kind: Kind::Node.name(), name: Arc::clone(&self.node_name) };
-        let complaint = Complaint { subject, text: text.to_owned() };
+        let warning = Warning { subject, text: text.to_owned() };
         let metadata = Metadata { name: Some(self.node_name.to_string()), ..Metadata::default() };
-        let news = self.complaints.news(Kind::Node, &metadata, vec![complaint]);
-        news.into_iter().map(SourceEvent::Complaint).collect()
+        let news = self.warnings.news(Kind::Node, &metadata, vec![warning]);
+        news.into_iter().map(SourceEvent::Warning).collect()
     }
 
     /// `floor`: which triggers are too old to count.
@@ -190,11 +190,11 @@ impl Inventory {
     }
 
     fn apply_service(&mut self, service: &object::Service) -> Vec<SourceEvent> {
-        let Converted { event, complaints } = match self.converter.service(service) {
+        let Converted { event, warnings } = match self.converter.service(service) {
             Ok(converted) => converted,
-            Err(nameless) => return vec![complaint(nameless)],
+            Err(nameless) => return vec![warning(nameless)],
         };
-        let complaints = self.complaints.news(Kind::Service, &service.metadata, complaints);
+        let warnings = self.warnings.news(Kind::Service, &service.metadata, warnings);
         let event = match event {
             Event::ServiceApplied(mut service) => {
                 service.name = self.services.add(service.name);
@@ -205,7 +205,7 @@ impl Inventory {
             }
             other => Some(other),
         };
-        events(complaints, event).collect()
+        events(warnings, event).collect()
     }
 
     fn apply_slice(
@@ -214,11 +214,11 @@ impl Inventory {
         floor: SystemTime,
         now: SystemTime,
     ) -> Vec<SourceEvent> {
-        let Converted { event, complaints } = match self.converter.slice(slice) {
+        let Converted { event, warnings } = match self.converter.slice(slice) {
             Ok(converted) => converted,
-            Err(nameless) => return vec![complaint(nameless)],
+            Err(nameless) => return vec![warning(nameless)],
         };
-        let complaints = self.complaints.news(Kind::EndpointSlice, &slice.metadata, complaints);
+        let warnings = self.warnings.news(Kind::EndpointSlice, &slice.metadata, warnings);
         let mut triggered = None;
         let event = match event {
             Event::SliceApplied(mut converted) => {
@@ -233,7 +233,7 @@ impl Inventory {
             other => Some(other),
         };
         // Before the change, which may be written as soon as it has been delivered.
-        triggered.into_iter().chain(events(complaints, event)).collect()
+        triggered.into_iter().chain(events(warnings, event)).collect()
     }
 
     fn apply_node(&mut self, node: &object::Node) -> Vec<SourceEvent> {
@@ -244,13 +244,13 @@ impl Inventory {
         }
         self.node_seen = true;
         match self.converter.node(node) {
-            Ok(Converted { event, complaints }) => {
-                let complaints = self.complaints.news(Kind::Node, &node.metadata, complaints);
-                events(complaints, Some(event))
+            Ok(Converted { event, warnings }) => {
+                let warnings = self.warnings.news(Kind::Node, &node.metadata, warnings);
+                events(warnings, Some(event))
                     .chain([SourceEvent::NodeLeaving(node.is_leaving())])
                     .collect()
             }
-            Err(nameless) => vec![complaint(nameless)],
+            Err(nameless) => vec![warning(nameless)],
         }
     }
 
@@ -274,7 +274,7 @@ impl Inventory {
             Item::OtherNode(node) => (Kind::OtherNode, &node.metadata),
             Item::Undecodable(undecodable) => (undecodable.kind, &undecodable.metadata),
         };
-        self.complaints.forget(kind, metadata);
+        self.warnings.forget(kind, metadata);
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
             (Kind::Node, _) => {
                 if metadata.name.as_deref() == Some(&*self.node_name) {
@@ -315,7 +315,7 @@ impl Inventory {
             }
             Kind::Service | Kind::EndpointSlice => {
                 let Ok(name) = self.converter.object_name(kind.name(), metadata) else {
-                    return vec![complaint(Nameless { kind: kind.name() })];
+                    return vec![warning(Nameless { kind: kind.name() })];
                 };
                 let delivered = match kind {
                     Kind::Service => &mut self.services,
@@ -329,9 +329,9 @@ impl Inventory {
             Some(true) | None => "it stays in force as it was before",
         };
         let subject = Subject::Object { kind: kind.name(), name: name.into() };
-        let complaint = Complaint { subject, text: format!("{problem}; {follows}") };
-        let news = self.complaints.news(*kind, metadata, vec![complaint]);
-        news.into_iter().map(SourceEvent::Complaint).collect()
+        let warning = Warning { subject, text: format!("{problem}; {follows}") };
+        let news = self.warnings.news(*kind, metadata, vec![warning]);
+        news.into_iter().map(SourceEvent::Warning).collect()
     }
 
     #[cfg(test)]
@@ -397,12 +397,12 @@ fn removals(names: Vec<ObjectName>, event: impl Fn(ObjectName) -> Event) -> Vec<
     names.into_iter().map(|name| SourceEvent::Change(event(name))).collect()
 }
 
-fn events(complaints: Vec<Complaint>, event: Option<Event>) -> impl Iterator<Item = SourceEvent> {
-    let complaints = complaints.into_iter().map(SourceEvent::Complaint);
-    complaints.chain(event.map(SourceEvent::Change))
+fn events(warnings: Vec<Warning>, event: Option<Event>) -> impl Iterator<Item = SourceEvent> {
+    let warnings = warnings.into_iter().map(SourceEvent::Warning);
+    warnings.chain(event.map(SourceEvent::Change))
 }
 
-fn complaint(nameless: Nameless) -> SourceEvent {
+fn warning(nameless: Nameless) -> SourceEvent {
     let subject = Subject::Object { kind: nameless.kind, name: "(without a name)".into() };
-    SourceEvent::Complaint(Complaint { subject, text: "has no metadata.name; left out".to_owned() })
+    SourceEvent::Warning(Warning { subject, text: "has no metadata.name; left out".to_owned() })
 }

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! - `client`: who the API server is, and who we are;
-//! - `transport`: the connections to it; `turns`: one for all; `proxy`: what they go through; `renew`:
-//!   credentials that are replaced;
+//! - `transport`: the connections to it; `turns`: one for all; `proxy`: what they go through;
+//!   `renew`: credentials that are replaced;
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
-//! - `complaints`: what has been said about objects that are not as they should be;
-//! - `survey`: listing the other Nodes now and then; `others`: what is known of them, and the Services
-//!   that wait for that;
+//! - `warnings`: what has been said about objects that are not as they should be;
+//! - `survey`: listing the other Nodes now and then; `others`: what is known of them, and the
+//!   Services that wait for that;
 //! - `outage`, `pause`, `failure`: when it is away;
 //! - `measured`: metrics of all that.
 //!
@@ -26,7 +26,6 @@
 mod answer;
 mod body;
 mod client;
-mod complaints;
 mod decode;
 mod failure;
 mod follow;
@@ -41,6 +40,7 @@ mod renew;
 mod survey;
 mod transport;
 mod turns;
+mod warnings;
 
 pub use client::{ClientError, ClientOptions, Clients, check, clients};
 pub use measured::ClientMetrics;
@@ -73,8 +73,8 @@ use survey::{Survey, Wanted};
 /// full.
 const QUEUE: usize = 64;
 
-/// Least time after which is said again what is still wrong, and what is added to it at random. Events are
-/// kept for an hour (`--event-ttl` of the API server).
+/// Least time after which is said again what is still wrong, and what is added to it at random.
+/// Events are kept for an hour (`--event-ttl` of the API server).
 const REPEAT: Duration = Duration::from_secs(3_700);
 const REPEAT_SPREAD: Duration = Duration::from_secs(600);
 
@@ -116,8 +116,8 @@ impl Kubernetes {
     }
 
     /// Delivers what there is, and every change, until the receiver is dropped. An API server that
-    /// is away is tried again for ever, every minute at the latest; nothing is removed because of it.
-    /// Needs a runtime with time and I/O.
+    /// is away is tried again for ever, every minute at the latest; nothing is removed because of
+    /// it. Needs a runtime with time and I/O.
     ///
     /// After each list everything is delivered again, changed or not: objects are not kept to be
     /// compared. Whoever receives it sees what is equal to what it has.

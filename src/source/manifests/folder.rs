@@ -14,7 +14,7 @@ use tracing::debug;
 use super::parse::parse;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, Object};
-use crate::source::{Complaint, FollowNodes, Options, Subject};
+use crate::source::{FollowNodes, Options, Subject, Warning};
 
 /// A file's name within the folder.
 pub type FileName = Arc<str>;
@@ -51,7 +51,7 @@ pub struct Outcome {
     /// Events for what is different now.
     pub events: Vec<Event>,
     /// Problems in the files that changed.
-    pub complaints: Vec<Complaint>,
+    pub warnings: Vec<Warning>,
 }
 
 /// Objects that a file holds. A Service that is not to be balanced is held as nothing: it still
@@ -80,14 +80,14 @@ struct Reading<'a> {
     folder: &'a mut Folder,
     file: &'a FileName,
     contents: Contents,
-    complaints: &'a mut Vec<Complaint>,
+    warnings: &'a mut Vec<Warning>,
     ignored: BTreeMap<String, usize>,
 }
 
 // === impl Folder ===
 
 impl Folder {
-    /// An empty folder. `directory` is only named in complaints.
+    /// An empty folder. `directory` is only named in warnings.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>, options: &Options) -> Self {
         Self {
@@ -104,57 +104,57 @@ impl Folder {
     /// not change.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = (FileName, FileChange)>) -> Outcome {
         let mut before = BTreeMap::new();
-        let mut complaints = Vec::new();
+        let mut warnings = Vec::new();
         for (file, change) in changes {
             let contents = match change {
                 FileChange::Gone => Contents::new(),
                 FileChange::Unreadable(reason) => {
-                    complaints.push(self.still_in_force(&file, "cannot be read", &reason));
+                    warnings.push(self.still_in_force(&file, "cannot be read", &reason));
                     continue;
                 }
-                FileChange::Read(bytes) => match self.read(&file, &bytes, &mut complaints) {
+                FileChange::Read(bytes) => match self.read(&file, &bytes, &mut warnings) {
                     Ok(contents) => contents,
-                    Err(complaint) => {
-                        complaints.push(complaint);
+                    Err(warning) => {
+                        warnings.push(warning);
                         continue;
                     }
                 },
             };
             self.replace(&file, contents, &mut before);
         }
-        let events = self.differences(before, &mut complaints);
-        Outcome { events, complaints }
+        let events = self.differences(before, &mut warnings);
+        Outcome { events, warnings }
     }
 
     fn read(
         &mut self,
         file: &FileName,
         bytes: &[u8],
-        complaints: &mut Vec<Complaint>,
-    ) -> Result<Contents, Complaint> {
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Contents, Warning> {
         let objects = parse(bytes)
             .map_err(|error| self.still_in_force(file, "does not parse", &error.to_string()))?;
         let mut reading = Reading {
             folder: self,
             file,
             contents: Contents::with_capacity(objects.len()),
-            complaints,
+            warnings,
             ignored: BTreeMap::new(),
         };
         objects.into_iter().for_each(|object| reading.take(object));
         Ok(reading.finish())
     }
 
-    fn still_in_force(&self, file: &FileName, what: &str, reason: &str) -> Complaint {
+    fn still_in_force(&self, file: &FileName, what: &str, reason: &str) -> Warning {
         let follows = match self.files.get(file) {
             Some(_) => "what it held before stays in force",
             None => "nothing of it is in force",
         };
-        self.complaint(file, format!("{what}: {reason}; {follows}"))
+        self.warning(file, format!("{what}: {reason}; {follows}"))
     }
 
-    fn complaint(&self, file: &FileName, text: String) -> Complaint {
-        Complaint { subject: Subject::Path(self.directory.join(&**file)), text }
+    fn warning(&self, file: &FileName, text: String) -> Warning {
+        Warning { subject: Subject::Path(self.directory.join(&**file)), text }
     }
 
     /// Puts new contents in the place of a file's old ones, and notes what was before.
@@ -195,7 +195,7 @@ impl Folder {
     fn differences(
         &self,
         before: BTreeMap<Key, Before>,
-        complaints: &mut Vec<Complaint>,
+        warnings: &mut Vec<Warning>,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         for (key, before) in before {
@@ -210,7 +210,7 @@ impl Folder {
             }
             for file in holders.iter().skip(1) {
                 let text = format!("{key} is in {first} too, and is in force as it is there");
-                complaints.push(self.complaint(file, text));
+                warnings.push(self.warning(file, text));
             }
         }
         events
@@ -282,9 +282,9 @@ impl Reading<'_> {
             return;
         }
         let file = self.file;
-        self.complaints.extend(converted.complaints.into_iter().map(|mut complaint| {
-            complaint.text.push_str(&format!(" (in {file})"));
-            complaint
+        self.warnings.extend(converted.warnings.into_iter().map(|mut warning| {
+            warning.text.push_str(&format!(" (in {file})"));
+            warning
         }));
     }
 
@@ -299,7 +299,7 @@ impl Reading<'_> {
     }
 
     fn complain(&mut self, text: &str) {
-        self.complaints.push(self.folder.complaint(self.file, text.to_owned()));
+        self.warnings.push(self.folder.warning(self.file, text.to_owned()));
     }
 
     fn finish(self) -> Contents {

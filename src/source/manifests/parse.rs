@@ -9,9 +9,9 @@ use serde::{Deserialize, Deserializer};
 use crate::source::object::Object;
 
 /// The largest file that is read. 10,000 Services with their EndpointSlices are about 30 MiB.
-pub(super) const MAX_FILE_OCTETS: u64 = 256 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Most nodes (maps, sequences, scalars) that a file may have. Each takes at least a few octets.
+/// Most nodes (maps, sequences, scalars) that a file may have. Each takes at least a few bytes.
 const MAX_NODES: usize = 64 << 20;
 
 /// Most levels that a file may nest. The largest objects, custom resource definitions, stay below,
@@ -48,7 +48,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
             max_nodes: MAX_NODES,
             max_documents: MAX_NODES,
             max_depth: MAX_DEPTH,
-            max_total_scalar_bytes: usize::try_from(MAX_FILE_OCTETS).unwrap_or(usize::MAX),
+            max_total_scalar_bytes: usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX),
         },
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: MAX_ALIASED_NODES,

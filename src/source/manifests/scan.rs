@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tracing::info;
 
 use super::folder::{FileChange, FileName, Folder, Outcome};
-use super::parse::MAX_FILE_OCTETS;
+use super::parse::MAX_FILE_BYTES;
 use super::watch::{Watch, Watched};
-use crate::source::{Complaint, Options, Subject};
+use crate::source::{Options, Subject, Warning};
 
 /// Extensions of the files that are read.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -106,12 +106,12 @@ impl Scanner {
 
     /// Looks at the directory.
     pub(super) fn scan(&mut self) -> Scan {
-        let mut complaints = Vec::new();
-        let listing = match self.look(&mut complaints) {
+        let mut warnings = Vec::new();
+        let listing = match self.look(&mut warnings) {
             Ok(listing) => listing,
             Err(error) => {
-                complaints.extend(self.missing(&error));
-                let outcome = Outcome { complaints, ..Outcome::default() };
+                warnings.extend(self.missing(&error));
+                let outcome = Outcome { warnings, ..Outcome::default() };
                 return Scan { outcome, pending: false, watched: false };
             }
         };
@@ -135,13 +135,13 @@ impl Scanner {
         }
         self.seen = listing;
         let mut outcome = self.folder.apply(changes);
-        outcome.complaints.splice(0..0, complaints);
+        outcome.warnings.splice(0..0, warnings);
         Scan { outcome, pending, watched: self.watched.is_some() }
     }
 
     /// The manifests that are there. The directory is watched before it is listed, so that what
     /// happens after the listing is noticed.
-    fn look(&mut self, complaints: &mut Vec<Complaint>) -> io::Result<Listing> {
+    fn look(&mut self, warnings: &mut Vec<Warning>) -> io::Result<Listing> {
         let now = self.watch.as_ref().map(|watch| watch.add(&self.directory)).transpose();
         let metadata = std::fs::metadata(&self.directory)?;
         let watched = now.unwrap_or_else(|error| {
@@ -150,7 +150,7 @@ impl Scanner {
                     "changes are only seen once a second: inotify does not watch it ({error}); \
                      raise fs.inotify.max_user_watches"
                 );
-                complaints.push(self.complaint(text));
+                warnings.push(self.warning(text));
             }
             None
         });
@@ -193,16 +193,16 @@ impl Scanner {
         true
     }
 
-    fn missing(&mut self, error: &io::Error) -> Option<Complaint> {
+    fn missing(&mut self, error: &io::Error) -> Option<Warning> {
         let said = std::mem::replace(&mut self.state, State::Missing) == State::Missing;
         let text = format!(
             "the manifest directory cannot be listed: {error}; what it held stays in force"
         );
-        (!said).then(|| self.complaint(text))
+        (!said).then(|| self.warning(text))
     }
 
-    fn complaint(&self, text: String) -> Complaint {
-        Complaint { subject: Subject::Path(self.directory.clone()), text }
+    fn warning(&self, text: String) -> Warning {
+        Warning { subject: Subject::Path(self.directory.clone()), text }
     }
 
     /// Reads a file again. Returns what became of it, unless it is changing at this very moment.
@@ -213,8 +213,8 @@ impl Scanner {
         };
         let change = match stamp {
             Stamp::Unreadable(reason) => FileChange::Unreadable(reason.clone()),
-            Stamp::File { size, .. } if *size > MAX_FILE_OCTETS => FileChange::Unreadable(format!(
-                "it has {size} octets, and no manifest is larger than {MAX_FILE_OCTETS}"
+            Stamp::File { size, .. } if *size > MAX_FILE_BYTES => FileChange::Unreadable(format!(
+                "it has {size} bytes, and no manifest is larger than {MAX_FILE_BYTES}"
             )),
             Stamp::File { .. } => {
                 let path = self.directory.join(&**name);
@@ -281,6 +281,6 @@ fn is_manifest(name: &str) -> bool {
 /// A file that grows while it is read ends at the limit, and its stamp then says that it changed.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_OCTETS + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

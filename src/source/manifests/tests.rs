@@ -41,8 +41,8 @@ impl Followed {
 
     async fn complains(&mut self) -> String {
         match self.next().await {
-            SourceEvent::Complaint(complaint) => complaint.to_string(),
-            other => panic!("{other:?} is no complaint"),
+            SourceEvent::Warning(warning) => warning.to_string(),
+            other => panic!("{other:?} is no warning"),
         }
     }
 }
@@ -84,8 +84,8 @@ async fn changes_are_followed_as_they_are_saved() {
     followed.says(Some("10.96.0.3")).await;
 
     fs::write(&file, "kind: [").unwrap();
-    let complaint = followed.complains().await;
-    assert!(complaint.contains("a.yaml: does not parse"), "{complaint}");
+    let warning = followed.complains().await;
+    assert!(warning.contains("a.yaml: does not parse"), "{warning}");
     fs::remove_file(&file).unwrap();
     followed.says(None).await;
 }
@@ -132,8 +132,8 @@ async fn a_directory_that_is_removed_and_there_again() {
 
     fs::rename(&directory, root.path().join("away")).unwrap();
     fs::remove_dir_all(root.path().join("away")).unwrap();
-    let complaint = followed.complains().await;
-    assert!(complaint.contains("stays in force"), "{complaint}");
+    let warning = followed.complains().await;
+    assert!(warning.contains("stays in force"), "{warning}");
 
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("a.yaml"), mk_service("10.96.0.2")).unwrap();
@@ -195,7 +195,7 @@ fn the_examples_are_fine() {
         (FileName::from(name), FileChange::Read(fs::read(&path).unwrap()))
     });
     let outcome = Folder::new(&directory, &Options::new("node1")).apply(files);
-    assert_eq!(outcome.complaints, []);
+    assert_eq!(outcome.warnings, []);
     let services = |event: &&Event| matches!(event, Event::ServiceApplied(_));
     let slices = |event: &&Event| matches!(event, Event::SliceApplied(_));
     assert_eq!(outcome.events.iter().filter(services).count(), 6);

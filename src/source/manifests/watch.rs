@@ -9,8 +9,8 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 
-/// Notifications are thrown away in portions of this many octets.
-const BUFFER_OCTETS: usize = 4096;
+/// Notifications are thrown away in portions of this many bytes.
+const BUFFER_BYTES: usize = 4096;
 
 /// An inotify instance.
 ///
@@ -55,7 +55,7 @@ impl Watch {
 
     /// Returns when something changed since the last call.
     pub(super) async fn changed(&self) {
-        let mut buffer = [0; BUFFER_OCTETS];
+        let mut buffer = [0; BUFFER_BYTES];
         let mut seen = false;
         while !seen {
             if self.instance.readable().await.is_err() {

@@ -11,7 +11,7 @@ use plan::kernel::{Entry, Frontend};
 use plan::op::Op;
 use plan::sets::SetId;
 
-use crate::twins::misleads;
+use crate::short_circuits::misleads;
 
 /// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) struct Seen {
     pub(super) struck: bool,
     /// True if the life is over: a fault that has not happened by then is not to happen any more.
     pub(super) over: bool,
-    /// Operations that would have led clients to a twin that is not there.
+    /// Operations that would have led clients to a short circuit that is not there.
     pub(super) misleading: Vec<String>,
     /// Number of requests that the closed socket still concerns.
     closed: usize,
@@ -80,7 +80,7 @@ impl Fault {
             Self::Refused(RefusalClass::NoScheduler) => {
                 matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
             }
-            Self::TheirsFirst => !matches!(op, Op::WriteLayer(_) | Op::GrowSet(..)),
+            Self::TheirsFirst => !matches!(op, Op::WriteRuleSet(_) | Op::GrowSet(..)),
             Self::Undermined => !matches!(op, Op::CreateLink | Op::CreateSet(..)),
             // Whoever puts back a virtual server that is not ours any more makes one of their own.
             Self::Undone => !matches!(
@@ -211,7 +211,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
     match op {
         Op::CreateLink => actual.link = true,
         Op::CreateSet(set, _) => drop(actual.sets.entry(*set).or_default()),
-        Op::WriteLayer(_) | Op::GrowSet(..) => {}
+        Op::WriteRuleSet(_) | Op::GrowSet(..) => {}
         Op::AddEntry(set, entry) => put_entry(*set, *entry, actual),
         Op::RemoveEntry(set, entry) => take_entry(*set, *entry, actual),
         Op::CreateVirtualServer(frontend, _) => {
@@ -245,7 +245,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
 fn undermine(op: &Op, actual: &mut Actual) {
     match op {
         Op::CreateLink | Op::CreateSet(..) => {}
-        Op::WriteLayer(family) => actual.sets.retain(|set, _| set.family != *family),
+        Op::WriteRuleSet(family) => actual.sets.retain(|set, _| set.family != *family),
         Op::AddEntry(set, _) | Op::RemoveEntry(set, _) | Op::GrowSet(set, _) => {
             drop(actual.sets.remove(set));
         }
@@ -269,7 +269,7 @@ fn undo(op: &Op, actual: &mut Actual) {
         Op::CreateLink => delete_link(actual),
         Op::CreateSet(set, _) => drop(actual.sets.remove(set)),
         Op::GrowSet(..) => {}
-        Op::WriteLayer(family) => drop(actual.layers.remove(family)),
+        Op::WriteRuleSet(family) => drop(actual.rule_sets.remove(family)),
         Op::AddEntry(set, entry) => take_entry(*set, *entry, actual),
         Op::RemoveEntry(set, entry) => put_entry(*set, *entry, actual),
         Op::CreateVirtualServer(frontend, _) => drop(actual.virtual_servers.remove(frontend)),

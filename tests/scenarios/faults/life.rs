@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::fault::{Case, Fault, Seen};
 use super::quiet_time;
-use crate::twins::local;
+use crate::short_circuits::local;
 use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings, slice};
 
 const STEPS: usize = 14;
@@ -303,11 +303,11 @@ fn udp(number: u16) -> Service {
 }
 
 /// With an external address, a load balancer's and who may use that.
-fn load_balancer(number: u16, last_octet: u8, from: &str) -> Service {
+fn load_balancer(number: u16, last_byte: u8, from: &str) -> Service {
     let mut service = node_port_service(number, 30_084);
     service.kind = ServiceKind::LoadBalancer;
     service.external = vec![[203, 0, 113, 4].into()];
-    service.load_balancer = vec![[203, 0, 113, last_octet].into()];
+    service.load_balancer = vec![[203, 0, 113, last_byte].into()];
     service.source_ranges = vec![from.parse().unwrap()];
     service
 }

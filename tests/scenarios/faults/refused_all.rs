@@ -17,7 +17,7 @@ fn services() -> u16 {
 }
 
 /// Returns the most that is tried again in one go: 1,024 subjects, each of up to three operations;
-/// or, by the patrol, what is due of one set.
+/// or, by the audit, what is due of one set.
 fn at_once() -> usize {
     (3 * 1_024).max(services().into())
 }

@@ -56,7 +56,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn weather() -> impl Strategy<Value = Vec<(Weather, usize)>> {
     let classes = [
-        RefusalClass::Surprise,
+        RefusalClass::Conflict,
         RefusalClass::Exhausted,
         RefusalClass::NotPermitted,
         RefusalClass::NotSupported,

@@ -89,7 +89,7 @@ fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
     let nothing = run.report.nothing.iter().find(|line| line.name == "first_sync")?;
     let used = size.ours("first_sync")?.anonymous_kib.saturating_sub(nothing.anonymous_kib);
     let all_endpoints = f64::from(size.services) * f64::from(size.endpoints);
-    // 300 octets an endpoint and 2 KiB a service.
+    // 300 bytes an endpoint and 2 KiB a service.
     let aim = (all_endpoints * 300.0 / 1_024.0 + f64::from(size.services) * 2.0) / 1_024.0;
     Some(Outcome {
         what: "memory after the first sync of 10,000 × 10, over that of the empty loop",
@@ -144,7 +144,7 @@ fn latency(size: &Measured) -> Vec<Outcome> {
             "the same, spread over the time in which everything is verified: 99th percentile",
             "change_at_any_time",
             20.0,
-            "what the thread for the kernel does meanwhile: a part of verification, or a glance; the \
+            "what the thread for the kernel does meanwhile: a part of verification, or a drift_check; the \
              largest sets, and the addresses, can only be read whole",
         ),
     ];

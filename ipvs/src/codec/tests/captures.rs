@@ -42,7 +42,7 @@ impl Session {
                 b'<' => Direction::FromKernel,
                 _ => continue,
             };
-            let mut rest = octets(&line[2..]);
+            let mut rest = bytes(&line[2..]);
             while !rest.is_empty() {
                 let length = u32::from_le_bytes(rest[..4].try_into().unwrap()) as usize;
                 let after = rest.split_off(length.next_multiple_of(4).min(rest.len()));
@@ -53,7 +53,7 @@ impl Session {
         Self { messages }
     }
 
-    /// The bodies that have a command, which is the first octet.
+    /// The bodies that have a command, which is the first byte.
     fn bodies(&self, direction: Direction, command: u8) -> Vec<&[u8]> {
         self.messages
             .iter()
@@ -69,7 +69,7 @@ impl Session {
     }
 }
 
-fn octets(hex: &str) -> Vec<u8> {
+fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 

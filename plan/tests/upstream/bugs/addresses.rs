@@ -21,7 +21,7 @@ fn bug_1_host_ports_behind_service_addresses() {
     let bound = |node: &Node| -> BTreeSet<String> {
         node.kernel.actual().addresses.iter().map(ToString::to_string).collect()
     };
-    assert_eq!(bound(&node).len(), 5, "with the twins");
+    assert_eq!(bound(&node).len(), 5, "with the short circuits");
     assert_eq!(protected(&node), bound(&node));
     node.run([applied(&web())]);
     assert_eq!(protected(&node), bound(&node));
@@ -224,7 +224,7 @@ fn bug_25_source_ranges_do_not_flap_nor_make_rules_grow() {
     let nets = ["192.0.2.1/32", "10.0.0.0/8", "10.1.0.0/16"];
     restricted.source_ranges = nets.iter().map(|net| net.parse().unwrap()).collect();
     let mut node = run(&restricted, &NONE_HERE);
-    let rules = |node: &Node| Family::BOTH.map(|family| node.planner.layer(family).unwrap());
+    let rules = |node: &Node| Family::BOTH.map(|family| node.planner.rule_set(family).unwrap());
     assert_eq!(rules(&node), rules(&Node::after([])));
     for _ in 0..3 {
         assert_eq!(node.compare(), [""; 0]);

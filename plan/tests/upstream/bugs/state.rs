@@ -109,9 +109,9 @@ fn bug_47_the_rules_come_first() {
     assert_eq!(done.last().unwrap(), "add address 10.96.0.9 to kube-ipvs0");
 }
 
-/// 71071, 72197, 97586, 89392 and more: whatever was lost or left over is mended.
+/// 71071, 72197, 97586, 89392 and more: whatever was lost or left over is repaired.
 #[test]
-fn bug_50_drift_is_mended() {
+fn bug_50_drift_is_repaired() {
     let mut node = run(&balanced(LOCAL), &ONE_HERE);
     let wished = node.kernel.clone();
     let frontends: Vec<_> = wished.actual().virtual_servers.keys().copied().collect();
@@ -184,7 +184,7 @@ fn bug_57_a_node_without_ipv6() {
     let both = Service { cluster_v6: Some("fd00:96::9".parse().unwrap()), ..web() };
     node.run([applied(&both)]);
     let actual = node.kernel.actual();
-    assert!(!actual.layers.contains(&Family::V6));
+    assert!(!actual.rule_sets.contains(&Family::V6));
     assert!(actual.sets.keys().all(|set| set.family == Family::V4));
     check("addresses", &node.addresses(), &["kube-ipvs0 10.96.0.9"]);
 }
@@ -266,7 +266,7 @@ fn bug_67_schedulers() {
 fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     let mut settings = Settings::new(THIS);
     settings.exclude = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-    settings.twins = plan::settings::TwinNetworks::NONE;
+    settings.short_circuits = plan::settings::ShortCircuitNetworks::NONE;
     let public = Service {
         external: ips(&["198.51.100.7"]),
         load_balancer: ips(&["203.0.113.5"]),

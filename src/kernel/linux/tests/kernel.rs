@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use plan::kernel::{Entry, RealServer, VirtualServer};
-use plan::layer::{LayerSettings, LocalTraffic};
 use plan::model::Protocol;
 use plan::room::{Capacity, Room};
+use plan::rule_set::{LocalTraffic, RuleSetSettings};
 use plan::sets::SetKind;
 use plan::settings::SchedulerName;
 
@@ -69,18 +69,18 @@ fn mk_real_server(family: Family) -> RealServer {
     RealServer { address: address.parse().unwrap(), port: 8080, weight: 3 }
 }
 
-/// Everything that a glance looks at, with so many virtual servers of each family, each with an
-/// entry.
+/// Everything that a drift check looks at, with so many virtual servers of each family, each with
+/// an entry.
 fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
     let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
     let mut linux = Linux::open(rules.into()).unwrap();
     let mut ops = vec![Op::CreateLink];
     let room = Room { capacity: Capacity::FIRST, expected: 0 };
     for family in Family::BOTH {
-        let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-        linux.prescribe(Layer::new(family, &settings));
+        let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+        linux.prescribe(RuleSet::new(family, &settings));
         ops.extend(SetId::all(family).map(|set| Op::CreateSet(set, room)));
-        ops.push(Op::WriteLayer(family));
+        ops.push(Op::WriteRuleSet(family));
         let server = VirtualServer {
             scheduler: SchedulerName::new("rr").unwrap(),
             persistence: None,
@@ -100,37 +100,37 @@ fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
 }
 
 #[test]
-fn a_glance_sees_what_others_do_with_nft() {
+fn a_drift_check_sees_what_others_do_with_nft() {
     sees_what_others_do(Variant::Nft, "nft");
 }
 
 #[test]
-fn a_glance_sees_what_others_do_with_legacy() {
+fn a_drift_check_sees_what_others_do_with_legacy() {
     sees_what_others_do(Variant::Legacy, "legacy");
 }
 
 #[test]
-fn a_glance_costs_little_whatever_there_is_with_nft() {
+fn a_drift_check_costs_little_whatever_there_is_with_nft() {
     costs_little(Variant::Nft);
 }
 
 #[test]
-fn a_glance_costs_little_whatever_there_is_with_legacy() {
+fn a_drift_check_costs_little_whatever_there_is_with_legacy() {
     costs_little(Variant::Legacy);
 }
 
 fn sees_what_others_do(variant: Variant, name: &str) {
     Host::run(|| {
         let mut linux = mk_linux(variant, 5);
-        let whole = linux.glance().unwrap();
+        let whole = linux.drift_check().unwrap();
         assert!(whole.link);
         assert_eq!(whole.n_virtual_servers, Some(10));
         assert_eq!(whole.set_entries.len(), 2 * plan::sets::ALL.len());
         assert_eq!(whole.set_entries[&CLUSTER_IP], 5);
         assert_eq!(whole.untouched, Family::BOTH.into());
-        assert_eq!(linux.glance().unwrap(), whole);
+        assert_eq!(linux.drift_check().unwrap(), whole);
 
-        let number = |linux: &mut Linux| linux.glance().unwrap().n_virtual_servers;
+        let number = |linux: &mut Linux| linux.drift_check().unwrap().n_virtual_servers;
         tool("ipvsadm -D -t [fd00:96::1]:80");
         assert_eq!(number(&mut linux), Some(9));
         tool("ipvsadm -D -t 10.96.0.1:80");
@@ -152,17 +152,17 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(linux.list_virtual_servers().unwrap().table, listing.table, "it is remembered");
 
         tool("ipset flush KUBE-CLUSTER-IP");
-        assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
+        assert_eq!(linux.drift_check().unwrap().set_entries[&CLUSTER_IP], 0);
         tool(&format!("ip6tables-{name} -t nat -F KUBE-SERVICES"));
-        assert_eq!(linux.glance().unwrap().untouched, [Family::V4].into());
-        assert_eq!(Family::BOTH.map(|family| linux.read_layer(family).unwrap()), [true, false]);
-        assert_eq!(linux.apply(&[Op::WriteLayer(Family::V6)]), [Ok(())]);
-        assert_eq!(linux.glance().unwrap().untouched, Family::BOTH.into());
+        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V4].into());
+        assert_eq!(Family::BOTH.map(|family| linux.read_rule_set(family).unwrap()), [true, false]);
+        assert_eq!(linux.apply(&[Op::WriteRuleSet(Family::V6)]), [Ok(())]);
+        assert_eq!(linux.drift_check().unwrap().untouched, Family::BOTH.into());
         tool("ip link del kube-ipvs0");
-        assert!(!linux.glance().unwrap().link);
+        assert!(!linux.drift_check().unwrap().link);
         tool(&format!("iptables-{name} -t nat -F"));
         tool(&format!("iptables-{name} -t nat -X KUBE-LOAD-BALANCER"));
-        assert_eq!(linux.glance().unwrap().untouched, [Family::V6].into());
+        assert_eq!(linux.drift_check().unwrap().untouched, [Family::V6].into());
     });
 }
 
@@ -239,40 +239,40 @@ fn the_kernels_table_is_known_before_it_is_flushed_for_the_first_time() {
 fn among_many_sets_of_others_only_ours_are_looked_at() {
     Host::run(|| {
         let mut linux = mk_linux(Variant::Nft, 3);
-        let whole = linux.glance().unwrap();
+        let whole = linux.drift_check().unwrap();
         let mut batch = ipset::Batch::new();
         for number in 0..400 {
             let name = ipset::Name::new(format!("OTHERS-{number}")).unwrap();
             batch.create(name, ipset::SetSpec::new(ipset::SetType::HashIp, ipset::Family::Ipv4));
         }
         assert!(linux.ipset.send(&batch).unwrap().iter().all(Result::is_ok));
-        assert_eq!(linux.glance().unwrap(), whole);
+        assert_eq!(linux.drift_check().unwrap(), whole);
         let before = linux.traffic();
-        assert_eq!(linux.glance().unwrap(), whole);
+        assert_eq!(linux.drift_check().unwrap(), whole);
         let receives = linux.traffic().receives - before.receives;
         assert!(receives < 200, "{receives}");
         tool("ipset destroy OTHERS-7");
         tool("ipset flush KUBE-CLUSTER-IP");
-        assert_eq!(linux.glance().unwrap().set_entries[&CLUSTER_IP], 0);
+        assert_eq!(linux.drift_check().unwrap().set_entries[&CLUSTER_IP], 0);
     });
 }
 
-/// Printed, and not asserted: what a glance costs, with little and with much in the kernel.
+/// Printed, and not asserted: what a drift check costs, with little and with much in the kernel.
 fn costs_little(variant: Variant) {
-    const GLANCES: u32 = 20;
+    const DRIFT_CHECKS: u32 = 20;
     for n_of_each in [10, 5_000] {
         Host::run(move || {
             let mut linux = mk_linux(variant, n_of_each);
-            linux.glance().unwrap();
+            linux.drift_check().unwrap();
             let (before, begin) = (linux.traffic(), Instant::now());
-            for _ in 0..GLANCES {
-                linux.glance().unwrap();
+            for _ in 0..DRIFT_CHECKS {
+                linux.drift_check().unwrap();
             }
-            let (took, traffic) = (begin.elapsed() / GLANCES, linux.traffic());
-            let requests = (traffic.requests - before.requests) / u64::from(GLANCES);
-            let receives = (traffic.receives - before.receives) / u64::from(GLANCES);
+            let (took, traffic) = (begin.elapsed() / DRIFT_CHECKS, linux.traffic());
+            let requests = (traffic.requests - before.requests) / u64::from(DRIFT_CHECKS);
+            let receives = (traffic.receives - before.receives) / u64::from(DRIFT_CHECKS);
             println!(
-                "{n_of_each} virtual servers of each family: a glance takes {took:?}, {requests} \
+                "{n_of_each} virtual servers of each family: a drift_check takes {took:?}, {requests} \
                  requests, {receives} datagrams"
             );
             assert!(requests <= 2 && receives <= 60, "{requests} {receives}");

@@ -12,8 +12,8 @@ mod block;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use netlink::{Error, OptionSocket};
-use plan::layer::Table;
 use plan::model::Family;
+use plan::rule_set::Table;
 use rustix::io::Errno;
 
 use super::{Fingerprint, chains, has_all_jumps, origins};
@@ -27,7 +27,7 @@ const GET_ENTRIES: i32 = 65;
 const NAME_LENGTH: usize = 32;
 /// `struct ipt_get_entries` without its entries: name, size (u32), padding.
 const ENTRIES_HEADER: usize = 40;
-/// Up to this size, in octets, entries are read at each look; larger tables, less often in
+/// Up to this size, in bytes, entries are read at each look; larger tables, less often in
 /// proportion. The kernel sums the counters of all processors for each entry.
 const READ_AT_EACH_LOOK: u32 = 256 << 10;
 /// Maximum number of reads of a table that others change at the same time.
@@ -107,8 +107,8 @@ impl Tables {
             let Some(info) = self.info(table)? else { return Ok(None) };
             let mut buffer = vec![0; ENTRIES_HEADER + info.size as usize];
             write_name(&mut buffer, table);
-            for (place, octet) in buffer.iter_mut().skip(NAME_LENGTH).zip(info.size.to_ne_bytes()) {
-                *place = octet;
+            for (place, byte) in buffer.iter_mut().skip(NAME_LENGTH).zip(info.size.to_ne_bytes()) {
+                *place = byte;
             }
             match self.socket.get(GET_ENTRIES, &mut buffer) {
                 Ok(_) => {
@@ -129,7 +129,7 @@ impl Tables {
 }
 
 fn write_name(buffer: &mut [u8], table: Table) {
-    for (place, octet) in buffer.iter_mut().zip(table.name().bytes()) {
-        *place = octet;
+    for (place, byte) in buffer.iter_mut().zip(table.name().bytes()) {
+        *place = byte;
     }
 }

@@ -9,8 +9,8 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
-use plan::layer::Table;
 use plan::model::Family;
+use plan::rule_set::Table;
 
 use super::{Fingerprint, chains, has_all_jumps, origins};
 use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
@@ -159,7 +159,7 @@ fn rule(body: &[u8]) -> Result<Option<Rule>, DecodeError> {
 
 fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
     let found = find(expression, EXPRESSION_NAME)?.unwrap_or_default();
-    Ok(found.split(|octet| *octet == 0).next() == Some(name.as_bytes()))
+    Ok(found.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
 }
 
 /// The chain that an expression leads to: one that is called `immediate` and has a verdict.
@@ -172,7 +172,7 @@ fn destination(expression: &[u8]) -> Result<Option<String>, DecodeError> {
         let Some(inner) = find(value, kind)? else { return Ok(None) };
         value = inner;
     }
-    let name = value.split(|octet| *octet == 0).next().unwrap_or_default();
+    let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(Some(String::from_utf8_lossy(name).into_owned()))
 }
 
@@ -247,21 +247,21 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_octets_are_read_without_a_panic(
+        fn any_bytes_are_read_without_a_panic(
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..96),
         ) {
             let _any = (rule(&body), generation(&body), destination(&body));
         }
 
         #[test]
-        fn any_wrong_octet_in_a_rule_is_read_without_a_panic(
+        fn any_wrong_byte_in_a_rule_is_read_without_a_panic(
             place in proptest::prelude::any::<proptest::sample::Index>(),
-            octet in proptest::prelude::any::<u8>(),
+            byte in proptest::prelude::any::<u8>(),
         ) {
             let batch = mk_rule(7, 7, "KUBE-SERVICES");
             let mut body = batch.body(0).unwrap().to_vec();
             let place = place.index(body.len());
-            body[place] = octet;
+            body[place] = byte;
             let _any = rule(&body);
         }
     }

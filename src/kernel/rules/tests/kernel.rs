@@ -9,9 +9,9 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::Namespace;
-use plan::layer::{ChainDifference, JUMPS, LayerSettings, LocalTraffic};
+use plan::rule_set::{ChainDifference, JUMPS, LocalTraffic, RuleSetSettings};
 use plan::sets::{SetId, SetType};
-use plan::settings::TwinNetworks;
+use plan::settings::ShortCircuitNetworks;
 
 use super::super::*;
 
@@ -64,12 +64,15 @@ fn mk_sets(family: Family) {
     succeed("ipset", &["restore"], &input);
 }
 
-fn mk_layer(family: Family) -> Layer {
-    let settings = LayerSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-    Layer::new(family, &settings.with_twins(TwinNetworks::default().networks(family)))
+fn mk_rule_set(family: Family) -> RuleSet {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    RuleSet::new(
+        family,
+        &settings.with_short_circuits(ShortCircuitNetworks::default().networks(family)),
+    )
 }
 
-fn mk_every_layer(family: Family) -> Vec<Layer> {
+fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     let cidrs: [&str; 3] = match family {
         Family::V4 => ["10.244.0.0/16", "10.1.2.3/32", "0.0.0.0/0"],
         Family::V6 => ["fd00:10:244::/56", "fd00::1/128", "::/0"],
@@ -89,12 +92,13 @@ fn mk_every_layer(family: Family) -> Vec<Layer> {
         (false, 0, LocalTraffic::Unknown, false),
         (false, 31, LocalTraffic::Unknown, true),
     ]);
-    let layer = |(masquerade_all, bit, local, random_fully)| {
-        let settings = LayerSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let twins = TwinNetworks::default().networks(family);
-        [settings.clone(), settings.with_twins(twins)].map(|it| Layer::new(family, &it))
+    let rule_set = |(masquerade_all, bit, local, random_fully)| {
+        let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
+        let short_circuits = ShortCircuitNetworks::default().networks(family);
+        [settings.clone(), settings.with_short_circuits(short_circuits)]
+            .map(|it| RuleSet::new(family, &it))
     };
-    variants.into_iter().flat_map(layer).collect()
+    variants.into_iter().flat_map(rule_set).collect()
 }
 
 /// The rules of a chain, as saved, word for word.
@@ -124,15 +128,15 @@ fn on_every_kind(test: impl Fn(&Rules) + Sync) {
 fn what_is_saved_is_word_for_word_what_was_written() {
     on_every_kind(|rules| {
         rules.probe().unwrap();
-        let twins = TwinNetworks::default().of(rules.family()).unwrap();
-        rules.try_twins(twins).unwrap();
+        let short_circuits = ShortCircuitNetworks::default().of(rules.family()).unwrap();
+        rules.try_short_circuits(short_circuits).unwrap();
         assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
-        let mut layers = mk_every_layer(rules.family());
-        let layer = layers.pop().unwrap();
-        rules.write(&layer).unwrap();
+        let mut rule_sets = mk_every_rule_set(rules.family());
+        let rule_set = rule_sets.pop().unwrap();
+        rules.write(&rule_set).unwrap();
         // How a rule is saved does not depend on those before it, so the chains get those of all.
         let mut chains: BTreeMap<(Table, &str), Vec<String>> = BTreeMap::new();
-        for chain in layers.iter().flat_map(Layer::chains) {
+        for chain in rule_sets.iter().flat_map(RuleSet::chains) {
             let together = chains.entry((chain.table, chain.name)).or_default();
             for rule in &chain.rules {
                 if !together.contains(rule) {
@@ -155,7 +159,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
         for ((table, chain), rules) in &chains {
             assert_eq!(saved_chain(&saved, *table, chain), *rules);
         }
-        rules.write(&layer).unwrap();
+        rules.write(&rule_set).unwrap();
         let saved = rules.read().unwrap();
         for (table, chain, targets) in [
             (Table::Nat, "PREROUTING", &["KUBE-SERVICES"][..]),
@@ -171,7 +175,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
             (Table::Filter, "OUTPUT", &["KUBE-IPVS-OUT-FILTER"]),
         ] {
             let jump = |to: &&str| {
-                let is_it = |jump: &&plan::layer::Jump| {
+                let is_it = |jump: &&plan::rule_set::Jump| {
                     (jump.table, jump.from, jump.to) == (table, chain, *to)
                 };
                 JUMPS.iter().find(is_it).unwrap().rule()
@@ -183,12 +187,12 @@ fn what_is_saved_is_word_for_word_what_was_written() {
 }
 
 #[test]
-fn drift_is_seen_and_mended_and_what_others_made_stays() {
+fn drift_is_seen_and_repaired_and_what_others_made_stays() {
     on_every_kind(|rules| {
-        let layer = mk_layer(rules.family());
+        let rule_set = mk_rule_set(rules.family());
         let foreign = "*nat\n:CNI-X - [0:0]\n-A CNI-X -j RETURN\n-A OUTPUT -j CNI-X\nCOMMIT\n";
         restore(rules, foreign);
-        rules.write(&layer).unwrap();
+        rules.write(&rule_set).unwrap();
 
         let jump = JUMPS[4];
         restore(
@@ -200,7 +204,7 @@ fn drift_is_seen_and_mended_and_what_others_made_stays() {
                 jump.rule()
             ),
         );
-        let comparison = rules.check(&layer).unwrap();
+        let comparison = rules.check(&rule_set).unwrap();
         assert_eq!(comparison.missing_jumps, [jump]);
         let places: Vec<(&str, usize)> = comparison
             .differing
@@ -212,8 +216,8 @@ fn drift_is_seen_and_mended_and_what_others_made_stays() {
             .collect();
         assert_eq!(places, [("KUBE-SERVICES", 1), ("KUBE-NODE-PORT", 1), ("KUBE-MARK-MASQ", 2)]);
 
-        rules.write(&layer).unwrap();
-        assert!(rules.check(&layer).unwrap().matches());
+        rules.write(&rule_set).unwrap();
+        assert!(rules.check(&rule_set).unwrap().matches());
         let saved = rules.read().unwrap();
         assert_eq!(saved_chain(&saved, Table::Nat, "CNI-X"), ["-j RETURN"]);
         let output = saved_chain(&saved, Table::Nat, "OUTPUT");
@@ -229,11 +233,12 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
             Family::V6 => "fd00:10:244::/56",
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
-        let settings = LayerSettings::new(false, 14, local, true).unwrap();
-        let settings = settings.with_twins(TwinNetworks::default().networks(rules.family()));
-        let layer = Layer::new(rules.family(), &settings);
+        let settings = RuleSetSettings::new(false, 14, local, true).unwrap();
+        let settings =
+            settings.with_short_circuits(ShortCircuitNetworks::default().networks(rules.family()));
+        let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
-        let input = layer
+        let input = rule_set
             .restore_input(&JUMPS)
             .replace("MARK --set-xmark 0x4000/0x4000", "MARK --or-mark 0x00004000")
             .replace("MARK --set-xmark 0x4000/0x0", "MARK --xor-mark 0x00004000")
@@ -249,7 +254,7 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
             .collect::<String>();
         assert!(input.contains(&format!("dst,dst {negated}-j")) && input.contains("--or-mark"));
         restore(rules, &input);
-        let comparison = rules.check(&layer).unwrap();
+        let comparison = rules.check(&rule_set).unwrap();
         assert!(comparison.matches(), "{comparison}");
     });
 }
@@ -260,7 +265,7 @@ fn a_missing_set_is_named_with_the_rule_that_wants_it() {
         for variant in VARIANTS {
             Host::run(|| {
                 let rules = Rules::open(family, variant).unwrap();
-                let error = rules.write(&mk_layer(family)).unwrap_err();
+                let error = rules.write(&mk_rule_set(family)).unwrap_err();
                 assert_eq!(error.cause(), Cause::NoSet, "{error}");
                 let RulesError::Failed(failure) = &error else { panic!("{error}") };
                 let excerpt = failure.excerpt.as_deref().unwrap();

@@ -6,7 +6,7 @@ use crate::source::convert::Converter;
 use crate::source::object;
 
 /// Returns what a Service with these annotations chooses where `default` is everyone's scheduler,
-/// and the complaints.
+/// and the warnings.
 fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<String>) {
     let text = format!(
         "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\
@@ -16,8 +16,8 @@ fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<Strin
     let mut converter = Converter::new(SchedulerName::new(default).unwrap());
     let converted = converter.service(&object).unwrap();
     let Event::ServiceApplied(service) = converted.event else { panic!("{annotations}") };
-    let complaints = converted.complaints.iter().map(ToString::to_string).collect();
-    (service.choice.map(|choice| *choice), complaints)
+    let warnings = converted.warnings.iter().map(ToString::to_string).collect();
+    (service.choice.map(|choice| *choice), warnings)
 }
 
 fn chosen(annotations: &str) -> (Option<Choice>, Vec<String>) {
@@ -26,16 +26,16 @@ fn chosen(annotations: &str) -> (Option<Choice>, Vec<String>) {
 
 /// A choice that nothing is wrong with.
 fn fine(annotations: &str) -> Choice {
-    let (choice, complaints) = chosen(annotations);
-    assert_eq!(complaints, Vec::<String>::new(), "{annotations}");
+    let (choice, warnings) = chosen(annotations);
+    assert_eq!(warnings, Vec::<String>::new(), "{annotations}");
     choice.unwrap_or_else(|| panic!("{annotations} chooses nothing"))
 }
 
 /// A choice that one thing is wrong with.
 fn faulty(annotations: &str) -> (Option<Choice>, String) {
-    let (choice, complaints) = chosen(annotations);
-    let [complaint] = complaints.as_slice() else { panic!("{annotations}: {complaints:?}") };
-    (choice, complaint.clone())
+    let (choice, warnings) = chosen(annotations);
+    let [warning] = warnings.as_slice() else { panic!("{annotations}: {warnings:?}") };
+    (choice, warning.clone())
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn every_scheduler_of_the_kernel_may_be_chosen() {
 #[test]
 fn an_unknown_scheduler_is_none() {
     for name in ["WRR", "roundrobin", "averyveryverylongname", "wrr,lc"] {
-        let (choice, complaint) = faulty(&format!("kube-ipvs.io/scheduler: '{name}'"));
+        let (choice, warning) = faulty(&format!("kube-ipvs.io/scheduler: '{name}'"));
         assert_eq!(choice, None);
         let begins = format!(
             "Service shop/web: metadata.annotations[kube-ipvs.io/scheduler]: {name:?} is none of rr"
         );
-        assert!(complaint.starts_with(&begins), "{complaint}");
-        assert!(complaint.ends_with("; the default, rr, is used"), "{complaint}");
+        assert!(warning.starts_with(&begins), "{warning}");
+        assert!(warning.ends_with("; the default, rr, is used"), "{warning}");
     }
     // What else is chosen counts.
     let (choice, _) = faulty("kube-ipvs.io/scheduler: x, kube-ipvs.io/drain-deadline: '5'");
@@ -106,16 +106,16 @@ fn flags_are_the_schedulers() {
     for scheduler in ["sh", "mh", "rr"] {
         assert_eq!(fine(&with(scheduler, " none ")).scheduler_flags, Some(0), "{scheduler}");
     }
-    let (choice, complaint) = faulty(&with("mh", "none,mh-port"));
+    let (choice, warning) = faulty(&with("mh", "none,mh-port"));
     assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
-    assert!(complaint.contains("none stands beside other flags; left out"), "{complaint}");
-    let (choice, complaint) = faulty(&with("sh", "mh-port,sh-port"));
+    assert!(warning.contains("none stands beside other flags; left out"), "{warning}");
+    let (choice, warning) = faulty(&with("sh", "mh-port,sh-port"));
     assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
-    assert!(complaint.contains("mh-port means something to the scheduler mh"), "{complaint}");
-    let (choice, complaint) = faulty(&with("sh", "flag-3"));
+    assert!(warning.contains("mh-port means something to the scheduler mh"), "{warning}");
+    let (choice, warning) = faulty(&with("sh", "flag-3"));
     assert_eq!(choice.unwrap().scheduler_flags, None);
     let expected = "\"flag-3\" is none of sh-fallback, sh-port, mh-fallback, mh-port, and not none";
-    assert!(complaint.contains(expected), "{complaint}");
+    assert!(warning.contains(expected), "{warning}");
 }
 
 #[test]
@@ -123,9 +123,9 @@ fn flags_go_with_the_operators_scheduler_where_none_is_chosen() {
     let flags = "kube-ipvs.io/scheduler-flags: sh-port";
     let choice = Choice { scheduler_flags: Some(0x10), ..Choice::default() };
     assert_eq!(chosen_beside("sh", flags), (Some(choice), vec![]));
-    let (choice, complaint) = faulty(flags);
+    let (choice, warning) = faulty(flags);
     assert_eq!(choice, None);
-    assert!(complaint.ends_with("and this Service has rr; left out"), "{complaint}");
+    assert!(warning.ends_with("and this Service has rr; left out"), "{warning}");
 }
 
 #[test]
@@ -154,10 +154,10 @@ fn a_deadline_is_a_duration_or_a_number_of_seconds() {
         ("soon", "is not a duration"),
         ("5 m", "is not a duration"),
     ] {
-        let (choice, complaint) = faulty(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
+        let (choice, warning) = faulty(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
         assert_eq!(choice, None);
-        assert!(complaint.contains(&format!("{text:?} {expected}")), "{complaint}");
-        assert!(complaint.ends_with("; left out"), "{complaint}");
+        assert!(warning.contains(&format!("{text:?} {expected}")), "{warning}");
+        assert!(warning.ends_with("; left out"), "{warning}");
     }
 }
 
@@ -184,22 +184,22 @@ fn weights_by_distance() {
         ("node=8,region=2", "is none of node, zone and elsewhere"),
         ("node=8,node=8", "is there twice"),
     ] {
-        let (choice, complaint) = faulty(&with(text));
+        let (choice, warning) = faulty(&with(text));
         assert_eq!(choice.unwrap().weights, None, "{text}");
-        assert!(complaint.contains(expected) && complaint.ends_with("; left out"), "{complaint}");
+        assert!(warning.contains(expected) && warning.ends_with("; left out"), "{warning}");
     }
 }
 
 #[test]
 fn weights_that_the_scheduler_does_not_look_at() {
     for scheduler in WITHOUT_WEIGHTS {
-        let (_, complaint) =
+        let (_, warning) =
             faulty(&format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/weights: node=2"));
         let expected = format!("the scheduler {scheduler} pays no attention to them");
-        assert!(complaint.contains(&expected), "{complaint}");
+        assert!(warning.contains(&expected), "{warning}");
     }
-    let (choice, complaints) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");
-    assert_eq!(complaints, Vec::<String>::new());
+    let (choice, warnings) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");
+    assert_eq!(warnings, Vec::<String>::new());
     let weights = Some(Weights { node: 2, zone: 1, elsewhere: 1 });
     assert_eq!(choice, Some(Choice { weights, ..Choice::default() }));
 }

@@ -9,10 +9,10 @@ use crate::source::convert::Converter;
 fn convert(text: &str) -> (Option<Service>, Vec<String>) {
     let object: object::Service = serde_saphyr::from_str(text).unwrap();
     let converted = Converter::default().service(&object).unwrap();
-    let complaints = converted.complaints.iter().map(|c| c.text.clone()).collect();
+    let warnings = converted.warnings.iter().map(|c| c.text.clone()).collect();
     match converted.event {
-        Event::ServiceApplied(service) => (Some(*service), complaints),
-        Event::ServiceRemoved(_) => (None, complaints),
+        Event::ServiceApplied(service) => (Some(*service), warnings),
+        Event::ServiceRemoved(_) => (None, warnings),
         other => panic!("{other:?}"),
     }
 }
@@ -23,8 +23,8 @@ fn convert_spec(spec: &str) -> (Option<Service>, Vec<String>) {
 
 /// A Service that nothing is wrong with.
 fn fine(spec: &str) -> Service {
-    let (service, complaints) = convert_spec(spec);
-    assert_eq!(complaints, Vec::<String>::new(), "{spec}");
+    let (service, warnings) = convert_spec(spec);
+    assert_eq!(warnings, Vec::<String>::new(), "{spec}");
     service.unwrap_or_else(|| panic!("not balanced: {spec}"))
 }
 
@@ -82,19 +82,19 @@ fn an_ingress_is_an_address_here_in_mode_vip_and_without_a_mode() {
         (", ipMode: Proxy", vec![]),
         (", ipMode: Unknown", vec![]),
     ] {
-        let (service, complaints) = convert(&format!(
+        let (service, warnings) = convert(&format!(
             "metadata: {{name: web, namespace: shop}}\n\
              spec: {{type: LoadBalancer, clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}\n\
              status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.1{mode}}}]}}}}"
         ));
         assert_eq!(texts(&service.unwrap().load_balancer), expected, "{mode}");
-        assert_eq!(complaints, Vec::<String>::new());
+        assert_eq!(warnings, Vec::<String>::new());
     }
 }
 
 #[test]
 fn host_names_of_an_ingress_are_not_looked_up() {
-    let (service, complaints) = convert(
+    let (service, warnings) = convert(
         "metadata: {name: web, namespace: shop}
 spec: {type: LoadBalancer, clusterIP: 10.96.0.1, ports: [{port: 80}]}
 status:
@@ -106,7 +106,7 @@ status:
 ",
     );
     assert_eq!(texts(&service.unwrap().load_balancer), ["203.0.113.2"]);
-    assert_eq!(complaints, Vec::<String>::new());
+    assert_eq!(warnings, Vec::<String>::new());
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn dual_stack_addresses_have_the_families_that_ip_families_says() {
         assert_eq!(service.cluster_v6, v6.parse().ok(), "{families}");
     }
     // In the wrong order, neither is what it should be.
-    let (service, complaints) = convert_spec(
+    let (service, warnings) = convert_spec(
         "clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, 'fd00:96::1'], ipFamilies: [IPv6, IPv4]",
     );
-    assert_eq!((service, complaints.len()), (None, 2), "{complaints:?}");
+    assert_eq!((service, warnings.len()), (None, 2), "{warnings:?}");
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn source_ranges_may_have_white_space_around_them() {
 #[test]
 fn source_ranges_that_are_none_are_left_out_and_named() {
     for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "0.0.0.0/-1", "example.org", "''"] {
-        let (service, complaints) = convert_spec(&format!(
+        let (service, warnings) = convert_spec(&format!(
             "clusterIP: 10.96.0.1, loadBalancerSourceRanges: [{text}, 192.0.2.0/24]"
         ));
         assert_eq!(texts(&service.unwrap().source_ranges), ["192.0.2.0/24"], "{text}");
-        let [complaint] = complaints.as_slice() else { panic!("{text}: {complaints:?}") };
-        assert!(complaint.starts_with("spec.loadBalancerSourceRanges[0]: "), "{complaint}");
+        let [warning] = warnings.as_slice() else { panic!("{text}: {warnings:?}") };
+        assert!(warning.starts_with("spec.loadBalancerSourceRanges[0]: "), "{warning}");
     }
 }
 
@@ -205,7 +205,7 @@ fn the_first_of_each_stays_and_that_takes_no_comparison_of_all_with_all() {
 
 #[test]
 fn of_ports_with_the_name_or_the_number_of_another_the_first_ones_stay() {
-    let (service, complaints) = convert_spec(
+    let (service, warnings) = convert_spec(
         "clusterIP: 10.96.0.1, ports: [{name: a, port: 1}, {name: b, port: 2}, \
          {name: b, port: 1}, {name: c, port: 2}, {name: a, port: 1, protocol: UDP}]",
     );
@@ -213,7 +213,7 @@ fn of_ports_with_the_name_or_the_number_of_another_the_first_ones_stay() {
     let ports: Vec<String> =
         ports.iter().map(|port| format!("{} {} {}", port.name, port.port, port.protocol)).collect();
     assert_eq!(ports, ["a 1 TCP", "b 2 TCP", "a 1 UDP"]);
-    assert_eq!(complaints.len(), 2);
-    assert!(complaints[0].contains("(TCP 1 \"a\")"), "{complaints:?}");
-    assert!(complaints[1].contains("(TCP 2 \"b\")"), "{complaints:?}");
+    assert_eq!(warnings.len(), 2);
+    assert!(warnings[0].contains("(TCP 1 \"a\")"), "{warnings:?}");
+    assert!(warnings[1].contains("(TCP 2 \"b\")"), "{warnings:?}");
 }

@@ -92,8 +92,8 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Triggered(Family::V4, _) => "the wrong family".to_owned(),
         SourceEvent::NodeLeaving(leaving) => format!("leaving {leaving}"),
         SourceEvent::Complete => "complete".to_owned(),
-        SourceEvent::Complaint(complaint) => complaint.to_string(),
-        SourceEvent::StillWrong(complaint) => format!("still: {complaint}"),
+        SourceEvent::Warning(warning) => warning.to_string(),
+        SourceEvent::StillWrong(warning) => format!("still: {warning}"),
     }
 }
 
@@ -204,30 +204,30 @@ fn what_is_wrong_is_said_again_only_when_it_is_different() {
         Item::Service(serde_json::from_str(&text).unwrap())
     };
     let kind = Kind::Service;
-    let complaint = |port: u32| {
+    let warning = |port: u32| {
         format!(
             "Service n/a: spec.ports[0].port: {port} is not a port number (1 to 65535); left out"
         )
     };
-    assert_eq!(inventory.list(kind, [odd(70_000)]), [complaint(70_000), "+n/a".to_owned()]);
+    assert_eq!(inventory.list(kind, [odd(70_000)]), [warning(70_000), "+n/a".to_owned()]);
     for _ in 0..3 {
         assert_eq!(inventory.list(kind, [odd(70_000)]), ["+n/a"]);
         assert_eq!(inventory.said(kind, Step::Applied(odd(70_000))), ["+n/a"]);
     }
     let said = inventory.said(kind, Step::Applied(odd(70_001)));
-    assert_eq!(said, [complaint(70_001), "+n/a".to_owned()]);
-    // Mended, gone, or not on a list: it is a new mistake the next time.
-    let again = [complaint(70_001), "+n/a".to_owned()];
+    assert_eq!(said, [warning(70_001), "+n/a".to_owned()]);
+    // Repaired, gone, or not on a list: it is a new mistake the next time.
+    let again = [warning(70_001), "+n/a".to_owned()];
     inventory.said(kind, Step::Applied(service("a")));
-    assert!(inventory.complaints.is_empty());
+    assert!(inventory.warnings.is_empty());
     assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
     inventory.said(kind, Step::Deleted(odd(70_001)));
-    assert!(inventory.complaints.is_empty());
+    assert!(inventory.warnings.is_empty());
     assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
     inventory.list(Kind::EndpointSlice, []);
-    assert!(!inventory.complaints.is_empty());
+    assert!(!inventory.warnings.is_empty());
     inventory.list(kind, []);
-    assert!(inventory.complaints.is_empty());
+    assert!(inventory.warnings.is_empty());
 }
 
 #[test]

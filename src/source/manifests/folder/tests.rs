@@ -53,7 +53,7 @@ fn words(events: &[Event]) -> Vec<String> {
 /// Applies changes that nothing is wrong with.
 fn apply<const N: usize>(folder: &mut Folder, changes: [(FileName, FileChange); N]) -> Vec<String> {
     let outcome = folder.apply(changes);
-    assert_eq!(outcome.complaints, []);
+    assert_eq!(outcome.warnings, []);
     words(&outcome.events)
 }
 
@@ -63,8 +63,8 @@ fn apply_faulty<const N: usize>(
     changes: [(FileName, FileChange); N],
 ) -> (Vec<String>, String) {
     let outcome = folder.apply(changes);
-    let [complaint] = outcome.complaints.as_slice() else { panic!("{:?}", outcome.complaints) };
-    (words(&outcome.events), complaint.to_string())
+    let [warning] = outcome.warnings.as_slice() else { panic!("{:?}", outcome.warnings) };
+    (words(&outcome.events), warning.to_string())
 }
 
 #[test]
@@ -93,21 +93,21 @@ fn an_empty_file_holds_nothing() {
 #[test]
 fn what_does_not_parse_leaves_in_force_what_it_held() {
     let mut folder = mk_folder();
-    let (events, complaint) = apply_faulty(&mut folder, [read("x.yaml", "kind: [")]);
+    let (events, warning) = apply_faulty(&mut folder, [read("x.yaml", "kind: [")]);
     assert!(events.is_empty());
-    assert!(complaint.starts_with("/manifests/x.yaml: does not parse: "), "{complaint}");
-    assert!(complaint.contains("line 1"), "{complaint}");
-    assert!(complaint.ends_with("nothing of it is in force"), "{complaint}");
+    assert!(warning.starts_with("/manifests/x.yaml: does not parse: "), "{warning}");
+    assert!(warning.contains("line 1"), "{warning}");
+    assert!(warning.ends_with("nothing of it is in force"), "{warning}");
 
     apply(&mut folder, [read("x.yaml", mk_service("a", "10.96.0.1"))]);
     let broken = mk_service("a", "10.96.0.2") + "apiVersion: v1\nkind: Service\nspec: 5\n";
-    let (events, complaint) = apply_faulty(
+    let (events, warning) = apply_faulty(
         &mut folder,
         [read("x.yaml", broken), read("y.yaml", mk_service("b", "10.96.0.3"))],
     );
     assert_eq!(events, ["default/b 10.96.0.3"], "the other file goes on");
-    assert!(complaint.contains("spec: ") && complaint.contains("line 8"), "{complaint}");
-    assert!(complaint.ends_with("what it held before stays in force"), "{complaint}");
+    assert!(warning.contains("spec: ") && warning.contains("line 8"), "{warning}");
+    assert!(warning.ends_with("what it held before stays in force"), "{warning}");
 
     let events = apply(&mut folder, [read("x.yaml", mk_service("a", "10.96.0.2"))]);
     assert_eq!(events, ["default/a 10.96.0.2"]);
@@ -120,28 +120,28 @@ fn what_cannot_be_read_leaves_in_force_what_it_held() {
     let mut folder = mk_folder();
     apply(&mut folder, [read("x.yaml", mk_service("a", "10.96.0.1"))]);
     let change = FileChange::Unreadable("permission denied".to_owned());
-    let (events, complaint) = apply_faulty(&mut folder, [("x.yaml".into(), change)]);
+    let (events, warning) = apply_faulty(&mut folder, [("x.yaml".into(), change)]);
     assert!(events.is_empty());
     let expected = "/manifests/x.yaml: cannot be read: permission denied; \
                     what it held before stays in force";
-    assert_eq!(complaint, expected);
+    assert_eq!(warning, expected);
 }
 
 #[test]
 fn the_first_file_by_name_wins_and_the_next_one_takes_over() {
     let mut folder = mk_folder();
     apply(&mut folder, [read("b.yaml", mk_service("a", "10.96.0.2"))]);
-    let (events, complaint) =
+    let (events, warning) =
         apply_faulty(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.3"))]);
     assert!(events.is_empty());
     let expected = "/manifests/c.yaml: Service default/a is in b.yaml too, \
                     and is in force as it is there";
-    assert_eq!(complaint, expected);
+    assert_eq!(warning, expected);
     // Saved again without a difference in who holds it: nothing new to say.
     assert!(apply(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.4"))]).is_empty());
     let outcome = folder.apply([read("a.yaml", mk_service("a", "10.96.0.1"))]);
     assert_eq!(words(&outcome.events), ["default/a 10.96.0.1"]);
-    assert_eq!(outcome.complaints.len(), 2, "b and c are both hidden now");
+    assert_eq!(outcome.warnings.len(), 2, "b and c are both hidden now");
     let events = folder.apply([gone("a.yaml"), gone("b.yaml")]).events;
     assert_eq!(words(&events), ["default/a 10.96.0.4"]);
     assert_eq!(apply(&mut folder, [read("c.yaml", "")]), ["-default/a"]);
@@ -153,7 +153,7 @@ fn a_headless_service_claims_its_name_too() {
     apply(&mut folder, [read("b.yaml", mk_service("a", "10.96.0.2"))]);
     let outcome = folder.apply([read("a.yaml", mk_service("a", "None"))]);
     assert_eq!(words(&outcome.events), ["-default/a"]);
-    assert_eq!(outcome.complaints.len(), 1);
+    assert_eq!(outcome.warnings.len(), 1);
     let events = apply(&mut folder, [gone("a.yaml")]);
     assert_eq!(events, ["default/a 10.96.0.2"]);
     let (events, _) = apply_faulty(
@@ -196,22 +196,22 @@ fn nameless_and_untyped_objects_harm_only_themselves() {
         format!("apiVersion: v1\nkind: Service\n---\na: b\n---\n{}", mk_service("a", "10.96.0.1"));
     let outcome = folder.apply([read("x.yaml", text)]);
     assert_eq!(words(&outcome.events), ["default/a 10.96.0.1"]);
-    let complaints: Vec<_> = outcome.complaints.iter().map(ToString::to_string).collect();
+    let warnings: Vec<_> = outcome.warnings.iter().map(ToString::to_string).collect();
     let expected = [
         "/manifests/x.yaml: holds a Service without metadata.name; left out",
         "/manifests/x.yaml: holds an object without apiVersion and kind; left out",
     ];
-    assert_eq!(complaints, expected);
+    assert_eq!(warnings, expected);
 }
 
 #[test]
-fn complaints_about_objects_say_the_file() {
+fn warnings_about_objects_say_the_file() {
     let mut folder = mk_folder();
     let text = mk_service("a", "10.96.0.1").replace("port: 80", "port: 80000");
-    let (_, complaint) = apply_faulty(&mut folder, [read("x.yaml", text)]);
+    let (_, warning) = apply_faulty(&mut folder, [read("x.yaml", text)]);
     let expected = "Service default/a: spec.ports[0].port: 80000 is not a port number \
                     (1 to 65535); left out (in x.yaml)";
-    assert_eq!(complaint, expected);
+    assert_eq!(warning, expected);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn ten_thousand_objects() {
         text.push_str(&mk_slice(&format!("{name}-1"), &name));
     }
     let outcome = folder.apply([read("all.yaml", &text)]);
-    assert_eq!((outcome.events.len(), outcome.complaints), (10_000, vec![]));
+    assert_eq!((outcome.events.len(), outcome.warnings), (10_000, vec![]));
     let changed = text.replace("clusterIP: 10.96.7.8,", "clusterIP: 10.97.7.8,");
     assert_eq!(apply(&mut folder, [read("all.yaml", changed)]), ["default/s1757 10.97.7.8"]);
 }
@@ -292,9 +292,9 @@ fn other_nodes_come_before_services_and_go() {
     assert_eq!(apply(&mut folder, moved), ["node b at [192.0.2.22]", "-default/a"]);
     assert_eq!(apply(&mut folder, [gone("y.yaml")]), ["-node b"]);
     let twice = mk_node("d", "192.0.2.4") + &mk_node("d", "192.0.2.5");
-    let (events, complaint) = apply_faulty(&mut folder, [read("z.yaml", twice)]);
+    let (events, warning) = apply_faulty(&mut folder, [read("z.yaml", twice)]);
     assert_eq!(events, ["node d at [192.0.2.4]"]);
-    assert!(complaint.contains("holds Node d twice"), "{complaint}");
+    assert!(warning.contains("holds Node d twice"), "{warning}");
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn swallow(bytes: Vec<u8>) {
 
 proptest! {
     #[test]
-    fn any_octets_are_swallowed(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_swallowed(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         swallow(bytes);
     }
 

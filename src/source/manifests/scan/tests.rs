@@ -19,13 +19,13 @@ fn mk_scanner() -> (tempfile::TempDir, PathBuf, Scanner) {
 
 /// Looks until nothing is pending any more. Nobody writes meanwhile, so no time has to pass.
 fn settle(scanner: &mut Scanner) -> (Vec<Event>, Vec<String>) {
-    let (mut events, mut complaints) = (vec![], vec![]);
+    let (mut events, mut warnings) = (vec![], vec![]);
     for _ in 0..3 {
         let scan = scanner.scan();
         events.extend(scan.outcome.events);
-        complaints.extend(scan.outcome.complaints.iter().map(ToString::to_string));
+        warnings.extend(scan.outcome.warnings.iter().map(ToString::to_string));
         if !scan.pending {
-            return (events, complaints);
+            return (events, warnings);
         }
     }
     panic!("still pending");
@@ -73,8 +73,8 @@ fn which_files_are_manifests() {
     }
     fs::create_dir(directory.join("h.yaml")).unwrap();
     symlink("nowhere", directory.join("i.yaml")).unwrap();
-    let (events, complaints) = settle(&mut scanner);
-    assert_eq!((events.len(), complaints), (3, vec![]));
+    let (events, warnings) = settle(&mut scanner);
+    assert_eq!((events.len(), warnings), (3, vec![]));
 }
 
 #[test]
@@ -82,14 +82,14 @@ fn unreadable_files() {
     let (_root, directory, mut scanner) = mk_scanner();
     let _socket = UnixListener::bind(directory.join("a.yaml")).unwrap();
     symlink("b.yaml", directory.join("b.yaml")).unwrap();
-    File::create(directory.join("c.yaml")).unwrap().set_len(MAX_FILE_OCTETS + 1).unwrap();
+    File::create(directory.join("c.yaml")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
     fs::write(directory.join("d.yaml"), SERVICE).unwrap();
-    let (events, complaints) = settle(&mut scanner);
+    let (events, warnings) = settle(&mut scanner);
     assert_eq!(events.len(), 1, "the other file goes on");
-    let [socket, circle, large] = complaints.as_slice() else { panic!("{complaints:?}") };
+    let [socket, circle, large] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert!(socket.contains("a.yaml: cannot be read: it is not a regular file"), "{socket}");
     assert!(circle.contains("b.yaml: cannot be read: "), "{circle}");
-    assert!(large.contains("c.yaml: cannot be read: it has 268435457 octets"), "{large}");
+    assert!(large.contains("c.yaml: cannot be read: it has 268435457 bytes"), "{large}");
     assert_eq!(settle(&mut scanner), (vec![], vec![]), "said once");
 }
 
@@ -99,10 +99,10 @@ fn a_file_without_permission_is_read_once_it_has_it() {
     let file = directory.join("a.yaml");
     fs::write(&file, SERVICE).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
-    let (mut events, complaints) = settle(&mut scanner);
+    let (mut events, warnings) = settle(&mut scanner);
     // Root reads it nevertheless.
     if File::open(&file).is_err() {
-        assert!(events.is_empty() && complaints[0].contains("cannot be read"), "{complaints:?}");
+        assert!(events.is_empty() && warnings[0].contains("cannot be read"), "{warnings:?}");
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     events.extend(settle(&mut scanner).0);
@@ -115,9 +115,9 @@ fn a_directory_that_is_gone_takes_nothing_with_it() {
     fs::write(directory.join("a.yaml"), SERVICE).unwrap();
     assert_eq!(settle(&mut scanner).0.len(), 1);
     fs::rename(&directory, root.path().join("away")).unwrap();
-    let (events, complaints) = settle(&mut scanner);
+    let (events, warnings) = settle(&mut scanner);
     assert!(events.is_empty());
-    assert!(complaints[0].ends_with("what it held stays in force"), "{complaints:?}");
+    assert!(warnings[0].ends_with("what it held stays in force"), "{warnings:?}");
     assert_eq!(settle(&mut scanner), (vec![], vec![]), "said once");
     // There again, but nobody has filled it yet.
     fs::create_dir(&directory).unwrap();

@@ -297,7 +297,7 @@ fn a_growth_that_is_refused_changes_nothing() {
     Host::run(|_| {
         let mut ipset = Client::open().unwrap();
         let refusal = grow(&mut ipset, ADDRESSES, room(32, 0)).unwrap_err();
-        assert_eq!(refusal.class, RefusalClass::Surprise, "{refusal}");
+        assert_eq!(refusal.class, RefusalClass::Conflict, "{refusal}");
 
         // What is beside it cannot be removed.
         made(&mut ipset, 16, 9);

@@ -1,4 +1,4 @@
-//! A table of x_tables as one block of octets: entries of chains, one behind the other.
+//! A table of x_tables as one block of bytes: entries of chains, one behind the other.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _};
@@ -43,7 +43,7 @@ pub(super) struct Info {
 pub(super) struct Block {
     pub(super) info: Info,
     shape: Shape,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// Offset at which each chain begins.
     chains: HashMap<Vec<u8>, usize>,
     /// Chain that begins at each of these offsets.
@@ -93,8 +93,8 @@ impl Shape {
 impl Info {
     pub(super) const LENGTH: usize = 4 * (1 + 2 * HOOKS.len() + 2);
 
-    pub(super) fn decode(octets: &[u8]) -> Result<Self, DecodeError> {
-        let mut words = octets.chunks_exact(4).filter_map(|word| word.first_chunk::<4>());
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut words = bytes.chunks_exact(4).filter_map(|word| word.first_chunk::<4>());
         let mut word = || {
             let short = || DecodeError::new("table", "shorter than struct ipt_getinfo");
             words.next().map(|word| u32::from_ne_bytes(*word)).ok_or_else(short)
@@ -118,7 +118,7 @@ impl Info {
 // === impl Block ===
 
 impl Block {
-    pub(super) fn new(shape: Shape, info: Info, octets: Vec<u8>) -> Result<Self, DecodeError> {
+    pub(super) fn new(shape: Shape, info: Info, bytes: Vec<u8>) -> Result<Self, DecodeError> {
         let mut begins: Vec<(usize, Vec<u8>)> = HOOKS
             .iter()
             .zip(info.hook_entry)
@@ -128,8 +128,8 @@ impl Block {
             .collect();
         let mut bounds: Vec<usize> = begins.iter().map(|(begin, _)| *begin).collect();
         let mut at = 0;
-        while at < octets.len() {
-            let entry = Entry::at(shape, &octets, at)?;
+        while at < bytes.len() {
+            let entry = Entry::at(shape, &bytes, at)?;
             // What names a chain is none of its rules, nor of those before; nor is the last entry.
             if let Some(name) = entry.label() {
                 bounds.push(at);
@@ -140,11 +140,11 @@ impl Block {
             }
             at += entry.length;
         }
-        bounds.push(octets.len());
+        bounds.push(bytes.len());
         bounds.sort_unstable();
         let chains = begins.iter().map(|(begin, name)| (name.clone(), *begin)).collect();
         let names = begins.into_iter().collect();
-        Ok(Self { info, shape, octets, chains, names, bounds })
+        Ok(Self { info, shape, bytes, chains, names, bounds })
     }
 
     /// Adds everything that a chain says, and whether it is there.
@@ -183,14 +183,14 @@ impl Block {
         &'a self,
         chain: &str,
     ) -> impl Iterator<Item = Result<Entry<'a>, DecodeError>> + use<'a> {
-        let begin = self.chains.get(chain.as_bytes()).copied().unwrap_or(self.octets.len());
+        let begin = self.chains.get(chain.as_bytes()).copied().unwrap_or(self.bytes.len());
         let end = self.bounds.iter().copied().find(|bound| *bound > begin).unwrap_or(begin);
         let mut at = begin;
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
-            let entry = Entry::at(self.shape, &self.octets, at);
+            let entry = Entry::at(self.shape, &self.bytes, at);
             at = entry.as_ref().map_or(end, |entry| at + entry.length);
             Some(entry)
         })
@@ -215,9 +215,9 @@ impl Block {
 // === impl Entry ===
 
 impl<'a> Entry<'a> {
-    fn at(shape: Shape, octets: &'a [u8], at: usize) -> Result<Self, DecodeError> {
+    fn at(shape: Shape, bytes: &'a [u8], at: usize) -> Result<Self, DecodeError> {
         let broken = || DecodeError::new("entry of a table", "its lengths do not fit");
-        let rest = octets.get(at..).ok_or_else(broken)?;
+        let rest = bytes.get(at..).ok_or_else(broken)?;
         let offsets = rest.get(shape.offsets()..).and_then(|rest| rest.first_chunk::<4>());
         let [t0, t1, n0, n1] = *offsets.ok_or_else(broken)?;
         let target = usize::from(u16::from_ne_bytes([t0, t1]));
@@ -255,8 +255,8 @@ impl<'a> Entry<'a> {
 }
 
 /// Up to the first zero.
-fn text(octets: &[u8]) -> &[u8] {
-    octets.split(|octet| *octet == 0).next().unwrap_or_default()
+fn text(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]

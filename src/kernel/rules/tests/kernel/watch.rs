@@ -6,16 +6,16 @@ use super::super::super::fingerprint::Watch;
 use super::*;
 
 /// The rules written, and found complete.
-fn mk_complete(rules: &Rules) -> (Watch, Layer) {
-    let layer = mk_layer(rules.family());
+fn mk_complete(rules: &Rules) -> (Watch, RuleSet) {
+    let rule_set = mk_rule_set(rules.family());
     let mut watch = Watch::open(rules).unwrap();
     assert!(!watch.untouched().unwrap(), "nothing was ever complete");
-    write(&mut watch, rules, &layer);
-    (watch, layer)
+    write(&mut watch, rules, &rule_set);
+    (watch, rule_set)
 }
 
-fn write(watch: &mut Watch, rules: &Rules, layer: &Layer) {
-    rules.write_checked_by(layer, || watch.check(rules, layer)).unwrap();
+fn write(watch: &mut Watch, rules: &Rules, rule_set: &RuleSet) {
+    rules.write_checked_by(rule_set, || watch.check(rules, rule_set)).unwrap();
     assert!(watch.untouched().unwrap());
 }
 
@@ -27,7 +27,7 @@ fn iptables(rules: &Rules, arguments: &str) {
 #[test]
 fn what_others_do_beside_our_rules_is_no_damage() {
     on_every_kind(|rules| {
-        let (mut watch, layer) = mk_complete(rules);
+        let (mut watch, rule_set) = mk_complete(rules);
         for beside in [
             "-t nat -N OTHERS",
             "-t nat -I OUTPUT 1 -j OTHERS",
@@ -41,14 +41,14 @@ fn what_others_do_beside_our_rules_is_no_damage() {
             iptables(rules, beside);
             assert!(watch.untouched().unwrap(), "{beside}");
         }
-        assert!(rules.check(&layer).unwrap().matches());
+        assert!(rules.check(&rule_set).unwrap().matches());
     });
 }
 
 #[test]
-fn damage_is_noticed_once_and_mended_rules_are_watched_again() {
+fn damage_is_noticed_once_and_repaired_rules_are_watched_again() {
     on_every_kind(|rules| {
-        let (mut watch, layer) = mk_complete(rules);
+        let (mut watch, rule_set) = mk_complete(rules);
         let everywhere =
             ["-t nat -D KUBE-MARK-MASQ 1", "-t filter -D INPUT 2", "-t mangle -F OUTPUT"];
         // A family's rules are compared by the same code: one has all of these.
@@ -62,8 +62,8 @@ fn damage_is_noticed_once_and_mended_rules_are_watched_again() {
         for damage in everywhere.into_iter().chain(further) {
             iptables(rules, damage);
             assert!(!watch.untouched().unwrap(), "{damage}");
-            assert!(!watch.untouched().unwrap(), "{damage}: until it is mended");
-            write(&mut watch, rules, &layer);
+            assert!(!watch.untouched().unwrap(), "{damage}: until it is repaired");
+            write(&mut watch, rules, &rule_set);
         }
     });
 }
@@ -71,14 +71,14 @@ fn damage_is_noticed_once_and_mended_rules_are_watched_again() {
 #[test]
 fn rules_written_anew_by_somebody_else_are_ours_again() {
     on_every_kind(|rules| {
-        let (mut watch, layer) = mk_complete(rules);
+        let (mut watch, rule_set) = mk_complete(rules);
         iptables(rules, "-t nat -D KUBE-MARK-MASQ 1");
         iptables(rules, "-t nat -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000");
         assert!(watch.untouched().unwrap(), "it is the same rule");
         iptables(rules, "-t nat -I KUBE-MARK-MASQ 1 -j MARK --or-mark 0x4000");
         assert!(!watch.untouched().unwrap());
         iptables(rules, "-t nat -D KUBE-MARK-MASQ 1");
-        assert!(watch.check(rules, &layer).unwrap().matches());
+        assert!(watch.check(rules, &rule_set).unwrap().matches());
         assert!(watch.untouched().unwrap());
     });
 }
@@ -96,7 +96,7 @@ fn other_rules_are_wanted_from_now_on() {
 #[test]
 fn a_look_takes_no_process() {
     on_every_kind(|rules| {
-        let (mut watch, layer) = mk_complete(rules);
+        let (mut watch, rule_set) = mk_complete(rules);
         let mut input = "*nat\n".to_owned();
         for number in 0..500 {
             input += &format!(":OTHERS-{number} - [0:0]\n-A OTHERS-{number} -j RETURN\n");
@@ -111,7 +111,7 @@ fn a_look_takes_no_process() {
         }
         let unchanged = begin.elapsed() / 100;
         let begin = Instant::now();
-        rules.check(&layer).unwrap();
+        rules.check(&rule_set).unwrap();
         println!(
             "{} {}: a look {unchanged:?}, after a change by others {changed:?}, by the program {:?}",
             rules.backend(),

@@ -21,29 +21,29 @@ fn mk_entry(shape: Shape, packets: u8, matches: &[u8], target: Target) -> Vec<u8
         Target::Verdict(verdict) => (b"", verdict.to_ne_bytes().to_vec()),
     };
     data[..payload.len()].copy_from_slice(&payload);
-    let mut octets = vec![0; shape.length()];
+    let mut bytes = vec![0; shape.length()];
     let target_offset = shape.length() + matches.len();
     let length = target_offset + TARGET_HEADER + data.len();
     let offsets = shape.offsets();
-    octets[offsets..offsets + 2]
+    bytes[offsets..offsets + 2]
         .copy_from_slice(&u16::try_from(target_offset).unwrap().to_ne_bytes());
-    octets[offsets + 2..offsets + 4].copy_from_slice(&u16::try_from(length).unwrap().to_ne_bytes());
+    bytes[offsets + 2..offsets + 4].copy_from_slice(&u16::try_from(length).unwrap().to_ne_bytes());
     // The counters are the last two u64 before the matches.
-    octets[shape.length() - 16] = packets;
-    octets.extend(matches);
+    bytes[shape.length() - 16] = packets;
+    bytes.extend(matches);
     let mut header = [0; TARGET_HEADER];
     header[TARGET_NAME..TARGET_NAME + name.len()].copy_from_slice(name);
-    octets.extend(header);
-    octets.extend(data);
-    octets
+    bytes.extend(header);
+    bytes.extend(data);
+    bytes
 }
 
 fn mk_block(shape: Shape, entries: &[Vec<u8>]) -> Block {
-    let octets = entries.concat();
+    let bytes = entries.concat();
     let mut info = Info::decode(&[0; Info::LENGTH]).unwrap();
     info.valid_hooks = 1 << 3;
-    info.size = u32::try_from(octets.len()).unwrap();
-    Block::new(shape, info, octets).unwrap()
+    info.size = u32::try_from(bytes.len()).unwrap();
+    Block::new(shape, info, bytes).unwrap()
 }
 
 /// OUTPUT with `before` rules of others and then a jump to a chain of ours with one rule, behind a
@@ -77,11 +77,11 @@ fn hash(block: &Block) -> (u64, Vec<String>) {
 #[test]
 fn neither_counters_nor_rules_of_others_count() {
     for shape in [Shape::V4, Shape::V6] {
-        let (first, found) = hash(&mk_table(shape, 0, 0, b"8 octets"));
+        let (first, found) = hash(&mk_table(shape, 0, 0, b"8 bytes!"));
         assert_eq!(found, ["OURS"]);
-        assert_eq!(hash(&mk_table(shape, 0, 9, b"8 octets")).0, first, "counters");
-        assert_eq!(hash(&mk_table(shape, 3, 0, b"8 octets")).0, first, "others' rules");
-        assert_ne!(hash(&mk_table(shape, 0, 0, b"8 Octets")).0, first, "a rule of ours");
+        assert_eq!(hash(&mk_table(shape, 0, 9, b"8 bytes!")).0, first, "counters");
+        assert_eq!(hash(&mk_table(shape, 3, 0, b"8 bytes!")).0, first, "others' rules");
+        assert_ne!(hash(&mk_table(shape, 0, 0, b"8 Bytes!")).0, first, "a rule of ours");
     }
 }
 
@@ -111,7 +111,7 @@ fn a_jump_that_is_gone_and_an_empty_chain_count() {
 
 #[test]
 fn what_is_cut_short_is_an_error() {
-    let whole = mk_table(Shape::V4, 0, 0, b"").octets;
+    let whole = mk_table(Shape::V4, 0, 0, b"").bytes;
     let info = Info::decode(&[0; Info::LENGTH]).unwrap();
     for length in [1, 91, 100, 175, whole.len() - 1] {
         assert!(Block::new(Shape::V4, info, whole[..length].to_vec()).is_err(), "{length}");
@@ -121,24 +121,24 @@ fn what_is_cut_short_is_an_error() {
 
 proptest::proptest! {
     #[test]
-    fn any_octets_are_read_without_a_panic_and_to_an_end(
+    fn any_bytes_are_read_without_a_panic_and_to_an_end(
         info in proptest::collection::vec(proptest::prelude::any::<u8>(), Info::LENGTH),
-        octets in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400),
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400),
         changes in proptest::collection::vec(
             (proptest::prelude::any::<proptest::sample::Index>(), proptest::prelude::any::<u8>()),
             0..4,
         ),
     ) {
         let info = Info::decode(&info).unwrap();
-        let mut nearly = mk_table(Shape::V6, 1, 1, b"8 octets").octets;
-        for (place, octet) in changes {
+        let mut nearly = mk_table(Shape::V6, 1, 1, b"8 bytes!").bytes;
+        for (place, byte) in changes {
             let place = place.index(nearly.len());
-            nearly[place] = octet;
+            nearly[place] = byte;
         }
-        for (shape, octets) in
-            [(Shape::V4, octets.clone()), (Shape::V6, octets), (Shape::V6, nearly)]
+        for (shape, bytes) in
+            [(Shape::V4, bytes.clone()), (Shape::V6, bytes), (Shape::V6, nearly)]
         {
-            if let Ok(block) = Block::new(shape, info, octets) {
+            if let Ok(block) = Block::new(shape, info, bytes) {
                 let mut hasher = DefaultHasher::new();
                 for chain in ["OURS", "OUTPUT", "PREROUTING"] {
                     let _any = block.hash_chain(chain, &mut hasher);

@@ -1,4 +1,4 @@
-//! Changes by others are noticed by a glance, or found by the patrol.
+//! Changes by others are noticed by a drift check, or found by the audit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ async fn whatever_is_flushed_is_back_within_two_seconds() {
         }),
         ("a flushed set", |actual| actual.sets.get_mut(&CLUSTER_IP).unwrap().entries.clear()),
         ("a destroyed set", |actual| drop(actual.sets.remove(&CLUSTER_IP))),
-        ("rules", |actual| actual.layers.clear()),
+        ("rules", |actual| actual.rule_sets.clear()),
         ("the interface", |actual| {
             actual.link = false;
             actual.addresses.clear();
@@ -108,7 +108,7 @@ async fn a_virtual_server_at_our_address_goes_and_one_elsewhere_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_the_patrol_can_see_is_found_within_a_pass() {
+async fn what_only_the_audit_can_see_is_found_within_a_pass() {
     let mut world = in_sync(300).await;
     for number in [1, 77, 300] {
         let took = time_until_whole(&mut world, |it| delete_real_server(it, number, 1)).await;
@@ -197,7 +197,7 @@ async fn somebody_who_fights_us_does_not_make_us_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_hour_is_glances_and_a_pass_spread_over_every_period() {
+async fn an_idle_hour_is_drift_checks_and_a_pass_spread_over_every_period() {
     const SERVICES: usize = 900;
     let mut world = in_sync(900).await;
     world.compared().await;
@@ -205,7 +205,7 @@ async fn an_idle_hour_is_glances_and_a_pass_spread_over_every_period() {
     let (count, peak) = (Arc::clone(&since), Arc::clone(&most));
     world.fake.interfere(move |request, _| {
         match request {
-            Request::Reading(Reading::Glance) => count.store(0, Ordering::Relaxed),
+            Request::Reading(Reading::DriftCheck) => count.store(0, Ordering::Relaxed),
             _ => drop(peak.fetch_max(1 + count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed)),
         }
         Answer::Honest
@@ -214,13 +214,13 @@ async fn an_idle_hour_is_glances_and_a_pass_spread_over_every_period() {
     world.until("an hour later", |it, _| it.passes == status.passes + 120).await;
     assert_eq!(started.elapsed(), 3_600 * SECOND);
     let looks = world.fake.looks();
-    assert_eq!(looks.glances - before.glances, 3_600);
+    assert_eq!(looks.drift_checks - before.drift_checks, 3_600);
     assert_eq!(looks.virtual_servers - before.virtual_servers, 120 * SERVICES);
     assert_eq!(looks.sets - before.sets, 120 * 21);
     assert_eq!(looks.addresses - before.addresses, 120);
-    let others = [looks.frontends, looks.layers];
-    assert_eq!(others, [before.frontends, before.layers]);
-    assert!(most.load(Ordering::Relaxed) <= 2, "{most:?} requests between two glances");
+    let others = [looks.frontends, looks.rule_sets];
+    assert_eq!(others, [before.frontends, before.rule_sets]);
+    assert!(most.load(Ordering::Relaxed) <= 2, "{most:?} requests between two drift checks");
     assert_eq!(world.fake.take_log(), []);
     let now = world.now();
     assert_eq!((now.operations, now.failed_readings), (status.operations, 0));
@@ -281,8 +281,10 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     let mut world = of_both_families();
     let spoil = |world: &World| {
         world.fake.interfere(|request, _| match request {
-            Request::Reading(Reading::Layer(Family::V6))
-            | Request::Writing(Op::WriteLayer(Family::V6)) => Answer::refused(RefusalClass::Other),
+            Request::Reading(Reading::RuleSet(Family::V6))
+            | Request::Writing(Op::WriteRuleSet(Family::V6)) => {
+                Answer::refused(RefusalClass::Other)
+            }
             _ => Answer::Honest,
         });
     };
@@ -291,19 +293,19 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     world.complete().await;
     assert_eq!((world.now().owed, world.now().owes_foundation), (1, true));
     assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
-    let cleared = |actual: &mut Actual| assert!(actual.layers.remove(&Family::V4));
+    let cleared = |actual: &mut Actual| assert!(actual.rule_sets.remove(&Family::V4));
     assert!(time_until_whole(&mut world, cleared).await <= 2 * SECOND);
     world.fake.interfere(|_, _| Answer::Honest);
     world.until("in order", |status, _| status.owed == 0).await;
     world.assert_converged(&[]);
     // Later on.
     spoil(&world);
-    world.fake.disturb(|actual| actual.layers.clear());
+    world.fake.disturb(|actual| actual.rule_sets.clear());
     let started = Instant::now();
-    world.until("the other", |_, actual| actual.layers.contains(&Family::V4)).await;
+    world.until("the other", |_, actual| actual.rule_sets.contains(&Family::V4)).await;
     assert!(started.elapsed() <= 2 * SECOND, "{:?}", started.elapsed());
     world.fake.interfere(|_, _| Answer::Honest);
-    world.until("both", |_, actual| actual.layers.len() == 2).await;
+    world.until("both", |_, actual| actual.rule_sets.len() == 2).await;
     world.assert_converged(&[]);
 }
 
@@ -314,10 +316,10 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     world.feed(&[1, 2, 3].map(|number| tcp(number, &[1]))).await;
     world.complete().await;
     world.fake.interfere(|request, _| match request {
-        Request::Reading(Reading::Layer(_)) => Answer::refused(RefusalClass::Other),
+        Request::Reading(Reading::RuleSet(_)) => Answer::refused(RefusalClass::Other),
         _ => Answer::Honest,
     });
-    world.fake.disturb(|actual| actual.layers.clear());
+    world.fake.disturb(|actual| actual.rule_sets.clear());
     world.until("unreadable", |status, _| status.failed_readings >= 2).await;
     let took = time_until_whole(&mut world, |actual| actual.virtual_servers.clear()).await;
     assert!(took <= 2 * SECOND, "{took:?}");
@@ -385,7 +387,7 @@ async fn what_was_refused_stays_owed_whatever_else_is_done_about_it() {
     let mut world = in_sync(21).await;
     world.fake.keep_number();
     world.fake.refuse(20, RefusalClass::Exhausted, |op| matches!(op, Op::ChangeVirtualServer(..)));
-    // What others did to all of them is mended together, in two parts, since one has to be made.
+    // What others did to all of them is repaired together, in two parts, since one has to be made.
     world.fake.disturb(|actual| {
         for number in 1..=20 {
             delete_real_server(actual, number, 1);
@@ -408,7 +410,8 @@ async fn one_that_cannot_be_read_keeps_no_other_from_being_compared() {
     world.fake.spoil(frontend(7, Protocol::Tcp));
     let took = time_until_whole(&mut world, |actual| delete_real_server(actual, 8, 1)).await;
     assert!(took <= TWO_PASSES, "{took:?}");
-    // A change is written to it all the same, and what is wrong with it is mended when it can be read.
+    // A change is written to it all the same, and what is wrong with it is repaired when it can be
+    // read.
     world.apply_slice(slice(&tcp(7, &[]).0, &[1, 2, 3])).await;
     let seventh = frontend(7, Protocol::Tcp);
     world.until("changed", |_, actual| real_server(actual, &seventh, 3).is_some()).await;

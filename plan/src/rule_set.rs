@@ -1,4 +1,4 @@
-//! The constant iptables layer, as data.
+//! The constant iptables rule set, as data.
 //!
 //! IPVS balances; what it does not do (masquerading, source ranges, keeping service addresses from
 //! being a door to the node's own ports) is done by iptables rules that look things up in the sets
@@ -8,8 +8,8 @@
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as
 //! little as possible, and what people know from runbooks stays true. Five things are ours: the way
-//! to twins, refusing where there are no endpoints, source ranges for the node's own traffic,
-//! refusing inside local routes, and that node ports come after all other frontends.
+//! to short circuits, refusing where there are no endpoints, source ranges for the node's own
+//! traffic, refusing inside local routes, and that node ports come after all other frontends.
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
@@ -37,21 +37,21 @@ use saved::Saved;
 
 /// The constant rules of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layer {
+pub struct RuleSet {
     family: Family,
     chains: Vec<Chain>,
 }
 
 /// Settings that decide the rules of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LayerSettings {
+pub struct RuleSetSettings {
     masquerade_all: bool,
     /// One bit set: the packet mark that means "masquerade this".
     mark: u32,
     local: LocalTraffic,
     random_fully: bool,
-    /// Networks in which twins live, the spare network second; none: there are none.
-    twins: [Option<IpNet>; 2],
+    /// Networks in which short circuits live, the spare network second; none: there are none.
+    short_circuits: [Option<IpNet>; 2],
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
@@ -116,7 +116,7 @@ pub struct Jump {
 
 /// Settings that no rule can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidLayerSettings {
+pub enum InvalidRuleSetSettings {
     /// A packet mark has 32 bits.
     #[error("masquerade bit {0}: a packet mark has the bits 0 to 31")]
     MasqueradeBit(u8),
@@ -144,12 +144,12 @@ pub const JUMPS: [Jump; 10] = [
     Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
 ];
 
-// === impl Layer ===
+// === impl Rule set ===
 
-impl Layer {
+impl RuleSet {
     /// The rules of a family.
     #[must_use]
-    pub fn new(family: Family, settings: &LayerSettings) -> Self {
+    pub fn new(family: Family, settings: &RuleSetSettings) -> Self {
         Self { family, chains: chains::chains(family, settings) }
     }
 
@@ -159,15 +159,15 @@ impl Layer {
         self.family
     }
 
-    /// The chains that every layer has, whatever the settings.
+    /// The chains that every rule set has, whatever the settings.
     pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
         let local = LocalTraffic::Unknown;
-        let any = LayerSettings {
+        let any = RuleSetSettings {
             masquerade_all: false,
             mark: 1,
             local,
             random_fully: false,
-            twins: [None; 2],
+            short_circuits: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         };
@@ -238,9 +238,9 @@ fn line(input: &mut String, text: fmt::Arguments<'_>) {
     let _ = writeln!(input, "{text}");
 }
 
-// === impl LayerSettings ===
+// === impl RuleSetSettings ===
 
-impl LayerSettings {
+impl RuleSetSettings {
     /// Makes the settings that decide the rules. `random_fully`: true if iptables knows that option
     /// (1.6.2 on).
     ///
@@ -251,26 +251,26 @@ impl LayerSettings {
         masquerade_bit: u8,
         local: LocalTraffic,
         random_fully: bool,
-    ) -> Result<Self, InvalidLayerSettings> {
+    ) -> Result<Self, InvalidRuleSetSettings> {
         let mark = 1_u32
             .checked_shl(masquerade_bit.into())
-            .ok_or(InvalidLayerSettings::MasqueradeBit(masquerade_bit))?;
+            .ok_or(InvalidRuleSetSettings::MasqueradeBit(masquerade_bit))?;
         Ok(Self {
             masquerade_all,
             mark,
             local: local.checked()?,
             random_fully,
-            twins: [None; 2],
+            short_circuits: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         })
     }
 
-    /// The same, with twins in these networks, which are of the rules' family:
-    /// [`TwinNetworks::networks`](crate::settings::TwinNetworks::networks).
+    /// The same, with short circuits in these networks, which are of the rules' family:
+    /// [`ShortCircuitNetworks::networks`](crate::settings::ShortCircuitNetworks::networks).
     #[must_use]
-    pub fn with_twins(self, twins: [Option<IpNet>; 2]) -> Self {
-        Self { twins: twins.map(|net| Some(net?.trunc())), ..self }
+    pub fn with_short_circuits(self, short_circuits: [Option<IpNet>; 2]) -> Self {
+        Self { short_circuits: short_circuits.map(|net| Some(net?.trunc())), ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -291,7 +291,7 @@ impl LayerSettings {
         settings: &Settings,
         family: Family,
         facts: &NodeFacts,
-    ) -> Result<Self, InvalidLayerSettings> {
+    ) -> Result<Self, InvalidRuleSetSettings> {
         let pod_network = facts.pod_network(settings, family);
         let local = match &settings.local_detection {
             LocalDetection::None => LocalTraffic::Unknown,
@@ -307,9 +307,9 @@ impl LayerSettings {
             LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
         };
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
-        let layer = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
-        let layer = layer.with_twins(settings.twins.networks(family));
-        Ok(layer.with_routes(settings.routes(family), facts.local_addresses()))
+        let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
+        let rule_set = rule_set.with_short_circuits(settings.short_circuits.networks(family));
+        Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }
 
@@ -317,7 +317,7 @@ impl LayerSettings {
 
 impl LocalTraffic {
     /// The kernel's `IFNAMSIZ` (include/uapi/linux/if.h) counts the ending zero.
-    const MOST_OCTETS: usize = 15;
+    const MOST_BYTES: usize = 15;
 
     /// It comes from the cluster's pod network, `node` of which is this node's.
     fn of_cluster(cluster: IpNet, node: Option<IpNet>) -> Self {
@@ -329,26 +329,26 @@ impl LocalTraffic {
     }
 
     /// Only what can be written into a rule and read back the same.
-    fn checked(self) -> Result<Self, InvalidLayerSettings> {
-        let (name, most_octets) = match &self {
+    fn checked(self) -> Result<Self, InvalidRuleSetSettings> {
+        let (name, most_bytes) = match &self {
             Self::Unknown => return Ok(self),
             Self::Cidr(net) => return Ok(Self::Cidr(net.trunc())),
             Self::ClusterCidr { cluster, node } => {
                 let (cluster, node) = (cluster.trunc(), node.map(|net| net.trunc()));
                 return Ok(Self::ClusterCidr { cluster, node });
             }
-            Self::Bridge(name) => (name, Self::MOST_OCTETS),
+            Self::Bridge(name) => (name, Self::MOST_BYTES),
             // The + after it takes one.
-            Self::Prefix(name) => (name, Self::MOST_OCTETS - 1),
+            Self::Prefix(name) => (name, Self::MOST_BYTES - 1),
         };
-        let is_plain = |octet: u8| octet.is_ascii_graphic() && !b"/:\"'\\!".contains(&octet);
-        if (1..=most_octets).contains(&name.len())
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"/:\"'\\!".contains(&byte);
+        if (1..=most_bytes).contains(&name.len())
             && name.bytes().all(is_plain)
             && !name.ends_with('+')
         {
             Ok(self)
         } else {
-            Err(InvalidLayerSettings::InterfaceName(name.to_string()))
+            Err(InvalidRuleSetSettings::InterfaceName(name.to_string()))
         }
     }
 }

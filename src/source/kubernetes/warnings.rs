@@ -3,41 +3,41 @@
 use std::collections::HashMap;
 
 use super::kind::Kind;
-use crate::source::Complaint;
+use crate::source::Warning;
 use crate::source::object::Metadata;
 
 /// Problems that were reported about objects which are still as they were then. Nothing is kept of
 /// objects that are fine.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct Warnings {
     said: HashMap<(Kind, String), Said>,
 }
 
 #[derive(Debug)]
 struct Said {
-    what: Vec<Complaint>,
+    what: Vec<Warning>,
     /// True if the object was seen since the last list of its kind began.
     seen: bool,
 }
 
-// === impl Complaints ===
+// === impl Warnings ===
 
-impl Complaints {
-    /// The complaints about an object as it is now, or none if they are the same as before.
+impl Warnings {
+    /// The warnings about an object as it is now, or none if they are the same as before.
     pub(super) fn news(
         &mut self,
         kind: Kind,
         metadata: &Metadata,
-        complaints: Vec<Complaint>,
-    ) -> Vec<Complaint> {
-        if complaints.is_empty() {
+        warnings: Vec<Warning>,
+    ) -> Vec<Warning> {
+        if warnings.is_empty() {
             self.forget(kind, metadata);
-            return complaints;
+            return warnings;
         }
-        let said = Said { what: complaints.clone(), seen: true };
+        let said = Said { what: warnings.clone(), seen: true };
         match self.said.insert(key(kind, metadata), said) {
-            Some(before) if before.what == complaints => Vec::new(),
-            _ => complaints,
+            Some(before) if before.what == warnings => Vec::new(),
+            _ => warnings,
         }
     }
 
@@ -59,7 +59,7 @@ impl Complaints {
     }
 
     /// Everything that was said and still holds.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Complaint> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Warning> {
         self.said.values().flat_map(|said| &said.what)
     }
 

@@ -1,4 +1,4 @@
-//! A pass of the patrol under way: what is still to be looked at, and how much of it may be by now.
+//! A pass of the audit under way: what is still to be looked at, and how much of it may be by now.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

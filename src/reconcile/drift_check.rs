@@ -17,9 +17,9 @@ use plan::sets::SetId;
 use plan::settings::Settings;
 use tokio::time::Instant;
 
-use super::patrol::Part;
+use super::audit::Part;
 use super::{READ_RETRY, Reconciler};
-use crate::kernel::Glance;
+use crate::kernel::DriftCheck;
 use crate::kernel::worker::WorkerGone;
 
 /// Rules that always seem touched rest so many times what reading them takes.
@@ -84,31 +84,31 @@ impl Suspicion {
 }
 
 impl Reconciler {
-    /// Looks, and mends at once what is not as expected.
-    pub(super) async fn glance(&mut self) -> Result<(), WorkerGone> {
+    /// Looks, and repairs at once what is not as expected.
+    pub(super) async fn drift_check(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let mut glance = match self.kernel.glance().await? {
-            Ok(glance) => glance,
+        let mut drift_check = match self.kernel.drift_check().await? {
+            Ok(drift_check) => drift_check,
             Err(error) => {
                 self.reading_failed(&error);
-                self.patrol.pause(Instant::now() + READ_RETRY);
+                self.audit.pause(Instant::now() + READ_RETRY);
                 return Ok(());
             }
         };
         let took = started.elapsed();
-        self.patrol.glanced(took, self.pace.sync_period, started + took);
-        self.patrol.succeeded();
-        let suspects = self.suspects(&glance);
-        self.observer.glanced(took, suspects.is_empty());
-        self.put_back_sysctls(std::mem::take(&mut glance.sysctls)).await?;
+        self.audit.drift_checked(took, self.pace.sync_period, started + took);
+        self.audit.succeeded();
+        let suspects = self.suspects(&drift_check);
+        self.observer.drift_checked(took, suspects.is_empty());
+        self.put_back_sysctls(std::mem::take(&mut drift_check.sysctls)).await?;
         self.look_for_schedulers().await?;
         for part in suspects {
             let started = Instant::now();
             match self.inspect(&part).await? {
-                None => self.patrol.failed(part, Instant::now()),
-                Some(0) => self.learn(&part, &glance, started),
+                None => self.audit.failed(part, Instant::now()),
+                Some(0) => self.learn(&part, &drift_check, started),
                 Some(_) => {
-                    if let Part::Layer(family) = part {
+                    if let Part::RuleSet(family) = part {
                         self.expected.suspicions.remove(&family);
                     }
                     self.alarm();
@@ -120,18 +120,18 @@ impl Reconciler {
 
     /// The parts of the kernel that are not as expected, but for those that are looked at, or
     /// written, again at a time of their own.
-    fn suspects(&mut self, glance: &Glance) -> Vec<Part> {
+    fn suspects(&mut self, drift_check: &DriftCheck) -> Vec<Part> {
         let now = Instant::now();
         let mut suspects = Vec::new();
-        if !glance.link && !self.is_put_off(&Subject::Link, now) {
+        if !drift_check.link && !self.is_put_off(&Subject::Link, now) {
             suspects.push(Part::Addresses);
         }
         let (virtual_servers, owed) = self.n_owed();
-        self.expected.is_number_unknown = glance.n_virtual_servers.is_none();
-        if let Some(number) = glance.n_virtual_servers {
+        self.expected.is_number_unknown = drift_check.n_virtual_servers.is_none();
+        if let Some(number) = drift_check.n_virtual_servers {
             let n = self.n_own_virtual_servers() + self.expected.foreign_virtual_servers;
             let is_expected = around(n, virtual_servers).contains(&i64::from(number));
-            if !is_expected && !self.patrol.has_suspects() {
+            if !is_expected && !self.audit.has_suspects() {
                 suspects.push(Part::Frontends);
             }
         }
@@ -139,40 +139,41 @@ impl Reconciler {
         for set in families.iter().flat_map(|family| SetId::all(*family)) {
             let n = self.n_own_entries(set) + self.foreign_entries(set);
             let around = around(n, owed.get(&set).copied().unwrap_or(0));
-            let is_expected = glance.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
+            let is_expected =
+                drift_check.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
             let is_owed = is_expected.is_none() && self.is_put_off(&Subject::Set(set), now);
             if is_expected != Some(true) && !is_owed {
                 suspects.push(Part::Set(set));
             }
         }
         for family in families {
-            let is_put_off = self.is_put_off(&Subject::Layer(*family), now);
-            let is_touched = !glance.untouched.contains(family) && !is_put_off;
+            let is_put_off = self.is_put_off(&Subject::RuleSet(*family), now);
+            let is_touched = !drift_check.untouched.contains(family) && !is_put_off;
             let suspicion = self.expected.suspicions.entry(*family).or_default();
             if suspicion.is_due(is_touched, now) {
-                suspects.push(Part::Layer(*family));
+                suspects.push(Part::RuleSet(*family));
             }
         }
-        suspects.retain(|part| !self.patrol.is_unread(part));
+        suspects.retain(|part| !self.audit.is_unread(part));
         suspects
     }
 
     /// A part that seemed wrong is in order: that is how it looks from now on.
-    fn learn(&mut self, part: &Part, glance: &Glance, started: Instant) {
+    fn learn(&mut self, part: &Part, drift_check: &DriftCheck, started: Instant) {
         match part {
             Part::Frontends => {
-                if let Some(number) = glance.n_virtual_servers {
+                if let Some(number) = drift_check.n_virtual_servers {
                     let own = self.n_own_virtual_servers();
                     self.expected.foreign_virtual_servers = i64::from(number) - own;
                 }
             }
             Part::Set(set) => {
-                if let Some(number) = glance.set_entries.get(set) {
+                if let Some(number) = drift_check.set_entries.get(set) {
                     let foreign = i64::from(*number) - self.n_own_entries(*set);
                     self.expected.foreign_entries.insert(*set, foreign);
                 }
             }
-            Part::Layer(family) => {
+            Part::RuleSet(family) => {
                 let suspicion = self.expected.suspicions.entry(*family).or_default();
                 suspicion.was_wrong(started.elapsed(), Instant::now());
             }
@@ -196,7 +197,7 @@ impl Reconciler {
     /// because the kernel refused a write.
     fn n_owed(&self) -> (i64, HashMap<SetId, i64>) {
         let (mut virtual_servers, mut entries) = (0, HashMap::new());
-        for (subject, _) in self.ledger.iter() {
+        for (subject, _) in self.retry_queue.iter() {
             match subject {
                 Subject::VirtualServer(_) => virtual_servers += 1,
                 Subject::Entry(set, _) => *entries.entry(*set).or_insert(0) += 1,

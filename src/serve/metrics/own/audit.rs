@@ -5,15 +5,15 @@ use std::time::SystemTime;
 
 use prometheus::{Gauge, Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use super::super::labels::{GLANCES, PACES, glance, pace};
+use super::super::labels::{DRIFT_CHECKS, PACES, drift_check, pace};
 use super::super::seconds;
 use super::maker::Maker;
 use crate::reconcile::observer::Pass;
 
 /// Activity of the audit and the drift checks.
 #[derive(Debug)]
-pub struct Patrol {
-    glances: IntCounterVec,
+pub struct Audit {
+    drift_checks: IntCounterVec,
     passes: IntCounterVec,
     duration: Gauge,
     cost: Histogram,
@@ -22,12 +22,12 @@ pub struct Patrol {
     last_comparison: Gauge,
 }
 
-// === impl Patrol ===
+// === impl Audit ===
 
-impl Patrol {
+impl Audit {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         let made = Self {
-            glances: make.counters(
+            drift_checks: make.counters(
                 "kube_ipvs_drift_checks_total",
                 "Number of drift checks: every second a few cheap readings show whether another program has \
                  changed the kernel's state. By result: clean or drifted.",
@@ -59,8 +59,8 @@ impl Patrol {
                  state, in seconds since 1970.",
             )?,
         };
-        for value in GLANCES {
-            made.glances.with_label_values(&[value]);
+        for value in DRIFT_CHECKS {
+            made.drift_checks.with_label_values(&[value]);
         }
         for value in PACES {
             made.passes.with_label_values(&[value]);
@@ -69,11 +69,11 @@ impl Patrol {
     }
 
     /// The signs were looked for, and were as expected or not.
-    pub fn glanced(&self, as_expected: bool) {
-        self.glances.with_label_values(&[glance(&as_expected)]).inc();
+    pub fn drift_checked(&self, as_expected: bool) {
+        self.drift_checks.with_label_values(&[drift_check(&as_expected)]).inc();
     }
 
-    /// The patrol goes on without pauses from now on, or with them.
+    /// The audit goes on without pauses from now on, or with them.
     pub fn set_alert(&self, alert: bool) {
         if alert && self.alert.get() == 0 {
             self.alerts.inc();
@@ -81,7 +81,7 @@ impl Patrol {
         self.alert.set(i64::from(alert));
     }
 
-    /// The patrol has been everywhere.
+    /// The audit has been everywhere.
     pub fn pass_ended(&self, pass: &Pass, now: SystemTime) {
         self.passes.with_label_values(&[pace(&pass.alert)]).inc();
         self.duration.set(pass.took.as_secs_f64());

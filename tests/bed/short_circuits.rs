@@ -1,4 +1,4 @@
-//! Local clients are led to a twin only while the kernel has all of it.
+//! Local clients are led to a short circuit only while the kernel has all of it.
 
 use bed::{Namespace, Protocol, Service};
 
@@ -8,7 +8,7 @@ const NODE_PORT: u16 = 30_600;
 /// An address that cannot be added to an interface on which IPv6 is off.
 const REFUSES_IPV6: &str = "net/ipv6/conf/kube-ipvs0/disable_ipv6";
 
-/// True if clients in the cluster are led to the twin of an IPv6 node port.
+/// True if clients in the cluster are led to the short circuit of an IPv6 node port.
 fn are_led(bed: &Bed) -> bool {
     bed.entries().iter().any(|entry| entry.starts_with("KUBE-6-SHORT-CIRCUIT "))
 }
@@ -27,9 +27,10 @@ fn assert_local_clients_get(bed: &Bed, by_ipv6: &[(&str, usize)]) {
     }
 }
 
-/// A node port is at the node's own addresses, so that only its twin needs an address on kube-ipvs0.
+/// A node port is at the node's own addresses, so that only its short circuit needs an address on
+/// kube-ipvs0.
 #[test]
-fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_twins_address() {
+fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_circuits_address() {
     let bed = Bed::new();
     // kube-ipvs0 takes this over when it is made.
     bed.node().set_sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
@@ -41,18 +42,18 @@ fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_twins_add
     let _proxy = bed.start(&[]);
     let (here, all) = (&[("pod1-1", 4)][..], &[("pod1-1", 2), ("pod2-1", 2)][..]);
     // Its virtual server is there all the same.
-    let twin = "TCP  [feff:192::11]:30600";
-    assert!(bed.virtual_servers().contains(twin), "{}", bed.virtual_servers());
+    let short_circuit = "TCP  [feff:192::11]:30600";
+    assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
     assert!(!are_led(&bed), "{:?}", bed.entries());
     assert_local_clients_get(&bed, here);
 
     bed.node().set_sysctl(REFUSES_IPV6, "0").unwrap();
-    bed.wait_until("they are led to the twin", || are_led(&bed));
+    bed.wait_until("they are led to the short circuit", || are_led(&bed));
     assert_local_clients_get(&bed, all);
 
     // This takes the addresses away, and they are refused again.
     bed.node().set_sysctl(REFUSES_IPV6, "1").unwrap();
-    bed.wait_until("they are no longer led to the twin", || !are_led(&bed));
-    assert!(bed.virtual_servers().contains(twin), "{}", bed.virtual_servers());
+    bed.wait_until("they are no longer led to the short circuit", || !are_led(&bed));
+    assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
     assert_local_clients_get(&bed, here);
 }

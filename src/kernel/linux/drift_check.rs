@@ -6,16 +6,16 @@ use plan::model::Family;
 use plan::sets::SetId;
 
 use super::count::Number;
-use super::{Glance, Linux, Listing, ReadError, translate};
+use super::{DriftCheck, Linux, Listing, ReadError, translate};
 
 /// With so many times more sets than ours, ours are asked for one by one instead of all at once.
 const CROWD: usize = 4;
 
 impl Linux {
-    pub(super) fn look(&mut self) -> Result<Glance, ReadError> {
+    pub(super) fn look(&mut self) -> Result<DriftCheck, ReadError> {
         self.index = None;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
-        Ok(Glance {
+        Ok(DriftCheck {
             link: link.is_some(),
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,

@@ -1,4 +1,4 @@
-//! Clients are led to a twin only while it is there.
+//! Clients are led to a short circuit only while it is there.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -12,55 +12,59 @@ use plan::kernel::{Entry, Frontend};
 use plan::model::{EndpointSlice, Protocol, Service, ServiceKind, TrafficPolicy};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
-use plan::settings::TwinNetworks;
+use plan::settings::ShortCircuitNetworks;
 
 use crate::world::{World, service, slice};
 
 /// A load balancer's Service for this node's endpoints, all of which are on another node: only its
-/// twin has a virtual server.
-pub(crate) fn local(number: u16, last_octet: u8) -> Service {
+/// short circuit has a virtual server.
+pub(crate) fn local(number: u16, last_byte: u8) -> Service {
     Service {
         kind: ServiceKind::LoadBalancer,
-        load_balancer: vec![[198, 51, 100, last_octet].into()],
+        load_balancer: vec![[198, 51, 100, last_byte].into()],
         source_ranges: vec!["10.0.0.0/8".parse().unwrap()],
         external_policy: TrafficPolicy::Local,
         ..service(number, Protocol::Tcp)
     }
 }
 
-/// Returns the operation in words if it is wrong now: if it leads clients to a twin that is not
-/// there, or takes away one that they are led to.
+/// Returns the operation in words if it is wrong now: if it leads clients to a short circuit that
+/// is not there, or takes away one that they are led to.
 pub(crate) fn misleads(op: &Op, actual: &Actual) -> Option<String> {
     let is_led_there = |like: &dyn Fn(&Frontend) -> bool| {
-        let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_twins());
+        let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_short_circuits());
         let mut entries = sets.flat_map(|(set, there)| there.entries.iter().map(|it| (*set, *it)));
-        entries.any(|(set, entry)| like(&twin_of(set, &entry)))
+        entries.any(|(set, entry)| like(&short_circuit_of(set, &entry)))
     };
     let is_wrong = match op {
-        Op::AddEntry(set, entry) if set.kind.leads_to_twins() => {
-            let twin = twin_of(*set, entry);
+        Op::AddEntry(set, entry) if set.kind.leads_to_short_circuits() => {
+            let short_circuit = short_circuit_of(*set, entry);
             let restricted = SetId { kind: SetKind::LoadBalancerFirewall, family: set.family };
             let is_restricted = actual
                 .sets
                 .get(&restricted)
-                .is_some_and(|there| there.entries.contains(&Entry::AddressPort(twin)));
-            !actual.virtual_servers.contains_key(&twin)
-                || !actual.addresses.contains(&twin.address)
+                .is_some_and(|there| there.entries.contains(&Entry::AddressPort(short_circuit)));
+            !actual.virtual_servers.contains_key(&short_circuit)
+                || !actual.addresses.contains(&short_circuit.address)
                 || !is_restricted
         }
-        Op::RemoveVirtualServer(frontend) => is_led_there(&|twin| twin == frontend),
-        Op::UnbindAddress(address) => is_led_there(&|twin| twin.address == *address),
+        Op::RemoveVirtualServer(frontend) => {
+            is_led_there(&|short_circuit| short_circuit == frontend)
+        }
+        Op::UnbindAddress(address) => {
+            is_led_there(&|short_circuit| short_circuit.address == *address)
+        }
         _ => false,
     };
     is_wrong.then(|| op.to_string())
 }
 
-fn twin_of(set: SetId, entry: &Entry) -> Frontend {
+fn short_circuit_of(set: SetId, entry: &Entry) -> Frontend {
     let Entry::AddressPort(frontend) = entry else { panic!("{entry}") };
-    let twins = TwinNetworks::default();
+    let short_circuits = ShortCircuitNetworks::default();
     let address = match set.kind {
-        SetKind::ShortCircuit => twins.twin(frontend.address),
-        _ => twins.spare_twin(frontend.address),
+        SetKind::ShortCircuit => short_circuits.short_circuit(frontend.address),
+        _ => short_circuits.spare_short_circuit(frontend.address),
     };
     Frontend { address: address.unwrap(), ..*frontend }
 }
@@ -87,12 +91,12 @@ fn outer() -> Frontend {
     Frontend { address: [198, 51, 100, 5].into(), protocol: Protocol::Tcp, port: 80 }
 }
 
-fn twin() -> Frontend {
+fn short_circuit() -> Frontend {
     Frontend { address: [246, 51, 100, 5].into(), ..outer() }
 }
 
 fn is_led(actual: &Actual) -> bool {
-    let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_twins());
+    let sets = actual.sets.iter().filter(|(set, _)| set.kind.leads_to_short_circuits());
     sets.flat_map(|(_, there)| &there.entries).any(|it| *it == Entry::AddressPort(outer()))
 }
 
@@ -102,13 +106,13 @@ fn with_slice(service: Service) -> (Service, EndpointSlice) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_led_to_a_twin_only_after_all_of_it_is_there() {
+async fn clients_are_led_to_a_short_circuit_only_after_all_of_it_is_there() {
     let refused: [Concerns; 3] = [
-        |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == twin()),
-        |op| *op == Op::BindAddress(twin().address),
+        |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == short_circuit()),
+        |op| *op == Op::BindAddress(short_circuit().address),
         |op| {
             matches!(op, Op::AddEntry(set, it) if set.kind == SetKind::LoadBalancerFirewall
-            && it.address() == Some(twin().address))
+            && it.address() == Some(short_circuit().address))
         },
     ];
     for concerns in refused {
@@ -132,17 +136,18 @@ async fn clients_are_led_to_a_twin_only_after_all_of_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_twin_stays_as_long_as_clients_may_be_led_there() {
+async fn a_short_circuit_stays_as_long_as_clients_may_be_led_there() {
     let (service, endpoints) = with_slice(local(1, 5));
     let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
     let wrong = watched(&world.fake);
-    let is_way = |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_twins());
+    let is_way =
+        |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_short_circuits());
     world.fake.refuse(3, RefusalClass::Exhausted, is_way);
     world.send(Event::ServiceRemoved(service.name)).await;
     world.until("owed", |status, _| status.failures == 2).await;
     let actual = world.fake.actual();
-    assert!(is_led(&actual) && actual.virtual_servers.contains_key(&twin()));
-    assert!(actual.addresses.contains(&twin().address));
+    assert!(is_led(&actual) && actual.virtual_servers.contains_key(&short_circuit()));
+    assert!(actual.addresses.contains(&short_circuit().address));
     world.until("gone", |status, _| status.owed == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     assert_eq!(world.now().failures, 3);
@@ -152,15 +157,15 @@ async fn a_twin_stays_as_long_as_clients_may_be_led_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_no_longer_led_to_a_twin_that_cannot_be_put_back() {
+async fn clients_are_no_longer_led_to_a_short_circuit_that_cannot_be_put_back() {
     let takes: [(Take, Concerns); 2] = [
         (
-            |actual| assert!(actual.virtual_servers.remove(&twin()).is_some()),
-            |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == twin()),
+            |actual| assert!(actual.virtual_servers.remove(&short_circuit()).is_some()),
+            |op| matches!(op, Op::CreateVirtualServer(at, _) if *at == short_circuit()),
         ),
         (
-            |actual| assert!(actual.addresses.remove(&twin().address)),
-            |op| *op == Op::BindAddress(twin().address),
+            |actual| assert!(actual.addresses.remove(&short_circuit().address)),
+            |op| *op == Op::BindAddress(short_circuit().address),
         ),
     ];
     for (take, concerns) in takes {
@@ -177,24 +182,24 @@ async fn clients_are_no_longer_led_to_a_twin_that_cannot_be_put_back() {
     }
 }
 
-/// Two frontends with the same twin: the spare one is for the second.
+/// Two frontends with the same short circuit: the spare one is for the second.
 #[tokio::test(start_paused = true)]
-async fn a_frontend_goes_over_to_its_first_twin_when_that_is_free() {
+async fn a_frontend_goes_over_to_its_first_short_circuit_when_that_is_free() {
     let first = Service { created: 1, ..local(1, 5) };
     let mut second = local(2, 5);
     second.load_balancer = vec![IpAddr::from([214, 51, 100, 5])];
     let endpoints = slice(&second, &[2]);
     let mut world = World::in_sync(&[with_slice(first.clone()), (second, endpoints)]).await;
     let wrong = watched(&world.fake);
-    world.fake.lose_answers(2, |op| op.subject() == Subject::VirtualServer(twin()));
+    world.fake.lose_answers(2, |op| op.subject() == Subject::VirtualServer(short_circuit()));
     world.send(Event::ServiceRemoved(first.name)).await;
     world.taken().await;
     world.compared().await;
     world.until("in order", |status, _| status.owed == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     let actual = world.fake.actual();
-    let spare = Frontend { address: [0, 51, 100, 5].into(), ..twin() };
-    assert!(actual.virtual_servers.contains_key(&twin()));
+    let spare = Frontend { address: [0, 51, 100, 5].into(), ..short_circuit() };
+    assert!(actual.virtual_servers.contains_key(&short_circuit()));
     assert!(!actual.virtual_servers.contains_key(&spare));
     world.assert_converged(&[]);
 }

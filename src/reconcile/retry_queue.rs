@@ -16,16 +16,16 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// do.
 const LOOKS_AT_ONCE: usize = 1_024;
 
-/// The failed writes, by what they are about. Nothing here walks all of them but [`Ledger::iter`]:
-/// a hundred thousand may be owed when the kernel refuses everything.
+/// The failed writes, by what they are about. Nothing here walks all of them but
+/// [`RetryQueue::iter`]: a hundred thousand may be owed when the kernel refuses everything.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct RetryQueue {
     owed: HashMap<Subject, Owed>,
-    /// Times at which the subjects are tried again: all of [`Ledger::owed`], once.
+    /// Times at which the subjects are tried again: all of [`RetryQueue::owed`], once.
     agenda: BTreeSet<(Instant, Subject)>,
     /// Those that others rest on.
     foundations: BTreeSet<Subject>,
-    /// The entries that lead clients from a frontend to its twin.
+    /// The entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
     /// Number of pending retries, by the class of the refusal; no zeros.
     classes: BTreeMap<RefusalClass, usize>,
@@ -44,9 +44,9 @@ pub struct Owed {
     pub due: Instant,
 }
 
-// === impl Ledger ===
+// === impl Retry queue ===
 
-impl Ledger {
+impl RetryQueue {
     /// Notes a failure. Returns whether it is news: not known, or known for another reason.
     pub fn record(&mut self, op: Op, refusal: Refusal, now: Instant) -> bool {
         let subject = op.subject();
@@ -120,7 +120,7 @@ impl Ledger {
         self.foundations.iter()
     }
 
-    /// The entries that are owed and lead clients from a frontend to its twin.
+    /// The entries that are owed and lead clients from a frontend to its short circuit.
     pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Owed)> {
         self.leading.iter().filter_map(|subject| Some((subject, self.owed.get(subject)?)))
     }
@@ -148,7 +148,7 @@ impl Ledger {
         if owed.op.is_foundation() {
             self.foundations.insert(subject);
         }
-        if owed.op.leads_to_twins() {
+        if owed.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
         *self.classes.entry(owed.refusal.class).or_default() += 1;
@@ -171,12 +171,12 @@ impl Ledger {
     }
 }
 
-/// Returns the time until the next attempt. A surprise is looked at again without delay, since a
-/// second look usually repairs it. A full set is a surprise, since a set grows before it is full.
+/// Returns the time until the next attempt. A conflict is looked at again without delay, since a
+/// second look usually repairs it. A full set is a conflict, since a set grows before it is full.
 pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
-    let surprise =
-        matches!(class, RefusalClass::Surprise | RefusalClass::AnswerLost | RefusalClass::SetFull);
-    let doublings = match (surprise, attempts) {
+    let conflict =
+        matches!(class, RefusalClass::Conflict | RefusalClass::AnswerLost | RefusalClass::SetFull);
+    let doublings = match (conflict, attempts) {
         (true, 1) => return Duration::ZERO,
         (true, n) => n.saturating_sub(2),
         (false, n) => n.saturating_sub(1),
@@ -200,53 +200,53 @@ mod tests {
 
     #[test]
     fn attempts_come_at_growing_distances_up_to_a_minute() {
-        let mut ledger = Ledger::default();
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         let mut delays = Vec::new();
         for _ in 0..9 {
-            ledger.record(bind(), refusal(RefusalClass::Other), now);
-            delays.push((ledger.next_due().unwrap() - now).as_secs());
+            retry_queue.record(bind(), refusal(RefusalClass::Other), now);
+            delays.push((retry_queue.next_due().unwrap() - now).as_secs());
         }
         assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 
     #[test]
-    fn a_surprise_is_looked_at_again_at_once_but_only_once() {
-        let mut ledger = Ledger::default();
+    fn a_conflict_is_looked_at_again_at_once_but_only_once() {
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
-        ledger.record(bind(), refusal(RefusalClass::Surprise), now);
-        assert_eq!(ledger.due(now), [bind().subject()]);
-        ledger.record(bind(), refusal(RefusalClass::Surprise), now);
-        assert_eq!(ledger.due(now), []);
-        assert_eq!(ledger.next_due(), Some(now + Duration::from_secs(1)));
+        retry_queue.record(bind(), refusal(RefusalClass::Conflict), now);
+        assert_eq!(retry_queue.due(now), [bind().subject()]);
+        retry_queue.record(bind(), refusal(RefusalClass::Conflict), now);
+        assert_eq!(retry_queue.due(now), []);
+        assert_eq!(retry_queue.next_due(), Some(now + Duration::from_secs(1)));
     }
 
     #[test]
     fn only_news_is_news() {
-        let mut ledger = Ledger::default();
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
-        assert!(ledger.record(bind(), refusal(RefusalClass::Other), now));
-        assert!(!ledger.record(bind(), refusal(RefusalClass::Other), now));
-        assert!(ledger.record(bind(), refusal(RefusalClass::NotPermitted), now));
-        assert!(ledger.settle(&bind().subject()));
-        assert!(ledger.is_empty() && !ledger.settle(&bind().subject()));
+        assert!(retry_queue.record(bind(), refusal(RefusalClass::Other), now));
+        assert!(!retry_queue.record(bind(), refusal(RefusalClass::Other), now));
+        assert!(retry_queue.record(bind(), refusal(RefusalClass::NotPermitted), now));
+        assert!(retry_queue.settle(&bind().subject()));
+        assert!(retry_queue.is_empty() && !retry_queue.settle(&bind().subject()));
     }
 
     #[test]
     fn a_changed_wish_is_tried_at_once() {
-        let mut ledger = Ledger::default();
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
-        ledger.record(bind(), refusal(RefusalClass::Other), now);
-        assert!(ledger.due(now).is_empty());
-        ledger.hasten(&bind().subject(), now);
-        assert_eq!(ledger.due(now).len(), 1);
+        retry_queue.record(bind(), refusal(RefusalClass::Other), now);
+        assert!(retry_queue.due(now).is_empty());
+        retry_queue.hasten(&bind().subject(), now);
+        assert_eq!(retry_queue.due(now).len(), 1);
     }
 
     #[test]
     fn the_accounts_agree_whatever_is_noted_and_struck_out() {
-        let mut ledger = Ledger::default();
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
-        let classes = [RefusalClass::Other, RefusalClass::Surprise, RefusalClass::Exhausted];
+        let classes = [RefusalClass::Other, RefusalClass::Conflict, RefusalClass::Exhausted];
         let op = |number: u8| match number {
             0 => Op::CreateLink,
             _ => Op::BindAddress(IpAddr::from([10, 96, 0, number])),
@@ -255,35 +255,38 @@ mod tests {
             let number = u8::try_from(step * step % 7).unwrap();
             let subject = op(number).subject();
             match step % 5 {
-                0 => drop(ledger.settle(&subject)),
-                1 => ledger.hasten(&subject, now),
-                2 => ledger.postpone(&subject, now + Duration::from_secs(9)),
-                _ => drop(ledger.record(op(number), refusal(classes[step % 3]), now)),
+                0 => drop(retry_queue.settle(&subject)),
+                1 => retry_queue.hasten(&subject, now),
+                2 => retry_queue.postpone(&subject, now + Duration::from_secs(9)),
+                _ => drop(retry_queue.record(op(number), refusal(classes[step % 3]), now)),
             }
-            assert_eq!(ledger.agenda.len(), ledger.len());
-            assert_eq!(ledger.next_due(), ledger.iter().map(|(_, owed)| owed.due).min());
-            assert_eq!(ledger.classes().map(|(_, count)| count).sum::<usize>(), ledger.len());
-            assert_eq!(ledger.foundations().count() == 1, ledger.owes(&Subject::Link));
+            assert_eq!(retry_queue.agenda.len(), retry_queue.len());
+            assert_eq!(retry_queue.next_due(), retry_queue.iter().map(|(_, owed)| owed.due).min());
+            assert_eq!(
+                retry_queue.classes().map(|(_, count)| count).sum::<usize>(),
+                retry_queue.len()
+            );
+            assert_eq!(retry_queue.foundations().count() == 1, retry_queue.owes(&Subject::Link));
         }
     }
 
     #[test]
     fn those_that_wait_longest_come_first_and_not_all_at_once() {
-        let mut ledger = Ledger::default();
+        let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         let bind = |number: u16| {
             let [high, low] = number.to_be_bytes();
             Op::BindAddress([10, 96, high, low].into())
         };
         for number in 0..3_000 {
-            ledger.record(bind(number), refusal(RefusalClass::Surprise), now);
+            retry_queue.record(bind(number), refusal(RefusalClass::Conflict), now);
         }
-        ledger.hasten(&bind(2_999).subject(), now - Duration::from_secs(1));
-        let due = ledger.due(now);
+        retry_queue.hasten(&bind(2_999).subject(), now - Duration::from_secs(1));
+        let due = retry_queue.due(now);
         assert_eq!((due.len(), due[0]), (LOOKS_AT_ONCE, bind(2_999).subject()));
         for subject in due {
-            ledger.settle(&subject);
+            retry_queue.settle(&subject);
         }
-        assert_eq!(ledger.due(now).first(), Some(&bind(1_023).subject()));
+        assert_eq!(retry_queue.due(now).first(), Some(&bind(1_023).subject()));
     }
 }

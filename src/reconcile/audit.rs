@@ -1,11 +1,11 @@
-//! The patrol: everything is compared with what it should be, again and again, a little at a time.
+//! The audit: everything is compared with what it should be, again and again, a little at a time.
 //!
 //! A pass takes one sync period, or forty times what it costs if that is longer. Its work is dealt
-//! out to the seconds, and each second's part follows the glance, so that an idle loop wakes up
-//! once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the loop
-//! takes what came in.
+//! out to the seconds, and each second's part follows the drift check, so that an idle loop wakes
+//! up once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the
+//! loop takes what came in.
 //!
-//! When something was wrong the patrol is *alert*: it begins anew and goes on without pauses until
+//! When something was wrong the audit is *alert*: it begins anew and goes on without pauses until
 //! one whole pass has found nothing.
 
 mod walk;
@@ -27,11 +27,11 @@ use super::rounds::Ended;
 use super::{READ_RETRY, Reconciler};
 use crate::kernel::worker::WorkerGone;
 
-/// From one glance to the next.
+/// From one drift check to the next.
 const SECOND: Duration = Duration::from_secs(1);
-/// A glance rests so many times what glances take: x_tables hands out the rules of others, too
-/// (docs/kernel-use.md).
-const GLANCE_REST: u32 = 10;
+/// A drift check rests so many times what drift checks take: x_tables hands out the rules of
+/// others, too (docs/kernel-use.md).
+const DRIFT_CHECK_REST: u32 = 10;
 
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
@@ -54,7 +54,7 @@ pub(super) enum Part {
     /// The interface and its addresses.
     Addresses,
     /// A family's rules.
-    Layer(Family),
+    RuleSet(Family),
     /// A set.
     Set(SetId),
     /// List of the virtual servers that exist.
@@ -65,10 +65,10 @@ pub(super) enum Part {
 
 /// Position of the audit, and the time at which it goes on.
 #[derive(Debug)]
-pub(super) struct Patrol {
-    next_glance: Instant,
+pub(super) struct Audit {
+    next_drift_check: Instant,
     /// Duration of the last drift check.
-    glance_took: Duration,
+    drift_check_took: Duration,
     /// Nothing is looked at before this.
     paused: Instant,
     /// Parts to look at before any other.
@@ -94,7 +94,7 @@ impl Part {
             Self::Addresses => {
                 matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
             }
-            Self::Layer(family) => *subject == Subject::Layer(*family),
+            Self::RuleSet(family) => *subject == Subject::RuleSet(*family),
             Self::Set(set) => match subject {
                 Subject::Set(it) | Subject::Entry(it, _) => it == set,
                 _ => false,
@@ -104,13 +104,13 @@ impl Part {
     }
 }
 
-// === impl Patrol ===
+// === impl Audit ===
 
-impl Patrol {
+impl Audit {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            next_glance: now,
-            glance_took: Duration::ZERO,
+            next_drift_check: now,
+            drift_check_took: Duration::ZERO,
             paused: now,
             suspects: VecDeque::new(),
             unread: Vec::new(),
@@ -124,7 +124,7 @@ impl Patrol {
 
     /// The kernel has just been taken over.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.next_glance = now + SECOND;
+        self.next_drift_check = now + SECOND;
     }
 
     /// The kernel cannot be read: nothing is looked at before this.
@@ -160,25 +160,26 @@ impl Patrol {
             Some(walk) => walk.may_go_on(now),
             None => true,
         };
-        let next = if is_busy { now } else { self.next_glance };
+        let next = if is_busy { now } else { self.next_drift_check };
         next.max(self.paused)
     }
 
-    /// A glance took so long. One that does by chance changes nothing.
-    pub(super) fn glanced(&mut self, took: Duration, period: Duration, now: Instant) {
-        let usual = took.min(std::mem::replace(&mut self.glance_took, took));
-        self.next_glance = self.next_glance.max(now + (usual * GLANCE_REST).min(period));
+    /// A drift check took so long. One that does by chance changes nothing.
+    pub(super) fn drift_checked(&mut self, took: Duration, period: Duration, now: Instant) {
+        let usual = took.min(std::mem::replace(&mut self.drift_check_took, took));
+        self.next_drift_check =
+            self.next_drift_check.max(now + (usual * DRIFT_CHECK_REST).min(period));
     }
 
     /// True if a drift check is due. If so, also grants the pass its work up to now.
-    fn take_glance(&mut self, period: Duration, now: Instant) -> bool {
-        if now < self.next_glance {
+    fn take_drift_check(&mut self, period: Duration, now: Instant) -> bool {
+        if now < self.next_drift_check {
             return false;
         }
         // Seconds that were missed are not made up for.
-        self.next_glance = (self.next_glance + SECOND).max(now);
-        if self.next_glance <= now {
-            self.next_glance = now + SECOND;
+        self.next_drift_check = (self.next_drift_check + SECOND).max(now);
+        if self.next_drift_check <= now {
+            self.next_drift_check = now + SECOND;
         }
         if let Some(walk) = &mut self.walk {
             walk.grant(period, now);
@@ -205,7 +206,7 @@ impl Patrol {
     /// say nothing of the others.
     pub(super) fn failed(&mut self, part: Part, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
-        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, Part::Layer(_)) {
+        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, Part::RuleSet(_)) {
             self.pause(now + READ_RETRY);
         }
         if !self.is_unread(&part) {
@@ -280,19 +281,19 @@ impl Patrol {
 }
 
 impl Reconciler {
-    /// Does what is due of the watch over the kernel: a glance, a part of it, or nothing.
+    /// Does what is due of the watch over the kernel: a drift check, a part of it, or nothing.
     pub(super) async fn watch_over(&mut self) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        if !self.patrol.is_paused(now) && self.patrol.take_glance(self.pace.sync_period, now) {
-            self.glance().await?;
+        if !self.audit.is_paused(now) && self.audit.take_drift_check(self.pace.sync_period, now) {
+            self.drift_check().await?;
         }
         // That may have failed.
-        if self.patrol.is_paused(now) {
+        if self.audit.is_paused(now) {
             return Ok(());
         }
         let planner = &self.planner;
         let is_number_unknown = self.expected.is_number_unknown();
-        self.patrol.begin_pass(
+        self.audit.begin_pass(
             || {
                 let families = planner.settings().families.iter();
                 let sets = families.flat_map(|family| SetId::all(*family)).map(Part::Set);
@@ -303,10 +304,10 @@ impl Reconciler {
             },
             now,
         );
-        if let Some(part) = self.patrol.next_part(now) {
+        if let Some(part) = self.audit.next_part(now) {
             self.look_at(part).await?;
         }
-        if let Some((pass, whole)) = self.patrol.end_pass(Instant::now()) {
+        if let Some((pass, whole)) = self.audit.end_pass(Instant::now()) {
             self.pass_ended(&pass, whole);
         }
         Ok(())
@@ -316,10 +317,10 @@ impl Reconciler {
     pub(super) async fn look_at(&mut self, part: Part) -> Result<(), WorkerGone> {
         let started = Instant::now();
         match self.inspect(&part).await? {
-            None => self.patrol.failed(part, Instant::now()),
-            Some(mended) => {
-                self.patrol.looked_at(&part, started.elapsed());
-                if mended > 0 {
+            None => self.audit.failed(part, Instant::now()),
+            Some(repaired) => {
+                self.audit.looked_at(&part, started.elapsed());
+                if repaired > 0 {
                     self.alarm();
                 }
             }
@@ -329,13 +330,13 @@ impl Reconciler {
 
     /// Something was not as we left it: where that is so, there is often more.
     pub(super) fn alarm(&mut self) {
-        if self.patrol.alarm() {
+        if self.audit.alarm() {
             self.observer.alert(true);
         }
     }
 
     fn pass_ended(&mut self, pass: &Pass, whole: bool) {
-        if pass.alert && !self.patrol.is_alert {
+        if pass.alert && !self.audit.is_alert {
             if whole {
                 info!("all kernel state was compared at full speed, and nothing else had changed");
             }
@@ -366,19 +367,19 @@ mod tests {
 
     /// Goes on for so many seconds, a request taking this long; says how many requests there were
     /// in each second.
-    fn patrol(patrol: &mut Patrol, from: Instant, seconds: u32, cost: Duration) -> Vec<usize> {
+    fn audit(audit: &mut Audit, from: Instant, seconds: u32, cost: Duration) -> Vec<usize> {
         let period = Duration::from_secs(30);
         let second = |number| {
             let now = from + number * SECOND;
-            patrol.begin_pass(|| ([Part::Addresses].into(), frontends(6_000)), now);
-            assert!(patrol.take_glance(period, now));
+            audit.begin_pass(|| ([Part::Addresses].into(), frontends(6_000)), now);
+            assert!(audit.take_drift_check(period, now));
             let parts = std::iter::from_fn(|| {
-                let part = patrol.next_part(now)?;
-                patrol.looked_at(&part, cost);
+                let part = audit.next_part(now)?;
+                audit.looked_at(&part, cost);
                 Some(part)
             });
             let count = parts.count();
-            patrol.end_pass(now);
+            audit.end_pass(now);
             count
         };
         (0..seconds).map(second).collect()
@@ -387,7 +388,7 @@ mod tests {
     #[test]
     fn a_pass_is_spread_over_its_period() {
         let now = Instant::now();
-        let requests = patrol(&mut Patrol::new(now), now, 120, Duration::ZERO);
+        let requests = audit(&mut Audit::new(now), now, 120, Duration::ZERO);
         let (most, all) = (requests.iter().max().unwrap(), requests.iter().sum::<usize>());
         assert!(*most <= 6, "{requests:?}");
         assert!((4 * 24..=4 * 34).contains(&all), "{all}");
@@ -396,8 +397,8 @@ mod tests {
     #[test]
     fn one_that_costs_much_takes_forty_times_that() {
         let now = Instant::now();
-        let mut it = Patrol::new(now);
-        let requests = patrol(&mut it, now, 1_000, Duration::from_millis(100));
+        let mut it = Audit::new(now);
+        let requests = audit(&mut it, now, 1_000, Duration::from_millis(100));
         let cost =
             Duration::from_millis(100) * u32::try_from(requests.iter().sum::<usize>()).unwrap();
         assert!(cost * REST <= 1_005 * SECOND && cost * REST >= 900 * SECOND, "{cost:?}");
@@ -407,7 +408,7 @@ mod tests {
     #[test]
     fn a_chunk_is_as_large_as_its_time_allows() {
         let now = Instant::now();
-        let mut it = Patrol::new(now);
+        let mut it = Audit::new(now);
         let mut look = |cost: Duration, times: usize| {
             for _ in 0..times {
                 let frontends = frontends(u16::try_from(it.chunk).unwrap());
@@ -426,8 +427,8 @@ mod tests {
     #[test]
     fn an_alarm_begins_it_anew_and_lets_it_go_on_until_nothing_is_found() {
         let now = Instant::now();
-        let mut it = Patrol::new(now);
-        patrol(&mut it, now, 10, Duration::ZERO);
+        let mut it = Audit::new(now);
+        audit(&mut it, now, 10, Duration::ZERO);
         assert!(it.alarm() && !it.alarm());
         let then = now + 10 * SECOND;
         it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
@@ -451,17 +452,17 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_that_takes_long_is_rarer() {
+    fn a_drift_check_that_takes_long_is_rarer() {
         let (mut now, period) = (Instant::now(), Duration::from_secs(30));
-        let mut patrol = Patrol::new(now);
+        let mut audit = Audit::new(now);
         let took_and_rest =
             [(0, 1_000), (900, 1_000), (100, 1_100), (800, 1_800), (800, 8_800), (9_000, 17_000)];
         for (took, rest) in took_and_rest.into_iter().chain([(9_000, 39_000)]) {
-            assert!(patrol.take_glance(period, now), "{took} ms");
+            assert!(audit.take_drift_check(period, now), "{took} ms");
             let took = Duration::from_millis(took);
-            patrol.glanced(took, period, now + took);
+            audit.drift_checked(took, period, now + took);
             let next = now + Duration::from_millis(rest);
-            assert!(!patrol.take_glance(period, next - Duration::from_millis(1)));
+            assert!(!audit.take_drift_check(period, next - Duration::from_millis(1)));
             now = next;
         }
     }

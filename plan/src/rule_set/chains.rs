@@ -2,20 +2,20 @@
 
 use ipnet::IpNet;
 
-use super::{Chain, LayerSettings, LocalTraffic, Table};
+use super::{Chain, LocalTraffic, RuleSetSettings, Table};
 use crate::model::Family;
 use crate::sets::{SetId, SetKind};
 
 /// Writes the rules of one family.
 struct Writer<'a> {
     family: Family,
-    settings: &'a LayerSettings,
+    settings: &'a RuleSetSettings,
 }
 
 /// Every chain, in the order in which kube-proxy makes them.
-pub(super) fn chains(family: Family, settings: &LayerSettings) -> Vec<Chain> {
+pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
-    let [first, spare] = settings.twins;
+    let [first, spare] = settings.short_circuits;
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
@@ -150,7 +150,10 @@ impl Writer<'_> {
             (SetKind::ShortCircuit, "KUBE-SHORT-CIRCUIT"),
             (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
         ];
-        let ways = ways.into_iter().zip(self.settings.twins).filter(|(_, twins)| twins.is_some());
+        let ways = ways
+            .into_iter()
+            .zip(self.settings.short_circuits)
+            .filter(|(_, short_circuits)| short_circuits.is_some());
         ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
     }
 
@@ -216,27 +219,28 @@ impl Writer<'_> {
     }
 
     /// Leads the cluster's own clients, which are this node's pods and the node itself, from a
-    /// frontend to its twin. Neither the one's packet mark nor anybody's is touched: the address is
-    /// what IPVS goes by. Connection tracking remembers the way for the rest of the connection.
-    fn short_circuit(&self, twins: Option<IpNet>) -> Vec<String> {
-        let Some(twins) = twins else { return Vec::new() };
-        let to_twin = format!("-j NETMAP --to {}", with_prefix(&twins));
+    /// frontend to its short circuit. Neither the one's packet mark nor anybody's is touched: the
+    /// address is what IPVS goes by. Connection tracking remembers the way for the rest of the
+    /// connection.
+    fn short_circuit(&self, short_circuits: Option<IpNet>) -> Vec<String> {
+        let Some(short_circuits) = short_circuits else { return Vec::new() };
+        let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&short_circuits));
         let mut rules = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
-            LocalTraffic::Cidr(net) => vec![format!("{}{to_twin}", from_inside(net))],
+            LocalTraffic::Cidr(net) => vec![format!("{}{to_short_circuit}", from_inside(net))],
             LocalTraffic::ClusterCidr { cluster, node } => {
-                self.short_circuit_of_cluster(cluster, node.as_ref(), &to_twin)
+                self.short_circuit_of_cluster(cluster, node.as_ref(), &to_short_circuit)
             }
-            LocalTraffic::Bridge(name) => vec![format!("-i {name} {to_twin}")],
-            LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_twin}")],
+            LocalTraffic::Bridge(name) => vec![format!("-i {name} {to_short_circuit}")],
+            LocalTraffic::Prefix(name) => vec![format!("-i {name}+ {to_short_circuit}")],
         };
         let node = "-m addrtype --src-type LOCAL";
-        rules.extend([format!("{node} -j KUBE-MARK-MASQ"), format!("{node} {to_twin}")]);
+        rules.extend([format!("{node} -j KUBE-MARK-MASQ"), format!("{node} {to_short_circuit}")]);
         rules
     }
 
-    /// Leads every pod of the cluster to the twin, and masquerades those that may be another
-    /// node's: the answer of an endpoint elsewhere would go past this node.
+    /// Leads every pod of the cluster to the short circuit, and masquerades those that may be
+    /// another node's: the answer of an endpoint elsewhere would go past this node.
     ///
     /// Pods of other nodes come here only for an address of the node itself. A service address is
     /// taken by the proxy of their own node.
@@ -244,16 +248,18 @@ impl Writer<'_> {
         &self,
         cluster: &IpNet,
         node: Option<&IpNet>,
-        to_twin: &str,
+        to_short_circuit: &str,
     ) -> Vec<String> {
         let pods = from_inside(cluster);
         let bound = self.lookup(SetKind::IpvsAddresses, "dst");
         let routes = self.settings.routes.iter();
-        let own = node.map(|net| format!("{}{to_twin}", from_inside(net)));
+        let own = node.map(|net| format!("{}{to_short_circuit}", from_inside(net)));
         own.into_iter()
-            .chain([format!("{pods}{bound} {to_twin}")])
-            .chain(routes.map(|route| format!("{pods}-d {} {to_twin}", with_prefix(route))))
-            .chain([format!("{pods}-j KUBE-MARK-MASQ"), format!("{pods}{to_twin}")])
+            .chain([format!("{pods}{bound} {to_short_circuit}")])
+            .chain(
+                routes.map(|route| format!("{pods}-d {} {to_short_circuit}", with_prefix(route))),
+            )
+            .chain([format!("{pods}-j KUBE-MARK-MASQ"), format!("{pods}{to_short_circuit}")])
             .collect()
     }
 
@@ -267,11 +273,11 @@ impl Writer<'_> {
              -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
                 .to_owned(),
         ];
-        // The first packet of a local client's connection through a twin goes by IPVS; connection
-        // tracking sends those that follow straight to the endpoint, through FORWARD. Until the
-        // endpoint has answered, the connection is new, and its packets have no mark. Confirmed is
-        // what was let through before, so that nobody else's decision is overruled.
-        if self.settings.twins.iter().any(Option::is_some) {
+        // The first packet of a local client's connection through a short circuit goes by IPVS;
+        // connection tracking sends those that follow straight to the endpoint, through FORWARD.
+        // Until the endpoint has answered, the connection is new, and its packets have no mark.
+        // Confirmed is what was let through before, so that nobody else's decision is overruled.
+        if self.settings.short_circuits.iter().any(Option::is_some) {
             rules.push(
                 "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
                  -m conntrack --ctstate DNAT --ctstatus CONFIRMED -j ACCEPT"
@@ -339,9 +345,9 @@ impl Writer<'_> {
             allowed(SetKind::ExternalIpLocal, "dst,dst"),
             allowed(SetKind::HealthCheckNodePort, "dst"),
         ];
-        // What was led to a twin, and not what somebody sent to its address.
-        rules.extend(self.settings.twins.iter().flatten().map(|twins| {
-            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(twins))
+        // What was led to a short circuit, and not what somebody sent to its address.
+        rules.extend(self.settings.short_circuits.iter().flatten().map(|short_circuits| {
+            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(short_circuits))
         }));
         rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));
         rules.extend(self.outside_services(&reject));
@@ -352,7 +358,7 @@ impl Writer<'_> {
     /// to whatever listens on all of the node's addresses. An address of the node itself that
     /// happens to be inside is spared, as it is where addresses are bound one by one.
     fn outside_services(&self, reject: &str) -> Vec<String> {
-        let LayerSettings { routes, own, .. } = self.settings;
+        let RuleSetSettings { routes, own, .. } = self.settings;
         let own = own
             .iter()
             .map(|address| format!("-d {} -j RETURN", with_prefix(&IpNet::from(*address))));

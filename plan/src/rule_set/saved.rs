@@ -5,7 +5,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{JUMPS, Jump, Layer, Table};
+use super::{JUMPS, Jump, RuleSet, Table};
 
 /// Differences between the rules that are there and those that should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -49,9 +49,9 @@ pub(super) struct Saved<'a> {
 /// A rule's words, in groups that can stand in any order: `-s …`, `! -i …`, `-m set …`, `-j …`.
 type Meaning = Vec<Vec<String>>;
 
-pub(super) fn compare(layer: &Layer, saved: &Saved<'_>) -> Comparison {
+pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let missing_jumps = JUMPS.iter().filter(|jump| !saved.has(jump)).copied().collect();
-    let differing = layer
+    let differing = rule_set
         .chains()
         .iter()
         .filter_map(|chain| {

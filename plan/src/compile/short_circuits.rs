@@ -1,0 +1,144 @@
+//! The short circuits of one Service's frontends: see
+//! [`ShortCircuitNetworks`](crate::settings::ShortCircuitNetworks).
+//!
+//! A frontend asks for a short circuit in the first network, and for one in the spare network in
+//! case another Service has the first one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::addresses::Addresses;
+use super::claims::Served;
+use super::{Compiler, Port, set};
+use crate::fragment::Origin;
+use crate::kernel::{Entry, Frontend, RealServer};
+use crate::model::Family;
+use crate::problem::Problem;
+use crate::sets::SetKind;
+
+/// A frontend that is to have a short circuit.
+pub(super) struct ShortCircuited {
+    origin: Origin,
+    /// The index of the service port that claims it.
+    index: usize,
+    /// Real servers of the short circuit.
+    real_servers: Arc<[RealServer]>,
+    /// True if the source ranges count.
+    is_restricted: bool,
+}
+
+impl Compiler<'_> {
+    /// Takes note of a frontend for clients outside the cluster. Without endpoints, everybody is
+    /// refused at the frontend itself.
+    pub(super) fn note_short_circuited(
+        &mut self,
+        origin: Origin,
+        port: &Port<'_>,
+        frontend: Frontend,
+        is_restricted: bool,
+    ) {
+        let are_there_short_circuits = self.settings.short_circuits.of(frontend.family()).is_some();
+        let is_needed = self.service.is_external_policy_local() && are_there_short_circuits;
+        if !is_needed || port.choice.cluster.is_empty() {
+            return;
+        }
+        let short_circuited =
+            self.short_circuited.entry(frontend).or_insert_with(|| ShortCircuited {
+                origin,
+                index: port.index,
+                real_servers: Arc::clone(&port.choice.cluster),
+                is_restricted: false,
+            });
+        short_circuited.is_restricted |= is_restricted;
+    }
+
+    /// Claims short circuits for all frontends of a family that were noted.
+    pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
+        let short_circuits = self.settings.short_circuits;
+        let noted = std::mem::take(&mut self.short_circuited).into_iter();
+        let (mut short_circuited, others): (Vec<_>, Vec<_>) =
+            noted.partition(|(frontend, _)| frontend.family() == family);
+        self.short_circuited = others.into_iter().collect();
+        short_circuited.sort_by_key(|(frontend, it)| (it.origin, *frontend));
+        let (mut with_first, mut without) = (Vec::new(), Vec::new());
+        for (frontend, it) in short_circuited {
+            let first = self.possible(&frontend, short_circuits.short_circuit(frontend.address));
+            match first
+                .filter(|first| self.claim_short_circuit(&frontend, &it, *first, false, addresses))
+            {
+                Some(_) => with_first.push((frontend, it)),
+                None => without.push((frontend, it, first)),
+            }
+        }
+        // They have no other.
+        for (frontend, it, first) in without {
+            let spare =
+                self.possible(&frontend, short_circuits.spare_short_circuit(frontend.address));
+            if spare.is_some_and(|spare| {
+                self.claim_short_circuit(&frontend, &it, spare, true, addresses)
+            }) {
+                continue;
+            }
+            self.problems.push(match first.or(spare) {
+                Some(short_circuit) => {
+                    let owner = self.service.name.clone();
+                    Problem::ShortCircuitTaken { frontend, short_circuit, owner }
+                }
+                None => Problem::NoShortCircuit { frontend },
+            });
+        }
+        for (frontend, it) in with_first {
+            if let Some(spare) =
+                self.possible(&frontend, short_circuits.spare_short_circuit(frontend.address))
+            {
+                self.claim_short_circuit(&frontend, &it, spare, true, addresses);
+            }
+        }
+    }
+
+    /// A short circuit that a frontend may have, the first one if it can.
+    pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
+        let short_circuits = self.settings.short_circuits;
+        let of = |address| self.possible(frontend, address);
+        let short_circuit = of(short_circuits.short_circuit(frontend.address));
+        let short_circuit =
+            short_circuit.or_else(|| of(short_circuits.spare_short_circuit(frontend.address)));
+        short_circuit.filter(|_| self.service.is_external_policy_local())
+    }
+
+    /// A short circuit at this address, unless it is somebody else's.
+    fn possible(&self, frontend: &Frontend, address: Option<IpAddr>) -> Option<Frontend> {
+        let address = address?;
+        let is_free =
+            !self.settings.excludes(address) && !self.facts.local_addresses().contains(&address);
+        is_free.then_some(Frontend { address, ..*frontend })
+    }
+
+    /// Returns whether no other frontend of the Service has it.
+    fn claim_short_circuit(
+        &mut self,
+        frontend: &Frontend,
+        short_circuited: &ShortCircuited,
+        short_circuit: Frontend,
+        is_spare: bool,
+        addresses: &Addresses,
+    ) -> bool {
+        let mut entries = Vec::new();
+        if !self.settings.is_routed(short_circuit.address) {
+            let set = set(SetKind::IpvsAddresses, short_circuit.family());
+            entries.push((set, Entry::Address(short_circuit.address)));
+        }
+        if short_circuited.is_restricted {
+            entries.extend(self.source_ranges(&short_circuit, addresses));
+        }
+        let served = Served {
+            origin: short_circuited.origin,
+            real_servers: &short_circuited.real_servers,
+            entries,
+            refusal: None,
+            short_circuit_of: Some(*frontend),
+            is_spare,
+        };
+        self.claims.add(short_circuited.index, short_circuit, served).is_some()
+    }
+}
