@@ -55,7 +55,7 @@ use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
 use estimators::Guarding;
-use input::{Inlet, Unchecked};
+use input::{InputPump, Unchecked};
 use logging::Verbosity;
 use observe::Observers;
 use threads::TaskThread;
@@ -220,7 +220,7 @@ impl<K: Kernel + 'static> Parts<K> {
             all.add(Box::new(localhost::start(&servers.metrics().own, announcer.clone())?));
         }
         let health = servers.health();
-        source.vouch(&health);
+        source.mark_ready(&health);
         let measured = servers.metrics();
         let gates = configuration.gates.iter();
         let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
@@ -239,7 +239,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let (inputs, outbox) = mpsc::channel(QUEUE);
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
-        let inlet = Inlet::new(inputs, announcer.clone(), health, unchecked);
+        let input_pump = InputPump::new(inputs, announcer.clone(), health, unchecked);
 
         let rejected = measured.own.configuration_rejected.clone();
         let changed = changed(configuration.file, check, rejected);
@@ -256,7 +256,7 @@ impl<K: Kernel + 'static> Parts<K> {
                 info!("kube-ipvs ends; the kernel's state stays as it is");
                 Ok(())
             }
-            ended = threads.source.spawn(inlet.run(inbox)) => {
+            ended = threads.source.spawn(input_pump.run(inbox)) => {
                 ended.context("pass on what the source delivers")??;
                 bail!("the source of Services has ended, which is a bug; please report the log above")
             }
@@ -294,7 +294,7 @@ impl Source {
     }
 
     /// Without a cluster there is none that this node could be about to leave.
-    fn vouch(&self, health: &SharedHealth) {
+    fn mark_ready(&self, health: &SharedHealth) {
         if let Self::Manifests(_) = self {
             health.node_leaving(false);
         }
@@ -437,8 +437,10 @@ fn starting() -> Announcement {
 /// Removes what kube-proxy's other modes left, once our own state carries the traffic.
 async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family, Backend>) {
     // A single Service that the kernel refuses must not keep another mode's stale rules in force.
-    let carries =
-        status.wait_for(|status| status.in_sync_once && !status.owes_foundation).await.is_ok();
+    let carries = status
+        .wait_for(|status| status.in_sync_once && !status.has_pending_prerequisite)
+        .await
+        .is_ok();
     if carries {
         // It runs programs, which takes its time.
         let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(&backends).log());

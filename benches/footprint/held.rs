@@ -30,7 +30,7 @@ pub(crate) const COUNT: &str = "count-what-is-held";
 /// Owners of the memory: names that the source knows, Services and slices as the planner knows
 /// them, what the kernel should have. The last one is the most that there was besides, while
 /// everything was read and planned in one go.
-const OWNERS: [&str; 4] = ["source", "input", "wishes", "for a moment"];
+const OWNERS: [&str; 4] = ["source", "input", "desired", "for a moment"];
 
 /// Prints who holds how much.
 pub(crate) fn print(sizes: &[Size]) -> Result<()> {
@@ -62,8 +62,8 @@ fn count(size: Size) -> Result<[i64; 4]> {
 /// The process that is counted in: prints bytes, in the order of [`OWNERS`].
 pub(crate) fn count_here(kubeconfig: PathBuf) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let [source, input, wishes, most] = runtime.block_on(follow(kubeconfig))?;
-    println!("{source} {input} {wishes} {most}");
+    let [source, input, desired, most] = runtime.block_on(follow(kubeconfig))?;
+    println!("{source} {input} {desired} {most}");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ mod counted;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::diff::Wish;
+use crate::diff::DesiredFrontend;
 use crate::fragment::{Claim, Fragment, Origin};
 use crate::kernel::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
@@ -105,8 +105,8 @@ impl Desired {
 
     /// Returns the desired state of a frontend.
     #[must_use]
-    pub fn wish(&self, frontend: &Frontend) -> Wish<'_> {
-        changes::wish(self.owning_claim(frontend).map(|c| (&c.server, &c.real_servers)))
+    pub fn at(&self, frontend: &Frontend) -> DesiredFrontend<'_> {
+        changes::desired_frontend(self.owning_claim(frontend).map(|c| (&c.server, &c.real_servers)))
     }
 
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to: its real

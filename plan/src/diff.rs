@@ -1,4 +1,5 @@
-//! Differences, as operations: between two wishes, and between a wish and what was found.
+//! Differences, as operations: between two desired states, and between a desired state and what was
+//! found.
 
 mod ownership;
 
@@ -20,7 +21,7 @@ pub(crate) use ownership::{Ownership, recorded, records};
 
 /// Desired state of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish<'a> {
+pub enum DesiredFrontend<'a> {
     /// Nothing: it is nobody's.
     Unclaimed,
     /// No virtual server, because there are no endpoints. What there was takes no new connections,
@@ -30,7 +31,7 @@ pub enum Wish<'a> {
     Open(&'a VirtualServer, &'a [RealServer]),
 }
 
-/// A virtual server that is to be turned into another: one that was wished for, or one that was
+/// A virtual server that is to be turned into another: one that was desired, or one that was
 /// found.
 #[derive(Debug, Default)]
 struct Before<'a> {
@@ -61,11 +62,11 @@ impl<'a> From<&'a ActualVirtualServer> for Before<'a> {
 /// excluded networks.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
-    let mut ops = foundation(actual, settings, |set| desired.n_entries(set));
+    let mut ops = prerequisites(actual, settings, |set| desired.n_entries(set));
     for family in &settings.families {
         for set in SetId::all(*family) {
             let entries = self::set(desired, actual.sets.get(&set), settings, set);
-            ops.extend(entries.into_iter().filter(|op| !op.is_foundation()));
+            ops.extend(entries.into_iter().filter(|op| !op.is_prerequisite()));
         }
     }
     let ownership = Ownership { desired, actual, settings };
@@ -75,7 +76,7 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
     ops.extend(each.flat_map(|it| repair(desired, it, actual.virtual_servers.get(it))));
     ops.extend(addresses(desired, &actual.addresses, settings));
     let routes = routes(&actual.routes, settings);
-    ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
+    ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -83,7 +84,7 @@ pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> 
 /// Returns the operations that create missing prerequisites: the interface, sets, rules, routes.
 /// `expected`: number of entries that a set is about to have, as far as that is known.
 #[must_use]
-pub fn foundation(
+pub fn prerequisites(
     actual: &Actual,
     settings: &Settings,
     expected: impl Fn(SetId) -> usize,
@@ -101,7 +102,7 @@ pub fn foundation(
             ops.push(Op::WriteRuleSet(*family));
         }
     }
-    ops.extend(routes(&actual.routes, settings).into_iter().filter(Op::is_foundation));
+    ops.extend(routes(&actual.routes, settings).into_iter().filter(Op::is_prerequisite));
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -149,11 +150,11 @@ pub(crate) fn is_removable(entry: &Entry, desired: &Desired, settings: &Settings
 pub fn routes(found: &HashSet<IpNet>, settings: &Settings) -> Vec<Op> {
     let mut ops = Vec::new();
     for family in &settings.families {
-        let wished = settings.routes(*family);
-        let missing = wished.iter().filter(|route| !found.contains(route));
+        let desired = settings.routes(*family);
+        let missing = desired.iter().filter(|route| !found.contains(route));
         ops.extend(missing.copied().map(Op::AddRoute));
         let of_family = found.iter().filter(|route| Family::of_net(route) == *family);
-        let mut extra: Vec<_> = of_family.filter(|r| !wished.contains(r)).copied().collect();
+        let mut extra: Vec<_> = of_family.filter(|r| !desired.contains(r)).copied().collect();
         extra.sort_unstable();
         ops.extend(extra.into_iter().map(Op::RemoveRoute));
     }
@@ -196,7 +197,7 @@ pub fn repair(
     actual: Option<&ActualVirtualServer>,
 ) -> Vec<Op> {
     let mut ops = Vec::new();
-    turn(*frontend, actual.map(Before::from), desired.wish(frontend), desired.seed(), &mut ops);
+    turn(*frontend, actual.map(Before::from), desired.at(frontend), desired.seed(), &mut ops);
     ops.sort_by_key(Op::phase);
     ops
 }
@@ -205,16 +206,16 @@ pub fn repair(
 /// between nodes.
 pub(crate) fn between(
     frontend: Frontend,
-    before: Wish<'_>,
-    after: Wish<'_>,
+    before: DesiredFrontend<'_>,
+    after: DesiredFrontend<'_>,
     seed: u64,
     ops: &mut Vec<Op>,
 ) {
     let before = match before {
         // It may still be there, draining.
-        Wish::Closed if after == Wish::Unclaimed => Some(Before::default()),
-        Wish::Unclaimed | Wish::Closed => None,
-        Wish::Open(server, real) => {
+        DesiredFrontend::Closed if after == DesiredFrontend::Unclaimed => Some(Before::default()),
+        DesiredFrontend::Unclaimed | DesiredFrontend::Closed => None,
+        DesiredFrontend::Open(server, real) => {
             let real = real.iter().map(|real| (real.socket(), Some(real.weight)));
             Some(Before { server: Some(server), real_servers: real.collect() })
         }
@@ -226,19 +227,19 @@ pub(crate) fn between(
 fn turn(
     frontend: Frontend,
     before: Option<Before<'_>>,
-    after: Wish<'_>,
+    after: DesiredFrontend<'_>,
     seed: u64,
     ops: &mut Vec<Op>,
 ) {
     match (before, after) {
-        (None, Wish::Unclaimed | Wish::Closed) => {}
-        (None, Wish::Open(server, real)) => create(frontend, server, real, seed, ops),
-        (Some(_), Wish::Unclaimed) => ops.push(Op::RemoveVirtualServer(frontend)),
-        (Some(before), Wish::Closed) => {
+        (None, DesiredFrontend::Unclaimed | DesiredFrontend::Closed) => {}
+        (None, DesiredFrontend::Open(server, real)) => create(frontend, server, real, seed, ops),
+        (Some(_), DesiredFrontend::Unclaimed) => ops.push(Op::RemoveVirtualServer(frontend)),
+        (Some(before), DesiredFrontend::Closed) => {
             turn_real_servers(frontend, before.real_servers, &[], ops);
             ops.push(Op::RetireVirtualServer(frontend));
         }
-        (Some(before), Wish::Open(server, real)) => {
+        (Some(before), DesiredFrontend::Open(server, real)) => {
             if before.server != Some(server) {
                 ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
             }

@@ -146,7 +146,7 @@ impl Found {
         diff::sort_for_removal(&mut ours);
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
         let routes = diff::routes(&self.beside.routes, settings);
-        ops.extend(routes.into_iter().filter(|op| !op.is_foundation()));
+        ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
         ops
     }
 

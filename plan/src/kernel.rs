@@ -1,4 +1,4 @@
-//! The kernel's objects in our words: what is wished for, and what is found.
+//! The kernel's objects in our words: what is desired, and what is found.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

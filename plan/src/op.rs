@@ -106,7 +106,7 @@ impl Op {
 
     /// True if it makes a prerequisite of all else: the interface, a set, the rules, the routes.
     #[must_use]
-    pub const fn is_foundation(&self) -> bool {
+    pub const fn is_prerequisite(&self) -> bool {
         matches!(
             self,
             Self::CreateLink | Self::CreateSet(..) | Self::WriteRuleSet(_) | Self::AddRoute(_)

@@ -244,11 +244,11 @@ impl Planner {
     /// Sets are made for what is planned, and for what the Services tell without being planned; if
     /// one is missing, this walks all of them.
     #[must_use]
-    pub fn foundation(&self, actual: &Actual) -> Vec<Op> {
+    pub fn prerequisites(&self, actual: &Actual) -> Vec<Op> {
         let to_come = LazyCell::new(|| self.store.entries_to_come());
         let to_come = |set| to_come.get(&set).copied().unwrap_or(0);
         let expected = |set| self.desired.n_entries(set).max(to_come(set));
-        diff::foundation(actual, &self.settings, expected)
+        diff::prerequisites(actual, &self.settings, expected)
     }
 
     /// Returns the operations that turn a set, which may be missing, into the desired one. Takes

@@ -99,9 +99,12 @@ impl Announcer {
     /// An announcer, and what a [`Publisher`] takes from it.
     #[must_use]
     pub fn new() -> (Self, Outlet) {
-        let (inlet, queue) = mpsc::channel(QUEUE);
+        let (input_pump, queue) = mpsc::channel(QUEUE);
         let standing = Standing::default();
-        (Self { queue: Some(inlet), standing: Arc::clone(&standing) }, Outlet { queue, standing })
+        (
+            Self { queue: Some(input_pump), standing: Arc::clone(&standing) },
+            Outlet { queue, standing },
+        )
     }
 
     /// Returns an announcer that announces nothing, for use without an API server.

@@ -14,7 +14,7 @@ use crate::source::{SourceEvent, Subject, Warning};
 
 /// Passes on what the source delivers: changes to the loop, warnings to their readers, whether
 /// the node is leaving to those who ask for its health.
-pub(super) struct Inlet {
+pub(super) struct InputPump {
     inputs: mpsc::Sender<Input>,
     announcer: Announcer,
     health: SharedHealth,
@@ -29,9 +29,9 @@ pub(super) struct Unchecked {
     pub(super) families: Vec<Family>,
 }
 
-// === impl Inlet ===
+// === impl Input pump ===
 
-impl Inlet {
+impl InputPump {
     pub(super) fn new(
         inputs: mpsc::Sender<Input>,
         announcer: Announcer,

@@ -80,8 +80,8 @@ impl Observer for Observers {
         self.each(|observer| observer.sysctl_warning(note));
     }
 
-    fn alert(&mut self, alert: bool) {
-        self.each(|observer| observer.alert(alert));
+    fn full_speed_audit(&mut self, begins: bool) {
+        self.each(|observer| observer.full_speed_audit(begins));
     }
 
     fn pass_ended(&mut self, pass: &Pass) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Source;
-use super::input::{Inlet, Unchecked, announcement};
+use super::input::{InputPump, Unchecked, announcement};
 use super::logging::directives;
 use super::threads::TaskThread;
 use crate::announce::{Announcer, Regarding};
@@ -66,7 +66,7 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
     assert!(!health.lock().healthz(now).good);
     let folder = tempfile::tempdir().unwrap();
     Source::Manifests(Manifests::new(folder.path(), &Options::new("node1")).unwrap())
-        .vouch(&health);
+        .mark_ready(&health);
     assert!(health.lock().healthz(now).good);
 }
 
@@ -101,14 +101,14 @@ async fn a_node_is_looked_at_once_it_has_addresses() {
         let (events, inbox) = mpsc::channel(16);
         let families = vec![Family::V6];
         let unchecked = Unchecked { configuration: configuration.clone(), families };
-        let inlet = Inlet::new(inputs, Announcer::silent(), health.clone(), unchecked);
+        let input_pump = InputPump::new(inputs, Announcer::silent(), health.clone(), unchecked);
         for address in addresses {
             let addresses = address.parse().into_iter().collect();
             let node = Node { addresses, ..Node::default() };
             events.send(SourceEvent::Change(Event::NodeApplied(Box::new(node)))).await.unwrap();
         }
         drop(events);
-        let ended = inlet.run(inbox).await;
+        let ended = input_pump.run(inbox).await;
         let mut passed = 0;
         while outbox.recv().await.is_some() {
             passed += 1;

@@ -20,8 +20,8 @@ use plan::model::Family;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
+use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::Nftables;
-use crate::kernel::remains::Remains;
 use crate::kernel::rules::{Backend, Rules};
 
 use rules::Scope;
@@ -55,9 +55,9 @@ pub struct Outcome {
 pub fn all(chosen: &Settings) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.remove_tables();
-    let opened = Remains::open().and_then(|mut remains| {
-        let found = remains.read()?;
-        Ok((remains, state::removal(&found, chosen)))
+    let opened = Leftovers::open().and_then(|mut leftovers| {
+        let found = leftovers.read()?;
+        Ok((leftovers, state::removal(&found, chosen)))
     });
     let mut state = match opened {
         Ok(state) => Some(state),
@@ -70,14 +70,14 @@ pub fn all(chosen: &Settings) -> Outcome {
         }
     };
     let is_removed =
-        state.as_mut().is_some_and(|(remains, removal)| outcome.remove_state(remains, removal));
+        state.as_mut().is_some_and(|(leftovers, removal)| outcome.remove_state(leftovers, removal));
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
             outcome.remove_rules(&rules, Scope::Everything);
         }
     }
-    if let Some((mut remains, removal)) = state.filter(|_| is_removed) {
-        outcome.destroy_sets(&mut remains, &removal.sets);
+    if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
+        outcome.destroy_sets(&mut leftovers, &removal.sets);
     }
     outcome
 }
@@ -151,9 +151,9 @@ impl Outcome {
     ///
     /// By sets, addresses and routes it is known whose a virtual server is, so they stay as long as
     /// one of ours does: another run will know it by them.
-    fn remove_state(&mut self, remains: &mut Remains, removal: &state::Removal) -> bool {
+    fn remove_state(&mut self, leftovers: &mut Leftovers, removal: &state::Removal) -> bool {
         self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
-        let failed = remains.remove_virtual_servers(&removal.virtual_servers);
+        let failed = leftovers.remove_virtual_servers(&removal.virtual_servers);
         self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
         if let Some(first) = failed.first() {
             self.failures.push(format!(
@@ -163,27 +163,27 @@ impl Outcome {
             ));
             return false;
         }
-        let failed = remains.remove_routes(&removal.routes);
+        let failed = leftovers.remove_routes(&removal.routes);
         self.note(removal.routes.len().saturating_sub(failed.len()), "local route");
         self.failures.extend(failed);
-        self.remove_link(remains, &removal.link);
-        let failed = remains.remove_entries(&removal.entries);
+        self.remove_link(leftovers, &removal.link);
+        let failed = leftovers.remove_entries(&removal.entries);
         self.note(removal.entries.len().saturating_sub(failed.len()), "set entry");
         self.failures.extend(failed);
         true
     }
 
-    fn remove_link(&mut self, remains: &mut Remains, removal: &LinkRemoval) {
+    fn remove_link(&mut self, leftovers: &mut Leftovers, removal: &LinkRemoval) {
         match removal {
             LinkRemoval::None => {}
-            LinkRemoval::Whole => match remains.delete_link() {
+            LinkRemoval::Whole => match leftovers.delete_link() {
                 Ok(()) => self.removed.push(format!("the interface {LINK}")),
                 Err(error) => self.failures.push(format!(
                     "the interface {LINK} cannot be deleted: {error}. By hand: ip link delete {LINK}"
                 )),
             },
             LinkRemoval::Addresses(addresses) => {
-                let failed = remains.unbind(addresses);
+                let failed = leftovers.unbind(addresses);
                 self.note(addresses.len().saturating_sub(failed.len()), "address");
                 self.failures.extend(failed);
             }
@@ -225,15 +225,15 @@ impl Outcome {
         }
     }
 
-    fn destroy_sets(&mut self, remains: &mut Remains, sets: &[SetId]) {
-        let mut left = remains.destroy(sets);
+    fn destroy_sets(&mut self, leftovers: &mut Leftovers, sets: &[SetId]) {
+        let mut left = leftovers.destroy(sets);
         for _ in 0..RELEASE_ATTEMPTS {
             if !left.iter().any(|set| set.in_use) {
                 break;
             }
             std::thread::sleep(RELEASE_WAIT);
             let again: Vec<SetId> = left.iter().map(|not| not.set).collect();
-            left = remains.destroy(&again);
+            left = leftovers.destroy(&again);
         }
         self.note(sets.len() - left.len(), "set");
         let (in_use, other): (Vec<_>, Vec<_>) = left.into_iter().partition(|not| not.in_use);
@@ -246,7 +246,7 @@ impl Outcome {
             ));
         }
         self.failures.extend(other.into_iter().map(|not| not.reason));
-        self.failures.extend(remains.destroy_leftovers());
+        self.failures.extend(leftovers.destroy_temporary_sets());
     }
 
     fn note(&mut self, count: usize, what: &str) {

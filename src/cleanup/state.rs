@@ -10,7 +10,7 @@ use plan::planner::Planner;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
-use crate::kernel::remains::Found;
+use crate::kernel::leftovers::Found;
 
 /// Kernel state that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -74,6 +74,13 @@ impl GoDuration {
     }
 }
 
+/// More than 292 years become 292 years.
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
 impl FromStr for GoDuration {
     type Err = InvalidDuration;
 

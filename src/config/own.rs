@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::address;
 use super::duration::GoDuration;
+use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
 
 /// The group and version of our document.
 pub const API_VERSION: &str = "kube-ipvs.io/v1alpha1";
@@ -81,7 +82,7 @@ impl KubeIpvsConfiguration {
         API_VERSION.clone_into(&mut self.api_version);
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
-        self.drain_deadline.get_or_insert(GoDuration::from_secs(15 * 60));
+        self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
         for (field, default) in [
             (&mut self.estimators.run, "auto"),
             (&mut self.follow_nodes, "auto"),

@@ -40,7 +40,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
     expect(first, document::API_VERSION, document::KIND)?;
     let mut notes = Vec::new();
     let mut documents = Documents { kube_proxy: decode(first)?, ..Documents::default() };
-    note_strays(first, "", &FIELDS, &mut notes);
+    note_unknown_fields(first, "", &FIELDS, &mut notes);
     let mut has_own = false;
     for tree in trees {
         let (version, kind) = (tree.text("apiVersion"), tree.text("kind"));
@@ -58,7 +58,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
         }
         has_own = true;
         documents.own = decode(tree)?;
-        note_strays(tree, "", &OWN_FIELDS, &mut notes);
+        note_unknown_fields(tree, "", &OWN_FIELDS, &mut notes);
     }
     documents.notes = notes;
     Ok(documents)
@@ -106,12 +106,12 @@ fn line_of(tree: &Node, path: &serde_path_to_error::Path) -> u64 {
 }
 
 /// Tells of what is unknown and what was written twice, in the order of the text.
-fn note_strays(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String>) {
+fn note_unknown_fields(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String>) {
     match &node.kind {
         Kind::List(items) => {
             let path = format!("{path}[]");
             for item in items {
-                note_strays(item, &path, fields, notes);
+                note_unknown_fields(item, &path, fields, notes);
             }
         }
         Kind::Map(entries) => {
@@ -128,7 +128,7 @@ fn note_strays(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String
             }
             for (name, node) in entries {
                 if known.contains(name.as_str()) {
-                    note_strays(node, &join(path, name), fields, notes);
+                    note_unknown_fields(node, &join(path, name), fields, notes);
                 } else {
                     notes.push(unknown(&join(path, name), node.line, &known, fields));
                 }

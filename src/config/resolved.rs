@@ -183,7 +183,7 @@ impl Merged {
             pace: Pace {
                 min_sync_period: document.ipvs.min_sync_period.to_std(),
                 sync_period: document.ipvs.sync_period.to_std(),
-                longest_drain: own.drain_deadline.unwrap_or_default().to_std(),
+                drain_deadline: own.drain_deadline.unwrap_or_default().to_std(),
             },
             variant: match own.iptables_variant.as_str() {
                 "nft" => Variant::Nft,

@@ -405,7 +405,7 @@ fn round_ended(observing: &mut Observing, kind: RoundKind) {
         backlog: 0,
         waiting: None,
         oldest: Duration::ZERO,
-        owed: &RetryQueue::default(),
+        pending: &RetryQueue::default(),
     });
 }
 

@@ -5,10 +5,10 @@
 //! up once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the
 //! loop takes what came in.
 //!
-//! When something was wrong the audit is *alert*: it begins anew and goes on without pauses until
-//! one whole pass has found nothing.
+//! When something was wrong the audit is at *full speed*: it begins anew and goes on without pauses
+//! until one whole pass has found nothing.
 
-mod walk;
+mod pass;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
-use self::walk::Walk;
+use self::pass::AuditPass;
 use super::observer::{Pass, RoundKind};
 use super::rounds::Ended;
 use super::{READ_RETRY, Reconciler};
@@ -77,10 +77,10 @@ pub(super) struct Audit {
     unread: Vec<(Instant, Part)>,
     /// Number of readings in a row that failed.
     n_failures: u32,
-    walk: Option<Walk>,
-    is_alert: bool,
+    pass: Option<AuditPass>,
+    is_full_speed: bool,
     /// Number of full-speed passes in a row that found something.
-    n_in_vain: u32,
+    n_with_drift: u32,
     /// Number of virtual servers per read request.
     chunk: usize,
 }
@@ -115,9 +115,9 @@ impl Audit {
             suspects: VecDeque::new(),
             unread: Vec::new(),
             n_failures: 0,
-            walk: None,
-            is_alert: false,
-            n_in_vain: 0,
+            pass: None,
+            is_full_speed: false,
+            n_with_drift: 0,
             chunk: LARGEST_CHUNK / 8,
         }
     }
@@ -155,9 +155,9 @@ impl Audit {
 
     /// Returns the time at which there is something to do next.
     pub(super) fn next_wake(&self, now: Instant) -> Instant {
-        let is_busy = match &self.walk {
+        let is_busy = match &self.pass {
             _ if !self.suspects.is_empty() => true,
-            Some(walk) => walk.may_go_on(now),
+            Some(pass) => pass.may_go_on(now),
             None => true,
         };
         let next = if is_busy { now } else { self.next_drift_check };
@@ -181,8 +181,8 @@ impl Audit {
         if self.next_drift_check <= now {
             self.next_drift_check = now + SECOND;
         }
-        if let Some(walk) = &mut self.walk {
-            walk.grant(period, now);
+        if let Some(pass) = &mut self.pass {
+            pass.grant(period, now);
         }
         true
     }
@@ -197,8 +197,8 @@ impl Audit {
         if let Some(due) = self.unread.iter().position(is_due) {
             return Some(self.unread.swap_remove(due).1);
         }
-        let walk = self.walk.as_mut().filter(|walk| walk.may_go_on(now))?;
-        walk.take(self.chunk)
+        let pass = self.pass.as_mut().filter(|pass| pass.may_go_on(now))?;
+        pass.take(self.chunk)
     }
 
     /// A part could not be read. It is tried again by itself, and the others go on without it; but
@@ -216,8 +216,8 @@ impl Audit {
 
     /// Some of a part could not be read, which will hardly be otherwise before the next pass.
     pub(super) fn missed_some(&mut self) {
-        if let Some(walk) = &mut self.walk {
-            walk.has_missed = true;
+        if let Some(pass) = &mut self.pass {
+            pass.has_missed = true;
         }
     }
 
@@ -236,19 +236,19 @@ impl Audit {
                 .unwrap_or(LARGEST_CHUNK);
             self.chunk = fits.min(self.chunk * 2).clamp(1, LARGEST_CHUNK);
         }
-        if let Some(walk) = &mut self.walk {
-            walk.cost += took;
+        if let Some(pass) = &mut self.pass {
+            pass.cost += took;
         }
     }
 
     /// Something was wrong. Returns whether that is news.
     fn alarm(&mut self) -> bool {
-        if let Some(walk) = self.walk.as_mut().filter(|walk| walk.is_alert) {
-            walk.in_vain = true;
+        if let Some(pass) = self.pass.as_mut().filter(|pass| pass.is_full_speed) {
+            pass.found_drift = true;
         } else {
-            self.walk = None;
+            self.pass = None;
         }
-        !std::mem::replace(&mut self.is_alert, true)
+        !std::mem::replace(&mut self.is_full_speed, true)
     }
 
     /// Begins a pass, unless there is one.
@@ -257,26 +257,26 @@ impl Audit {
         start: impl FnOnce() -> (VecDeque<Part>, Vec<Frontend>),
         now: Instant,
     ) {
-        let is_alert = self.is_alert;
-        self.walk.get_or_insert_with(|| {
+        let is_full_speed = self.is_full_speed;
+        self.pass.get_or_insert_with(|| {
             let (parts, frontends) = start();
-            Walk::new(parts, frontends, is_alert, now)
+            AuditPass::new(parts, frontends, is_full_speed, now)
         });
     }
 
     /// Ends the pass if everything was looked at. Says also whether all of it could be read.
     fn end_pass(&mut self, now: Instant) -> Option<(Pass, bool)> {
         let are_parts_left = !self.suspects.is_empty();
-        let walk = self.walk.take_if(|walk| walk.is_over() && !are_parts_left)?;
-        let whole = self.unread.is_empty() && !walk.has_missed;
+        let pass = self.pass.take_if(|pass| pass.is_over() && !are_parts_left)?;
+        let whole = self.unread.is_empty() && !pass.has_missed;
         // What cannot be read is no reason to read all the rest again and again.
-        self.is_alert = walk.is_alert && walk.in_vain && whole;
-        self.n_in_vain = if self.is_alert { self.n_in_vain + 1 } else { 0 };
-        if self.n_in_vain >= PASSES_IN_A_ROW {
+        self.is_full_speed = pass.is_full_speed && pass.found_drift && whole;
+        self.n_with_drift = if self.is_full_speed { self.n_with_drift + 1 } else { 0 };
+        if self.n_with_drift >= PASSES_IN_A_ROW {
             self.pause(now + SECOND);
         }
-        let (took, cost) = (now - walk.began, walk.cost);
-        Some((Pass { took, cost, alert: walk.is_alert }, whole))
+        let (took, cost) = (now - pass.began, pass.cost);
+        Some((Pass { took, cost, full_speed: pass.is_full_speed }, whole))
     }
 }
 
@@ -331,16 +331,16 @@ impl Reconciler {
     /// Something was not as we left it: where that is so, there is often more.
     pub(super) fn alarm(&mut self) {
         if self.audit.alarm() {
-            self.observer.alert(true);
+            self.observer.full_speed_audit(true);
         }
     }
 
     fn pass_ended(&mut self, pass: &Pass, whole: bool) {
-        if pass.alert && !self.audit.is_alert {
+        if pass.full_speed && !self.audit.is_full_speed {
             if whole {
                 info!("all kernel state was compared at full speed, and nothing else had changed");
             }
-            self.observer.alert(false);
+            self.observer.full_speed_audit(false);
         }
         // One in which something could not be read is no comparison of everything.
         if !whole {
@@ -356,7 +356,7 @@ impl Reconciler {
 mod tests {
     use plan::model::Protocol;
 
-    use super::walk::REST;
+    use super::pass::REST;
     use super::*;
 
     fn frontends(count: u16) -> Vec<Frontend> {
@@ -433,7 +433,7 @@ mod tests {
         let then = now + 10 * SECOND;
         it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
         let mut rounds = 0;
-        while it.is_alert {
+        while it.is_full_speed {
             assert_eq!(it.next_wake(then), then);
             it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
             let part = it.next_part(then).unwrap();
@@ -443,7 +443,7 @@ mod tests {
             }
             rounds += 1;
             if let Some((pass, whole)) = it.end_pass(then) {
-                assert!(pass.alert && whole);
+                assert!(pass.full_speed && whole);
             }
         }
         assert!(rounds > 600, "{rounds}: twice everything, a request being slow");

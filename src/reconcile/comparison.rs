@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plan::actual::{Actual, ActualSet};
-use plan::diff::Wish;
+use plan::diff::DesiredFrontend;
 use plan::event::Event;
 use plan::kernel::Frontend;
 use plan::model::{Family, ServiceName};
@@ -118,15 +118,15 @@ impl Reconciler {
         repaired += self.repair(strangers, None).await?;
         let found: HashSet<Frontend> = listing.frontends().collect();
         let desired = self.planner.desired();
-        let suspects = desired.frontends().filter(|frontend| match desired.wish(frontend) {
-            Wish::Open(..) => !found.contains(frontend),
-            Wish::Closed | Wish::Unclaimed => {
+        let suspects = desired.frontends().filter(|frontend| match desired.at(frontend) {
+            DesiredFrontend::Open(..) => !found.contains(frontend),
+            DesiredFrontend::Closed | DesiredFrontend::Unclaimed => {
                 found.contains(frontend) && !self.drain.is_draining(frontend)
             }
         });
-        // What is owed has its own time, and nobody else is to blame for it.
-        let is_owed = |it: &&Frontend| self.retry_queue.owes(&Subject::VirtualServer(**it));
-        let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_owed(it)).copied().collect();
+        // What is pending has its own time, and nobody else is to blame for it.
+        let is_pending = |it: &&Frontend| self.retry_queue.contains(&Subject::VirtualServer(**it));
+        let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_pending(it)).copied().collect();
         suspects.sort_unstable();
         if let Some(table) = listing.table {
             table.sort_for_return(&mut suspects);
@@ -149,7 +149,7 @@ impl Reconciler {
             Ok(seen) => seen,
             Err(error) => return Ok(Err(error)),
         };
-        // Nobody's any more: what had to be done about it is done, or owed.
+        // Nobody's any more: what had to be done about it is done, or pending.
         let desired = self.planner.desired();
         let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
         seen.found.retain(|(frontend, _)| is_ours(frontend));
@@ -175,7 +175,7 @@ impl Reconciler {
     }
 
     /// Writes what repairs a part of the kernel, and if all of the part was compared, strikes out
-    /// what is owed of it and turned out to be in order. Returns how many operations that took
+    /// what is pending of it and turned out to be in order. Returns how many operations that took
     /// which others are to blame for.
     pub(super) async fn repair(
         &mut self,
@@ -191,9 +191,9 @@ impl Reconciler {
         }
         let n_drift = self.count_drift(&ops);
         self.flows.note_ops(&ops, &self.planner);
-        let (foundation, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
-        let rests_on: Vec<Subject> = foundation.iter().map(Op::subject).collect();
-        self.carry_out(foundation, Basis::Reading).await?;
+        let (prerequisites, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
+        let rests_on: Vec<Subject> = prerequisites.iter().map(Op::subject).collect();
+        self.carry_out(prerequisites, Basis::Reading).await?;
         match rests_on.iter().filter_map(|subject| Some(self.retry_queue.get(subject)?.due)).max() {
             // Its second look finds the rest.
             Some(due) => self.postpone(&rest, due),
@@ -202,15 +202,15 @@ impl Reconciler {
         Ok(n_drift)
     }
 
-    /// Strikes out what is owed of a part and needs none of these operations.
+    /// Strikes out what is pending of a part and needs none of these operations.
     fn settle_part(&mut self, part: &Part, ops: &[Op]) {
         if self.retry_queue.is_empty() {
             return;
         }
         let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let owed = self.retry_queue.iter().map(|(subject, _)| *subject);
+        let pending = self.retry_queue.iter().map(|(subject, _)| *subject);
         let settled: Vec<Subject> =
-            owed.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
+            pending.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
         self.settle(&settled);
     }
 
@@ -223,8 +223,9 @@ impl Reconciler {
         let now = Instant::now();
         let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
         // Nothing can be done while what the others rest on is missing.
-        let foundation = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
-        let due = foundation.filter_map(|op| Some(self.retry_queue.get(&op.subject())?.due)).max();
+        let prerequisites = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
+        let due =
+            prerequisites.filter_map(|op| Some(self.retry_queue.get(&op.subject())?.due)).max();
         if let Some(due) = due {
             self.postpone(&ops, due);
             return Vec::new();
@@ -233,10 +234,10 @@ impl Reconciler {
         ops
     }
 
-    /// Puts off what is owed of this.
+    /// Puts off what is pending of this.
     fn postpone(&mut self, ops: &[Op], due: Instant) {
         for subject in ops.iter().map(Op::subject) {
-            if self.retry_queue.get(&subject).is_some_and(|owed| owed.due < due) {
+            if self.retry_queue.get(&subject).is_some_and(|pending| pending.due < due) {
                 self.retry_queue.postpone(&subject, due);
             }
         }
@@ -245,7 +246,7 @@ impl Reconciler {
     /// Counts what others changed: not what we could not write ourselves.
     fn count_drift(&mut self, ops: &[Op]) -> usize {
         let is_drift =
-            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.owes(&op.subject());
+            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.contains(&op.subject());
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if !drift.is_empty() {
             warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
@@ -257,7 +258,7 @@ impl Reconciler {
 
     /// True if a retry is pending for a subject and not due yet.
     pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
-        self.retry_queue.get(subject).is_some_and(|owed| owed.due > now)
+        self.retry_queue.get(subject).is_some_and(|pending| pending.due > now)
     }
 
     /// Returns the operations that remove virtual servers which are ours by what was found beside

@@ -50,7 +50,7 @@ pub struct Drain {
 /// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy)]
 pub enum Known<'a> {
-    /// From what was wished for before, without looking at the kernel.
+    /// From what was desired before, without looking at the kernel.
     Nothing,
     /// From comparing this virtual server with what it should be, for no particular reason; none:
     /// it is not there.

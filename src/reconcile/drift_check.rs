@@ -126,7 +126,7 @@ impl Reconciler {
         if !drift_check.link && !self.is_put_off(&Subject::Link, now) {
             suspects.push(Part::Addresses);
         }
-        let (virtual_servers, owed) = self.n_owed();
+        let (virtual_servers, pending) = self.n_pending();
         self.expected.is_number_unknown = drift_check.n_virtual_servers.is_none();
         if let Some(number) = drift_check.n_virtual_servers {
             let n = self.n_own_virtual_servers() + self.expected.foreign_virtual_servers;
@@ -138,11 +138,11 @@ impl Reconciler {
         let families = &self.planner.settings().families;
         for set in families.iter().flat_map(|family| SetId::all(*family)) {
             let n = self.n_own_entries(set) + self.foreign_entries(set);
-            let around = around(n, owed.get(&set).copied().unwrap_or(0));
+            let around = around(n, pending.get(&set).copied().unwrap_or(0));
             let is_expected =
                 drift_check.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
-            let is_owed = is_expected.is_none() && self.is_put_off(&Subject::Set(set), now);
-            if is_expected != Some(true) && !is_owed {
+            let is_pending = is_expected.is_none() && self.is_put_off(&Subject::Set(set), now);
+            if is_expected != Some(true) && !is_pending {
                 suspects.push(Part::Set(set));
             }
         }
@@ -195,7 +195,7 @@ impl Reconciler {
 
     /// Returns the number of virtual servers, and of entries of each set, that may or may not exist
     /// because the kernel refused a write.
-    fn n_owed(&self) -> (i64, HashMap<SetId, i64>) {
+    fn n_pending(&self) -> (i64, HashMap<SetId, i64>) {
         let (mut virtual_servers, mut entries) = (0, HashMap::new());
         for (subject, _) in self.retry_queue.iter() {
             match subject {

@@ -1,8 +1,8 @@
 //! Flows that lead nowhere: which frontends' are to be removed from connection tracking, and when.
 //!
 //! It is done after the kernel has been written. A flow that is forgotten while its endpoint is
-//! still a real server would be led to it again by the client's next packet; so what is owed of a
-//! virtual server is waited for.
+//! still a real server would be led to it again by the client's next packet; so what is pending of
+//! a virtual server is waited for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Flows {
     fn ready(&self, planner: &Planner, retry_queue: &RetryQueue, now: Instant) -> FlowTargets {
         let mut targets = FlowTargets::default();
         if self.obstacle_due().is_none_or(|due| due <= now) {
-            for frontend in self.pending.iter().filter(|f| !is_owed(f, planner, retry_queue)) {
+            for frontend in self.pending.iter().filter(|f| !is_pending(f, planner, retry_queue)) {
                 targets.insert(*frontend, planner.desired().flow_targets(frontend));
             }
         }
@@ -124,7 +124,7 @@ impl Flows {
 }
 
 impl Reconciler {
-    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as wished.
+    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as desired.
     pub(super) async fn remove_flows(&mut self) -> Result<(), WorkerGone> {
         let begun = Instant::now();
         if self.flows.is_resting(begun) {
@@ -187,13 +187,13 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
 }
 
 /// True if a retry is pending for a frontend's virtual server, or for its short circuit's.
-fn is_owed(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
-    let owes = |frontend| retry_queue.owes(&Subject::VirtualServer(frontend));
+fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
+    let is_pending = |frontend| retry_queue.contains(&Subject::VirtualServer(frontend));
     let (short_circuits, address) = (planner.settings().short_circuits, frontend.address);
     let addresses = [
         Some(address),
         short_circuits.short_circuit(address),
         short_circuits.spare_short_circuit(address),
     ];
-    addresses.into_iter().flatten().any(|address| owes(Frontend { address, ..*frontend }))
+    addresses.into_iter().flatten().any(|address| is_pending(Frontend { address, ..*frontend }))
 }

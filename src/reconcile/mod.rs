@@ -12,8 +12,8 @@
 //! - `rounds`: from then on a change costs what it changes. Dirty Services are compiled in the
 //!   order in which they became so, a limited number in one round, and the difference to their
 //!   former state is written.
-//! - [`retry_queue`]: what the kernel refuses stays owed and is tried again (`second_look`); what
-//!   was refused because the kernel is not as we left it is read again first.
+//! - [`retry_queue`]: what the kernel refuses stays pending and is tried again (`second_look`);
+//!   what was refused because the kernel is not as we left it is read again first.
 //! - `audit`: everything is compared once every sync period, a little at a time (`comparison`), and
 //!   every second there is a `drift_check` at what shows that something was flushed, and at the
 //!   kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What
@@ -89,7 +89,10 @@ pub enum Input {
     Complete,
 }
 
-/// Periods of the loop, and its drain time.
+/// Default of [`Pace::drain_deadline`].
+pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(15 * 60);
+
+/// Periods of the loop, and the drain deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Changes that come within this time after a write wait for its end, and go together.
@@ -97,8 +100,8 @@ pub struct Pace {
     /// Period within which everything is compared with what it should be; a second at least, and
     /// longer if that takes more than a fortieth of it.
     pub sync_period: Duration,
-    /// Longest time for the connections of a removed endpoint to end.
-    pub longest_drain: Duration,
+    /// Longest time for the connections of a removed endpoint to end. `drainDeadline` sets it.
+    pub drain_deadline: Duration,
 }
 
 /// The event loop's state.
@@ -128,12 +131,12 @@ pub struct Reconciler {
 // === impl Pace ===
 
 impl Default for Pace {
-    /// kube-proxy's periods, and a quarter of an hour for connections to end.
+    /// kube-proxy's periods, and our drain deadline.
     fn default() -> Self {
         Self {
             min_sync_period: Duration::ZERO,
             sync_period: Duration::from_secs(30),
-            longest_drain: Duration::from_secs(900),
+            drain_deadline: DEFAULT_DRAIN_DEADLINE,
         }
     }
 }

@@ -73,8 +73,8 @@ pub trait Observer: fmt::Debug + Send {
 
     /// The audit goes on without pauses from now on, because the kernel was not as it had been
     /// left; or has come to an end of that.
-    fn alert(&mut self, alert: bool) {
-        let _ = alert;
+    fn full_speed_audit(&mut self, begins: bool) {
+        let _ = begins;
     }
 
     /// The audit has been everywhere once.
@@ -115,7 +115,7 @@ pub struct Round<'a> {
     /// was none.
     pub oldest: Duration,
     /// Writes that the kernel refused, and that are tried again.
-    pub owed: &'a RetryQueue,
+    pub pending: &'a RetryQueue,
 }
 
 /// A pass of the audit, which compares everything with what it should be, part by part.
@@ -126,7 +126,7 @@ pub struct Pass {
     /// Reading and comparing, without the pauses.
     pub cost: Duration,
     /// True if the pass went on without pauses.
-    pub alert: bool,
+    pub full_speed: bool,
 }
 
 /// Reason for writing to the kernel.

@@ -17,14 +17,14 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 const LOOKS_AT_ONCE: usize = 1_024;
 
 /// The failed writes, by what they are about. Nothing here walks all of them but
-/// [`RetryQueue::iter`]: a hundred thousand may be owed when the kernel refuses everything.
+/// [`RetryQueue::iter`]: a hundred thousand may be pending when the kernel refuses everything.
 #[derive(Debug, Default)]
 pub struct RetryQueue {
-    owed: HashMap<Subject, Owed>,
-    /// Times at which the subjects are tried again: all of [`RetryQueue::owed`], once.
+    pending: HashMap<Subject, Pending>,
+    /// Times at which the subjects are tried again: all of [`RetryQueue::pending`], once.
     agenda: BTreeSet<(Instant, Subject)>,
     /// Those that others rest on.
-    foundations: BTreeSet<Subject>,
+    prerequisites: BTreeSet<Subject>,
     /// The entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
     /// Number of pending retries, by the class of the refusal; no zeros.
@@ -33,7 +33,7 @@ pub struct RetryQueue {
 
 /// A failed write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owed {
+pub struct Pending {
     /// The operation that failed last.
     pub op: Op,
     /// Reason for the failure.
@@ -54,7 +54,7 @@ impl RetryQueue {
         let news = former.as_ref().is_none_or(|former| former.refusal != refusal);
         let attempts = former.map_or(0, |former| former.attempts).saturating_add(1);
         let due = now + delay(refusal.class, attempts);
-        self.put(subject, Owed { op, refusal, attempts, due });
+        self.put(subject, Pending { op, refusal, attempts, due });
         news
     }
 
@@ -63,29 +63,29 @@ impl RetryQueue {
     pub fn wait(&mut self, op: Op, reason: Refusal, due: Instant) {
         let subject = op.subject();
         let attempts = self.take(&subject).map_or(0, |former| former.attempts);
-        self.put(subject, Owed { op, refusal: reason, attempts, due });
+        self.put(subject, Pending { op, refusal: reason, attempts, due });
     }
 
-    /// Strikes a subject out: it is as it should be. Returns whether something was owed.
+    /// Strikes a subject out: it is as it should be. Returns whether something was pending.
     pub fn settle(&mut self, subject: &Subject) -> bool {
         self.take(subject).is_some()
     }
 
     /// True if a retry is pending for a subject.
-    pub fn owes(&self, subject: &Subject) -> bool {
-        self.owed.contains_key(subject)
+    pub fn contains(&self, subject: &Subject) -> bool {
+        self.pending.contains_key(subject)
     }
 
-    /// Brings a subject's next attempt forward to now: what is wished for has changed.
-    pub fn hasten(&mut self, subject: &Subject, now: Instant) {
+    /// Brings a subject's next attempt forward to now: what is desired has changed.
+    pub fn retry_now(&mut self, subject: &Subject, now: Instant) {
         self.postpone(subject, now);
     }
 
     /// Puts a subject's next attempt off: it could not even be looked at.
     pub fn postpone(&mut self, subject: &Subject, due: Instant) {
-        if let Some(owed) = self.owed.get_mut(subject) {
-            self.agenda.remove(&(owed.due, *subject));
-            owed.due = due;
+        if let Some(pending) = self.pending.get_mut(subject) {
+            self.agenda.remove(&(pending.due, *subject));
+            pending.due = due;
             self.agenda.insert((due, *subject));
         }
     }
@@ -105,24 +105,24 @@ impl RetryQueue {
 
     /// Returns the pending retry of a subject.
     #[must_use]
-    pub fn get(&self, subject: &Subject) -> Option<&Owed> {
-        self.owed.get(subject)
+    pub fn get(&self, subject: &Subject) -> Option<&Pending> {
+        self.pending.get(subject)
     }
 
-    /// Everything that is owed.
-    pub fn iter(&self) -> impl Iterator<Item = (&Subject, &Owed)> {
-        self.owed.iter()
+    /// Everything that is pending.
+    pub fn iter(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
+        self.pending.iter()
     }
 
     /// Returns the subjects of pending retries that others rest on: the interface, sets, rules,
     /// routes.
-    pub fn foundations(&self) -> impl Iterator<Item = &Subject> {
-        self.foundations.iter()
+    pub fn prerequisites(&self) -> impl Iterator<Item = &Subject> {
+        self.prerequisites.iter()
     }
 
-    /// The entries that are owed and lead clients from a frontend to its short circuit.
-    pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Owed)> {
-        self.leading.iter().filter_map(|subject| Some((subject, self.owed.get(subject)?)))
+    /// The entries that are pending and lead clients from a frontend to its short circuit.
+    pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
+        self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
 
     /// Returns the number of pending retries by the class of the refusal, without classes that have
@@ -134,40 +134,40 @@ impl RetryQueue {
     /// Returns the number of pending retries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.owed.len()
+        self.pending.len()
     }
 
     /// True if no retry is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.owed.is_empty()
+        self.pending.is_empty()
     }
 
-    fn put(&mut self, subject: Subject, owed: Owed) {
-        self.agenda.insert((owed.due, subject));
-        if owed.op.is_foundation() {
-            self.foundations.insert(subject);
+    fn put(&mut self, subject: Subject, pending: Pending) {
+        self.agenda.insert((pending.due, subject));
+        if pending.op.is_prerequisite() {
+            self.prerequisites.insert(subject);
         }
-        if owed.op.leads_to_short_circuits() {
+        if pending.op.leads_to_short_circuits() {
             self.leading.insert(subject);
         }
-        *self.classes.entry(owed.refusal.class).or_default() += 1;
-        self.owed.insert(subject, owed);
+        *self.classes.entry(pending.refusal.class).or_default() += 1;
+        self.pending.insert(subject, pending);
     }
 
-    fn take(&mut self, subject: &Subject) -> Option<Owed> {
-        let owed = self.owed.remove(subject)?;
-        self.agenda.remove(&(owed.due, *subject));
-        self.foundations.remove(subject);
+    fn take(&mut self, subject: &Subject) -> Option<Pending> {
+        let pending = self.pending.remove(subject)?;
+        self.agenda.remove(&(pending.due, *subject));
+        self.prerequisites.remove(subject);
         self.leading.remove(subject);
-        let class = owed.refusal.class;
+        let class = pending.refusal.class;
         if let Some(count) = self.classes.get_mut(&class) {
             *count -= 1;
             if *count == 0 {
                 self.classes.remove(&class);
             }
         }
-        Some(owed)
+        Some(pending)
     }
 }
 
@@ -233,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_wish_is_tried_at_once() {
+    fn a_changed_desired_state_is_tried_at_once() {
         let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         retry_queue.record(bind(), refusal(RefusalClass::Other), now);
         assert!(retry_queue.due(now).is_empty());
-        retry_queue.hasten(&bind().subject(), now);
+        retry_queue.retry_now(&bind().subject(), now);
         assert_eq!(retry_queue.due(now).len(), 1);
     }
 
@@ -256,17 +256,23 @@ mod tests {
             let subject = op(number).subject();
             match step % 5 {
                 0 => drop(retry_queue.settle(&subject)),
-                1 => retry_queue.hasten(&subject, now),
+                1 => retry_queue.retry_now(&subject, now),
                 2 => retry_queue.postpone(&subject, now + Duration::from_secs(9)),
                 _ => drop(retry_queue.record(op(number), refusal(classes[step % 3]), now)),
             }
             assert_eq!(retry_queue.agenda.len(), retry_queue.len());
-            assert_eq!(retry_queue.next_due(), retry_queue.iter().map(|(_, owed)| owed.due).min());
+            assert_eq!(
+                retry_queue.next_due(),
+                retry_queue.iter().map(|(_, pending)| pending.due).min()
+            );
             assert_eq!(
                 retry_queue.classes().map(|(_, count)| count).sum::<usize>(),
                 retry_queue.len()
             );
-            assert_eq!(retry_queue.foundations().count() == 1, retry_queue.owes(&Subject::Link));
+            assert_eq!(
+                retry_queue.prerequisites().count() == 1,
+                retry_queue.contains(&Subject::Link)
+            );
         }
     }
 
@@ -281,7 +287,7 @@ mod tests {
         for number in 0..3_000 {
             retry_queue.record(bind(number), refusal(RefusalClass::Conflict), now);
         }
-        retry_queue.hasten(&bind(2_999).subject(), now - Duration::from_secs(1));
+        retry_queue.retry_now(&bind(2_999).subject(), now - Duration::from_secs(1));
         let due = retry_queue.due(now);
         assert_eq!((due.len(), due[0]), (LOOKS_AT_ONCE, bind(2_999).subject()));
         for subject in due {

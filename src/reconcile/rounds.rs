@@ -99,7 +99,7 @@ impl Reconciler {
             backlog: self.planner.backlog(),
             waiting: self.planner.oldest().map(age),
             oldest: ended.oldest.map_or(Duration::ZERO, age),
-            owed: &self.retry_queue,
+            pending: &self.retry_queue,
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::diff::Wish;
+use plan::diff::DesiredFrontend;
 use plan::kernel::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -41,7 +41,7 @@ impl Reconciler {
                     seen.push(part);
                 }
                 (Subject::VirtualServer(frontend), _) => frontends.push(*frontend),
-                (subject, None) => ops.extend(self.as_wished(*subject)),
+                (subject, None) => ops.extend(self.as_desired(*subject)),
             }
         }
         ops.extend(self.look_again_at_each(&frontends).await?);
@@ -51,10 +51,10 @@ impl Reconciler {
         Ok(())
     }
 
-    /// The part of the kernel that is to be compared because of something owed: something that
+    /// The part of the kernel that is to be compared because of something pending: something that
     /// others rest on, or an answer that makes no sense unless something that it rests on is gone.
     fn rests_on(&self, subject: &Subject) -> Option<Part> {
-        let class = self.retry_queue.get(subject).map(|owed| owed.refusal.class);
+        let class = self.retry_queue.get(subject).map(|pending| pending.refusal.class);
         let conflict = class == Some(RefusalClass::Conflict);
         // A set that is full has entries that we do not know of, or is smaller than we know.
         let full = class == Some(RefusalClass::SetFull);
@@ -127,7 +127,7 @@ impl Reconciler {
 
     /// True if no Service asks for a frontend, so that it need not be read.
     fn is_unwanted(&self, frontend: &Frontend) -> bool {
-        matches!(self.planner.desired().wish(frontend), Wish::Unclaimed)
+        matches!(self.planner.desired().at(frontend), DesiredFrontend::Unclaimed)
     }
 
     fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
@@ -138,7 +138,7 @@ impl Reconciler {
     }
 
     /// Returns the operation that gives an entry, an address or a route its desired state.
-    fn as_wished(&self, subject: Subject) -> Option<Op> {
+    fn as_desired(&self, subject: Subject) -> Option<Op> {
         let desired = self.planner.desired();
         match subject {
             Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
@@ -189,13 +189,13 @@ impl Reconciler {
             ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
         }
         // Its second look will find more of it than what was known to drain.
-        let is_owed = |it: &Frontend| self.retry_queue.owes(&Subject::VirtualServer(*it));
-        ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_owed(frontend)));
+        let is_pending = |it: &Frontend| self.retry_queue.contains(&Subject::VirtualServer(*it));
+        ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_pending(frontend)));
         // Their time has come: these are not to be drained once more.
         if ops.is_empty() {
             return Ok(());
         }
-        // What else may be owed of them was not looked at.
+        // What else may be pending of them was not looked at.
         self.apply(ops, Basis::Plan).await?;
         let ended = Ended { kind: RoundKind::SecondLook, took: started.elapsed(), oldest: None };
         self.round_ended(ended);
@@ -206,5 +206,5 @@ impl Reconciler {
 /// Returns the longest time for the connections of a frontend's endpoints to end.
 fn drain_time(planner: &Planner, pace: &Pace, frontend: &Frontend) -> Duration {
     let chosen = planner.desired().drain_seconds(frontend);
-    chosen.map_or(pace.longest_drain, |seconds| Duration::from_secs(seconds.into()))
+    chosen.map_or(pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
 }

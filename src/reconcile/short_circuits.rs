@@ -8,8 +8,8 @@ use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
 use super::Reconciler;
-use super::retry_queue::Owed;
-use super::writing::note_owed;
+use super::retry_queue::Pending;
+use super::writing::note_pending;
 use crate::kernel::{Refusal, RefusalClass};
 
 impl Reconciler {
@@ -18,7 +18,7 @@ impl Reconciler {
     pub(super) fn cut_off(&self, failed: &HashSet<Subject>, leading: &mut Vec<Op>) {
         let short_circuits = self.planner.settings().short_circuits;
         let is_missing = |subject: &&Subject| {
-            self.retry_queue.get(subject).is_some_and(|owed| match owed.op {
+            self.retry_queue.get(subject).is_some_and(|pending| match pending.op {
                 Op::CreateVirtualServer(short_circuit, _) => {
                     short_circuits.around(short_circuit.address).is_some()
                 }
@@ -33,14 +33,14 @@ impl Reconciler {
         let about: HashSet<Subject> = leading.iter().map(Op::subject).collect();
         for (set, entry) in self.planner.leading_to(&missing) {
             let subject = Subject::Entry(set, entry);
-            if !about.contains(&subject) && !self.retry_queue.owes(&subject) {
+            if !about.contains(&subject) && !self.retry_queue.contains(&subject) {
                 leading.push(Op::RemoveEntry(set, entry));
             }
         }
     }
 
     /// Takes out what would lead clients to a short circuit that is not as it should be yet. It is
-    /// owed as long as that is. What leads there still, though it should not, is tried to be
+    /// pending as long as that is. What leads there still, though it should not, is tried to be
     /// removed again.
     pub(super) fn await_short_circuits(&mut self, leading: &mut Vec<Op>) {
         if leading.is_empty() || self.retry_queue.is_empty() {
@@ -52,8 +52,9 @@ impl Reconciler {
             let short_circuit = planner.led_to(set, &entry);
             let mut needed =
                 short_circuit.iter().flat_map(|short_circuit| planner.needed_at(short_circuit));
-            let owed = needed.find_map(|subject| Some((subject, retry_queue.get(&subject)?.due)));
-            let Some((subject, due)) = owed else { return true };
+            let pending =
+                needed.find_map(|subject| Some((subject, retry_queue.get(&subject)?.due)));
+            let Some((subject, due)) = pending else { return true };
             if retry_queue.get(&op.subject()).is_some_and(may_be_there) {
                 *op = Op::RemoveEntry(set, entry);
                 return true;
@@ -61,7 +62,7 @@ impl Reconciler {
             retry_queue.wait(op.clone(), reason(&subject), due);
             false
         });
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
     /// The entries that these operations remove though they are desired.
@@ -88,28 +89,30 @@ impl Reconciler {
             let mut needed = short_circuit
                 .iter()
                 .flat_map(|short_circuit| self.planner.needed_at(short_circuit));
-            let owed = needed.find_map(|it| Some((it, self.retry_queue.get(&it)?.due)));
-            if let Some((subject, due)) = owed {
+            let pending = needed.find_map(|it| Some((it, self.retry_queue.get(&it)?.due)));
+            if let Some((subject, due)) = pending {
                 self.retry_queue.wait(op, reason(&subject), due);
             }
         }
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
-    /// Takes out what would take away a short circuit that clients may still be led to. It is owed
-    /// as long as they are.
+    /// Takes out what would take away a short circuit that clients may still be led to. It is
+    /// pending as long as they are.
     pub(super) fn keep_short_circuits(&mut self, ops: &mut Vec<Op>) {
         if ops.is_empty() {
             return;
         }
         let planner = &self.planner;
         let mut waits_for: HashMap<Subject, (Subject, Instant)> = HashMap::new();
-        for (subject, owed) in self.retry_queue.leading().filter(|(_, owed)| may_be_there(owed)) {
+        for (subject, pending) in
+            self.retry_queue.leading().filter(|(_, pending)| may_be_there(pending))
+        {
             let Subject::Entry(set, entry) = subject else { continue };
             let Some(short_circuit) = planner.led_to(*set, entry) else { continue };
             if planner.desired().owner(&short_circuit).is_none() {
-                waits_for.insert(Subject::VirtualServer(short_circuit), (*subject, owed.due));
-                waits_for.insert(Subject::Address(short_circuit.address), (*subject, owed.due));
+                waits_for.insert(Subject::VirtualServer(short_circuit), (*subject, pending.due));
+                waits_for.insert(Subject::Address(short_circuit.address), (*subject, pending.due));
             }
         }
         if waits_for.is_empty() {
@@ -128,12 +131,12 @@ impl Reconciler {
             retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), *due);
             false
         });
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
     /// Has the entry looked at again that may have waited for this short circuit, or the short
     /// circuit that may have waited for this entry.
-    pub(super) fn hasten_short_circuits(&mut self, subject: &Subject) {
+    pub(super) fn retry_now_short_circuits(&mut self, subject: &Subject) {
         if self.retry_queue.is_empty() {
             return;
         }
@@ -142,7 +145,7 @@ impl Reconciler {
             Subject::VirtualServer(short_circuit) => {
                 let claim = self.planner.desired().owning_claim(short_circuit);
                 if let Some((set, entry)) = claim.and_then(|claim| claim.short_circuit()) {
-                    self.retry_queue.hasten(&Subject::Entry(set, entry), now);
+                    self.retry_queue.retry_now(&Subject::Entry(set, entry), now);
                 }
             }
             Subject::Entry(set, entry) => {
@@ -151,8 +154,8 @@ impl Reconciler {
                     self.planner.desired().owner(short_circuit).is_none()
                 };
                 if let Some(short_circuit) = short_circuit.filter(is_unwanted) {
-                    self.retry_queue.hasten(&Subject::VirtualServer(short_circuit), now);
-                    self.retry_queue.hasten(&Subject::Address(short_circuit.address), now);
+                    self.retry_queue.retry_now(&Subject::VirtualServer(short_circuit), now);
+                    self.retry_queue.retry_now(&Subject::Address(short_circuit.address), now);
                 }
             }
             _ => {}
@@ -161,8 +164,8 @@ impl Reconciler {
 }
 
 /// True if an entry with a pending retry may be in its set.
-fn may_be_there(owed: &Owed) -> bool {
-    matches!(owed.op, Op::RemoveEntry(..)) || owed.refusal.class == RefusalClass::AnswerLost
+fn may_be_there(pending: &Pending) -> bool {
+    matches!(pending.op, Op::RemoveEntry(..)) || pending.refusal.class == RefusalClass::AnswerLost
 }
 
 fn reason(subject: &Subject) -> Refusal {

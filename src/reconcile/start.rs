@@ -85,10 +85,10 @@ impl Reconciler {
             }
         };
         self.status.send_modify(|status| status.readings += 1);
-        let foundation = self.planner.foundation(&beside);
-        let n_changes = foundation.len();
+        let prerequisites = self.planner.prerequisites(&beside);
+        let n_changes = prerequisites.len();
         let found = self.planner.take_over(beside, listed);
-        self.carry_out(foundation, Basis::Reading).await?;
+        self.carry_out(prerequisites, Basis::Reading).await?;
         self.stage = Stage::TakingOver(Box::new(TakeOver { found, started, n_changes }));
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Reconciler {
             match self.kernel.read_rule_set(family).await? {
                 Ok(true) => drop(beside.rule_sets.insert(family)),
                 Ok(false) => {}
-                // Writing reads them once more, and they are owed if that fails, too: a family
+                // Writing reads them once more, and they are pending if that fails, too: a family
                 // whose rules somebody has spoiled takes nothing else along.
                 Err(error) => self.reading_failed(&error),
             }

@@ -1,6 +1,6 @@
 //! Status of the loop, as seen from outside.
 
-/// Counts since the start, and what is owed now.
+/// Counts since the start, and what is pending now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
     /// True if the kernel was once as it should be, as far as it let us.
@@ -22,9 +22,9 @@ pub struct Status {
     /// Switches that do not have the value that Services need, and could not be set.
     pub sysctl_mismatches: usize,
     /// Subjects whose last write failed, and is tried again.
-    pub owed: usize,
+    pub pending: usize,
     /// True if a prerequisite is among them: the interface, a set, the rules, a route.
-    pub owes_foundation: bool,
+    pub has_pending_prerequisite: bool,
     /// UDP and SCTP flows that led nowhere, and were removed.
     pub flows_removed: u64,
     /// Frontends whose flows may lead nowhere: they are to be removed when the kernel lets us.

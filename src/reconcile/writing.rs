@@ -24,9 +24,9 @@ const MOST_TOLD: usize = 10;
 /// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// The difference between what was and what is now wished for.
+    /// The difference between what was and what is now desired.
     Plan,
-    /// The difference between what was read and what is wished for.
+    /// The difference between what was read and what is desired.
     Reading,
 }
 
@@ -46,12 +46,12 @@ impl Reconciler {
         let api_server = self.planner.asked_for_by(&ServiceName::new("default", "kubernetes"));
         let (first, rest): (Vec<Op>, Vec<Op>) = ops
             .into_iter()
-            .partition(|op| op.is_foundation() || api_server.contains(&op.subject()));
+            .partition(|op| op.is_prerequisite() || api_server.contains(&op.subject()));
         self.apply(first, basis).await?;
         self.apply(rest, basis).await
     }
 
-    /// Takes out what is about something that is owed: it starts from a state that is not known.
+    /// Takes out what is about something that is pending: it starts from a state that is not known.
     /// That is looked at again instead, at once.
     pub(super) fn hold_back(&mut self, ops: &mut Vec<Op>) {
         if self.retry_queue.is_empty() {
@@ -61,11 +61,11 @@ impl Reconciler {
         let retry_queue = &mut self.retry_queue;
         ops.retain(|op| {
             let subject = op.subject();
-            let owed = retry_queue.owes(&subject);
-            if owed {
-                retry_queue.hasten(&subject, now);
+            let pending = retry_queue.contains(&subject);
+            if pending {
+                retry_queue.retry_now(&subject, now);
             }
-            !owed
+            !pending
         });
     }
 
@@ -101,7 +101,7 @@ impl Reconciler {
     }
 
     /// Takes out virtual servers that nothing would tell to be ours: should their Service go while
-    /// nobody looks, they would stay for ever. They are owed as long as their entry is.
+    /// nobody looks, they would stay for ever. They are pending as long as their entry is.
     fn await_signs(&mut self, ops: &mut Vec<Op>) {
         if self.retry_queue.is_empty() {
             return;
@@ -111,8 +111,8 @@ impl Reconciler {
         ops.retain(|op| {
             if let Op::CreateVirtualServer(frontend, _) = op {
                 let mut signs = planner.signs_of(frontend);
-                let owed = signs.find_map(|sign| Some((sign, retry_queue.get(&sign)?.due)));
-                if let Some((sign, due)) = owed {
+                let pending = signs.find_map(|sign| Some((sign, retry_queue.get(&sign)?.due)));
+                if let Some((sign, due)) = pending {
                     let reason = format!("{sign} is not there yet, and has to come first");
                     retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
                     waiting.insert(op.subject());
@@ -120,11 +120,11 @@ impl Reconciler {
             }
             !waiting.contains(&op.subject())
         });
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
     /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
-    /// after a restart, nothing would tell that they are ours. It is owed as long as they are.
+    /// after a restart, nothing would tell that they are ours. It is pending as long as they are.
     fn keep_signs(&mut self, ops: &mut Vec<Op>) {
         if ops.is_empty() || self.retry_queue.is_empty() {
             return;
@@ -133,7 +133,7 @@ impl Reconciler {
         let (planner, retry_queue) = (&self.planner, &mut self.retry_queue);
         ops.retain(|op| {
             let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
-            let Some(subject) = frontends.find(|subject| retry_queue.owes(subject)) else {
+            let Some(subject) = frontends.find(|subject| retry_queue.contains(subject)) else {
                 return true;
             };
             let reason =
@@ -141,7 +141,7 @@ impl Reconciler {
             retry_queue.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
             false
         });
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
     /// Sends operations to the kernel as they are. `failed`: of which subjects any was refused.
@@ -226,7 +226,7 @@ impl Reconciler {
         self.status.send_modify(|status| {
             status.operations += total as u64;
             status.failures += n_refused as u64;
-            note_owed(status, &self.retry_queue);
+            note_pending(status, &self.retry_queue);
         });
     }
 
@@ -235,15 +235,15 @@ impl Reconciler {
         let now = Instant::now();
         for (frontend, error) in unread {
             // What it would take at most.
-            let wished = self.planner.repair(frontend, None).into_iter().next();
-            let op = wished.unwrap_or(Op::RemoveVirtualServer(*frontend));
+            let desired = self.planner.repair(frontend, None).into_iter().next();
+            let op = desired.unwrap_or(Op::RemoveVirtualServer(*frontend));
             self.flows.note_ops(std::slice::from_ref(&op), &self.planner);
             self.retry_queue.record(op, Refusal::new(RefusalClass::AnswerLost, error), now);
         }
-        self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+        self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
-    /// Strikes out what is owed for these, which are as they should be.
+    /// Strikes out what is pending for these, which are as they should be.
     pub(super) fn settle(&mut self, subjects: &[Subject]) {
         let mut n_settled = 0_usize;
         for subject in subjects {
@@ -252,29 +252,29 @@ impl Reconciler {
                 if n_settled <= MOST_TOLD {
                     info!("{subject} is in order again");
                 }
-                self.hasten_told_by(subject);
-                self.hasten_short_circuits(subject);
+                self.retry_now_told_by(subject);
+                self.retry_now_short_circuits(subject);
             }
         }
         if n_settled > MOST_TOLD {
             info!("{} more are in order again", n_settled - MOST_TOLD);
         }
         if n_settled > 0 {
-            self.status.send_modify(|status| note_owed(status, &self.retry_queue));
+            self.status.send_modify(|status| note_pending(status, &self.retry_queue));
         }
     }
 
     /// Has the virtual servers looked at again that may have waited for this entry.
-    fn hasten_told_by(&mut self, subject: &Subject) {
+    fn retry_now_told_by(&mut self, subject: &Subject) {
         let Subject::Entry(set, entry) = subject else { return };
         let now = Instant::now();
         for frontend in self.planner.told_by(*set, entry) {
-            self.retry_queue.hasten(&Subject::VirtualServer(frontend), now);
+            self.retry_queue.retry_now(&Subject::VirtualServer(frontend), now);
         }
     }
 }
 
-pub(super) fn note_owed(status: &mut Status, retry_queue: &RetryQueue) {
-    status.owed = retry_queue.len();
-    status.owes_foundation = retry_queue.foundations().next().is_some();
+pub(super) fn note_pending(status: &mut Status, retry_queue: &RetryQueue) {
+    status.pending = retry_queue.len();
+    status.has_pending_prerequisite = retry_queue.prerequisites().next().is_some();
 }

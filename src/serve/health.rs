@@ -17,7 +17,8 @@
 //! works, and load balancers should send their traffic elsewhere. What the kernel refuses of a
 //! single Service does not make the node unhealthy: everybody else's traffic is well here, the same
 //! Service would fail on every other node too, and all of them leaving at once ends the cluster's
-//! traffic for the sake of one bad object. Those are seen in the metric `kube_ipvs_pending_retries`.
+//! traffic for the sake of one bad object. Those are seen in the metric
+//! `kube_ipvs_pending_retries`.
 
 #[cfg(test)]
 mod tests;
@@ -171,7 +172,7 @@ impl Health {
     }
 
     /// Notes if the kernel refuses a family's prerequisites, on which everything rests.
-    pub fn foundation_refused(&mut self, family: Family, refused: bool, now: Moment) {
+    pub fn prerequisites_refused(&mut self, family: Family, refused: bool, now: Moment) {
         if let Some(family) = self.families.get_mut(&family) {
             family.refused = refused.then(|| family.refused.unwrap_or(now.instant));
         }

@@ -79,12 +79,16 @@ impl Observing {
         }
     }
 
-    fn note_owed(&self, round: &Round<'_>) {
-        self.metrics.own.set_owed(round.owed.classes());
+    fn note_pending(&self, round: &Round<'_>) {
+        self.metrics.own.set_pending(round.pending.classes());
         let now = Moment::now();
         let mut health = self.health.lock();
         for family in round.families {
-            health.foundation_refused(*family, is_foundation_owed(round.owed, *family), now);
+            health.prerequisites_refused(
+                *family,
+                is_prerequisite_pending(round.pending, *family),
+                now,
+            );
         }
     }
 }
@@ -169,8 +173,8 @@ impl Observer for Observing {
         self.metrics.own.sysctl_mismatches.set(gauge(mismatches));
     }
 
-    fn alert(&mut self, alert: bool) {
-        self.metrics.own.audit.set_alert(alert);
+    fn full_speed_audit(&mut self, begins: bool) {
+        self.metrics.own.audit.set_full_speed(begins);
     }
 
     fn pass_ended(&mut self, pass: &Pass) {
@@ -182,7 +186,7 @@ impl Observer for Observing {
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {
-        self.note_owed(round);
+        self.note_pending(round);
         if round.kind == RoundKind::SecondLook {
             // What was planned meanwhile may still wait.
             return;
@@ -218,8 +222,8 @@ impl Observer for Observing {
 
 /// True if the kernel refuses the interface, or a family's rules, one of its routes or one of its
 /// sets.
-fn is_foundation_owed(owed: &RetryQueue, family: Family) -> bool {
-    owed.foundations().any(|subject| match subject {
+fn is_prerequisite_pending(pending: &RetryQueue, family: Family) -> bool {
+    pending.prerequisites().any(|subject| match subject {
         Subject::RuleSet(rule_set) => *rule_set == family,
         Subject::Set(set) => set.family == family,
         Subject::Route(network) => Family::of_net(network) == family,

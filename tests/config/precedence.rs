@@ -47,7 +47,7 @@ fn the_periods_depend_on_where_they_come_from() {
     }
     let given = ["--ipvs-sync-period=5s", "--ipvs-min-sync-period=2s", "--drain-deadline=1m"];
     let given_pace =
-        Pace { min_sync_period: 2 * second, sync_period: 5 * second, longest_drain: 60 * second };
+        Pace { min_sync_period: 2 * second, sync_period: 5 * second, drain_deadline: 60 * second };
     assert_eq!(from_flags(&given).pace, given_pace);
     // Those of another mode do nothing, and it is told.
     let other = from_flags(&["--iptables-sync-period=5s", "--iptables-min-sync-period=2s"]);
@@ -97,7 +97,7 @@ fn some_flags_count_beside_a_file() {
     assert_eq!(configuration.api_server.url.as_deref(), Some("https://192.0.2.1:6443"));
     assert_eq!(configuration.logging.verbosity, 5);
     assert_eq!(configuration.logging.format, LogFormat::Json);
-    assert_eq!(configuration.pace.longest_drain, Duration::from_secs(120));
+    assert_eq!(configuration.pace.drain_deadline, Duration::from_secs(120));
     assert_eq!(configuration.variant, Variant::Nft);
     assert_eq!(configuration.manifests, Some(PathBuf::from("/manifests")));
     assert!(!configuration.cleanup_other_modes);

@@ -170,7 +170,7 @@ fn the_second_document_is_ours() {
          drainDeadline: 1m\ncleanupOtherModes: false\niptablesVariant: legacy\nmanifest: /x\n",
         &[],
     );
-    assert_eq!(configuration.pace.longest_drain.as_secs(), 60);
+    assert_eq!(configuration.pace.drain_deadline.as_secs(), 60);
     assert!(!configuration.cleanup_other_modes);
     assert_eq!(configuration.variant, kube_ipvs::kernel::rules::Variant::Legacy);
     assert_eq!(configuration.notes.len(), 1);

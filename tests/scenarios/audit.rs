@@ -168,9 +168,9 @@ async fn where_something_is_wrong_the_rest_is_looked_at_without_a_pause() {
     let took = time_until_whole(&mut world, damage).await;
     assert!(took <= 2 * SECOND, "{took:?}");
     world.compared().await;
-    let alerts: Vec<String> =
-        world.told.take().into_iter().filter(|it| it.starts_with("alert")).collect();
-    assert_eq!(alerts, ["alert", "alert is over"]);
+    let paces: Vec<String> =
+        world.told.take().into_iter().filter(|it| it.starts_with("full speed")).collect();
+    assert_eq!(paces, ["full speed", "full speed is over"]);
     assert_eq!(world.now().drift_repaired, 3 + 3);
 }
 
@@ -291,12 +291,12 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     spoil(&world);
     world.feed(&[tcp(1, &[1])]).await;
     world.complete().await;
-    assert_eq!((world.now().owed, world.now().owes_foundation), (1, true));
+    assert_eq!((world.now().pending, world.now().has_pending_prerequisite), (1, true));
     assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
     let cleared = |actual: &mut Actual| assert!(actual.rule_sets.remove(&Family::V4));
     assert!(time_until_whole(&mut world, cleared).await <= 2 * SECOND);
     world.fake.interfere(|_, _| Answer::Honest);
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     world.assert_converged(&[]);
     // Later on.
     spoil(&world);
@@ -374,16 +374,16 @@ async fn what_the_kernel_refuses_is_nobodys_damage() {
         matches!(op, Op::CreateVirtualServer(..))
     });
     world.feed(&[tcp(4, &[1])]).await;
-    world.until("owed", |status, _| status.owed == 1).await;
+    world.until("pending", |status, _| status.pending == 1).await;
     world.compared().await;
     world.compared().await;
     let told = world.told.take();
-    assert!(!told.iter().any(|words| words.starts_with("alert")), "{told:?}");
+    assert!(!told.iter().any(|words| words.starts_with("full speed")), "{told:?}");
     assert_eq!(world.now().drift_repaired, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_stays_owed_whatever_else_is_done_about_it() {
+async fn what_was_refused_stays_pending_whatever_else_is_done_about_it() {
     let mut world = in_sync(21).await;
     world.fake.keep_number();
     world.fake.refuse(20, RefusalClass::Exhausted, |op| matches!(op, Op::ChangeVirtualServer(..)));
@@ -398,8 +398,8 @@ async fn what_was_refused_stays_owed_whatever_else_is_done_about_it() {
     let all = world.now().operations + 2 * 20 + 3;
     world.until("tried", |status, _| status.operations == all).await;
     let now = world.now();
-    assert_eq!((now.failures, now.owed, now.drift_repaired), (20, 20, 2 * 20 + 3));
-    world.until("in order", |status, _| status.owed == 0).await;
+    assert_eq!((now.failures, now.pending, now.drift_repaired), (20, 20, 2 * 20 + 3));
+    world.until("in order", |status, _| status.pending == 0).await;
     assert_eq!(world.now().drift_repaired, now.drift_repaired, "nobody else is to blame");
     world.assert_converged(&[]);
 }

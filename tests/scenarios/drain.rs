@@ -283,6 +283,6 @@ async fn a_removal_that_the_kernel_refuses_is_tried_until_it_is_done() {
     set_connections(&world, 0);
     world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
     world.compared().await;
-    assert_eq!(world.now().owed, 0);
+    assert_eq!(world.now().pending, 0);
     world.assert_converged(&[]);
 }

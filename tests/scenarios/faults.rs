@@ -1,5 +1,5 @@
 //! One fault of every kind at every step of a node's life, then random storms of them: whatever
-//! the kernel answers, in the end it is exactly as wished for.
+//! the kernel answers, in the end it is exactly as desired.
 //!
 //! The usual run takes a sample that differs from kind to kind. With `KUBE_IPVS_SOAK` set, as
 //! `cargo xtask soak` does, nothing is left out.
@@ -90,7 +90,7 @@ fn at_every_writing(faults: &[Fault], times: usize) {
 }
 
 #[test]
-fn the_life_has_every_kind_of_operation_and_ends_as_wished_for() {
+fn the_life_has_every_kind_of_operation_and_ends_as_desired() {
     let seen = live_without_fault();
     let has = |like: fn(&Op) -> bool| seen.writings.iter().any(like);
     assert!(has(|op| matches!(op, Op::CreateLink)));

@@ -35,7 +35,7 @@ async fn nothing_is_written_or_read_before_the_source_is_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_foundation_comes_first_then_the_api_server_then_the_rest_by_phases() {
+async fn the_prerequisites_comes_first_then_the_api_server_then_the_rest_by_phases() {
     let mut world = World::new();
     let (mut api_server, _) = tcp(9, &[]);
     api_server.name = ObjectName::new("default", "kubernetes");
@@ -45,7 +45,7 @@ async fn the_foundation_comes_first_then_the_api_server_then_the_rest_by_phases(
     let log = world.fake.take_log();
     let is_rest = |op: &Op| {
         let text = op.to_string();
-        !op.is_foundation() && !text.contains("10.96.0.9")
+        !op.is_prerequisite() && !text.contains("10.96.0.9")
     };
     let first = log.iter().position(is_rest).unwrap();
     let (early, rest) = log.split_at(first);
@@ -72,7 +72,7 @@ async fn what_a_former_run_left_is_adopted_without_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_longer_wished_for_goes_at_the_first_comparison() {
+async fn what_is_no_longer_desired_for_goes_at_the_first_comparison() {
     let kernel = World::in_sync(&[tcp(1, &[1]), tcp(2, &[3])]).await.stop().await;
     let mut world = World::on(kernel, Pace::default());
     world.feed(&[tcp(1, &[1])]).await;
@@ -127,12 +127,12 @@ async fn virtual_servers_that_cannot_be_read_are_taken_over_when_they_can() {
     // What was not there is served all the same, and what is planned for the others is held back.
     world.feed(&[tcp(4, &[4]), tcp(1, &[2, 5])]).await;
     world.until("something new", |status, _| status.operations > 0).await;
-    assert_eq!(world.now().owed, 3);
+    assert_eq!(world.now().pending, 3);
     let fourth = frontend(4, Protocol::Tcp).address.to_string();
     let log = world.fake.take_log();
     assert!(log.iter().all(|op| op.to_string().contains(&fourth)), "{log:?}");
     readable.store(true, Ordering::Relaxed);
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     assert_eq!((world.now().readings, world.now().failures), (1, 0));
     world.assert_converged(&[]);
 }
@@ -147,7 +147,7 @@ async fn what_tells_whose_they_are_stays_while_virtual_servers_cannot_be_read() 
         assert_eq!(records.count(), 1, "nothing else tells that {at} is ours");
     }
     readable.store(true, Ordering::Relaxed);
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     assert_eq!(world.fake.actual().virtual_servers.len(), 0);
     world.assert_converged(&[]);
 }
@@ -161,7 +161,7 @@ async fn one_virtual_server_that_cannot_be_read_takes_no_other_along() {
     // All have moved meanwhile.
     world.feed(&(1..=100).map(|number| tcp(number, &[2])).collect::<Vec<_>>()).await;
     world.say_complete().await;
-    world.until("all others", |status, _| status.in_sync_once && status.owed == 1).await;
+    world.until("all others", |status, _| status.in_sync_once && status.pending == 1).await;
     let actual = world.fake.actual();
     let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
     assert_eq!((1..=100).filter(is_stale).collect::<Vec<u16>>(), [37]);
@@ -178,7 +178,7 @@ async fn one_that_cannot_be_read_and_nobody_wants_goes() {
     world.complete().await;
     world.send(Event::ServiceRemoved(both[0].0.name.clone())).await;
     world.until("gone", |_, actual| actual.virtual_servers.is_empty()).await;
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     world.assert_converged(&[]);
 }
 
@@ -215,7 +215,7 @@ async fn dozens_that_cannot_be_read_take_no_other_along() {
     spoiled.iter().for_each(|number| world.fake.spoil(frontend(*number, Protocol::Tcp)));
     world.feed(&all(2)).await;
     world.say_complete().await;
-    world.until("all others", |status, _| status.in_sync_once && status.owed == 40).await;
+    world.until("all others", |status, _| status.in_sync_once && status.pending == 40).await;
     let actual = world.fake.actual();
     let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
     assert_eq!((1..=200).filter(is_stale).collect::<Vec<u16>>(), spoiled);

@@ -132,13 +132,13 @@ async fn flows_wait_for_the_virtual_server() {
         move |op| matches!(op, Op::RemoveRealServer(of, _) if *of == first),
     );
     world.apply_slice(slice(&service, &[2])).await;
-    world.until("owed", |status, _| status.owed == 1).await;
+    world.until("pending", |status, _| status.pending == 1).await;
     world.apply_slice(slice(&other, &[2])).await;
     world.until("the other's", |status, _| status.flows_removed == 1).await;
-    assert_eq!((world.now().owed, world.now().flows_pending), (1, 1));
+    assert_eq!((world.now().pending, world.now().flows_pending), (1, 1));
     assert_eq!(flows(&world.fake), [to_pod(1, 1)], "a flow removed now would come back");
     removed(&mut world, 2).await;
-    assert_eq!(world.now().owed, 0);
+    assert_eq!(world.now().pending, 0);
     assert_eq!(flows(&world.fake), []);
 }
 

@@ -102,7 +102,7 @@ async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
         |op: &Op| matches!(op, Op::AddEntry(set, _) if set.kind == SetKind::ExternalIp);
     world.fake.refuse(150, RefusalClass::SetFull, is_external);
     world.feed(&[(service, endpoints)]).await;
-    world.until("in order", |status, _| status.failures == 150 && status.owed == 0).await;
+    world.until("in order", |status, _| status.failures == 150 && status.pending == 0).await;
     world.compared().await;
     let lines = log.take();
     let counts = |of: &str| lines.iter().filter(|line| line.contains(of)).count();

@@ -100,7 +100,7 @@ async fn step(world: &mut World, numbers: &mut Numbers, faulty: &Arc<AtomicBool>
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_the_kernel_ends_up_as_wished_for() {
+async fn whatever_happens_the_kernel_ends_up_as_desired() {
     for seed in 1..=32 {
         let mut numbers = Numbers(seed * 0x9E37_79B9);
         let faulty = Arc::new(AtomicBool::new(true));
@@ -121,7 +121,7 @@ async fn whatever_happens_the_kernel_ends_up_as_wished_for() {
         for _ in 0..3 {
             world.compared().await;
         }
-        assert_eq!(world.now().owed, 0, "seed {seed}: {:?}", world.now());
+        assert_eq!(world.now().pending, 0, "seed {seed}: {:?}", world.now());
         world.assert_converged(&[]);
         world.stop().await;
     }

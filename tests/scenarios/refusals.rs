@@ -26,20 +26,20 @@ async fn delays(world: &mut World, refusals: u32) -> Vec<u64> {
         let failures = world.now().failures;
         world.until("tried again", |status, _| status.failures > failures).await;
         seconds.push(last.elapsed().as_secs());
-        assert_eq!(world.now().owed, 1);
+        assert_eq!(world.now().pending, 1);
         last = Instant::now();
     }
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     seconds.push(last.elapsed().as_secs());
     seconds
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_virtual_server_stays_owed_and_harms_no_other() {
+async fn a_refused_virtual_server_stays_pending_and_harms_no_other() {
     let mut world = World::in_sync(&[]).await;
     world.fake.refuse(4, RefusalClass::NotSupported, creates_first);
     world.feed(&[tcp(1, &[1]), tcp(2, &[2])]).await;
-    world.until("owed", |status, _| status.owed == 1).await;
+    world.until("pending", |status, _| status.pending == 1).await;
     let second = frontend(2, Protocol::Tcp);
     world.until("the other", |_, actual| real_server(actual, &second, 2).is_some()).await;
     assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
@@ -50,7 +50,7 @@ async fn a_refused_virtual_server_stays_owed_and_harms_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_for_which_a_set_has_no_room_stays_owed() {
+async fn an_entry_for_which_a_set_has_no_room_stays_pending() {
     let mut world = World::in_sync(&[]).await;
     let first = frontend(1, Protocol::Tcp);
     let concerns =
@@ -58,7 +58,7 @@ async fn an_entry_for_which_a_set_has_no_room_stays_owed() {
     world.fake.refuse(2, RefusalClass::SetFull, concerns);
     world.feed(&[tcp(1, &[1])]).await;
     world.until("refused", |status, _| status.failures == 2).await;
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     world.assert_converged(&[]);
 }
 
@@ -70,7 +70,7 @@ async fn lost_answers_are_made_good_by_a_second_look() {
     world.fake.lose_answers(1, |op| matches!(op, Op::AddEntry(..)));
     world.feed(&[tcp(1, &[1]), tcp(2, &[2])]).await;
     world.until("lost", |status, _| status.failures >= 3).await;
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     assert!(started.elapsed() < Duration::from_secs(1));
     assert_eq!(world.now().readings, 1);
     world.assert_converged(&[]);
@@ -85,7 +85,9 @@ async fn an_address_for_which_the_interface_is_missing_repairs_everything() {
     });
     let started = Instant::now();
     world.feed(&[tcp(2, &[2])]).await;
-    world.until("repaired", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    world
+        .until("repaired", |status, actual| actual.addresses.len() == 2 && status.pending == 0)
+        .await;
     assert!(started.elapsed() < Duration::from_secs(1));
     assert_eq!(world.now().readings, 1, "only the addresses were read");
     world.assert_converged(&[]);
@@ -105,7 +107,9 @@ async fn a_conflict_does_not_make_an_unreadable_kernel_busy() {
     world.until("unreadable for long", |status, _| status.failed_readings >= 12).await;
     assert!(started.elapsed() >= Duration::from_secs(25), "{:?}", started.elapsed());
     world.fake.fail_readings(0);
-    world.until("repaired", |status, actual| actual.addresses.len() == 2 && status.owed == 0).await;
+    world
+        .until("repaired", |status, actual| actual.addresses.len() == 2 && status.pending == 0)
+        .await;
     world.assert_converged(&[]);
 }
 
@@ -117,12 +121,12 @@ async fn a_virtual_server_that_could_not_be_removed_is_not_taken_for_a_foreign_o
     world.fake.refuse(5, RefusalClass::Exhausted, |op| matches!(op, Op::RemoveVirtualServer(_)));
     world.send(Event::ServiceRemoved(service.name)).await;
     // The entry that tells whose it is stays with it.
-    world.until("owed", |status, _| status.owed == 2).await;
+    world.until("pending", |status, _| status.pending == 2).await;
     world.compared().await;
     world
         .until("removed", |status, actual| {
-            assert!(status.owed > 0 || actual.virtual_servers.is_empty(), "forgotten");
-            status.owed == 0
+            assert!(status.pending > 0 || actual.virtual_servers.is_empty(), "forgotten");
+            status.pending == 0
         })
         .await;
     assert_eq!(world.now().drift_repaired, 0);
@@ -144,7 +148,7 @@ async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
         op.subject() == subject && matches!(op, Op::AddRealServer(..))
     });
     world.apply_slice(slice(&service, &[2])).await;
-    world.until("owed", |status, _| status.owed == 1).await;
+    world.until("pending", |status, _| status.pending == 1).await;
     assert_eq!(delays(&mut world, 4).await, [1, 2, 4, 8]);
 }
 
@@ -163,16 +167,16 @@ async fn what_has_drained_settles_nothing_else_of_its_virtual_server() {
     set_connections(&world, 1);
     world.fake.refuse(8, RefusalClass::Exhausted, |op| matches!(op, Op::AddRealServer(..)));
     world.apply_slice(slice(&service, &[2])).await;
-    world.until("owed", |status, _| status.failures >= 7).await;
+    world.until("pending", |status, _| status.failures >= 7).await;
     // Before the next attempt, which is a minute away, pod 1 has drained.
     set_connections(&world, 0);
     world
         .until("drained", |status, actual| {
-            assert_eq!(status.owed, 1, "pod 2 is still missing");
+            assert_eq!(status.pending, 1, "pod 2 is still missing");
             real_server(actual, &at, 1).is_none()
         })
         .await;
-    world.until("served", |status, _| status.owed == 0).await;
+    world.until("served", |status, _| status.pending == 0).await;
     assert!(real_server(&world.fake.actual(), &at, 2).is_some());
     assert_eq!(world.now().drift_repaired, 0);
 }
@@ -198,7 +202,7 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     };
     world
         .until("served all the same", |status, actual| {
-            status.owed == 0 && scheduler(actual, 1).as_deref() == Some("rr")
+            status.pending == 0 && scheduler(actual, 1).as_deref() == Some("rr")
         })
         .await;
     assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 2).is_some());
@@ -211,7 +215,7 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     let name = SchedulerName::new("mh").unwrap();
     world.fake.load_scheduler(name.clone());
     world.until("tried", |status, _| status.failures > failures).await;
-    world.until("served", |status, _| status.owed == 0).await;
+    world.until("served", |status, _| status.pending == 0).await;
     let failures = world.now().failures;
     world.compared().await;
     assert_eq!(world.now().failures, failures);
@@ -242,7 +246,7 @@ async fn a_scheduler_that_is_loaded_later_is_used_from_then_on() {
     world.until("with it", |_, actual| used(actual).as_deref() == Some("mh")).await;
     assert_eq!(real_server(&world.fake.actual(), &at, 2).map(|it| it.weight > 0), Some(true));
     world.compared().await;
-    assert_eq!((world.now().owed, world.now().drift_repaired), (0, 0));
+    assert_eq!((world.now().pending, world.now().drift_repaired), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,9 +260,9 @@ async fn a_virtual_server_waits_for_what_tells_whose_it_is() {
     world.feed(&[(service.clone(), slice(&service, &[1]))]).await;
     let cluster = frontend(7, Protocol::Tcp);
     world.until("the other one", |_, actual| real_server(actual, &cluster, 1).is_some()).await;
-    assert_eq!(world.now().owed, 2, "the entry, and what waits for it");
+    assert_eq!(world.now().pending, 2, "the entry, and what waits for it");
     assert!(!world.fake.actual().virtual_servers.contains_key(&at_node_port));
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     assert!(world.fake.actual().virtual_servers.contains_key(&at_node_port));
     assert_eq!(world.now().failures, 3);
     world.assert_converged(&[]);

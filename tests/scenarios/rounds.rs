@@ -120,7 +120,7 @@ async fn the_first_service_does_not_wait_for_the_others() {
     let log = world.fake.take_log();
     let server = frontend(2_000, Protocol::Tcp);
     let bound = log.iter().position(|op| *op == Op::BindAddress(server.address)).unwrap();
-    let is_early = |op: &Op| op.is_foundation() || op.to_string().contains("10.96.7.208");
+    let is_early = |op: &Op| op.is_prerequisite() || op.to_string().contains("10.96.7.208");
     assert!(log[..bound].iter().all(is_early), "{:?}", &log[..bound]);
     let told = world.told.take();
     let rounds = told.iter().filter(|it| it.starts_with("end of comparison")).count();

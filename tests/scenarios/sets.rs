@@ -38,10 +38,10 @@ async fn in_order(world: &mut World, services: u16) {
     let services = usize::from(services);
     world
         .until("in order", |status, actual| {
-            // What goes from a set goes in a request of its own, when nothing is owed any more.
+            // What goes from a set goes in a request of its own, when nothing is pending any more.
             let n_entries = actual.sets.get(&CLUSTER_IP).map_or(0, |set| set.entries.len());
             let n_virtual_servers = actual.virtual_servers.len();
-            (status.owed, n_virtual_servers, n_entries) == (0, services, services)
+            (status.pending, n_virtual_servers, n_entries) == (0, services, services)
         })
         .await;
     world.assert_converged(&[]);

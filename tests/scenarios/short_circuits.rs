@@ -120,13 +120,13 @@ async fn clients_are_led_to_a_short_circuit_only_after_all_of_it_is_there() {
         let wrong = watched(&world.fake);
         world.fake.refuse(3, RefusalClass::Exhausted, concerns);
         world.feed(&[with_slice(local(1, 5))]).await;
-        world.until("owed", |status, _| status.owed == 2).await;
+        world.until("pending", |status, _| status.pending == 2).await;
         assert!(!is_led(&world.fake.actual()));
         let failures = world.now().failures;
         world.until("tried again", |status, _| status.failures > failures).await;
-        assert_eq!(world.now().owed, 2, "a part of it, and the way there");
+        assert_eq!(world.now().pending, 2, "a part of it, and the way there");
         assert!(!is_led(&world.fake.actual()));
-        world.until("in order", |status, _| status.owed == 0).await;
+        world.until("in order", |status, _| status.pending == 0).await;
         assert!(is_led(&world.fake.actual()));
         assert_eq!(*wrong.lock().unwrap(), [""; 0]);
         world.compared().await;
@@ -144,11 +144,11 @@ async fn a_short_circuit_stays_as_long_as_clients_may_be_led_there() {
         |op: &Op| matches!(op, Op::RemoveEntry(set, _) if set.kind.leads_to_short_circuits());
     world.fake.refuse(3, RefusalClass::Exhausted, is_way);
     world.send(Event::ServiceRemoved(service.name)).await;
-    world.until("owed", |status, _| status.failures == 2).await;
+    world.until("pending", |status, _| status.failures == 2).await;
     let actual = world.fake.actual();
     assert!(is_led(&actual) && actual.virtual_servers.contains_key(&short_circuit()));
     assert!(actual.addresses.contains(&short_circuit().address));
-    world.until("gone", |status, _| status.owed == 0).await;
+    world.until("gone", |status, _| status.pending == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     assert_eq!(world.now().failures, 3);
     world.compared().await;
@@ -173,9 +173,9 @@ async fn clients_are_no_longer_led_to_a_short_circuit_that_cannot_be_put_back() 
         world.fake.refuse(4, RefusalClass::Exhausted, concerns);
         world.fake.disturb(take);
         // The kernel has it a moment before the status says so.
-        let is_cut_off = |status: &Status, actual: &Actual| status.owed >= 2 && !is_led(actual);
+        let is_cut_off = |status: &Status, actual: &Actual| status.pending >= 2 && !is_led(actual);
         world.until("cut off", is_cut_off).await;
-        world.until("in order", |status, _| status.owed == 0).await;
+        world.until("in order", |status, _| status.pending == 0).await;
         assert!(is_led(&world.fake.actual()));
         world.compared().await;
         world.assert_converged(&[]);
@@ -195,7 +195,7 @@ async fn a_frontend_goes_over_to_its_first_short_circuit_when_that_is_free() {
     world.send(Event::ServiceRemoved(first.name)).await;
     world.taken().await;
     world.compared().await;
-    world.until("in order", |status, _| status.owed == 0).await;
+    world.until("in order", |status, _| status.pending == 0).await;
     assert_eq!(*wrong.lock().unwrap(), [""; 0]);
     let actual = world.fake.actual();
     let spare = Frontend { address: [0, 51, 100, 5].into(), ..short_circuit() };

@@ -53,8 +53,8 @@ impl Observer for Told {
         self.note(note);
     }
 
-    fn alert(&mut self, alert: bool) {
-        self.note(if alert { "alert" } else { "alert is over" });
+    fn full_speed_audit(&mut self, begins: bool) {
+        self.note(if begins { "full speed" } else { "full speed is over" });
     }
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
@@ -68,8 +68,8 @@ impl Observer for Told {
             RoundKind::Comparison => "comparison",
             RoundKind::SecondLook => "second look",
         };
-        let (owed, triggers) = (round.owed.len(), round.triggers.len());
-        self.note(format!("end of {kind}: {owed} owed, {triggers} triggers"));
+        let (pending, triggers) = (round.pending.len(), round.triggers.len());
+        self.note(format!("end of {kind}: {pending} pending, {triggers} triggers"));
     }
 }
 
@@ -78,7 +78,7 @@ async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
     let services = [tcp(1, &[1])];
     let mut world = World::in_sync(&services).await;
     let first = world.told.take();
-    assert!(first.ends_with(&["end of comparison: 0 owed, 0 triggers".to_owned()]), "{first:?}");
+    assert!(first.ends_with(&["end of comparison: 0 pending, 0 triggers".to_owned()]), "{first:?}");
     assert!(first.contains(&"waiting".to_owned()), "{first:?}");
     let operations = world.now().operations;
     world.triggered(Family::V4, SystemTime::UNIX_EPOCH).await;
@@ -93,9 +93,9 @@ async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
             "waiting",
             "planned 1",
             "written 1, refused 0",
-            "end of changes: 0 owed, 1 triggers",
-            "end of comparison: 0 owed, 0 triggers",
-            "end of comparison: 0 owed, 0 triggers",
+            "end of changes: 0 pending, 1 triggers",
+            "end of comparison: 0 pending, 0 triggers",
+            "end of comparison: 0 pending, 0 triggers",
         ]
     );
 }
@@ -107,16 +107,16 @@ async fn what_is_refused_is_told_and_so_is_its_second_look() {
     world.told.take();
     world.fake.refuse(1, RefusalClass::Exhausted, |_| true);
     world.apply_slice(slice(&services[0].0, &[1, 2])).await;
-    world.until("owed", |status, _| status.owed == 1).await;
-    world.until("settled", |status, _| status.owed == 0).await;
+    world.until("pending", |status, _| status.pending == 1).await;
+    world.until("settled", |status, _| status.pending == 0).await;
     assert_eq!(
         world.told.take()[2..],
         [
             "planned 1",
             "written 1, refused 1",
-            "end of changes: 1 owed, 0 triggers",
+            "end of changes: 1 pending, 0 triggers",
             "written 1, refused 0",
-            "end of second look: 0 owed, 0 triggers",
+            "end of second look: 0 pending, 0 triggers",
         ]
     );
 }
@@ -129,5 +129,5 @@ async fn what_cannot_be_written_for_long_does_not_fill_the_memory() {
     }
     world.complete().await;
     let told = world.told.take();
-    assert!(told.contains(&"end of comparison: 0 owed, 10000 triggers".to_owned()), "{told:?}");
+    assert!(told.contains(&"end of comparison: 0 pending, 10000 triggers".to_owned()), "{told:?}");
 }

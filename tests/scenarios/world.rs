@@ -9,7 +9,7 @@ use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::actual::{Actual, ActualRealServer};
-use plan::diff::Wish;
+use plan::diff::DesiredFrontend;
 use plan::event::Event;
 use plan::kernel::Frontend;
 use plan::model::{
@@ -172,7 +172,8 @@ impl World {
         self.shadow.plan();
         assert_eq!(self.shadow.diff(&actual), []);
         let desired = self.shadow.desired();
-        let open = desired.frontends().filter(|at| matches!(desired.wish(at), Wish::Open(..)));
+        let open =
+            desired.frontends().filter(|at| matches!(desired.at(at), DesiredFrontend::Open(..)));
         let mut expected: Vec<_> = open.chain(foreign).collect();
         let mut found: Vec<_> = actual.virtual_servers.keys().collect();
         expected.sort_unstable();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::counted::Counted;
 use super::{Change, Count, Desired, Entries, Rank};
-use crate::diff::{self, Wish};
+use crate::diff::{self, DesiredFrontend};
 use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
@@ -118,8 +118,8 @@ impl Changes {
         let mut flows = BTreeSet::new();
         let (mut count_before, mut count_after) = (Count::default(), Count::default());
         for (frontend, former) in self.frontends {
-            let before = wish(former.as_ref().map(|f| (&f.server, &f.real_servers)));
-            let after = desired.wish(&frontend);
+            let before = desired_frontend(former.as_ref().map(|f| (&f.server, &f.real_servers)));
+            let after = desired.at(&frontend);
             count_before.add(before);
             count_after.add(after);
             diff::between(frontend, before, after, desired.seed(), &mut ops);
@@ -145,8 +145,8 @@ impl Changes {
 // === impl Count ===
 
 impl Count {
-    fn add(&mut self, wish: Wish<'_>) {
-        if let Wish::Open(_, real_servers) = wish {
+    fn add(&mut self, desired_frontend: DesiredFrontend<'_>) {
+        if let DesiredFrontend::Open(_, real_servers) = desired_frontend {
             self.open += 1;
             self.real_servers += real_servers.len();
         }
@@ -154,10 +154,12 @@ impl Count {
 }
 
 /// Returns the desired state that a claim, if there is one, stands for.
-pub(super) fn wish<'a>(claim: Option<(&'a VirtualServer, &'a Arc<[RealServer]>)>) -> Wish<'a> {
+pub(super) fn desired_frontend<'a>(
+    claim: Option<(&'a VirtualServer, &'a Arc<[RealServer]>)>,
+) -> DesiredFrontend<'a> {
     match claim {
-        None => Wish::Unclaimed,
-        Some((_, real_servers)) if real_servers.is_empty() => Wish::Closed,
-        Some((server, real_servers)) => Wish::Open(server, real_servers),
+        None => DesiredFrontend::Unclaimed,
+        Some((_, real_servers)) if real_servers.is_empty() => DesiredFrontend::Closed,
+        Some((server, real_servers)) => DesiredFrontend::Open(server, real_servers),
     }
 }

@@ -90,8 +90,8 @@ impl Ownership<'_> {
 
     /// Nobody but Services has addresses inside our routes.
     fn is_routed(&self, frontend: &Frontend) -> bool {
-        let is_wished = self.settings.is_routed(frontend.address);
-        is_wished || self.actual.routes.iter().any(|route| route.contains(&frontend.address))
+        let is_desired = self.settings.is_routed(frontend.address);
+        is_desired || self.actual.routes.iter().any(|route| route.contains(&frontend.address))
     }
 
     fn is_recorded(&self, frontend: &Frontend) -> bool {

@@ -621,7 +621,7 @@ fn inside_a_route_no_address_is_bound() {
     let routes: Vec<String> =
         before.iter().filter(|op| matches!(op, Op::AddRoute(_))).map(Op::to_string).collect();
     assert_eq!(routes, ["add local route 10.96.0.0/12", "add local route fd00:96::/108"]);
-    assert!(before.iter().all(Op::is_foundation), "without a single Service");
+    assert!(before.iter().all(Op::is_prerequisite), "without a single Service");
     let ops = ops(&mut planner, cluster_services());
     let about = |word: &str| ops.iter().filter(|op| op.contains(word)).collect::<Vec<_>>();
     assert_eq!(about("kube-ipvs0"), ["add address 203.0.113.9 to kube-ipvs0"], "{ops:#?}");
@@ -686,7 +686,7 @@ fn a_virtual_server_inside_a_route_of_ours_is_ours() {
         actual.virtual_servers.insert(frontend(address), there);
     }
     let removed: Vec<Op> =
-        planner.diff(&actual).into_iter().filter(|op| !op.is_foundation()).collect();
+        planner.diff(&actual).into_iter().filter(|op| !op.is_prerequisite()).collect();
     let route = Op::RemoveRoute("10.96.0.0/12".parse().unwrap());
     assert_eq!(removed, [route, Op::RemoveVirtualServer(frontend("10.96.0.77"))]);
 }

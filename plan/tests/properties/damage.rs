@@ -189,7 +189,7 @@ pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
 /// families that are not ours.
 pub(crate) fn untouchable(
     actual: &Actual,
-    wished: &BTreeSet<Frontend>,
+    desired: &BTreeSet<Frontend>,
     settings: &Settings,
 ) -> Actual {
     let ours = |family: &Family| settings.families.contains(family);
@@ -208,14 +208,14 @@ pub(crate) fn untouchable(
         let is_nobodys = ["172.16.0.1", "0.0.0.0", "fd00:16::1"].map(ip).contains(&address)
             || frontend.port == 9_999;
         of_other_family(&address)
-            || (settings.excludes(address) && !wished.contains(frontend))
+            || (settings.excludes(address) && !desired.contains(frontend))
             || (is_nobodys && it.server.as_ref() == Some(&foreign))
     });
     left.virtual_servers = others.map(|(frontend, it)| (*frontend, it.clone())).collect();
     for (set, there) in &actual.sets {
-        let is_wished = |entry: &Entry| entry.frontend().is_some_and(|f| wished.contains(&f));
+        let is_desired = |entry: &Entry| entry.frontend().is_some_and(|f| desired.contains(&f));
         let excluded = |entry: &&Entry| {
-            entry.address().is_some_and(|a| settings.excludes(a)) && !is_wished(entry)
+            entry.address().is_some_and(|a| settings.excludes(a)) && !is_desired(entry)
         };
         let kept =
             there.entries.iter().filter(|entry| !ours(&set.family) || excluded(entry)).copied();

@@ -52,8 +52,8 @@ impl Pair {
             problems: Problems::new(),
             localhost: BTreeMap::new(),
         };
-        let foundation = pair.planner.diff(pair.kernel.actual());
-        carry_out(&mut pair.kernel, &foundation);
+        let prerequisites = pair.planner.diff(pair.kernel.actual());
+        carry_out(&mut pair.kernel, &prerequisites);
         pair
     }
 
@@ -118,12 +118,12 @@ fn whole_services() -> [Limit; 4] {
 }
 
 /// Takes over what a kernel has, in rounds, as the event loop does at its start. Nobody has a
-/// frontend for a moment that is another one's as wished. Returns what had to be written.
+/// frontend for a moment that is another one's as desired. Returns what had to be written.
 fn take_over(
     planner: &mut Planner,
     kernel: &mut MemoryKernel,
     limit: Limit,
-    wished: &Planner,
+    desired: &Planner,
 ) -> Vec<Op> {
     let mut log = Vec::new();
     let mut write = |kernel: &mut MemoryKernel, mut ops: Vec<Op>| {
@@ -132,7 +132,7 @@ fn take_over(
         log.extend(ops);
     };
     let settings = planner.settings().clone();
-    let foundation = planner.foundation(kernel.actual());
+    let prerequisites = planner.prerequisites(kernel.actual());
     let there = kernel.actual().virtual_servers.iter();
     let listed = there.map(|(frontend, there)| {
         let (frontend, server) = (*frontend, there.server.clone());
@@ -147,11 +147,11 @@ fn take_over(
         let each = found.into_iter();
         each.flat_map(|it| planner.repair(&it.frontend, there(&it).as_ref())).collect::<Vec<Op>>()
     };
-    write(kernel, foundation);
+    write(kernel, prerequisites);
     while planner.is_dirty() {
         let adopted = found.adopt(planner.plan_round(limit).ops);
         for frontend in planner.desired().frontends() {
-            let owners = [planner, wished].map(|planner| planner.desired().owner(frontend));
+            let owners = [planner, desired].map(|planner| planner.desired().owner(frontend));
             assert_eq!(owners[0], owners[1], "{frontend}");
         }
         let mut ops = adopted.lacking;
@@ -412,24 +412,24 @@ proptest! {
         add_foreign(found.kernel.actual_mut(), &settings);
         let mut kernel = found.kernel;
         let world = World::after(groups.iter().flatten());
-        let wished = from_scratch(&settings, &world);
-        let frontends = wished.planner.desired().frontends().copied().collect();
+        let desired = from_scratch(&settings, &world);
+        let frontends = desired.planner.desired().frontends().copied().collect();
         let untouched = untouchable(kernel.actual(), &frontends, &settings);
 
         let mut taken_over = kernel.clone();
-        let repairing = wished.planner.diff(kernel.actual());
+        let repairing = desired.planner.diff(kernel.actual());
         prop_assert!(repairing.is_sorted_by_key(Op::phase));
         carry_out(&mut kernel, &repairing);
 
-        prop_assert_eq!(wished.planner.diff(kernel.actual()), vec![]);
-        prop_assert_eq!(normal(kernel.actual()), normal(&sum(wished.kernel.actual(), &untouched)));
+        prop_assert_eq!(desired.planner.diff(kernel.actual()), vec![]);
+        prop_assert_eq!(normal(kernel.actual()), normal(&sum(desired.kernel.actual(), &untouched)));
 
         // Rounds lead to the same, and what is complete is adopted as it is.
         for is_complete in [false, true] {
             let mut planner = Planner::new(settings.clone());
             world.events().into_iter().for_each(|event| planner.apply(event));
             planner.plan_round(Limit { services: 0, ..Limit::NONE });
-            let log = take_over(&mut planner, &mut taken_over, limit, &wished.planner);
+            let log = take_over(&mut planner, &mut taken_over, limit, &desired.planner);
             prop_assert!(!is_complete || log.is_empty(), "{:?}", log);
             prop_assert_eq!(normal(taken_over.actual()), normal(kernel.actual()));
         }

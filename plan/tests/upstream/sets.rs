@@ -32,11 +32,11 @@ type Row = (&'static str, &'static str, Vec<Entry>, &'static [&'static str]);
 fn check<const N: usize>(rows: [Row; N]) {
     for (row, set, found, expected) in rows {
         let mut node = node();
-        let wished = node.kernel.clone();
+        let desired = node.kernel.clone();
         let found = found.into_iter().collect();
         node.kernel.actual_mut().sets.insert(SetId::by_name(set).unwrap(), found);
         assert_eq!(node.compare(), expected, "{row}");
-        assert_eq!(node.kernel, wished, "{row}");
+        assert_eq!(node.kernel, desired, "{row}");
     }
 }
 
@@ -162,7 +162,7 @@ fn entries_of_every_type_are_compared() {
 #[test]
 fn a_set_that_is_gone_is_made_again_with_everything() {
     let mut node = node();
-    let wished = node.kernel.clone();
+    let desired = node.kernel.clone();
     let set = SetId::by_name("KUBE-CLUSTER-IP").unwrap();
     node.kernel.actual_mut().sets.remove(&set);
     assert_eq!(
@@ -173,5 +173,5 @@ fn a_set_that_is_gone_is_made_again_with_everything() {
             "add 10.96.0.9,sctp:5060 to set KUBE-CLUSTER-IP",
         ]
     );
-    assert_eq!(node.kernel, wished);
+    assert_eq!(node.kernel, desired);
 }

@@ -101,7 +101,7 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
         ),
     ] {
         let mut node = node_with(&protocol.to_string(), Settings::new(THIS));
-        let wished = node.kernel.clone();
+        let desired = node.kernel.clone();
         let frontend = Frontend { address: ip(SERVICE), protocol, port: 80 };
         let actual = node.kernel.actual_mut();
         match found {
@@ -113,7 +113,7 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
             }
         }
         assert_eq!(node.compare(), expected, "{row}");
-        assert_eq!(node.kernel, wished, "{row}");
+        assert_eq!(node.kernel, desired, "{row}");
     }
 }
 
@@ -159,14 +159,14 @@ fn real_servers_are_repaired_one_by_one() {
         ("none", &[], true, &["add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80"]),
     ] {
         let mut node = node_with("TCP", Settings::new(THIS));
-        let wished = node.virtual_servers();
+        let desired = node.virtual_servers();
         let mut left = made(&server("rr", None, 0), found);
         for real in left.real_servers.values_mut() {
             real.plain = is_plain;
         }
         node.kernel.actual_mut().virtual_servers.insert(frontend, left);
         assert_eq!(node.compare(), expected, "{row}");
-        assert_eq!(node.virtual_servers(), wished, "{row}");
+        assert_eq!(node.virtual_servers(), desired, "{row}");
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Programs {
 enum Trace {
     /// Not at all.
     None,
-    /// It has the chains of a proxy, which could be remains of an earlier one.
+    /// It has the chains of a proxy, which could be left by an earlier one.
     Proxy,
     /// It has a chain that the kubelet keeps alive, for this very purpose.
     Kubelet,
@@ -258,7 +258,7 @@ mod tests {
             (Trace::Kubelet, Trace::None, "iptables-nft"),
             (Trace::None, Trace::Kubelet, "iptables-legacy"),
             (Trace::None, Trace::Proxy, "iptables-legacy"),
-            // Remains of a proxy say less than the kubelet.
+            // What a proxy left say less than the kubelet.
             (Trace::Proxy, Trace::Kubelet, "iptables-legacy"),
             (Trace::Kubelet, Trace::Proxy, "iptables-nft"),
             (Trace::Kubelet, Trace::Kubelet, "iptables"),

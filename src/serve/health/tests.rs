@@ -119,7 +119,7 @@ fn what_is_healthy_and_what_is_not() {
                 Left(at) => health.left(2, after(start, at).instant),
                 Written(family, at) => health.written(family, after(start, at)),
                 Refused(family, refused, at) => {
-                    health.foundation_refused(family, refused, after(start, at));
+                    health.prerequisites_refused(family, refused, after(start, at));
                 }
                 Leaving(leaving) => health.node_leaving(leaving),
             }
@@ -156,7 +156,7 @@ fn what_is_shown_as_the_last_update_moves_on_as_long_as_the_answer_is_good() {
 fn a_family_that_is_not_served_changes_nothing() {
     let start = start();
     let mut health = Health::new(&[Family::V4], TIMEOUT, start);
-    health.foundation_refused(Family::V6, true, start);
+    health.prerequisites_refused(Family::V6, true, start);
     health.written(Family::V6, start);
     assert!(health.is_healthy(after(start, 1_000)));
     assert!(!health.livez(start).body.contains("IPv6"));

@@ -51,7 +51,7 @@ pub struct OwnMetrics {
     /// Readings of the kernel that failed.
     pub read_failures: IntCounter,
     operations: IntCounterVec,
-    owed: IntGaugeVec,
+    pending: IntGaugeVec,
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
@@ -92,7 +92,7 @@ impl OwnMetrics {
                  refusal.",
                 &["operation", "result"],
             )?,
-            owed: make.gauges(
+            pending: make.gauges(
                 "kube_ipvs_pending_retries",
                 "Number of kernel operations that were refused, or whose state could not be read, and are \
                  tried again, by the class of the refusal.",
@@ -157,16 +157,16 @@ impl OwnMetrics {
     }
 
     /// Sets the number of pending retries, by the class of the refusal.
-    pub fn set_owed(&self, owed: impl Iterator<Item = (RefusalClass, usize)>) {
+    pub fn set_pending(&self, pending: impl Iterator<Item = (RefusalClass, usize)>) {
         let mut counts: Vec<(&str, i64)> = CLASSES.iter().map(|class| (*class, 0)).collect();
-        for (refused, n) in owed {
+        for (refused, n) in pending {
             let class = class(&refused);
             for (_, count) in counts.iter_mut().filter(|(label, _)| *label == class) {
                 *count += i64::try_from(n).unwrap_or(i64::MAX);
             }
         }
         for (class, count) in counts {
-            self.owed.with_label_values(&[class]).set(count);
+            self.pending.with_label_values(&[class]).set(count);
         }
     }
 
@@ -178,7 +178,7 @@ impl OwnMetrics {
         }
         self.drift.with_label_values(&[SET_SYSCTL]);
         for class in CLASSES {
-            self.owed.with_label_values(&[class]);
+            self.pending.with_label_values(&[class]);
         }
         for result in LOCALHOST_RESULTS {
             self.localhost_connections_total.with_label_values(&[result]);

@@ -82,8 +82,8 @@ fn what_is_told_is_counted() {
     metrics.own.answered(&Op::CreateLink, None);
     metrics.own.answered(&Op::CreateLink, Some(RefusalClass::NotPermitted));
     metrics.own.drifted(&Op::WriteRuleSet(Family::V4));
-    let owed = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
-    metrics.own.set_owed(owed.into_iter());
+    let pending = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
+    metrics.own.set_pending(pending.into_iter());
     metrics.own.stages.wrote(Part::VirtualServers, Duration::from_millis(2));
     metrics.own.stages.read(Reading::DriftCheck, Duration::from_millis(1));
     metrics.own.queues.watch(own::LOOP, Box::new(|| 3));
@@ -112,7 +112,7 @@ fn what_is_told_is_counted() {
             r#"kube_ipvs_queue_length{queue="source"} 0"#,
         ],
     );
-    metrics.own.set_owed(std::iter::empty());
+    metrics.own.set_pending(std::iter::empty());
     assert_says(&metrics, &[r#"kube_ipvs_pending_retries{class="other"} 0"#]);
 }
 

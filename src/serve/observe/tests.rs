@@ -72,7 +72,7 @@ impl World {
             backlog: self.left.map_or(0, |(backlog, _)| backlog),
             waiting: self.left.map(|(_, age)| age),
             oldest: Duration::from_millis(300),
-            owed: &self.retry_queue,
+            pending: &self.retry_queue,
         });
     }
 
@@ -310,15 +310,18 @@ async fn what_waits_gets_older_while_nobody_says_anything() {
 #[test]
 fn the_audit_is_told() {
     let mut world = World::new();
-    let pass =
-        |alert| Pass { took: Duration::from_secs(30), cost: Duration::from_millis(80), alert };
+    let pass = |full_speed| Pass {
+        took: Duration::from_secs(30),
+        cost: Duration::from_millis(80),
+        full_speed,
+    };
     world.observing.drift_checked(Duration::ZERO, true);
     world.observing.drift_checked(Duration::ZERO, false);
-    world.observing.alert(true);
-    world.observing.alert(true);
+    world.observing.full_speed_audit(true);
+    world.observing.full_speed_audit(true);
     assert_eq!(world.value("kube_ipvs_audit_full_speed"), 1.0);
     world.observing.pass_ended(&pass(true));
-    world.observing.alert(false);
+    world.observing.full_speed_audit(false);
     world.observing.pass_ended(&pass(false));
     for (metric, expected) in [
         (r#"kube_ipvs_drift_checks_total{result="clean"}"#, 1.0),

@@ -39,7 +39,7 @@ const FLAGS: [(&str, &str, u32); 4] = [
 const NO_FLAGS: &str = "none";
 
 /// The longest time that connections may be waited for.
-const LONGEST_DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_DRAIN_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns what the annotations choose, if they choose anything. `default` is the scheduler of
 /// Services that choose none.
@@ -132,7 +132,7 @@ fn drain_seconds(text: &str) -> Result<u32, String> {
             Err(_) => return wrong("is not a duration"),
         }
     };
-    let Some(deadline) = deadline.filter(|deadline| *deadline <= LONGEST_DRAIN) else {
+    let Some(deadline) = deadline.filter(|deadline| *deadline <= LONGEST_DRAIN_DEADLINE) else {
         return wrong("is not a time from 0s to 24h");
     };
     let seconds = deadline.as_secs() + u64::from(deadline.subsec_nanos() > 0);

@@ -31,7 +31,7 @@ const STEPS: usize = 14;
 const PACE: Pace = Pace {
     min_sync_period: Duration::ZERO,
     sync_period: Duration::from_secs(3),
-    longest_drain: Duration::from_secs(900),
+    drain_deadline: Duration::from_secs(900),
 };
 
 /// The step in which the node has another address.
@@ -243,11 +243,11 @@ impl Life {
         self.world().complete().await;
     }
 
-    /// Waits until nothing is owed, nothing drains, and everything has been compared.
+    /// Waits until nothing is pending, nothing drains, and everything has been compared.
     async fn settle(&mut self) {
         for _ in 0..3 {
             let world = self.world();
-            world.until("settled", |it, _| it.owed == 0 && it.flows_pending == 0).await;
+            world.until("settled", |it, _| it.pending == 0 && it.flows_pending == 0).await;
             world.compared().await;
         }
     }

@@ -24,14 +24,16 @@ fn at_once() -> usize {
 
 fn refuse_all(fake: &Fake) {
     fake.interfere(|request, _| match request {
-        Request::Writing(op) if !op.is_foundation() => Answer::refused(RefusalClass::NotPermitted),
+        Request::Writing(op) if !op.is_prerequisite() => {
+            Answer::refused(RefusalClass::NotPermitted)
+        }
         _ => Answer::Honest,
     });
 }
 
-/// Waits until so much is owed, without a look at the kernel each time.
+/// Waits until so much is pending, without a look at the kernel each time.
 async fn owing(world: &World, count: usize) {
-    world.status.clone().wait_for(|status| status.owed == count).await.unwrap();
+    world.status.clone().wait_for(|status| status.pending == count).await.unwrap();
 }
 
 /// The numbers of operations in the requests since the last time.
@@ -44,15 +46,15 @@ fn requests(world: &World) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_is_owed_and_tried_again_in_parts_until_it_is_whole() {
+async fn everything_is_pending_and_tried_again_in_parts_until_it_is_whole() {
     let fake = Fake::default();
     refuse_all(&fake);
     let mut world = World::on(fake, Pace::default());
     let services: Vec<_> = (1..=services()).map(|number| tcp(number, &[1, 2])).collect();
     world.feed(&services).await;
     world.say_complete().await;
-    let n_owed = 4 * services.len();
-    owing(&world, n_owed).await;
+    let n_pending = 4 * services.len();
+    owing(&world, n_pending).await;
     requests(&world);
     // Each is tried again some times, more and more rarely.
     let (started, operations) = (Instant::now(), world.now().operations);
@@ -63,7 +65,7 @@ async fn everything_is_owed_and_tried_again_in_parts_until_it_is_whole() {
     assert!(tried.iter().all(|count| *count <= at_once()), "{tried:?}");
     let rounds = (world.now().operations - operations) / (6 * services.len() as u64);
     assert!(rounds <= 12, "{rounds} times in {:?}", started.elapsed());
-    assert_eq!(world.now().owed, n_owed);
+    assert_eq!(world.now().pending, n_pending);
 
     let allowed = Instant::now();
     world.fake.interfere(|_, _| Answer::Honest);

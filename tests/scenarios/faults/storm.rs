@@ -120,12 +120,12 @@ fn set_connections(world: &World, connections: u64) {
     });
 }
 
-/// Waits until nothing is owed, nothing drains, and everything has been compared.
+/// Waits until nothing is pending, nothing drains, and everything has been compared.
 async fn settle(world: &mut World) {
     world.taken().await;
     for _ in 0..3 {
         world
-            .until("settled", |it, _| it.in_sync_once && it.owed == 0 && it.flows_pending == 0)
+            .until("settled", |it, _| it.in_sync_once && it.pending == 0 && it.flows_pending == 0)
             .await;
         world.compared().await;
     }
@@ -181,7 +181,7 @@ proptest! {
     })]
 
     #[test]
-    fn after_a_storm_of_faults_everything_is_as_wished_for(
+    fn after_a_storm_of_faults_everything_is_as_desired(
         steps in steps(),
         weather in weather(),
     ) {

@@ -113,27 +113,27 @@ fn bug_47_the_rules_come_first() {
 #[test]
 fn bug_50_drift_is_repaired() {
     let mut node = run(&balanced(LOCAL), &ONE_HERE);
-    let wished = node.kernel.clone();
-    let frontends: Vec<_> = wished.actual().virtual_servers.keys().copied().collect();
+    let desired = node.kernel.clone();
+    let frontends: Vec<_> = desired.actual().virtual_servers.keys().copied().collect();
     for frontend in frontends {
         let actual = node.kernel.actual_mut();
         let sockets: Vec<_> =
             actual.virtual_servers[&frontend].real_servers.keys().copied().collect();
         actual.virtual_servers.get_mut(&frontend).unwrap().real_servers.remove(&sockets[0]);
         assert_eq!(node.compare().len(), 1, "a real server of {frontend} was lost");
-        assert_eq!(node.kernel, wished);
+        assert_eq!(node.kernel, desired);
         node.kernel.actual_mut().virtual_servers.remove(&frontend);
         node.compare();
-        assert_eq!(node.kernel, wished, "{frontend} was lost");
+        assert_eq!(node.kernel, desired, "{frontend} was lost");
     }
     node.kernel.actual_mut().addresses.clear();
     node.compare();
-    assert_eq!(node.kernel, wished, "the addresses were lost");
+    assert_eq!(node.kernel, desired, "the addresses were lost");
     for there in node.kernel.actual_mut().sets.values_mut() {
         there.entries.clear();
     }
     node.compare();
-    assert_eq!(node.kernel, wished, "the entries were lost");
+    assert_eq!(node.kernel, desired, "the entries were lost");
 }
 
 /// 59507, 55857, 134147: what is somebody else's stays, what is excluded too, what is ours goes.

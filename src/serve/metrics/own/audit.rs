@@ -17,7 +17,7 @@ pub struct Audit {
     passes: IntCounterVec,
     duration: Gauge,
     cost: Histogram,
-    alert: IntGauge,
+    full_speed: IntGauge,
     alerts: IntCounter,
     last_comparison: Gauge,
 }
@@ -47,7 +47,7 @@ impl Audit {
                 "kube_ipvs_audit_pass_busy_seconds",
                 "Time that an audit pass spent reading and comparing, without its pauses.",
             )?,
-            alert: make.gauge(
+            full_speed: make.gauge(
                 "kube_ipvs_audit_full_speed",
                 "1 while the audit runs at full speed because another program changed the kernel's state, \
                  0 while it runs in the background.",
@@ -74,16 +74,16 @@ impl Audit {
     }
 
     /// The audit goes on without pauses from now on, or with them.
-    pub fn set_alert(&self, alert: bool) {
-        if alert && self.alert.get() == 0 {
+    pub fn set_full_speed(&self, full_speed: bool) {
+        if full_speed && self.full_speed.get() == 0 {
             self.alerts.inc();
         }
-        self.alert.set(i64::from(alert));
+        self.full_speed.set(i64::from(full_speed));
     }
 
     /// The audit has been everywhere.
     pub fn pass_ended(&self, pass: &Pass, now: SystemTime) {
-        self.passes.with_label_values(&[pace(&pass.alert)]).inc();
+        self.passes.with_label_values(&[pace(&pass.full_speed)]).inc();
         self.duration.set(pass.took.as_secs_f64());
         self.cost.observe(pass.cost.as_secs_f64());
         self.compared(now);

@@ -17,7 +17,7 @@ use super::{ReadError, translate};
 
 /// The handles by which it is removed, in the network namespace they were opened in.
 #[derive(Debug)]
-pub struct Remains {
+pub struct Leftovers {
     /// None: the kernel has no IPVS.
     ipvs: Option<ipvs::Client>,
     /// None: the kernel has no ipset.
@@ -26,7 +26,7 @@ pub struct Remains {
     routes: Routes,
 }
 
-/// Result of [`Remains::read`].
+/// Result of [`Leftovers::read`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
     /// Everything that could be ours. Of virtual servers only that they are there.
@@ -48,9 +48,9 @@ pub struct NotDestroyed {
     pub reason: String,
 }
 
-// === impl Remains ===
+// === impl Leftovers ===
 
-impl Remains {
+impl Leftovers {
     /// Opens everything that there is in the calling thread's network namespace.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl Remains {
     }
 
     /// Destroys what is left over from making sets larger, and returns what went wrong, in words.
-    pub fn destroy_leftovers(&mut self) -> Vec<String> {
+    pub fn destroy_temporary_sets(&mut self) -> Vec<String> {
         let Some(ipset) = &mut self.ipset else { return Vec::new() };
         match grow::remove_leftovers(ipset) {
             Ok(left) => left.iter().map(ToString::to_string).collect(),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Part, SECOND};
 
-/// A pass takes at least so many times what it costs, unless it is alert.
+/// A pass takes at least so many times what it costs, unless it is at full speed.
 pub(super) const REST: u32 = 40;
 
 /// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
@@ -17,7 +17,7 @@ const WEIGHT_OF_PART: usize = 64;
 
 /// A pass under way.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct AuditPass {
     pub(super) began: Instant,
     pub(super) cost: Duration,
     /// Parts that are still to be looked at.
@@ -28,18 +28,18 @@ pub(super) struct Walk {
     total: usize,
     done: usize,
     granted: usize,
-    pub(super) is_alert: bool,
+    pub(super) is_full_speed: bool,
     /// True if some of the pass could not be read.
     pub(super) has_missed: bool,
     /// True if something was wrong since the pass began.
-    pub(super) in_vain: bool,
+    pub(super) found_drift: bool,
 }
 
-impl Walk {
+impl AuditPass {
     pub(super) fn new(
         parts: VecDeque<Part>,
         frontends: Vec<Frontend>,
-        is_alert: bool,
+        is_full_speed: bool,
         now: Instant,
     ) -> Self {
         let total = parts.len() * WEIGHT_OF_PART + frontends.len();
@@ -50,16 +50,16 @@ impl Walk {
             frontends,
             total,
             done: 0,
-            granted: if is_alert { total } else { 0 },
-            is_alert,
+            granted: if is_full_speed { total } else { 0 },
+            is_full_speed,
             has_missed: false,
-            in_vain: false,
+            found_drift: false,
         }
     }
 
     pub(super) fn may_go_on(&self, now: Instant) -> bool {
         self.done < self.granted
-            && (self.is_alert || now - self.began >= self.cost.saturating_mul(REST))
+            && (self.is_full_speed || now - self.began >= self.cost.saturating_mul(REST))
     }
 
     /// True if everything was looked at, and the time of the pass is up.
@@ -69,7 +69,7 @@ impl Walk {
 
     /// Works out how much may be done by now, of a pass that takes this long.
     pub(super) fn grant(&mut self, period: Duration, now: Instant) {
-        if !self.is_alert {
+        if !self.is_full_speed {
             let period = period.max(SECOND).as_millis();
             let elapsed = (now - self.began).as_millis().min(period);
             let granted = (self.total as u128).saturating_mul(elapsed) / period;
