@@ -384,7 +384,7 @@ impl Arguments {
 impl Answer {
     /// Prints it where it belongs: what was asked for is a success, everything else is not.
     pub fn print(&self) -> ExitCode {
-        // A reader that has gone away is no reason to complain.
+        // Write errors are ignored: the reader may have closed its end.
         match self {
             Self::Asked(text) => {
                 let _ = std::io::stdout().write_all(text.as_bytes());
@@ -462,7 +462,7 @@ fn given(matches: &ArgMatches) -> Vec<(String, String)> {
     ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
 }
 
-/// What Go's `strconv.ParseBool` takes.
+/// Parses the values that Go's `strconv.ParseBool` accepts.
 fn go_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

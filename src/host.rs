@@ -21,7 +21,7 @@ use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::kernel::{modules, sysctl};
 
-/// TEST-NET-2 (RFC 5737), where nobody has a service. kube-proxy probes with the same.
+/// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
 const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
 const PROBE_PORT: u16 = 20_000;
 
@@ -188,7 +188,7 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
     let id = ipvs::VirtualServerId::tcp(PROBE_ADDRESS, PROBE_PORT);
     let probe = ipvs::VirtualServer::new(id, wanted);
     match client.new_service(&probe) {
-        // Somebody was killed while trying another one.
+        // A process was killed while it tried another scheduler.
         Err(error) if error.is_exists() => {
             client.delete_service(&id)?;
             client.new_service(&probe)?;
@@ -219,7 +219,7 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
 /// value.
 fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
     let processors = estimators::possible_processors(Path::new(estimators::SYS));
-    let (wanted, notes) = chosen.switches(estimators::Kind::of(proc_sys), processors);
+    let (wanted, notes) = chosen.switches(estimators::EstimatorKind::of(proc_sys), processors);
     for note in &notes {
         warn!("{note}");
     }

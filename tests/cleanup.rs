@@ -92,7 +92,7 @@ impl Node {
         Self(Namespace::create("cleanup").unwrap())
     }
 
-    /// With the kubelet, a network plugin and a load balancer of somebody else's.
+    /// A node with the kubelet, a network plugin and another program's load balancer.
     fn shared(kind: &str) -> Self {
         let node = Self::bare();
         node.tool("ip", &["link", "add", "node0", "type", "dummy"], "");
@@ -290,7 +290,7 @@ fn nothing_is_done_to_a_clean_host() {
 fn what_is_excluded_stays() {
     let node = Node::shared("nft");
     node.be_ipvs_mode("nft");
-    // Somebody else's way to bind an address.
+    // Another program's way to bind an address.
     node.tool("ip", &["addr", "add", "10.97.0.1/24", "dev", "kube-ipvs0"], "");
     let outcome = node.clean(&["10.96.0.96/28"]);
     assert!(outcome.is_complete(), "{outcome}");

@@ -26,7 +26,7 @@ pub(crate) enum Body {
 #[derive(Debug)]
 pub(crate) struct Cut;
 
-/// The client has gone, or its connection was cut: there is nobody to write to.
+/// The client has gone, or its connection was cut. Nothing can be written any more.
 #[derive(Debug)]
 pub(crate) struct Gone;
 

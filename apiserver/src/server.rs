@@ -255,7 +255,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Somebody else has taken the port.
+    /// Another process has taken the port.
     pub fn reopen(&self) -> Result<()> {
         self.listen(bind(self.address)?)
     }
@@ -274,7 +274,7 @@ impl Server {
         let cut = self.cut.subscribe();
         self.runtime.spawn(async move {
             connection::accept(listener, acceptor, handler, stopped, cut).await;
-            // The receiver may be gone: nobody waits then.
+            // The receiver may be gone: no caller waits then.
             let _ = ended.send(());
         });
         *listening = Some(Listening { stop, closed });

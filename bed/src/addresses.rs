@@ -1,7 +1,7 @@
 //! The address plan: which number a node, a pod or a client has on the wire.
 //!
 //! Nodes, pods and clients are counted from one. An IPv6 address repeats the decimal digits of its
-//! IPv4 sibling (`192.168.0.11` and `fd00:192::11`), so that one drift check at a capture is
+//! IPv4 sibling (`192.168.0.11` and `fd00:192::11`), so that one look at a capture is
 //! enough.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

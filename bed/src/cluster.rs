@@ -234,7 +234,7 @@ impl Cluster {
     fn lay_cables(&self, ipv6: bool) -> Result<()> {
         let mut lines = vec![
             "link set lo up".to_owned(),
-            // Nobody on this bridge asks for group memberships, so snooping can only lose packets.
+            // No host on this bridge asks for group memberships: snooping can only lose packets.
             "link add fabric type bridge mcast_snooping 0".to_owned(),
             "link set fabric up".to_owned(),
             format!("addr add {}/24 dev fabric", addresses::GATEWAY_IPV4),

@@ -2,8 +2,8 @@
 //!
 //! IPVS, ipset, conntrack and iptables all keep their state per network namespace, so a whole
 //! cluster fits in one kernel, and several clusters can run side by side. Everything here needs
-//! root, `ip` of iproute2 and a kernel with veth and bridge; `ip_vs` is the business of whoever
-//! runs something inside a node.
+//! root, `ip` of iproute2 and a kernel with veth and bridge. `ip_vs` is up to the programs inside
+//! the nodes.
 //!
 //! ```no_run
 //! use bed::{Cluster, ClusterSpec, NodeSpec, Protocol, Question, Server, ask_many};

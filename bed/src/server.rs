@@ -178,7 +178,7 @@ impl EchoLoop {
 }
 
 fn accept_all(listener: &Socket, name: &str, accepted: &mut Vec<OpenConnection>) {
-    // Any error ends the round: there is nobody left, or the one who came has gone again.
+    // Any error ends the round: no client waits, or the one that came has gone again.
     while let Ok((socket, peer)) = listener.accept() {
         if let Some(peer) = peer.as_socket()
             && socket.set_nonblocking(true).is_ok()

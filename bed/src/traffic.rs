@@ -54,7 +54,7 @@ pub struct Answer {
 /// Why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub enum Refusal {
-    /// Nobody listens, or a packet filter says so: a reset or a "port unreachable" came back.
+    /// No process listens, or a packet filter says so: a reset or "port unreachable" came back.
     #[error("connection refused")]
     Refused,
     /// Nothing came back in time.
@@ -66,7 +66,7 @@ pub enum Refusal {
     /// The other side closed the connection in good order instead of answering.
     #[error("closed without an answer")]
     Closed,
-    /// No route, or nobody at the last hop.
+    /// No route, or no host at the last hop.
     #[error("unreachable")]
     Unreachable,
     /// The answer is not of our servers: the text is what came.

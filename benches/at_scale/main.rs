@@ -153,8 +153,8 @@ fn measure_part(part: Part, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A namespace that goes takes the kernel a while: a hundred thousand things are freed behind the
-/// back of whoever comes next.
+/// Waits until the processor is idle. The kernel frees a removed namespace's 100,000 objects in the
+/// background, which would slow the next measurement.
 fn wait_until_quiet() {
     let deadline = Instant::now() + Duration::from_secs(120);
     while Instant::now() < deadline {

@@ -197,7 +197,7 @@ impl Kernel for Metered {
 
 impl Observer for Listener {
     fn arrived(&mut self, event: &Event) {
-        // Nobody waits for this, and waking is a system call even if nobody does.
+        // No thread waits for this, and waking is a system call even without waiters.
         if is_followed(event) {
             self.0.lock().arrived += 1;
         }

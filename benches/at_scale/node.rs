@@ -76,7 +76,7 @@ impl Node {
         let thread = thread::Builder::new().name("loop".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let shutdown = async {
-                // It ends as well when nobody can stop it any more.
+                // Also ends when `stop` is dropped.
                 let _ = stopped.await;
             };
             runtime.spawn(deliver);

@@ -223,7 +223,7 @@ impl Run {
         Ok(())
     }
 
-    /// The guest has one processor: whoever compares would take it from the loop.
+    /// The guest has one processor: a comparison would take it from the loop.
     fn wait_quiet(&self) -> Result<()> {
         let quiet = Duration::from_secs(1);
         let deadline = Instant::now() + crate::node::PATIENCE;

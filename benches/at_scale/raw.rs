@@ -1,5 +1,5 @@
 //! The least it can cost: the same virtual servers, entries and addresses from plain batches, by a
-//! program that knows what it wants and what is there; and listings that nobody decodes.
+//! program that knows what it wants and what is there; and listings that are not decoded.
 
 use std::time::{Duration, Instant};
 

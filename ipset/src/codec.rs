@@ -1,8 +1,8 @@
 //! Messages to and from the kernel, as bytes. Nothing here does input or output.
 //!
-//! The functions that read are public for whoever wants to look at captured traffic, and for
-//! fuzzing: they take any bytes and never panic. `body` is always a netlink message without its
-//! header, so it begins with `struct nfgenmsg` (include/uapi/linux/netfilter/nfnetlink.h).
+//! The functions that read are public for programs that inspect captured traffic, and for fuzzing.
+//! They take any bytes and never panic. `body` is always a netlink message without its header, so
+//! it begins with `struct nfgenmsg` (include/uapi/linux/netfilter/nfnetlink.h).
 //!
 //! Integers are big-endian here, most of them marked so (`NLA_F_NET_BYTEORDER`). The kernel
 //! refuses those that should be marked and are not.

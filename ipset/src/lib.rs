@@ -31,7 +31,7 @@
 //! - **Set types have revisions**, and a tool lists only sets of revisions that it knows. So a set
 //!   is created in the oldest revision that has what its options ask for.
 //! - **A set exists** for [`Batch::create`] if type and options are the same; the kernel compares
-//!   neither hash size nor family. Whoever adopts a set should look at [`Client::header`].
+//!   neither hash size nor family. Before adopting a set, check [`Client::header`].
 //! - **Changes by others** are not notified: ipset has no multicast group.
 //!
 //! The types `hash:ip`, `hash:ip,port`, `hash:ip,port,ip`, `hash:ip,port,net` and `bitmap:port`

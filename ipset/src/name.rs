@@ -11,8 +11,8 @@ pub const MAX_NAME_LENGTH: usize = 31;
 
 /// The name of a set, or of a set type: 1 to 31 bytes, none of them zero.
 ///
-/// The kernel does not ask for text in any encoding, so a name that somebody else chose may be any
-/// bytes; it displays with what is not UTF-8 replaced.
+/// The kernel requires no encoding, so a name that another program chose may be any bytes. It
+/// displays with what is not UTF-8 replaced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name([u8; MAX_NAME_LENGTH]);
 

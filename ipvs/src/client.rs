@@ -276,7 +276,7 @@ impl Client {
         Ok(listings)
     }
 
-    /// Deletes every virtual server of the namespace, whoever added it.
+    /// Deletes every virtual server of the namespace, also those of other programs.
     ///
     /// # Errors
     /// The kernel's refusal, or the socket's failure.

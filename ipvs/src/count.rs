@@ -29,8 +29,8 @@ pub struct Count {
     /// counts no others for this (`ip_vs_add_service` in net/netfilter/ipvs/ip_vs_ctl.c).
     pub ipv4: u32,
     /// The module's users: every virtual server of both families and all namespaces, every loaded
-    /// scheduler, every thread that synchronises, and now and then whoever is listing. `None` when
-    /// IPVS is no module.
+    /// scheduler, every thread that synchronises, and each listing while it runs. `None` when IPVS
+    /// is no module.
     pub users: Option<u32>,
 }
 

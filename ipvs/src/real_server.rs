@@ -36,7 +36,7 @@ pub enum ForwardingMethod {
     Local,
     /// Wrapped into another packet.
     Tunnel(TunnelOptions),
-    /// To the real server's link-rule set address, unchanged.
+    /// To the real server's link-layer address, unchanged.
     DirectRoute,
     /// To the packet's own destination; the kernel uses it inside.
     Bypass,

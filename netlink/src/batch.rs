@@ -80,7 +80,7 @@ impl Batch {
 
     /// Returns the number of bytes of all requests together.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 

@@ -57,7 +57,7 @@ impl OptionSocket {
             }
             result => return result,
         };
-        // Its descriptor is somebody else's by now, who would lose it.
+        // Other code may own the descriptor's number by now: a drop would close it.
         std::mem::forget(former);
         self.try_get(option, buffer)
     }

@@ -253,7 +253,7 @@ impl Socket {
                 Err(error) if !is_disturbance(&error) => return Err(error),
                 Ok((_, true)) | Err(_) => {}
             }
-            // Whoever disturbs it needs a moment; the first retries are immediate all the same.
+            // The disturbing process needs some time. The first retries are immediate all the same.
             std::thread::sleep(Duration::from_millis(attempt as u64));
         }
         Err(Error::interrupted(DUMP_ATTEMPTS))
@@ -455,7 +455,7 @@ impl Socket {
         tracing::warn!("a netlink socket failed ({errno}) and was opened again");
         let former = std::mem::replace(&mut self.socket, opened.socket);
         if [Errno::BADF, Errno::NOTSOCK].contains(&errno) {
-            // Its descriptor is somebody else's by now, who would lose it.
+            // Other code may own the descriptor's number by now: a drop would close it.
             std::mem::forget(former);
         }
         self.failure = None;

@@ -21,7 +21,7 @@ pub struct Actual {
     pub routes: HashSet<IpNet>,
     /// The addresses of all other interfaces, loopback and link-local included.
     pub local_addresses: HashSet<IpAddr>,
-    /// Virtual servers by address, whoever made them. Those by firewall mark are never ours.
+    /// Virtual servers by address, also other programs'. Those by firewall mark are never ours.
     pub virtual_servers: HashMap<Frontend, ActualVirtualServer>,
     /// The sets with our names.
     pub sets: HashMap<SetId, ActualSet>,

@@ -1,4 +1,4 @@
-//! Addresses that a host cannot have, or that nobody elsewhere could mean.
+//! Addresses that a host cannot have, or that no client on another machine could mean.
 
 use std::net::IpAddr;
 

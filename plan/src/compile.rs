@@ -40,7 +40,7 @@ use crate::settings::Settings;
 use addresses::Addresses;
 use budget::Budget;
 use claims::{Claims, Served};
-use short_circuits::ShortCircuited;
+use short_circuits::NeedsShortCircuit;
 
 /// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
 /// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
@@ -84,7 +84,7 @@ pub fn compile(
         settings,
         budget: Budget::new(&settings.limits),
         claims: Claims::new(service.created, server),
-        short_circuited: BTreeMap::new(),
+        in_need: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
@@ -105,7 +105,7 @@ struct Compiler<'a> {
     settings: &'a Settings,
     budget: Budget<'a>,
     claims: Claims,
-    short_circuited: BTreeMap<Frontend, ShortCircuited>,
+    in_need: BTreeMap<Frontend, NeedsShortCircuit>,
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
@@ -337,7 +337,7 @@ impl<'a> Compiler<'a> {
         let served_for = self.claim(port.index, frontend, served);
         // One that is its cluster address as well has what the policy for that promises.
         if let Some(origin) = served_for.filter(|it| *it != Origin::ClusterAddress) {
-            self.note_short_circuited(origin, port, frontend, is_restricted);
+            self.note_short_circuit_needed(origin, port, frontend, is_restricted);
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Desired {
 pub struct Change {
     /// The difference, in no particular order of phases, always the same for the same difference.
     pub ops: Vec<Op>,
-    /// The Services that claim other frontends in vain than before, or behind another Service.
+    /// Services that now wait for other frontends than before, or behind another Service.
     pub contenders: BTreeSet<ServiceName>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
@@ -150,7 +150,7 @@ impl Desired {
         self.fragments.get(service)
     }
 
-    /// All frontends that are somebody's, with and without endpoints, in no order.
+    /// All frontends that a Service owns, with and without endpoints, in no order.
     pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
         self.owners.keys()
     }
@@ -390,12 +390,12 @@ impl Desired {
         let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
         if claim.short_circuit_of.as_ref().is_some_and(owns) {
-            entries.extend(claim.short_circuit());
+            entries.extend(claim.leading_entry());
         }
         let short_circuits = fragment
             .short_circuits(claim.frontend)
             .filter(|short_circuit| owns(&short_circuit.frontend));
-        entries.extend(short_circuits.filter_map(Claim::short_circuit));
+        entries.extend(short_circuits.filter_map(Claim::leading_entry));
         Held { entries, address: claim.bound() }
     }
 

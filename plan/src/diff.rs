@@ -22,7 +22,7 @@ pub(crate) use ownership::{Ownership, recorded, records};
 /// Desired state of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DesiredFrontend<'a> {
-    /// Nothing: it is nobody's.
+    /// Nothing: no Service claims it.
     Unclaimed,
     /// No virtual server, because there are no endpoints. What there was takes no new connections,
     /// and goes when the old ones have ended.

@@ -25,8 +25,8 @@ pub enum Event {
     OtherNodeApplied(Arc<str>, Vec<IpAddr>),
     /// Another node has left the cluster.
     OtherNodeRemoved(Arc<str>),
-    /// The kernel does not have this scheduler: whoever chose it gets the operator's.
+    /// The kernel does not have this scheduler: Services that chose it get the operator's.
     SchedulerMissing(SchedulerName),
-    /// It may have this scheduler now: whoever chose it gets it, or it is missing again.
+    /// The kernel may have this scheduler now: Services that chose it get it, or it is missing.
     SchedulerLoaded(SchedulerName),
 }

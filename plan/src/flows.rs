@@ -46,8 +46,8 @@ impl Flow {
 // === impl FlowTargets ===
 
 impl FlowTargets {
-    /// Adds a frontend: one that is somebody's, with all sockets that its flows may lead to, or one
-    /// that was, and is nobody's any more. TCP ones are passed over.
+    /// Adds a frontend: one that a Service owns, with all sockets that its flows may lead to, or
+    /// one that no Service owns any more. TCP frontends are ignored.
     pub fn insert(
         &mut self,
         frontend: Frontend,
@@ -66,9 +66,9 @@ impl FlowTargets {
 
     /// True if a flow is to be forgotten, so that the next packet begins a new one.
     ///
-    /// At a frontend that is somebody's, a flow is stale if it leads to none of the endpoints,
-    /// which includes those that were never redirected at all. At one that is nobody's any more,
-    /// only those are that were redirected: the others are not ours.
+    /// At a frontend that a Service owns, a flow is stale if it leads to none of the endpoints,
+    /// even if it was never redirected. At a frontend that no Service owns any more, only
+    /// redirected flows are stale: the others are not ours.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
         match self.0.get(&flow.frontend()) {

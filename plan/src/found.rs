@@ -1,7 +1,7 @@
 //! State found in the kernel at the start, and its adoption.
 //!
-//! Services are planned in rounds. What a round asks for and was found is taken out of here, so
-//! that only what is lacking is written; in the end, what is left was asked for by nobody.
+//! Services are planned in rounds. Each round takes out of here what it desires, so that only what
+//! is lacking is written. In the end, no Service desires what is left.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -96,8 +96,8 @@ impl Found {
         refusing.map(|set| Op::RemoveEntry(set, entry)).collect()
     }
 
-    /// Takes out the virtual servers that are left and have to go, or have to change so that they
-    /// can: a part of them at a time, until there are none. Strangers stay.
+    /// Takes out leftover virtual servers to be removed, or to be changed so that they can be.
+    /// Returns a part of them per call, and none at the end. Other programs' virtual servers stay.
     pub fn next_virtual_servers(
         &mut self,
         at_most: usize,

@@ -131,7 +131,7 @@ impl Fragment {
     /// Everything that is asked for here.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         let of_claims = self.claims.iter().flat_map(|claim| {
-            let entries = claim.entries.iter().copied().chain(claim.short_circuit());
+            let entries = claim.entries.iter().copied().chain(claim.leading_entry());
             let entries = entries.map(|(set, entry)| Subject::Entry(set, entry));
             let bound = claim.bound().map(Subject::Address);
             entries.chain(bound).chain([Subject::VirtualServer(claim.frontend)])
@@ -168,7 +168,7 @@ impl Claim {
 
     /// The entry that leads the cluster's own clients to a short circuit.
     #[must_use]
-    pub fn short_circuit(&self) -> Option<(SetId, Entry)> {
+    pub fn leading_entry(&self) -> Option<(SetId, Entry)> {
         let frontend = self.short_circuit_of?;
         let kind = if self.is_spare { SetKind::SpareShortCircuit } else { SetKind::ShortCircuit };
         Some((SetId { kind, family: frontend.family() }, Entry::AddressPort(frontend)))

@@ -44,8 +44,8 @@ pub enum Op {
     RemoveRoute(IpNet),
     /// Give a real server no new connections, and note until when those that it has may go on.
     DrainRealServer(Frontend, SocketAddr, Deadline),
-    /// Remove a virtual server as soon as its real servers are gone: it is still somebody's, and
-    /// takes no new connections.
+    /// Remove a virtual server as soon as its real servers are gone. A Service still owns it, and
+    /// it takes no new connections.
     RetireVirtualServer(Frontend),
     /// Take a real server from its virtual server.
     RemoveRealServer(Frontend, SocketAddr),

@@ -120,8 +120,8 @@ impl Planner {
         self.apply_at(event, 0);
     }
 
-    /// The same, with a number for the moment of this, which never gets smaller: whoever gives it
-    /// learns from [`Plan::oldest`] and [`oldest`](Self::oldest) for how long changes wait.
+    /// Same as [`apply`](Self::apply), at a `moment` that never gets smaller. [`Plan::oldest`] and
+    /// [`oldest`](Self::oldest) return such moments, which tell how long changes wait.
     pub fn apply_at(&mut self, event: Event, moment: u64) {
         self.store.apply(event, moment, &self.settings);
     }
@@ -293,9 +293,8 @@ impl Planner {
         Ownership { desired, actual: found, settings }.is_ours(frontend)
     }
 
-    /// The virtual servers that this operation takes the last sign from that they are ours: nobody
-    /// asks for them, and the entry that it removes tells whose they are. It has to wait until they
-    /// are gone.
+    /// Virtual servers that no Service claims and whose last ownership marker this operation
+    /// removes. The operation has to wait until they are gone.
     #[must_use]
     pub fn disowned_by(&self, op: &Op) -> Vec<Frontend> {
         let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
@@ -324,8 +323,8 @@ impl Planner {
         let Entry::AddressPort(frontend) = entry else { return None };
         let short_circuits = &self.settings.short_circuits;
         let address = match set.kind {
-            SetKind::ShortCircuit => short_circuits.short_circuit(frontend.address),
-            SetKind::SpareShortCircuit => short_circuits.spare_short_circuit(frontend.address),
+            SetKind::ShortCircuit => short_circuits.address_for(frontend.address),
+            SetKind::SpareShortCircuit => short_circuits.spare_address_for(frontend.address),
             _ => None,
         };
         Some(Frontend { address: address?, ..*frontend })

@@ -46,7 +46,7 @@ pub enum Problem {
         /// The node's name.
         node: Arc<str>,
     },
-    /// An address inside the networks of short circuits, which nobody else may have.
+    /// An address inside the networks that are reserved for short circuits.
     InsideShortCircuitNetwork {
         /// Field that the address was written in.
         field: AddressField,
@@ -78,8 +78,8 @@ pub enum Problem {
         /// Service that has that short circuit, or waits for it right before this Service.
         owner: ServiceName,
     },
-    /// A frontend cannot have a short circuit: no host can have its address, or somebody else has
-    /// it.
+    /// A frontend cannot have a short circuit: no host can have the address, or it is excluded or
+    /// the node's own.
     NoShortCircuit {
         /// The frontend.
         frontend: Frontend,
@@ -200,8 +200,8 @@ impl fmt::Display for Problem {
             ),
             Self::InsideShortCircuitNetwork { field, address, network } => write!(
                 f,
-                "{field}: {address} is inside {network}, which is for short_circuits, and is left out; \
-                 choose another address, or another network for short_circuits (shortCircuit)"
+                "{field}: {address} is inside {network}, which is for short circuits, and is left out; \
+                 choose another address, or another network for short circuits (shortCircuit)"
             ),
             Self::AddressOfNode { field, address, node } => {
                 write!(
@@ -230,15 +230,15 @@ impl fmt::Display for Problem {
             ),
             Self::ShortCircuitTaken { frontend, short_circuit, owner } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short_circuit \
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuit \
                  {short_circuit} is Service {owner}'s, whose address differs from it in the first bits only, \
                  and the spare one is taken as well; choose another address"
             ),
             Self::NoShortCircuit { frontend } => write!(
                 f,
-                "clients in the cluster reach only this node's endpoints by {frontend}: its short_circuits \
-                 would be at addresses that no host can have, or that are somebody else's; choose \
-                 another address, or another network for short_circuits (shortCircuit)"
+                "clients in the cluster reach only this node's endpoints by {frontend}: its short circuits \
+                 would be at addresses that no host can have, or that are excluded or this node's own; choose \
+                 another address, or another network for short circuits (shortCircuit)"
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,

@@ -144,7 +144,7 @@ pub const JUMPS: [Jump; 10] = [
     Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
 ];
 
-// === impl Rule set ===
+// === impl RuleSet ===
 
 impl RuleSet {
     /// The rules of a family.

@@ -279,13 +279,13 @@ impl ShortCircuitNetworks {
     /// An address's short circuit; none if there are none, if it would be the address itself, or if
     /// no host can have it.
     #[must_use]
-    pub fn short_circuit(&self, address: IpAddr) -> Option<IpAddr> {
+    pub fn address_for(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.of(Family::of(address))?)
     }
 
     /// The same in the spare network.
     #[must_use]
-    pub fn spare_short_circuit(&self, address: IpAddr) -> Option<IpAddr> {
+    pub fn spare_address_for(&self, address: IpAddr) -> Option<IpAddr> {
         mapped(address, self.spare(Family::of(address))?)
     }
 }

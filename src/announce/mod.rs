@@ -99,12 +99,9 @@ impl Announcer {
     /// An announcer, and what a [`Publisher`] takes from it.
     #[must_use]
     pub fn new() -> (Self, Outlet) {
-        let (input_pump, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(QUEUE);
         let standing = Standing::default();
-        (
-            Self { queue: Some(input_pump), standing: Arc::clone(&standing) },
-            Outlet { queue, standing },
-        )
+        (Self { queue: Some(sender), standing: Arc::clone(&standing) }, Outlet { queue, standing })
     }
 
     /// Returns an announcer that announces nothing, for use without an API server.

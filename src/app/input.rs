@@ -29,7 +29,7 @@ pub(super) struct Unchecked {
     pub(super) families: Vec<Family>,
 }
 
-// === impl Input pump ===
+// === impl InputPump ===
 
 impl InputPump {
     pub(super) fn new(
@@ -109,7 +109,7 @@ impl Unchecked {
     }
 }
 
-/// Returns the announcement on the object that is complained about, if it can have one.
+/// Returns the announcement for the object a warning is about, if that object can have one.
 pub(super) fn announcement(warning: Warning) -> Option<Announcement> {
     let Subject::Object { kind, name } = warning.subject else { return None };
     let (namespace, name) = name.split_once('/')?;

@@ -56,8 +56,8 @@ impl Observer for Observers {
         self.each(|observer| observer.reading_failed(error));
     }
 
-    fn drifted(&mut self, repairing: &[&Op]) {
-        self.each(|observer| observer.drifted(repairing));
+    fn drifted(&mut self, repairs: &[&Op]) {
+        self.each(|observer| observer.drifted(repairs));
     }
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
@@ -80,8 +80,8 @@ impl Observer for Observers {
         self.each(|observer| observer.sysctl_warning(note));
     }
 
-    fn full_speed_audit(&mut self, begins: bool) {
-        self.each(|observer| observer.full_speed_audit(begins));
+    fn full_speed(&mut self, on: bool) {
+        self.each(|observer| observer.full_speed(on));
     }
 
     fn pass_ended(&mut self, pass: &Pass) {

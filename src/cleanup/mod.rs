@@ -47,8 +47,8 @@ pub struct Outcome {
 }
 
 /// Removes everything that kube-proxy (in any mode) or kube-ipvs made, in the calling thread's
-/// network namespace. Of what was chosen, it matters which networks are excluded, and which are
-/// those of short circuits: whatever is inside the former is somebody else's and stays.
+/// network namespace. Of `chosen`, the excluded networks and those of short circuits matter:
+/// everything in an excluded network belongs to other programs and stays.
 ///
 /// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
 #[must_use]
@@ -188,7 +188,7 @@ impl Outcome {
                 self.failures.extend(failed);
             }
             LinkRemoval::Foreign(kind) => self.failures.push(format!(
-                "{LINK} is not a dummy interface but {kind:?}, so it is somebody else's and \
+                "{LINK} is not a dummy interface but {kind:?}, so it is not ours and \
                  stays. If no other program uses it: ip link delete {LINK}"
             )),
         }

@@ -32,11 +32,11 @@ pub(super) struct Removal {
     pub(super) n_rules: usize,
     /// Number of chains that are removed.
     pub(super) n_chains: usize,
-    /// Chains that stay, because somebody else's rules lead into them.
+    /// Chains that stay, because rules of other programs lead into them.
     pub(super) held: Vec<Held>,
 }
 
-/// A chain that stays, because somebody else's rule leads into it.
+/// A chain that stays, because a rule of another program leads into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) chain: String,
@@ -150,8 +150,8 @@ impl<'a> Table<'a> {
             chains.retain(|chain| !spared.contains(chain));
         }
         if scope == Scope::OtherModes {
-            // Whoever leads into them may be a proxy at work: they stay as they are, and so do
-            // those that they lead into.
+            // The rules that lead into these chains may be a proxy's that is at work. These chains
+            // stay as they are, and so do those that they lead into.
             let mut left = held.clone();
             while !left.is_empty() {
                 chains.retain(|chain| !left.iter().any(|held| held.chain == *chain));

@@ -10,7 +10,7 @@ use plan::planner::Planner;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
-use crate::kernel::leftovers::Found;
+use crate::kernel::leftovers::FoundLeftovers;
 
 /// Kernel state that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,7 +33,7 @@ pub(super) enum LinkRemoval {
     None,
     /// It goes with its addresses.
     Whole,
-    /// It stays, and so do addresses on it that are somebody else's.
+    /// It stays, and so do other programs' addresses on it.
     Addresses(Vec<IpAddr>),
     /// It has our name and is of this other kind.
     Foreign(String),
@@ -42,7 +42,7 @@ pub(super) enum LinkRemoval {
 /// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
 /// networks everything belongs to other programs, and in which everything is a short circuit's.
-pub(super) fn removal(found: &Found, chosen: &Settings) -> Removal {
+pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> Removal {
     let (exclude, short_circuits) = (chosen.exclude.clone(), chosen.short_circuits);
     let settings = Settings { exclude, short_circuits, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
@@ -114,9 +114,10 @@ mod tests {
     }
 
     /// A virtual server each that is ours by an address, by a set and by a node port, one that is
-    /// nobody's we know, one on a node's address at a port of its own, and one of each family.
-    fn mk_found() -> Found {
-        let mut found = Found { link_kind: Some("dummy".into()), ..Found::default() };
+    /// unowned, one on a node's address at a port of its own, and one of each family.
+    fn mk_found() -> FoundLeftovers {
+        let mut found =
+            FoundLeftovers { link_kind: Some("dummy".into()), ..FoundLeftovers::default() };
         let actual = &mut found.actual;
         actual.link = true;
         actual.addresses = ["10.96.0.1", "fd00:96::1"].map(|text| text.parse().unwrap()).into();
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn nothing_there_is_nothing_to_do() {
-        assert_eq!(removal(&Found::default(), &Settings::new("")), Removal::default());
+        assert_eq!(removal(&FoundLeftovers::default(), &Settings::new("")), Removal::default());
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub fn ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<IpAddr>().ok().map(|address| address.to_canonical());
     }
-    let bytes: Option<Vec<u8>> = text.split('.').map(decimal_byte).collect();
-    <[u8; 4]>::try_from(bytes?).ok().map(IpAddr::from)
+    let octets: Option<Vec<u8>> = text.split('.').map(decimal_octet).collect();
+    <[u8; 4]>::try_from(octets?).ok().map(IpAddr::from)
 }
 
 /// A network: an address and a prefix length.
@@ -60,7 +60,7 @@ pub fn socket(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip(host)?, port.parse().ok()?))
 }
 
-fn decimal_byte(text: &str) -> Option<u8> {
+fn decimal_octet(text: &str) -> Option<u8> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if digits && !text.is_empty() { text.parse().ok() } else { None }
 }

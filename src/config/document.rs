@@ -255,7 +255,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Go's slices that nobody has set are written as null.
+/// Go writes an unset slice as null.
 fn null_if_empty<S: Serializer>(list: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     if list.is_empty() { serializer.serialize_none() } else { list.serialize(serializer) }
 }

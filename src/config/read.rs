@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::document::{self, KubeProxyConfiguration};
 use super::own::{self, KubeIpvsConfiguration};
 use super::reference::{FIELDS, Field, OWN_FIELDS};
-use super::tree::{Kind, Node, documents};
+use super::tree::{Node, ValueKind, documents};
 
 /// Documents of a file, and notes on them.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -81,7 +81,7 @@ fn expect(tree: &Node, api_version: &str, kind: &str) -> Result<(), DecodeError>
 }
 
 fn decode<T: DeserializeOwned>(tree: &Node) -> Result<T, DecodeError> {
-    if !matches!(tree.kind, Kind::Map(_)) {
+    if !matches!(tree.kind, ValueKind::Map(_)) {
         return Err(DecodeError(format!("line {}: not a map of fields", tree.line)));
     }
     serde_path_to_error::deserialize(tree.value()).map_err(|error| {
@@ -96,7 +96,9 @@ fn line_of(tree: &Node, path: &serde_path_to_error::Path) -> u64 {
     for segment in path {
         let next = match (segment, &node.kind) {
             (serde_path_to_error::Segment::Map { key }, _) => node.get(key),
-            (serde_path_to_error::Segment::Seq { index }, Kind::List(items)) => items.get(*index),
+            (serde_path_to_error::Segment::Seq { index }, ValueKind::List(items)) => {
+                items.get(*index)
+            }
             _ => None,
         };
         let Some(next) = next else { break };
@@ -108,13 +110,13 @@ fn line_of(tree: &Node, path: &serde_path_to_error::Path) -> u64 {
 /// Tells of what is unknown and what was written twice, in the order of the text.
 fn note_unknown_fields(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String>) {
     match &node.kind {
-        Kind::List(items) => {
+        ValueKind::List(items) => {
             let path = format!("{path}[]");
             for item in items {
                 note_unknown_fields(item, &path, fields, notes);
             }
         }
-        Kind::Map(entries) => {
+        ValueKind::Map(entries) => {
             for (name, first, last) in node.duplicates() {
                 let at = join(path, name);
                 notes.push(format!(

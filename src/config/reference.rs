@@ -12,9 +12,9 @@ pub use own::OWN_FIELDS;
 pub struct Field {
     /// Its name, after the names of what it is in and a dot. `[]` is any item of a list.
     pub path: &'static str,
-    /// What can be written.
+    /// Values that can be written.
     pub kind: &'static str,
-    /// What it does.
+    /// Effect of the field.
     pub effect: Effect,
 }
 
@@ -23,11 +23,11 @@ pub struct Field {
 pub struct Flag {
     /// Its name, without the hyphens before it.
     pub name: &'static str,
-    /// What it means.
+    /// Meaning of the flag.
     pub meaning: Meaning,
 }
 
-/// What a flag means.
+/// Meaning of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     /// The same as a field of kube-proxy's document.
@@ -36,21 +36,21 @@ pub enum Meaning {
     FieldBut {
         /// The field.
         path: &'static str,
-        /// What holds where there is neither the flag nor a file.
+        /// Value if there is neither the flag nor a file.
         default: &'static str,
     },
     /// The same as a field of our own document.
     OwnField(&'static str),
     /// Something that no document can say.
     Itself {
-        /// What holds where it is not given.
+        /// Value if the flag is not given.
         default: &'static str,
-        /// What it does.
+        /// Effect of the flag.
         effect: Effect,
     },
 }
 
-/// What a field or a flag does.
+/// Effect of a field or a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// This.
@@ -62,7 +62,7 @@ pub enum Effect {
 // === impl Flag ===
 
 impl Flag {
-    /// What holds where it is not given, as it would be written. `kube_proxy` and `own` are the
+    /// Value if the flag is not given, as it would be written. `kube_proxy` and `own` are the
     /// documents with nothing but defaults.
     #[must_use]
     pub fn default(&self, kube_proxy: &Value, own: &Value) -> String {
@@ -76,7 +76,7 @@ impl Flag {
     }
 }
 
-/// What a field has where nothing is written, as text; nothing for an empty list.
+/// Default of a field, as text. An empty list's text is empty.
 #[must_use]
 pub fn default_of(document: &Value, path: &str) -> String {
     let pointer = format!("/{}", path.replace("[]", "/0").replace('.', "/"));

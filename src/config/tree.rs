@@ -22,12 +22,12 @@ const MAX_DEPTH: usize = 48;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     pub(super) line: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
 }
 
 /// Kind of a node, with its content.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Null,
     Bool(bool),
     Number(Number),
@@ -59,14 +59,14 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, String> {
 impl Node {
     /// Returns the value of a name of a map: the last, if the name was written more than once.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
-        let Kind::Map(entries) = &self.kind else { return None };
+        let ValueKind::Map(entries) = &self.kind else { return None };
         entries.iter().rev().find(|(key, _)| key == name).map(|(_, node)| node)
     }
 
     /// Returns the value of a name of a map, if it is a text.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match &self.get(name)?.kind {
-            Kind::Text(text) => Some(text),
+            ValueKind::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -74,12 +74,12 @@ impl Node {
     /// As JSON has it, where a name has one value, and without what is null.
     pub(super) fn value(&self) -> Value {
         match &self.kind {
-            Kind::Null => Value::Null,
-            Kind::Bool(value) => Value::Bool(*value),
-            Kind::Number(number) => Value::Number(number.clone()),
-            Kind::Text(text) => Value::String(text.clone()),
-            Kind::List(items) => Value::Array(items.iter().map(Self::value).collect()),
-            Kind::Map(entries) => {
+            ValueKind::Null => Value::Null,
+            ValueKind::Bool(value) => Value::Bool(*value),
+            ValueKind::Number(number) => Value::Number(number.clone()),
+            ValueKind::Text(text) => Value::String(text.clone()),
+            ValueKind::List(items) => Value::Array(items.iter().map(Self::value).collect()),
+            ValueKind::Map(entries) => {
                 let mut map = Map::new();
                 for (name, node) in entries {
                     match node.value() {
@@ -95,7 +95,7 @@ impl Node {
     /// The names of a map that were written more than once, with the lines of the first and the
     /// last, in the order of the text.
     pub(super) fn duplicates(&self) -> Vec<(&str, u64, u64)> {
-        let Kind::Map(entries) = &self.kind else { return Vec::new() };
+        let ValueKind::Map(entries) = &self.kind else { return Vec::new() };
         let mut first: HashMap<&str, u64> = HashMap::new();
         let mut twice: Vec<(&str, u64, u64)> = Vec::new();
         for (name, node) in entries {
@@ -115,12 +115,12 @@ impl Node {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Kind>::deserialize(deserializer)?;
+        let spanned = Spanned::<ValueKind>::deserialize(deserializer)?;
         Ok(Self { line: spanned.referenced.line(), kind: spanned.value })
     }
 }
 
-impl<'de> Deserialize<'de> for Kind {
+impl<'de> Deserialize<'de> for ValueKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(KindVisitor)
     }
@@ -129,57 +129,59 @@ impl<'de> Deserialize<'de> for Kind {
 struct KindVisitor;
 
 impl<'de> Visitor<'de> for KindVisitor {
-    type Value = Kind;
+    type Value = ValueKind;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Kind, E> {
-        Ok(Kind::Null)
+    fn visit_unit<E>(self) -> Result<ValueKind, E> {
+        Ok(ValueKind::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Kind, E> {
-        Ok(Kind::Null)
+    fn visit_none<E>(self) -> Result<ValueKind, E> {
+        Ok(ValueKind::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Kind, D::Error> {
-        Kind::deserialize(deserializer)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<ValueKind, D::Error> {
+        ValueKind::deserialize(deserializer)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Kind, E> {
-        Ok(Kind::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<ValueKind, E> {
+        Ok(ValueKind::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Kind, E> {
-        Ok(Kind::Number(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<ValueKind, E> {
+        Ok(ValueKind::Number(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Kind, E> {
-        Ok(Kind::Number(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<ValueKind, E> {
+        Ok(ValueKind::Number(value.into()))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Kind, E> {
-        Number::from_f64(value).map(Kind::Number).ok_or_else(|| E::custom("not a finite number"))
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<ValueKind, E> {
+        Number::from_f64(value)
+            .map(ValueKind::Number)
+            .ok_or_else(|| E::custom("not a finite number"))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Kind, E> {
-        Ok(Kind::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<ValueKind, E> {
+        Ok(ValueKind::Text(value.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Kind, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ValueKind, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Kind::List(list))
+        Ok(ValueKind::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Kind, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ValueKind, A::Error> {
         let mut map = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             map.push(entry);
         }
-        Ok(Kind::Map(map))
+        Ok(ValueKind::Map(map))
     }
 }

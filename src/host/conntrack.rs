@@ -35,7 +35,7 @@ pub(crate) struct Root {
 
 /// Result of setting up connection tracking.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct ConntrackSetup {
     /// Settings that were changed.
     pub(crate) changed: Vec<String>,
     /// Settings that could not be made and need not be, with the reason.
@@ -45,8 +45,8 @@ pub(crate) struct Outcome {
 }
 
 /// Sets what differs from what the operator chose.
-pub(crate) fn set(root: &Root, chosen: &Conntrack) -> Outcome {
-    let mut outcome = Outcome::default();
+pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
+    let mut outcome = ConntrackSetup::default();
     if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root)) {
         set_entries(root, entries, &mut outcome);
     }
@@ -104,7 +104,7 @@ fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
     switches
 }
 
-fn set_entries(root: &Root, entries: u32, outcome: &mut Outcome) {
+fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
     let why = "as many connections are tracked as conntrack.maxPerCore and conntrack.min say";
     let sysctl = Sysctl::new(MAX, entries, true, why);
     let applied = sysctl::apply(&root.proc_sys, &[sysctl]);

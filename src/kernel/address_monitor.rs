@@ -1,4 +1,4 @@
-//! Tells when the node's own addresses change, and when somebody takes ours away.
+//! Reports changes of the node's own addresses, and removals of ours by other programs.
 //!
 //! A thread waits for rtnetlink's notifications. Of other interfaces it only says that something
 //! changed: what the addresses are now is then read. Of `kube-ipvs0` it passes on the addresses
@@ -123,8 +123,8 @@ pub fn channel() -> (Reporter, Changes) {
 // === impl Changes ===
 
 impl Changes {
-    /// Waits until something has happened, and returns all that has; none when nobody watches any
-    /// more. Nothing is lost if the wait is given up.
+    /// Waits for changes and returns all of them; none when the monitor has ended. Nothing is lost
+    /// if the wait is given up.
     pub async fn next(&mut self) -> Option<Happened> {
         loop {
             {

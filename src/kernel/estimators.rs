@@ -60,7 +60,7 @@ pub enum Run {
 
 /// Way in which a kernel estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EstimatorKind {
     /// By a timer that cannot be stopped: before Linux 5.16.
     Timer,
     /// By a timer that can be stopped.
@@ -73,7 +73,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Guard {
     proc_sys: PathBuf,
-    kind: Kind,
+    kind: EstimatorKind,
     /// Number of processors that are walked for each virtual or real server.
     processors: u64,
     /// True if everything has been said and done.
@@ -86,7 +86,7 @@ impl Estimators {
     /// Returns the switches to set at the start on a kernel of this kind. With them come, in words,
     /// the parts of the choice that have no effect there.
     #[must_use]
-    pub fn switches(&self, kind: Kind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
+    pub fn switches(&self, kind: EstimatorKind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
         let (mut wanted, mut notes) = (Vec::new(), Vec::new());
         let value = match self.run {
             Run::Auto => None,
@@ -94,12 +94,12 @@ impl Estimators {
             Run::Off => Some(0),
         };
         match (kind, value) {
-            (Kind::Timer, Some(0)) => notes.push(format!(
+            (EstimatorKind::Timer, Some(0)) => notes.push(format!(
                 "estimators.run: off has no effect. {}",
                 cannot_be_stopped(processors)
             )),
-            (Kind::Timer, _) | (_, None) => {}
-            (Kind::StoppableTimer | Kind::Threads, Some(value)) => {
+            (EstimatorKind::Timer, _) | (_, None) => {}
+            (EstimatorKind::StoppableTimer | EstimatorKind::Threads, Some(value)) => {
                 let why = "IPVS's statistics are kept up, or not, as estimators.run says";
                 wanted.push(Sysctl::new(RUN, value, false, why));
             }
@@ -119,7 +119,7 @@ impl Estimators {
             ),
         ] {
             match value {
-                Some(value) if kind == Kind::Threads => {
+                Some(value) if kind == EstimatorKind::Threads => {
                     wanted.push(Sysctl::new(path, value, false, why));
                 }
                 Some(_) => notes.push(format!(
@@ -135,7 +135,7 @@ impl Estimators {
 
 // === impl Kind ===
 
-impl Kind {
+impl EstimatorKind {
     /// Tells the running kernel's way by the switches that it has once IPVS is loaded.
     /// Distributions have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but
     /// for tests.
@@ -157,13 +157,13 @@ impl Guard {
     /// For the running kernel. The arguments are [`sysctl::ROOT`] and [`SYS`], but for tests.
     #[must_use]
     pub fn new(proc_sys: &Path, sys: &Path) -> Self {
-        let kind = Kind::of(proc_sys);
+        let kind = EstimatorKind::of(proc_sys);
         Self {
             proc_sys: proc_sys.to_owned(),
             kind,
             processors: possible_processors(sys),
-            // Threads hold nobody up.
-            is_settled: kind == Kind::Threads,
+            // Threads hold up no packets.
+            is_settled: kind == EstimatorKind::Threads,
         }
     }
 
@@ -179,7 +179,7 @@ impl Guard {
              every two seconds, each on {} processors, and holds up packets meanwhile",
             self.processors
         );
-        if self.kind == Kind::Timer {
+        if self.kind == EstimatorKind::Timer {
             return Some(format!("{walk}. {}", cannot_be_stopped(self.processors)));
         }
         let stop = Sysctl::new(RUN, 0, false, "IPVS's statistics do not hold up packets");
@@ -249,12 +249,12 @@ mod tests {
     #[test]
     fn the_kind_is_known_by_the_switches() {
         for (switches, expected) in [
-            (&[][..], Kind::Timer),
-            (&[RUN], Kind::StoppableTimer),
-            (&[RUN, PROCESSORS, NICENESS], Kind::Threads),
+            (&[][..], EstimatorKind::Timer),
+            (&[RUN], EstimatorKind::StoppableTimer),
+            (&[RUN, PROCESSORS, NICENESS], EstimatorKind::Threads),
         ] {
             let (proc_sys, _) = mk_roots(switches);
-            assert_eq!(Kind::of(proc_sys.path()), expected);
+            assert_eq!(EstimatorKind::of(proc_sys.path()), expected);
         }
     }
 
@@ -266,24 +266,24 @@ mod tests {
             (Run::On, Some("net.ipv4.vs.run_estimation=1")),
             (Run::Off, Some("net.ipv4.vs.run_estimation=0")),
         ] {
-            let (wanted, notes) = chosen(run).switches(Kind::Threads, 4);
+            let (wanted, notes) = chosen(run).switches(EstimatorKind::Threads, 4);
             let expected: Vec<&str> = switch.into_iter().chain(threads).collect();
             assert_eq!(
                 (written(&wanted), notes),
                 (expected.iter().map(|s| (*s).to_owned()).collect(), Vec::new())
             );
             assert!(wanted.iter().all(|sysctl| !sysctl.required));
-            let (wanted, notes) = chosen(run).switches(Kind::StoppableTimer, 4);
+            let (wanted, notes) = chosen(run).switches(EstimatorKind::StoppableTimer, 4);
             let expected: Vec<&str> = switch.into_iter().collect();
             assert_eq!(written(&wanted), expected);
             assert_eq!(notes.len(), 2, "processors and niceness are of threads: {notes:?}");
             let (wanted, notes) =
-                Estimators { run, ..Estimators::default() }.switches(Kind::Timer, 4);
+                Estimators { run, ..Estimators::default() }.switches(EstimatorKind::Timer, 4);
             assert_eq!(wanted, []);
             assert_eq!(notes.len(), usize::from(run == Run::Off), "{notes:?}");
         }
         let off = Estimators { run: Run::Off, ..Estimators::default() };
-        let (_, notes) = off.switches(Kind::Timer, 64);
+        let (_, notes) = off.switches(EstimatorKind::Timer, 64);
         assert!(
             notes[0].contains("no effect") && notes[0].contains("from about 3906 "),
             "{notes:?}"
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(now(), "0");
         assert!(said.contains("net.ipv4.vs.run_estimation=0 (it was 1)"), "{said}");
         assert!(said.contains("ipvsadm --rate"), "{said}");
-        // Whoever sets it back has their reasons.
+        // An operator has set it back: it stays.
         fs::write(proc_sys.path().join(RUN), "1").unwrap();
         assert_eq!(guard.note(100_000), None);
         assert_eq!(now(), "1");

@@ -21,7 +21,7 @@ use super::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
 };
 use interference::Interference;
-pub use interference::{Answer, Reading, Request};
+pub use interference::{Answer, KernelCall, ReadCall};
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
 /// worker has it.
@@ -67,7 +67,7 @@ struct State {
     sysctls: Vec<(Sysctl, String)>,
     /// Schedulers whose modules are loaded, of those that matter.
     loaded_schedulers: HashSet<SchedulerName>,
-    /// A switch that somebody else sets to this before every drift check.
+    /// A sysctl that another program sets to this value before every drift check.
     contested: Option<(String, String)>,
     /// True if no switch can be set.
     is_proc_sys_read_only: bool,
@@ -158,7 +158,7 @@ impl Fake {
     /// Asks this about every request from now on, before anything else.
     pub fn interfere(
         &self,
-        decide: impl FnMut(Request<'_>, &mut Actual) -> Answer + Send + 'static,
+        decide: impl FnMut(KernelCall<'_>, &mut Actual) -> Answer + Send + 'static,
     ) {
         self.state().interference = Some(Box::new(decide));
     }
@@ -190,7 +190,7 @@ impl Fake {
         self.state().sysctls = sysctls.into_iter().map(has_its_value).collect();
     }
 
-    /// Sets a switch as somebody else does.
+    /// Sets a sysctl as another program does.
     pub fn disturb_sysctl(&self, path: &str, value: &str) {
         let mut state = self.state();
         let disturbed = state.sysctls.iter_mut().filter(|(sysctl, _)| sysctl.path == path);
@@ -202,12 +202,12 @@ impl Fake {
         self.state().loaded_schedulers.insert(name);
     }
 
-    /// From now on, somebody else sets a switch again and again.
+    /// From now on, another program sets a sysctl again and again.
     pub fn contest_sysctl(&self, path: &str, value: &str) {
         self.state().contested = Some((path.to_owned(), value.to_owned()));
     }
 
-    /// From now on, nobody else sets a switch by itself.
+    /// From now on, no other program sets a sysctl by itself.
     pub fn end_contest(&self) {
         self.state().contested = None;
     }
@@ -241,7 +241,7 @@ impl Kernel for Fake {
         let tells_number = !state.keeps_number;
         let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
         let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
-        let actual = state.readable(Reading::DriftCheck)?;
+        let actual = state.readable(ReadCall::DriftCheck)?;
         let sets = actual.sets.iter();
         Ok(DriftCheck {
             link: actual.link,
@@ -255,7 +255,7 @@ impl Kernel for Fake {
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
         let mut state = self.state();
         state.looks.frontends += 1;
-        let actual = state.readable(Reading::Frontends)?;
+        let actual = state.readable(ReadCall::Frontends)?;
         let listed = |(frontend, there): (&Frontend, &ActualVirtualServer)| ListedVirtualServer {
             frontend: *frontend,
             server: there.server.clone(),
@@ -273,7 +273,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.virtual_servers += frontends.len();
         let spoiled = state.spoiled.clone();
-        let actual = state.readable(Reading::VirtualServers)?;
+        let actual = state.readable(ReadCall::VirtualServers)?;
         let found = |frontend: &Frontend| {
             if spoiled.contains(frontend) {
                 return Err(ReadError::new(format!("virtual server {frontend}"), "injected"));
@@ -302,13 +302,13 @@ impl Kernel for Fake {
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let mut state = self.state();
         state.looks.sets += 1;
-        Ok(state.readable(Reading::Set)?.sets.get(&set).cloned())
+        Ok(state.readable(ReadCall::Set)?.sets.get(&set).cloned())
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
         let mut state = self.state();
         state.looks.addresses += 1;
-        let actual = state.readable(Reading::Addresses)?;
+        let actual = state.readable(ReadCall::Addresses)?;
         Ok(Addresses {
             link: actual.link,
             bound: actual.addresses.clone(),
@@ -320,7 +320,7 @@ impl Kernel for Fake {
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
         let mut state = self.state();
         state.looks.rule_sets += 1;
-        Ok(state.readable(Reading::RuleSet(family))?.rule_sets.contains(&family))
+        Ok(state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family))
     }
 
     fn prescribe(&mut self, _layer: RuleSet) {}
@@ -360,7 +360,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);
         state.cleanings.push(asked.copied().collect());
-        let is_lost = match state.decide(Request::Flows(family)) {
+        let is_lost = match state.decide(KernelCall::Flows(family)) {
             Answer::Refused(refusal) => return Err(refusal),
             Answer::Lost { carried_out: false } => return Err(lost()),
             Answer::Lost { carried_out: true } => true,
@@ -377,20 +377,20 @@ impl Kernel for Fake {
 }
 
 impl State {
-    fn decide(&mut self, request: Request<'_>) -> Answer {
+    fn decide(&mut self, request: KernelCall<'_>) -> Answer {
         match &mut self.interference {
             Some(decide) => decide(request, self.memory.actual_mut()),
             None => Answer::Honest,
         }
     }
 
-    fn readable(&mut self, what: Reading) -> Result<Cow<'_, Actual>, ReadError> {
+    fn readable(&mut self, what: ReadCall) -> Result<Cow<'_, Actual>, ReadError> {
         let unreadable = || ReadError::new(format!("{what:?}"), "injected");
         if let Some(left) = self.unreadable.checked_sub(1) {
             self.unreadable = left;
             return Err(unreadable());
         }
-        match self.decide(Request::Reading(what)) {
+        match self.decide(KernelCall::Read(what)) {
             Answer::Honest => Ok(Cow::Borrowed(self.memory.actual())),
             Answer::Refused(_) | Answer::Lost { .. } => Err(unreadable()),
             Answer::Incomplete(hide) => {
@@ -403,7 +403,7 @@ impl State {
 
     fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
         self.log.push(op.clone());
-        match self.decide(Request::Writing(op)) {
+        match self.decide(KernelCall::Writing(op)) {
             Answer::Honest | Answer::Incomplete(_) => {}
             Answer::Refused(refusal) => return Err(refusal),
             Answer::Lost { carried_out } => {
@@ -418,7 +418,7 @@ impl State {
             fault.times -= 1;
             let (refusal, carried_out) = (fault.refusal.clone(), fault.carried_out);
             if carried_out {
-                // Whether the kernel could do it does not matter: nobody learns.
+                // The result does not matter: the caller never learns it.
                 let _unknown = self.memory.apply(op);
             }
             return Err(refusal);

@@ -28,7 +28,7 @@ pub struct Leftovers {
 
 /// Result of [`Leftovers::read`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Found {
+pub struct FoundLeftovers {
     /// Everything that could be ours. Of virtual servers only that they are there.
     pub actual: Actual,
     /// Kind of the interface that has our name, such as `dummy`; none: there is none.
@@ -76,7 +76,7 @@ impl Leftovers {
     /// # Errors
     /// When any part could not be read: whose a virtual server is depends on the sets and the
     /// addresses.
-    pub fn read(&mut self) -> Result<Found, ReadError> {
+    pub fn read(&mut self) -> Result<FoundLeftovers, ReadError> {
         let unread = |error: netlink::Error| ReadError::new("addresses and routes", error);
         let link = self.links.find().map_err(unread)?;
         let (ours, others): (Vec<LinkAddress>, Vec<LinkAddress>) = self
@@ -99,7 +99,7 @@ impl Leftovers {
             routes: self.routes.ours().map_err(unread)?.into_iter().collect(),
             rule_sets: HashSet::new(),
         };
-        Ok(Found { actual, link_kind: link.map(|link| link.kind), foreign_sets })
+        Ok(FoundLeftovers { actual, link_kind: link.map(|link| link.kind), foreign_sets })
     }
 
     fn read_virtual_servers(

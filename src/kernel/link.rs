@@ -209,7 +209,7 @@ impl AddressBatch {
         self.remove_prefix(address, full_length(address));
     }
 
-    /// One that somebody has bound with a prefix of this length.
+    /// Removes an address that was bound with this prefix length.
     pub(crate) fn remove_prefix(&mut self, address: IpAddr, prefix: u8) {
         self.push(RTM_DELADDR, 0, (address, prefix), Scope::default());
     }

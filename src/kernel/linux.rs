@@ -68,7 +68,7 @@ pub struct Linux {
 
 /// Handle that an operation is for. Neighbours for the same one share a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Handle {
     Link,
     Rules,
     Sets,
@@ -190,15 +190,15 @@ impl Linux {
         reading(&listed.frontend, found)
     }
 
-    fn apply_part(&mut self, part: Part, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+    fn apply_part(&mut self, part: Handle, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         match part {
-            Part::Link => ops.iter().map(|_| self.create_link()).collect(),
-            Part::Rules => ops.iter().map(|op| self.write_rule_set(op)).collect(),
-            Part::Sets => self.apply_sets(ops),
-            Part::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
-            Part::Ipvs => self.apply_ipvs(ops),
-            Part::Addresses => self.apply_addresses(ops),
-            Part::Routes => self.apply_routes(ops),
+            Handle::Link => ops.iter().map(|_| self.create_link()).collect(),
+            Handle::Rules => ops.iter().map(|op| self.write_rule_set(op)).collect(),
+            Handle::Sets => self.apply_sets(ops),
+            Handle::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
+            Handle::Ipvs => self.apply_ipvs(ops),
+            Handle::Addresses => self.apply_addresses(ops),
+            Handle::Routes => self.apply_routes(ops),
         }
     }
 
@@ -264,8 +264,8 @@ impl Linux {
         };
         for (op, result) in ops.iter().zip(&results) {
             match result {
-                // What was gone is not in the count. If somebody else did that, a drift check shows
-                // it.
+                // What was already gone is not in the count. If another program removed it, a drift
+                // check shows that.
                 Ok(()) if is_removal(op) && gone.contains(&op.subject()) => {}
                 Ok(()) => self.count.done(op),
                 Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
@@ -406,12 +406,12 @@ fn of_other_kind(set: SetId, found: &ipset::Identity) -> String {
     )
 }
 
-const fn part(op: &Op) -> Part {
+const fn part(op: &Op) -> Handle {
     match op {
-        Op::CreateLink => Part::Link,
-        Op::WriteRuleSet(_) => Part::Rules,
-        Op::GrowSet(..) => Part::Growth,
-        Op::CreateSet(..) | Op::AddEntry(..) | Op::RemoveEntry(..) => Part::Sets,
+        Op::CreateLink => Handle::Link,
+        Op::WriteRuleSet(_) => Handle::Rules,
+        Op::GrowSet(..) => Handle::Growth,
+        Op::CreateSet(..) | Op::AddEntry(..) | Op::RemoveEntry(..) => Handle::Sets,
         Op::CreateVirtualServer(..)
         | Op::ChangeVirtualServer(..)
         | Op::RemoveVirtualServer(_)
@@ -419,9 +419,9 @@ const fn part(op: &Op) -> Part {
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
         | Op::DrainRealServer(..)
-        | Op::RemoveRealServer(..) => Part::Ipvs,
-        Op::BindAddress(_) | Op::UnbindAddress(_) => Part::Addresses,
-        Op::AddRoute(_) | Op::RemoveRoute(_) => Part::Routes,
+        | Op::RemoveRealServer(..) => Handle::Ipvs,
+        Op::BindAddress(_) | Op::UnbindAddress(_) => Handle::Addresses,
+        Op::AddRoute(_) | Op::RemoveRoute(_) => Handle::Routes,
     }
 }
 

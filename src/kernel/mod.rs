@@ -39,7 +39,7 @@ mod translate;
 pub mod worker;
 
 use sysctl::{Change, Sysctl, SysctlError};
-pub use timed::{Part, Reading, Stopwatch, Timed};
+pub use timed::{KernelRead, Stopwatch, Timed, WrittenPart};
 
 /// Operations that the reconciler needs of a kernel.
 ///
@@ -52,8 +52,7 @@ pub trait Kernel: Send {
     /// When a sign could not be read.
     fn drift_check(&mut self) -> Result<DriftCheck, ReadError>;
 
-    /// Reads which virtual servers there are, whoever made them. Those by firewall mark are left
-    /// out.
+    /// Lists the virtual servers of all programs, except those by firewall mark.
     ///
     /// # Errors
     /// When they could not be read.

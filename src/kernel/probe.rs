@@ -1,7 +1,7 @@
 //! Check that this host can do what we need, in plain words, with a way to get what it lacks.
 //!
-//! [`gather`] asks the host, [`judge`] says what the answers mean. All problems are told at once:
-//! whoever sets up a node should not have to find them one restart at a time.
+//! [`gather`] asks the host, [`judge`] says what the answers mean. All problems are reported at
+//! once: the operator should not have to find them one restart at a time.
 
 mod facts;
 

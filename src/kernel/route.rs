@@ -96,7 +96,7 @@ impl Routes {
 // === impl RouteBatch ===
 
 impl RouteBatch {
-    /// Adds a route; one to the same network, whoever made it, becomes ours. `index` is of
+    /// Adds a route, or takes over any program's route to the same network. `index` is of
     /// `kube-ipvs0`.
     pub(crate) fn add(&mut self, network: IpNet, index: u32) {
         let interface = if network.addr().is_ipv4() { index } else { LOOPBACK };

@@ -2,8 +2,8 @@
 //!
 //! Each is read first and written only if it differs, at the start and every second from then on:
 //! `sysctl --system` sets them anew, and a module that was unloaded forgets them. None is put back
-//! on exit: whoever comes after us needs them too. IPv6 forwarding is left alone, because turning it on makes the kernel ignore
-//! router advertisements, which may be how the node got its own routes.
+//! on exit: the next proxy needs them too. IPv6 forwarding is left alone: with it on,
+//! the kernel ignores router advertisements, which may be how the node got its own routes.
 
 use std::fmt;
 use std::fs;
@@ -18,7 +18,7 @@ pub const ROOT: &str = "/proc/sys";
 /// ARP requests for addresses on `kube-ipvs0` that this node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServiceAddressesArp {
-    /// All of them, unless somebody has set the kernel's switches otherwise.
+    /// All of them, unless the operator has set the kernel's sysctls otherwise.
     #[default]
     Answered,
     /// None, and those for the node's own addresses only on the interface that has the address.
@@ -57,7 +57,7 @@ pub struct KernelVersion(pub u32, pub u32);
 
 /// Result of setting switches.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SysctlOutcome {
     /// Switches that had another value.
     pub changed: Vec<Change>,
     /// Switches that do not have the value they should have.
@@ -139,8 +139,8 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
 }
 
 /// Sets what is not as it should be. `root` is [`ROOT`], but for tests.
-pub fn apply(root: &Path, wanted: &[Sysctl]) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn apply(root: &Path, wanted: &[Sysctl]) -> SysctlOutcome {
+    let mut outcome = SysctlOutcome::default();
     for sysctl in wanted {
         match set(root, sysctl) {
             Ok(None) => {}

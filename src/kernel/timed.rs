@@ -16,7 +16,7 @@ use super::{Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualS
 
 /// Part of the kernel's state that is read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reading {
+pub enum KernelRead {
     /// The signs that something was changed.
     DriftCheck,
     /// All virtual servers, without their real servers.
@@ -33,7 +33,7 @@ pub enum Reading {
 
 /// Part of the kernel that an operation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum WrittenPart {
     /// The dummy interface.
     Link,
     /// Sets and their entries.
@@ -51,10 +51,10 @@ pub enum Part {
 /// Receiver of the times that work took. It is called in the kernel's thread and must not block.
 pub trait Stopwatch: Send {
     /// This was read, or could not be.
-    fn read(&self, what: Reading, took: Duration);
+    fn read(&self, what: KernelRead, took: Duration);
 
     /// Operations for this part were carried out together, or refused.
-    fn wrote(&self, part: Part, took: Duration);
+    fn wrote(&self, part: WrittenPart, took: Duration);
 }
 
 /// A kernel that is timed.
@@ -66,7 +66,7 @@ pub struct Timed<K, S> {
 
 // === impl Part ===
 
-impl Part {
+impl WrittenPart {
     /// The part that an operation is for.
     #[must_use]
     pub fn of(op: &Op) -> Self {
@@ -89,7 +89,7 @@ impl<K: Kernel, S: Stopwatch> Timed<K, S> {
         Self { kernel, stopwatch }
     }
 
-    fn time<T>(&mut self, what: Reading, read: impl FnOnce(&mut K) -> T) -> T {
+    fn time<T>(&mut self, what: KernelRead, read: impl FnOnce(&mut K) -> T) -> T {
         let started = Instant::now();
         let found = read(&mut self.kernel);
         self.stopwatch.read(what, started.elapsed());
@@ -99,37 +99,37 @@ impl<K: Kernel, S: Stopwatch> Timed<K, S> {
 
 impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
     fn drift_check(&mut self) -> Result<DriftCheck, ReadError> {
-        self.time(Reading::DriftCheck, K::drift_check)
+        self.time(KernelRead::DriftCheck, K::drift_check)
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
-        self.time(Reading::Frontends, K::list_virtual_servers)
+        self.time(KernelRead::Frontends, K::list_virtual_servers)
     }
 
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        self.time(Reading::VirtualServers, |kernel| kernel.read_virtual_servers(frontends))
+        self.time(KernelRead::VirtualServers, |kernel| kernel.read_virtual_servers(frontends))
     }
 
     fn read_listed(
         &mut self,
         listed: &[ListedVirtualServer],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        self.time(Reading::VirtualServers, |kernel| kernel.read_listed(listed))
+        self.time(KernelRead::VirtualServers, |kernel| kernel.read_listed(listed))
     }
 
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
-        self.time(Reading::Set, |kernel| kernel.read_set(set))
+        self.time(KernelRead::Set, |kernel| kernel.read_set(set))
     }
 
     fn read_addresses(&mut self) -> Result<Addresses, ReadError> {
-        self.time(Reading::Addresses, K::read_addresses)
+        self.time(KernelRead::Addresses, K::read_addresses)
     }
 
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
-        self.time(Reading::Rules, |kernel| kernel.read_rule_set(family))
+        self.time(KernelRead::Rules, |kernel| kernel.read_rule_set(family))
     }
 
     fn prescribe(&mut self, rule_set: RuleSet) {
@@ -139,11 +139,11 @@ impl<K: Kernel, S: Stopwatch> Kernel for Timed<K, S> {
     /// Neighbours for the same part go together, as they go to the kernel.
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut results = Vec::with_capacity(ops.len());
-        for ops in ops.chunk_by(|one, next| Part::of(one) == Part::of(next)) {
+        for ops in ops.chunk_by(|one, next| WrittenPart::of(one) == WrittenPart::of(next)) {
             let started = Instant::now();
             results.extend(self.kernel.apply(ops));
             if let Some(op) = ops.first() {
-                self.stopwatch.wrote(Part::of(op), started.elapsed());
+                self.stopwatch.wrote(WrittenPart::of(op), started.elapsed());
             }
         }
         results
@@ -174,11 +174,11 @@ mod tests {
     struct Told(Arc<Mutex<Vec<String>>>);
 
     impl Stopwatch for Told {
-        fn read(&self, what: Reading, _: Duration) {
+        fn read(&self, what: KernelRead, _: Duration) {
             self.0.lock().unwrap().push(format!("{what:?}"));
         }
 
-        fn wrote(&self, part: Part, _: Duration) {
+        fn wrote(&self, part: WrittenPart, _: Duration) {
             self.0.lock().unwrap().push(format!("{part:?}"));
         }
     }

@@ -27,7 +27,7 @@ use super::{Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualS
 /// The event loop's end: sends requests to the worker and waits for the answers.
 #[derive(Debug, Clone)]
 pub struct KernelHandle {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<WorkerRequest>,
 }
 
 /// The worker is gone: it panicked, which a supervisor must see.
@@ -38,7 +38,7 @@ pub struct WorkerGone;
 type Reply<T> = oneshot::Sender<T>;
 
 /// State that the kernel holds, or the reason why it could not be read.
-type Reading<T> = Result<T, ReadError>;
+type ReadResult<T> = Result<T, ReadError>;
 
 /// The operations that were tried, and a result for each.
 type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
@@ -47,14 +47,14 @@ type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
 type SysctlSet = Result<Option<Change>, SysctlError>;
 
 #[derive(Debug)]
-enum Request {
-    DriftCheck(Reply<Reading<DriftCheck>>),
-    ListVirtualServers(Reply<Reading<Listing>>),
-    ReadVirtualServers(Arc<[Frontend]>, Reply<Reading<Vec<VirtualServerReading>>>),
-    ReadListed(Arc<[ListedVirtualServer]>, Reply<Reading<Vec<VirtualServerReading>>>),
-    ReadSet(SetId, Reply<Reading<Option<ActualSet>>>),
-    ReadAddresses(Reply<Reading<Addresses>>),
-    ReadRuleSet(Family, Reply<Reading<bool>>),
+enum WorkerRequest {
+    DriftCheck(Reply<ReadResult<DriftCheck>>),
+    ListVirtualServers(Reply<ReadResult<Listing>>),
+    ReadVirtualServers(Arc<[Frontend]>, Reply<ReadResult<Vec<VirtualServerReading>>>),
+    ReadListed(Arc<[ListedVirtualServer]>, Reply<ReadResult<Vec<VirtualServerReading>>>),
+    ReadSet(SetId, Reply<ReadResult<Option<ActualSet>>>),
+    ReadAddresses(Reply<ReadResult<Addresses>>),
+    ReadRuleSet(Family, Reply<ReadResult<bool>>),
     Prescribe(Box<RuleSet>),
     Apply(Vec<Op>, Reply<Applied>),
     LoadedSchedulers(Vec<SchedulerName>, Reply<Vec<SchedulerName>>),
@@ -83,16 +83,16 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn drift_check(&self) -> Result<Reading<DriftCheck>, WorkerGone> {
-        self.ask(Request::DriftCheck).await
+    pub async fn drift_check(&self) -> Result<ReadResult<DriftCheck>, WorkerGone> {
+        self.ask(WorkerRequest::DriftCheck).await
     }
 
     /// See [`Kernel::list_virtual_servers`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn list_virtual_servers(&self) -> Result<Reading<Listing>, WorkerGone> {
-        self.ask(Request::ListVirtualServers).await
+    pub async fn list_virtual_servers(&self) -> Result<ReadResult<Listing>, WorkerGone> {
+        self.ask(WorkerRequest::ListVirtualServers).await
     }
 
     /// See [`Kernel::read_virtual_servers`].
@@ -102,8 +102,8 @@ impl KernelHandle {
     pub async fn read_virtual_servers(
         &self,
         frontends: Arc<[Frontend]>,
-    ) -> Result<Reading<Vec<VirtualServerReading>>, WorkerGone> {
-        self.ask(|reply| Request::ReadVirtualServers(frontends, reply)).await
+    ) -> Result<ReadResult<Vec<VirtualServerReading>>, WorkerGone> {
+        self.ask(|reply| WorkerRequest::ReadVirtualServers(frontends, reply)).await
     }
 
     /// See [`Kernel::read_listed`].
@@ -113,32 +113,32 @@ impl KernelHandle {
     pub async fn read_listed(
         &self,
         listed: Arc<[ListedVirtualServer]>,
-    ) -> Result<Reading<Vec<VirtualServerReading>>, WorkerGone> {
-        self.ask(|reply| Request::ReadListed(listed, reply)).await
+    ) -> Result<ReadResult<Vec<VirtualServerReading>>, WorkerGone> {
+        self.ask(|reply| WorkerRequest::ReadListed(listed, reply)).await
     }
 
     /// See [`Kernel::read_set`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_set(&self, set: SetId) -> Result<Reading<Option<ActualSet>>, WorkerGone> {
-        self.ask(|reply| Request::ReadSet(set, reply)).await
+    pub async fn read_set(&self, set: SetId) -> Result<ReadResult<Option<ActualSet>>, WorkerGone> {
+        self.ask(|reply| WorkerRequest::ReadSet(set, reply)).await
     }
 
     /// See [`Kernel::read_addresses`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_addresses(&self) -> Result<Reading<Addresses>, WorkerGone> {
-        self.ask(Request::ReadAddresses).await
+    pub async fn read_addresses(&self) -> Result<ReadResult<Addresses>, WorkerGone> {
+        self.ask(WorkerRequest::ReadAddresses).await
     }
 
     /// See [`Kernel::read_rule_set`].
     ///
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_rule_set(&self, family: Family) -> Result<Reading<bool>, WorkerGone> {
-        self.ask(|reply| Request::ReadRuleSet(family, reply)).await
+    pub async fn read_rule_set(&self, family: Family) -> Result<ReadResult<bool>, WorkerGone> {
+        self.ask(|reply| WorkerRequest::ReadRuleSet(family, reply)).await
     }
 
     /// See [`Kernel::prescribe`].
@@ -146,7 +146,10 @@ impl KernelHandle {
     /// # Errors
     /// [`WorkerGone`].
     pub async fn prescribe(&self, rule_set: RuleSet) -> Result<(), WorkerGone> {
-        self.requests.send(Request::Prescribe(Box::new(rule_set))).await.map_err(|_| WorkerGone)
+        self.requests
+            .send(WorkerRequest::Prescribe(Box::new(rule_set)))
+            .await
+            .map_err(|_| WorkerGone)
     }
 
     /// See [`Kernel::apply`]. The operations come back with their results.
@@ -157,7 +160,7 @@ impl KernelHandle {
         &self,
         ops: Vec<Op>,
     ) -> Result<(Vec<Op>, Vec<Result<(), Refusal>>), WorkerGone> {
-        self.ask(|reply| Request::Apply(ops, reply)).await
+        self.ask(|reply| WorkerRequest::Apply(ops, reply)).await
     }
 
     /// See [`Kernel::loaded_schedulers`].
@@ -168,7 +171,7 @@ impl KernelHandle {
         &self,
         names: Vec<SchedulerName>,
     ) -> Result<Vec<SchedulerName>, WorkerGone> {
-        self.ask(|reply| Request::LoadedSchedulers(names, reply)).await
+        self.ask(|reply| WorkerRequest::LoadedSchedulers(names, reply)).await
     }
 
     /// See [`Kernel::set_sysctl`].
@@ -176,7 +179,7 @@ impl KernelHandle {
     /// # Errors
     /// [`WorkerGone`]; the inner result is the kernel's.
     pub async fn set_sysctl(&self, sysctl: Sysctl) -> Result<SysctlSet, WorkerGone> {
-        self.ask(|reply| Request::SetSysctl(sysctl, reply)).await
+        self.ask(|reply| WorkerRequest::SetSysctl(sysctl, reply)).await
     }
 
     /// See [`Kernel::remove_flows`].
@@ -188,38 +191,41 @@ impl KernelHandle {
         family: Family,
         targets: Arc<FlowTargets>,
     ) -> Result<Result<u64, Refusal>, WorkerGone> {
-        self.ask(|reply| Request::RemoveFlows(family, targets, reply)).await
+        self.ask(|reply| WorkerRequest::RemoveFlows(family, targets, reply)).await
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, WorkerGone> {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> WorkerRequest,
+    ) -> Result<T, WorkerGone> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(request(reply)).await.map_err(|_| WorkerGone)?;
         answer.await.map_err(|_| WorkerGone)
     }
 }
 
-fn serve(kernel: &mut impl Kernel, request: Request) {
-    // A reply that nobody waits for any more is no loss: the asker is gone.
+fn serve(kernel: &mut impl Kernel, request: WorkerRequest) {
+    // A reply that cannot be sent is no loss: its caller is gone.
     match request {
-        Request::DriftCheck(reply) => drop(reply.send(kernel.drift_check())),
-        Request::ListVirtualServers(reply) => drop(reply.send(kernel.list_virtual_servers())),
-        Request::ReadVirtualServers(frontends, reply) => {
+        WorkerRequest::DriftCheck(reply) => drop(reply.send(kernel.drift_check())),
+        WorkerRequest::ListVirtualServers(reply) => drop(reply.send(kernel.list_virtual_servers())),
+        WorkerRequest::ReadVirtualServers(frontends, reply) => {
             drop(reply.send(kernel.read_virtual_servers(&frontends)));
         }
-        Request::ReadListed(listed, reply) => drop(reply.send(kernel.read_listed(&listed))),
-        Request::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
-        Request::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
-        Request::ReadRuleSet(family, reply) => drop(reply.send(kernel.read_rule_set(family))),
-        Request::Prescribe(rule_set) => kernel.prescribe(*rule_set),
-        Request::Apply(ops, reply) => {
+        WorkerRequest::ReadListed(listed, reply) => drop(reply.send(kernel.read_listed(&listed))),
+        WorkerRequest::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
+        WorkerRequest::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
+        WorkerRequest::ReadRuleSet(family, reply) => drop(reply.send(kernel.read_rule_set(family))),
+        WorkerRequest::Prescribe(rule_set) => kernel.prescribe(*rule_set),
+        WorkerRequest::Apply(ops, reply) => {
             let results = kernel.apply(&ops);
             drop(reply.send((ops, results)));
         }
-        Request::LoadedSchedulers(names, reply) => {
+        WorkerRequest::LoadedSchedulers(names, reply) => {
             drop(reply.send(kernel.loaded_schedulers(names)));
         }
-        Request::SetSysctl(sysctl, reply) => drop(reply.send(kernel.set_sysctl(&sysctl))),
-        Request::RemoveFlows(family, targets, reply) => {
+        WorkerRequest::SetSysctl(sysctl, reply) => drop(reply.send(kernel.set_sysctl(&sysctl))),
+        WorkerRequest::RemoveFlows(family, targets, reply) => {
             drop(reply.send(kernel.remove_flows(family, &targets)));
         }
     }

@@ -180,7 +180,7 @@ impl Listeners {
         self.failing.insert(failure.address, failing);
         if last.is_none() {
             warn!("{failure}");
-            // If nobody takes them out, the log has them, and the metric counts them.
+            // If the channel is full or closed, the log and the metric still have the failure.
             drop(self.failures.try_send(failure));
         }
     }

@@ -128,7 +128,7 @@ impl Observer for Observing {
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {
-        // After a second look, what was planned meanwhile may still wait.
+        // After a retry or a drain check, ports planned meanwhile may still wait.
         if round.kind != RoundKind::SecondLook && !self.planned.is_empty() {
             self.told.ports(mem::take(&mut self.planned));
         }

@@ -29,7 +29,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// It is gone when it has not answered so many times.
 const KEEPALIVE_PROBES: u32 = 4;
-/// Too many connections are complained about no more often than this.
+/// Least time between two warnings about too many connections.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Passes connections on.

@@ -126,7 +126,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), work).await.unwrap()
 }
 
-/// Connects as soon as somebody listens.
+/// Connects as soon as the address has a listener.
 async fn connect(address: SocketAddr) -> TcpStream {
     let started = Instant::now();
     loop {
@@ -343,7 +343,7 @@ async fn a_port_that_is_taken_is_left_to_who_has_it_and_tried_again() {
     let mut world = World::new();
     let (service, to, port) = mk_service().await;
     let _echo = spawn_echo(service, "web");
-    // Somebody who listens everywhere has it too.
+    // A listener on all addresses has the port too.
     let taken = TcpListener::bind(("0.0.0.0", port)).await.unwrap();
     world.tell("web", port, to);
     let failure = soon(world.failures.recv()).await.unwrap();

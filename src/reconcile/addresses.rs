@@ -1,4 +1,4 @@
-//! Addresses as the kernel tells of them: the node's own, and those that somebody took from us.
+//! Address changes that the kernel reports: of the node's own, and removals of ours by others.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use plan::op::Op;
 use tokio::time::Instant;
 
 use super::Reconciler;
-use super::audit::Part;
+use super::audit::AuditedPart;
 use crate::kernel::Addresses;
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
@@ -23,10 +23,10 @@ impl Reconciler {
             return Ok(());
         }
         if happened.anything {
-            return self.look_at(Part::Addresses).await;
+            return self.look_at(AuditedPart::Addresses).await;
         }
         if happened.others && self.read_addresses().await?.is_none() {
-            self.audit.failed(Part::Addresses, Instant::now());
+            self.audit.failed(AuditedPart::Addresses, Instant::now());
         }
         // What was to go is gone.
         let wanted = self.wanted_back(&happened);

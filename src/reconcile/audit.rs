@@ -45,12 +45,12 @@ const CHUNK_TIME: Duration = Duration::from_millis(5);
 const FAILURES_IN_A_ROW: u32 = 2;
 
 /// After so many passes in a row that found something, there is a second's rest between them:
-/// somebody is fighting us, and neither side wins by being busier.
+/// another program undoes our changes, and neither side wins by being busier.
 const PASSES_IN_A_ROW: u32 = 8;
 
 /// A part of the kernel that is compared in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum AuditedPart {
     /// The interface and its addresses.
     Addresses,
     /// A family's rules.
@@ -72,9 +72,9 @@ pub(super) struct Audit {
     /// Nothing is looked at before this.
     paused: Instant,
     /// Parts to look at before any other.
-    suspects: VecDeque<Part>,
+    suspects: VecDeque<AuditedPart>,
     /// Parts that could not be read, each with the time of its next try.
-    unread: Vec<(Instant, Part)>,
+    unread: Vec<(Instant, AuditedPart)>,
     /// Number of readings in a row that failed.
     n_failures: u32,
     pass: Option<AuditPass>,
@@ -87,7 +87,7 @@ pub(super) struct Audit {
 
 // === impl Part ===
 
-impl Part {
+impl AuditedPart {
     /// True if a subject is compared with this part. Virtual servers are told by their frontends.
     pub(super) fn has(&self, subject: &Subject) -> bool {
         match self {
@@ -137,7 +137,7 @@ impl Audit {
     }
 
     /// Looks at this part before any other, unless it could not be read a moment ago.
-    pub(super) fn suspect(&mut self, part: Part) {
+    pub(super) fn suspect(&mut self, part: AuditedPart) {
         if !self.suspects.contains(&part) && !self.is_unread(&part) {
             self.suspects.push_back(part);
         }
@@ -149,7 +149,7 @@ impl Audit {
     }
 
     /// True if a part could not be read, and has not been tried again yet.
-    pub(super) fn is_unread(&self, part: &Part) -> bool {
+    pub(super) fn is_unread(&self, part: &AuditedPart) -> bool {
         self.unread.iter().any(|(_, unread)| unread == part)
     }
 
@@ -165,14 +165,14 @@ impl Audit {
     }
 
     /// A drift check took so long. One that does by chance changes nothing.
-    pub(super) fn drift_checked(&mut self, took: Duration, period: Duration, now: Instant) {
+    pub(super) fn drift_check_ended(&mut self, took: Duration, period: Duration, now: Instant) {
         let usual = took.min(std::mem::replace(&mut self.drift_check_took, took));
         self.next_drift_check =
             self.next_drift_check.max(now + (usual * DRIFT_CHECK_REST).min(period));
     }
 
     /// True if a drift check is due. If so, also grants the pass its work up to now.
-    fn take_drift_check(&mut self, period: Duration, now: Instant) -> bool {
+    fn begin_drift_check(&mut self, period: Duration, now: Instant) -> bool {
         if now < self.next_drift_check {
             return false;
         }
@@ -188,12 +188,12 @@ impl Audit {
     }
 
     /// Takes the part to look at now.
-    fn next_part(&mut self, now: Instant) -> Option<Part> {
+    fn next_part(&mut self, now: Instant) -> Option<AuditedPart> {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);
         }
         // Two that stay unreadable must not take turns while all others wait.
-        let is_due = |(due, _): &(Instant, Part)| *due <= now && self.n_failures == 0;
+        let is_due = |(due, _): &(Instant, AuditedPart)| *due <= now && self.n_failures == 0;
         if let Some(due) = self.unread.iter().position(is_due) {
             return Some(self.unread.swap_remove(due).1);
         }
@@ -204,9 +204,9 @@ impl Audit {
     /// A part could not be read. It is tried again by itself, and the others go on without it; but
     /// where one after the other cannot be read, all of them wait. Rules are read by programs, and
     /// say nothing of the others.
-    pub(super) fn failed(&mut self, part: Part, now: Instant) {
+    pub(super) fn failed(&mut self, part: AuditedPart, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
-        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, Part::RuleSet(_)) {
+        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, AuditedPart::RuleSet(_)) {
             self.pause(now + READ_RETRY);
         }
         if !self.is_unread(&part) {
@@ -227,9 +227,9 @@ impl Audit {
     }
 
     /// A part took this time.
-    fn looked_at(&mut self, part: &Part, took: Duration) {
+    fn looked_at(&mut self, part: &AuditedPart, took: Duration) {
         self.succeeded();
-        if let Part::VirtualServers(frontends) = part {
+        if let AuditedPart::VirtualServers(frontends) = part {
             let fits = (frontends.len() as u128 * CHUNK_TIME.as_nanos())
                 .checked_div(took.as_nanos())
                 .and_then(|fits| usize::try_from(fits).ok())
@@ -254,7 +254,7 @@ impl Audit {
     /// Begins a pass, unless there is one.
     fn begin_pass(
         &mut self,
-        start: impl FnOnce() -> (VecDeque<Part>, Vec<Frontend>),
+        start: impl FnOnce() -> (VecDeque<AuditedPart>, Vec<Frontend>),
         now: Instant,
     ) {
         let is_full_speed = self.is_full_speed;
@@ -281,10 +281,10 @@ impl Audit {
 }
 
 impl Reconciler {
-    /// Does what is due of the watch over the kernel: a drift check, a part of it, or nothing.
+    /// Does what is due of the watch over the kernel: a drift check, a part of the audit, or nothing.
     pub(super) async fn watch_over(&mut self) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        if !self.audit.is_paused(now) && self.audit.take_drift_check(self.pace.sync_period, now) {
+        if !self.audit.is_paused(now) && self.audit.begin_drift_check(self.pace.sync_period, now) {
             self.drift_check().await?;
         }
         // That may have failed.
@@ -296,10 +296,10 @@ impl Reconciler {
         self.audit.begin_pass(
             || {
                 let families = planner.settings().families.iter();
-                let sets = families.flat_map(|family| SetId::all(*family)).map(Part::Set);
+                let sets = families.flat_map(|family| SetId::all(*family)).map(AuditedPart::Set);
                 // Otherwise their number tells.
-                let all = is_number_unknown.then_some(Part::Frontends);
-                let parts = [Part::Addresses].into_iter().chain(sets).chain(all).collect();
+                let all = is_number_unknown.then_some(AuditedPart::Frontends);
+                let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();
                 (parts, planner.desired().frontends().copied().collect())
             },
             now,
@@ -314,7 +314,7 @@ impl Reconciler {
     }
 
     /// Compares a part of the kernel with what it should be.
-    pub(super) async fn look_at(&mut self, part: Part) -> Result<(), WorkerGone> {
+    pub(super) async fn look_at(&mut self, part: AuditedPart) -> Result<(), WorkerGone> {
         let started = Instant::now();
         match self.inspect(&part).await? {
             None => self.audit.failed(part, Instant::now()),
@@ -331,7 +331,7 @@ impl Reconciler {
     /// Something was not as we left it: where that is so, there is often more.
     pub(super) fn alarm(&mut self) {
         if self.audit.alarm() {
-            self.observer.full_speed_audit(true);
+            self.observer.full_speed(true);
         }
     }
 
@@ -340,7 +340,7 @@ impl Reconciler {
             if whole {
                 info!("all kernel state was compared at full speed, and nothing else had changed");
             }
-            self.observer.full_speed_audit(false);
+            self.observer.full_speed(false);
         }
         // One in which something could not be read is no comparison of everything.
         if !whole {
@@ -371,8 +371,8 @@ mod tests {
         let period = Duration::from_secs(30);
         let second = |number| {
             let now = from + number * SECOND;
-            audit.begin_pass(|| ([Part::Addresses].into(), frontends(6_000)), now);
-            assert!(audit.take_drift_check(period, now));
+            audit.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(6_000)), now);
+            assert!(audit.begin_drift_check(period, now));
             let parts = std::iter::from_fn(|| {
                 let part = audit.next_part(now)?;
                 audit.looked_at(&part, cost);
@@ -413,7 +413,7 @@ mod tests {
             for _ in 0..times {
                 let frontends = frontends(u16::try_from(it.chunk).unwrap());
                 let took = cost * u32::try_from(frontends.len()).unwrap();
-                it.looked_at(&Part::VirtualServers(frontends.into()), took);
+                it.looked_at(&AuditedPart::VirtualServers(frontends.into()), took);
             }
             it.chunk
         };
@@ -431,11 +431,11 @@ mod tests {
         audit(&mut it, now, 10, Duration::ZERO);
         assert!(it.alarm() && !it.alarm());
         let then = now + 10 * SECOND;
-        it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+        it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), then);
         let mut rounds = 0;
         while it.is_full_speed {
             assert_eq!(it.next_wake(then), then);
-            it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+            it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), then);
             let part = it.next_part(then).unwrap();
             it.looked_at(&part, SECOND);
             if rounds == 0 {
@@ -447,7 +447,7 @@ mod tests {
             }
         }
         assert!(rounds > 600, "{rounds}: twice everything, a request being slow");
-        it.begin_pass(|| ([Part::Addresses].into(), frontends(600)), then);
+        it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), then);
         assert_eq!(it.next_part(then), None);
     }
 
@@ -458,11 +458,11 @@ mod tests {
         let took_and_rest =
             [(0, 1_000), (900, 1_000), (100, 1_100), (800, 1_800), (800, 8_800), (9_000, 17_000)];
         for (took, rest) in took_and_rest.into_iter().chain([(9_000, 39_000)]) {
-            assert!(audit.take_drift_check(period, now), "{took} ms");
+            assert!(audit.begin_drift_check(period, now), "{took} ms");
             let took = Duration::from_millis(took);
-            audit.drift_checked(took, period, now + took);
+            audit.drift_check_ended(took, period, now + took);
             let next = now + Duration::from_millis(rest);
-            assert!(!audit.take_drift_check(period, next - Duration::from_millis(1)));
+            assert!(!audit.begin_drift_check(period, next - Duration::from_millis(1)));
             now = next;
         }
     }

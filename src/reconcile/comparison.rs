@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::Reconciler;
-use super::audit::{LARGEST_CHUNK, Part};
+use super::audit::{AuditedPart, LARGEST_CHUNK};
 use super::drain::Known;
 use super::writing::Basis;
 use crate::kernel::worker::WorkerGone;
@@ -29,13 +29,15 @@ type Repaired = Option<usize>;
 
 impl Reconciler {
     /// Compares a part of the kernel with what it should be, and repairs it.
-    pub(super) async fn inspect(&mut self, part: &Part) -> Result<Repaired, WorkerGone> {
+    pub(super) async fn inspect(&mut self, part: &AuditedPart) -> Result<Repaired, WorkerGone> {
         let done = match part {
-            Part::Addresses => self.inspect_addresses().await?,
-            Part::RuleSet(family) => self.inspect_rule_set(*family).await?,
-            Part::Set(set) => self.inspect_set(*set).await?,
-            Part::Frontends => self.inspect_frontends().await?,
-            Part::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await?,
+            AuditedPart::Addresses => self.inspect_addresses().await?,
+            AuditedPart::RuleSet(family) => self.inspect_rule_set(*family).await?,
+            AuditedPart::Set(set) => self.inspect_set(*set).await?,
+            AuditedPart::Frontends => self.inspect_frontends().await?,
+            AuditedPart::VirtualServers(frontends) => {
+                self.inspect_virtual_servers(frontends).await?
+            }
         };
         Ok(done.map_err(|error| self.reading_failed(&error)).ok())
     }
@@ -67,7 +69,7 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        self.repair(ops, Some(&Part::Addresses)).await.map(Ok)
+        self.repair(ops, Some(&AuditedPart::Addresses)).await.map(Ok)
     }
 
     async fn inspect_rule_set(
@@ -79,7 +81,7 @@ impl Reconciler {
             Ok(false) => vec![Op::WriteRuleSet(family)],
             Err(error) => return Ok(Err(error)),
         };
-        self.repair(ops, Some(&Part::RuleSet(family))).await.map(Ok)
+        self.repair(ops, Some(&AuditedPart::RuleSet(family))).await.map(Ok)
     }
 
     async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {
@@ -103,7 +105,7 @@ impl Reconciler {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        self.repair(ops, Some(&Part::Set(set))).await.map(Ok)
+        self.repair(ops, Some(&AuditedPart::Set(set))).await.map(Ok)
     }
 
     /// Looks for virtual servers that are there and should not be, and removes them, or are not
@@ -124,7 +126,7 @@ impl Reconciler {
                 found.contains(frontend) && !self.drain.is_draining(frontend)
             }
         });
-        // What is pending has its own time, and nobody else is to blame for it.
+        // Pending operations have a retry time of their own. No other program caused them.
         let is_pending = |it: &&Frontend| self.retry_queue.contains(&Subject::VirtualServer(**it));
         let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_pending(it)).copied().collect();
         suspects.sort_unstable();
@@ -136,7 +138,7 @@ impl Reconciler {
         suspects.sort_by_key(is_other);
         // There may be very many. Changes are written in between.
         for chunk in suspects.chunks(LARGEST_CHUNK) {
-            self.audit.suspect(Part::VirtualServers(chunk.into()));
+            self.audit.suspect(AuditedPart::VirtualServers(chunk.into()));
         }
         Ok(Ok(repaired + suspects.len()))
     }
@@ -149,7 +151,7 @@ impl Reconciler {
             Ok(seen) => seen,
             Err(error) => return Ok(Err(error)),
         };
-        // Nobody's any more: what had to be done about it is done, or pending.
+        // Drops frontends without an owner: what they needed is done, or pending.
         let desired = self.planner.desired();
         let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
         seen.found.retain(|(frontend, _)| is_ours(frontend));
@@ -159,15 +161,15 @@ impl Reconciler {
         let now = Instant::now();
         let (mut ops, mut in_order) = (Vec::new(), Vec::new());
         for (frontend, found) in &seen.found {
-            let repairing = self.planner.repair(frontend, found.as_ref());
+            let repairs = self.planner.repair(frontend, found.as_ref());
             let subject = Subject::VirtualServer(*frontend);
-            if repairing.is_empty() || !self.is_put_off(&subject, now) {
+            if repairs.is_empty() || !self.is_put_off(&subject, now) {
                 let known = Known::Compared(*frontend, found.as_ref());
-                let repairing = self.let_drain(repairing, known, now);
-                if repairing.is_empty() {
+                let repairs = self.let_drain(repairs, known, now);
+                if repairs.is_empty() {
                     in_order.push(subject);
                 }
-                ops.extend(repairing);
+                ops.extend(repairs);
             }
         }
         self.settle(&in_order);
@@ -180,7 +182,7 @@ impl Reconciler {
     pub(super) async fn repair(
         &mut self,
         ops: Vec<Op>,
-        compared: Option<&Part>,
+        compared: Option<&AuditedPart>,
     ) -> Result<usize, WorkerGone> {
         if let Some(part) = compared {
             self.settle_part(part, &ops);
@@ -195,7 +197,7 @@ impl Reconciler {
         let rests_on: Vec<Subject> = prerequisites.iter().map(Op::subject).collect();
         self.carry_out(prerequisites, Basis::Reading).await?;
         match rests_on.iter().filter_map(|subject| Some(self.retry_queue.get(subject)?.due)).max() {
-            // Its second look finds the rest.
+            // The prerequisite's retry finds the rest.
             Some(due) => self.postpone(&rest, due),
             None => self.carry_out(rest, Basis::Reading).await?,
         }
@@ -203,7 +205,7 @@ impl Reconciler {
     }
 
     /// Strikes out what is pending of a part and needs none of these operations.
-    fn settle_part(&mut self, part: &Part, ops: &[Op]) {
+    fn settle_part(&mut self, part: &AuditedPart, ops: &[Op]) {
         if self.retry_queue.is_empty() {
             return;
         }

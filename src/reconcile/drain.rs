@@ -55,7 +55,7 @@ pub enum Known<'a> {
     /// From comparing this virtual server with what it should be, for no particular reason; none:
     /// it is not there.
     Compared(Frontend, Option<&'a ActualVirtualServer>),
-    /// From a second look at this virtual server; none: it is not there.
+    /// From reading this virtual server for a retry; none: it is not there.
     One(Frontend, Option<&'a ActualVirtualServer>),
 }
 
@@ -147,8 +147,8 @@ impl Drain {
     /// Says what to do about a virtual server's draining real servers, and forgets those that are
     /// done with.
     ///
-    /// `time` is what its connections may take from now on: less than was said before if somebody
-    /// has chosen so meanwhile, and never more.
+    /// `time` is the longest that its connections may still take. It can bring a deadline forward,
+    /// as after a change of the setting, and never puts one off.
     pub fn check(
         &mut self,
         frontend: Frontend,

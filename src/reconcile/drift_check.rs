@@ -1,5 +1,5 @@
-//! A look every second at what shows that something was flushed, deleted or added: it costs the
-//! same, however much there is of ours. Where it takes long it is rarer.
+//! Drift check, every second: reads signs that something was flushed, deleted or added. Its cost is
+//! the same however much there is of ours. Where it takes long it is rarer.
 //!
 //! The expected state is what is desired, and what stays although it is not: objects of other
 //! programs, and what drains. The number of the foreign objects is learned: from what was left over
@@ -17,7 +17,7 @@ use plan::sets::SetId;
 use plan::settings::Settings;
 use tokio::time::Instant;
 
-use super::audit::Part;
+use super::audit::AuditedPart;
 use super::{READ_RETRY, Reconciler};
 use crate::kernel::DriftCheck;
 use crate::kernel::worker::WorkerGone;
@@ -75,8 +75,8 @@ impl Suspicion {
         touched && self.again.is_none_or(|again| again <= now)
     }
 
-    /// They were in order, and reading them took so long. Once, that is because somebody wrote just
-    /// then: the next one who does must be noticed at once.
+    /// The rules were in order, and reading them took so long. Once means that another program
+    /// wrote just then: its next write must be noticed at once.
     fn was_wrong(&mut self, took: Duration, now: Instant) {
         self.n_wrong = self.n_wrong.saturating_add(1);
         self.again = (self.n_wrong > 1).then(|| now + took * RULES_REST);
@@ -87,8 +87,8 @@ impl Reconciler {
     /// Looks, and repairs at once what is not as expected.
     pub(super) async fn drift_check(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let mut drift_check = match self.kernel.drift_check().await? {
-            Ok(drift_check) => drift_check,
+        let mut signs = match self.kernel.drift_check().await? {
+            Ok(signs) => signs,
             Err(error) => {
                 self.reading_failed(&error);
                 self.audit.pause(Instant::now() + READ_RETRY);
@@ -96,19 +96,19 @@ impl Reconciler {
             }
         };
         let took = started.elapsed();
-        self.audit.drift_checked(took, self.pace.sync_period, started + took);
+        self.audit.drift_check_ended(took, self.pace.sync_period, started + took);
         self.audit.succeeded();
-        let suspects = self.suspects(&drift_check);
+        let suspects = self.suspects(&signs);
         self.observer.drift_checked(took, suspects.is_empty());
-        self.put_back_sysctls(std::mem::take(&mut drift_check.sysctls)).await?;
+        self.put_back_sysctls(std::mem::take(&mut signs.sysctls)).await?;
         self.look_for_schedulers().await?;
         for part in suspects {
             let started = Instant::now();
             match self.inspect(&part).await? {
                 None => self.audit.failed(part, Instant::now()),
-                Some(0) => self.learn(&part, &drift_check, started),
+                Some(0) => self.learn(&part, &signs, started),
                 Some(_) => {
-                    if let Part::RuleSet(family) = part {
+                    if let AuditedPart::RuleSet(family) = part {
                         self.expected.suspicions.remove(&family);
                     }
                     self.alarm();
@@ -120,38 +120,37 @@ impl Reconciler {
 
     /// The parts of the kernel that are not as expected, but for those that are looked at, or
     /// written, again at a time of their own.
-    fn suspects(&mut self, drift_check: &DriftCheck) -> Vec<Part> {
+    fn suspects(&mut self, signs: &DriftCheck) -> Vec<AuditedPart> {
         let now = Instant::now();
         let mut suspects = Vec::new();
-        if !drift_check.link && !self.is_put_off(&Subject::Link, now) {
-            suspects.push(Part::Addresses);
+        if !signs.link && !self.is_put_off(&Subject::Link, now) {
+            suspects.push(AuditedPart::Addresses);
         }
         let (virtual_servers, pending) = self.n_pending();
-        self.expected.is_number_unknown = drift_check.n_virtual_servers.is_none();
-        if let Some(number) = drift_check.n_virtual_servers {
+        self.expected.is_number_unknown = signs.n_virtual_servers.is_none();
+        if let Some(number) = signs.n_virtual_servers {
             let n = self.n_own_virtual_servers() + self.expected.foreign_virtual_servers;
             let is_expected = around(n, virtual_servers).contains(&i64::from(number));
             if !is_expected && !self.audit.has_suspects() {
-                suspects.push(Part::Frontends);
+                suspects.push(AuditedPart::Frontends);
             }
         }
         let families = &self.planner.settings().families;
         for set in families.iter().flat_map(|family| SetId::all(*family)) {
             let n = self.n_own_entries(set) + self.foreign_entries(set);
             let around = around(n, pending.get(&set).copied().unwrap_or(0));
-            let is_expected =
-                drift_check.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
+            let is_expected = signs.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
             let is_pending = is_expected.is_none() && self.is_put_off(&Subject::Set(set), now);
             if is_expected != Some(true) && !is_pending {
-                suspects.push(Part::Set(set));
+                suspects.push(AuditedPart::Set(set));
             }
         }
         for family in families {
             let is_put_off = self.is_put_off(&Subject::RuleSet(*family), now);
-            let is_touched = !drift_check.untouched.contains(family) && !is_put_off;
+            let is_touched = !signs.untouched.contains(family) && !is_put_off;
             let suspicion = self.expected.suspicions.entry(*family).or_default();
             if suspicion.is_due(is_touched, now) {
-                suspects.push(Part::RuleSet(*family));
+                suspects.push(AuditedPart::RuleSet(*family));
             }
         }
         suspects.retain(|part| !self.audit.is_unread(part));
@@ -159,25 +158,25 @@ impl Reconciler {
     }
 
     /// A part that seemed wrong is in order: that is how it looks from now on.
-    fn learn(&mut self, part: &Part, drift_check: &DriftCheck, started: Instant) {
+    fn learn(&mut self, part: &AuditedPart, signs: &DriftCheck, started: Instant) {
         match part {
-            Part::Frontends => {
-                if let Some(number) = drift_check.n_virtual_servers {
+            AuditedPart::Frontends => {
+                if let Some(number) = signs.n_virtual_servers {
                     let own = self.n_own_virtual_servers();
                     self.expected.foreign_virtual_servers = i64::from(number) - own;
                 }
             }
-            Part::Set(set) => {
-                if let Some(number) = drift_check.set_entries.get(set) {
+            AuditedPart::Set(set) => {
+                if let Some(number) = signs.set_entries.get(set) {
                     let foreign = i64::from(*number) - self.n_own_entries(*set);
                     self.expected.foreign_entries.insert(*set, foreign);
                 }
             }
-            Part::RuleSet(family) => {
+            AuditedPart::RuleSet(family) => {
                 let suspicion = self.expected.suspicions.entry(*family).or_default();
                 suspicion.was_wrong(started.elapsed(), Instant::now());
             }
-            Part::Addresses | Part::VirtualServers(_) => {}
+            AuditedPart::Addresses | AuditedPart::VirtualServers(_) => {}
         }
     }
 

@@ -192,8 +192,8 @@ fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) 
     let (short_circuits, address) = (planner.settings().short_circuits, frontend.address);
     let addresses = [
         Some(address),
-        short_circuits.short_circuit(address),
-        short_circuits.spare_short_circuit(address),
+        short_circuits.address_for(address),
+        short_circuits.spare_address_for(address),
     ];
     addresses.into_iter().flatten().any(|address| is_pending(Frontend { address, ..*frontend }))
 }

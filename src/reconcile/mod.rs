@@ -3,7 +3,7 @@
 //! ```text
 //!   source ──Input──▶ ┌────────────┐ ──ops──▶ kernel worker
 //!   addresses ──────▶ │ Reconciler │ ◀─results─
-//!   timers ─────────▶ └────────────┘ ──Status──▶ whoever watches
+//!   timers ─────────▶ └────────────┘ ──Status──▶ watchers
 //! ```
 //!
 //! - `start`: nothing is written before the first complete list of every source. Then
@@ -15,7 +15,7 @@
 //! - [`retry_queue`]: what the kernel refuses stays pending and is tried again (`second_look`);
 //!   what was refused because the kernel is not as we left it is read again first.
 //! - `audit`: everything is compared once every sync period, a little at a time (`comparison`), and
-//!   every second there is a `drift_check` at what shows that something was flushed, and at the
+//!   every second `drift_check` reads signs that something was flushed, and the
 //!   kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What
 //!   others changed is put back.
 //!
@@ -75,7 +75,7 @@ const MOST_TRIGGERS: usize = 10_000;
 /// Most inputs that are taken before the loop looks at what is due.
 const MOST_INPUTS: usize = 4_096;
 
-/// As good as never.
+/// Stands for "never": one year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// Input from a source.
@@ -224,7 +224,7 @@ impl Reconciler {
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 () = sleep_until(wake) => {}
             }
-            // A write under way need not be waited for: whoever comes next reads what became of it.
+            // A write under way need not be waited for: the next process reads its result.
             tokio::select! {
                 biased;
                 () = &mut shutdown => return Ok(()),
@@ -326,7 +326,7 @@ impl Reconciler {
     }
 }
 
-/// Ready when addresses have changed; never, if nobody watches them.
+/// Ready when addresses have changed; never, if no monitor runs.
 async fn changed(addresses: &mut Option<Changes>) -> Happened {
     if let Some(changes) = addresses {
         if let Some(happened) = changes.next().await {

@@ -43,8 +43,8 @@ pub trait Observer: fmt::Debug + Send {
     }
 
     /// The kernel was not as it had been left: these operations repair it.
-    fn drifted(&mut self, repairing: &[&Op]) {
-        let _ = repairing;
+    fn drifted(&mut self, repairs: &[&Op]) {
+        let _ = repairs;
     }
 
     /// Operations were carried out, in this time, with a result for each.
@@ -71,13 +71,13 @@ pub trait Observer: fmt::Debug + Send {
         let _ = note;
     }
 
-    /// The audit goes on without pauses from now on, because the kernel was not as it had been
-    /// left; or has come to an end of that.
-    fn full_speed_audit(&mut self, begins: bool) {
-        let _ = begins;
+    /// The audit goes on without pauses from now on, because the kernel was not as kube-ipvs had
+    /// left it; or no longer does.
+    fn full_speed(&mut self, on: bool) {
+        let _ = on;
     }
 
-    /// The audit has been everywhere once.
+    /// A pass of the audit has ended.
     fn pass_ended(&mut self, pass: &Pass) {
         let _ = pass;
     }
@@ -88,8 +88,8 @@ pub trait Observer: fmt::Debug + Send {
         let _ = (family, count, took);
     }
 
-    /// A walk to the kernel's last answer has ended. What was waiting when it began is written, as
-    /// far as the kernel let us, unless it was a second look only.
+    /// A round has ended with the kernel's last answer. What was waiting when it began is written,
+    /// as far as the kernel let us, except after a [`RoundKind::SecondLook`].
     fn round_ended(&mut self, round: &Round<'_>) {
         let _ = round;
     }
@@ -140,7 +140,7 @@ pub enum RoundKind {
     SecondLook,
 }
 
-/// Tells nobody.
+/// Observer that ignores everything.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 

@@ -44,7 +44,7 @@ pub struct Pending {
     pub due: Instant,
 }
 
-// === impl Retry queue ===
+// === impl RetryQueue ===
 
 impl RetryQueue {
     /// Notes a failure. Returns whether it is news: not known, or known for another reason.
@@ -171,8 +171,8 @@ impl RetryQueue {
     }
 }
 
-/// Returns the time until the next attempt. A conflict is looked at again without delay, since a
-/// second look usually repairs it. A full set is a conflict, since a set grows before it is full.
+/// Returns the time until the next attempt. A conflict is retried without delay, since the first
+/// retry usually repairs it. A full set is a conflict, since a set grows before it is full.
 pub(super) fn delay(class: RefusalClass, attempts: u32) -> Duration {
     let conflict =
         matches!(class, RefusalClass::Conflict | RefusalClass::AnswerLost | RefusalClass::SetFull);

@@ -9,7 +9,7 @@ use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
 
-use super::audit::{LARGEST_CHUNK, Part};
+use super::audit::{AuditedPart, LARGEST_CHUNK};
 use super::drain::Known;
 use super::observer::RoundKind;
 use super::rounds::Ended;
@@ -32,7 +32,7 @@ impl Reconciler {
         }
         let mut ops = Vec::new();
         let mut frontends = Vec::new();
-        let mut seen: Vec<Part> = Vec::new();
+        let mut seen: Vec<AuditedPart> = Vec::new();
         for subject in &due {
             match (subject, self.rests_on(subject)) {
                 (_, Some(part)) if seen.contains(&part) => {}
@@ -53,17 +53,17 @@ impl Reconciler {
 
     /// The part of the kernel that is to be compared because of something pending: something that
     /// others rest on, or an answer that makes no sense unless something that it rests on is gone.
-    fn rests_on(&self, subject: &Subject) -> Option<Part> {
+    fn rests_on(&self, subject: &Subject) -> Option<AuditedPart> {
         let class = self.retry_queue.get(subject).map(|pending| pending.refusal.class);
         let conflict = class == Some(RefusalClass::Conflict);
         // A set that is full has entries that we do not know of, or is smaller than we know.
         let full = class == Some(RefusalClass::SetFull);
         match subject {
-            Subject::Link => Some(Part::Addresses),
-            Subject::Address(_) | Subject::Route(_) if conflict => Some(Part::Addresses),
-            Subject::Set(set) => Some(Part::Set(*set)),
-            Subject::Entry(set, _) if conflict || full => Some(Part::Set(*set)),
-            Subject::RuleSet(family) => Some(Part::RuleSet(*family)),
+            Subject::Link => Some(AuditedPart::Addresses),
+            Subject::Address(_) | Subject::Route(_) if conflict => Some(AuditedPart::Addresses),
+            Subject::Set(set) => Some(AuditedPart::Set(*set)),
+            Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Set(*set)),
+            Subject::RuleSet(family) => Some(AuditedPart::RuleSet(*family)),
             Subject::Entry(..)
             | Subject::Address(_)
             | Subject::Route(_)
@@ -71,7 +71,11 @@ impl Reconciler {
         }
     }
 
-    async fn look_again_at(&mut self, part: &Part, due: &[Subject]) -> Result<(), WorkerGone> {
+    async fn look_again_at(
+        &mut self,
+        part: &AuditedPart,
+        due: &[Subject],
+    ) -> Result<(), WorkerGone> {
         match self.inspect(part).await? {
             None => {
                 let retry = Instant::now() + READ_RETRY;
@@ -111,13 +115,13 @@ impl Reconciler {
             let now = Instant::now();
             let mut in_order = Vec::new();
             for (frontend, found) in &seen.found {
-                let repairing = self.planner.repair(frontend, found.as_ref());
+                let repairs = self.planner.repair(frontend, found.as_ref());
                 let known = Known::One(*frontend, found.as_ref());
-                let repairing = self.let_drain(repairing, known, now);
-                if repairing.is_empty() {
+                let repairs = self.let_drain(repairs, known, now);
+                if repairs.is_empty() {
                     in_order.push(Subject::VirtualServer(*frontend));
                 }
-                ops.extend(repairing);
+                ops.extend(repairs);
             }
             self.settle(&in_order);
             rest = others;
@@ -188,7 +192,7 @@ impl Reconciler {
             let time = drain_time(&self.planner, &self.pace, frontend);
             ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
         }
-        // Its second look will find more of it than what was known to drain.
+        // A pending retry will find more of the virtual server than what was known to drain.
         let is_pending = |it: &Frontend| self.retry_queue.contains(&Subject::VirtualServer(*it));
         ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_pending(frontend)));
         // Their time has come: these are not to be drained once more.

@@ -79,7 +79,7 @@ impl Reconciler {
 
     /// Has entries added again when their short circuits are there, unless they could not even be
     /// removed.
-    pub(super) fn owe_entries(&mut self, entries: Vec<Op>, failed: &HashSet<Subject>) {
+    pub(super) fn keep_pending(&mut self, entries: Vec<Op>, failed: &HashSet<Subject>) {
         if entries.is_empty() {
             return;
         }
@@ -136,7 +136,7 @@ impl Reconciler {
 
     /// Has the entry looked at again that may have waited for this short circuit, or the short
     /// circuit that may have waited for this entry.
-    pub(super) fn retry_now_short_circuits(&mut self, subject: &Subject) {
+    pub(super) fn retry_waiting_for(&mut self, subject: &Subject) {
         if self.retry_queue.is_empty() {
             return;
         }
@@ -144,7 +144,7 @@ impl Reconciler {
         match subject {
             Subject::VirtualServer(short_circuit) => {
                 let claim = self.planner.desired().owning_claim(short_circuit);
-                if let Some((set, entry)) = claim.and_then(|claim| claim.short_circuit()) {
+                if let Some((set, entry)) = claim.and_then(|claim| claim.leading_entry()) {
                     self.retry_queue.retry_now(&Subject::Entry(set, entry), now);
                 }
             }

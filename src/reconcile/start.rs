@@ -119,8 +119,8 @@ impl Reconciler {
             match self.kernel.read_rule_set(family).await? {
                 Ok(true) => drop(beside.rule_sets.insert(family)),
                 Ok(false) => {}
-                // Writing reads them once more, and they are pending if that fails, too: a family
-                // whose rules somebody has spoiled takes nothing else along.
+                // Writing reads the rules again, and they are pending if that fails, too. Rules
+                // that another program has spoiled hold up nothing else.
                 Err(error) => self.reading_failed(&error),
             }
         }
@@ -190,16 +190,16 @@ impl Reconciler {
             self.owe_unread(&seen.unread);
             let now = Instant::now();
             for (frontend, found) in &seen.found {
-                let repairing = self.planner.repair(frontend, found.as_ref());
+                let repairs = self.planner.repair(frontend, found.as_ref());
                 let known = Known::Compared(*frontend, found.as_ref());
-                ops.extend(self.let_drain(repairing, known, now));
+                ops.extend(self.let_drain(repairs, known, now));
             }
             rest = others;
         }
         Ok(ops)
     }
 
-    /// Takes away what was found and nobody asked for, in the order in which traffic is led off:
+    /// Removes what was found and is not desired, in the order in which traffic is led off:
     /// see [`Op::phase`].
     async fn remove_excess(&mut self, taking: &mut TakeOver) -> Result<(), WorkerGone> {
         let settings = self.planner.settings().clone();

@@ -93,15 +93,15 @@ impl Reconciler {
         self.await_short_circuits(&mut leading);
         let cut = self.removed_though_desired(&leading);
         self.send(leading, basis, &mut failed).await?;
-        self.owe_entries(cut, &failed);
+        self.keep_pending(cut, &failed);
         self.keep_short_circuits(&mut after);
         self.send(after, basis, &mut failed).await?;
         self.keep_signs(&mut last);
         self.send(last, basis, &mut failed).await
     }
 
-    /// Takes out virtual servers that nothing would tell to be ours: should their Service go while
-    /// nobody looks, they would stay for ever. They are pending as long as their entry is.
+    /// Holds back virtual servers as long as their ownership marker is pending. Without a marker
+    /// they would stay for ever if their Service went while no process ran.
     fn await_signs(&mut self, ops: &mut Vec<Op>) {
         if self.retry_queue.is_empty() {
             return;
@@ -123,8 +123,8 @@ impl Reconciler {
         self.status.send_modify(|status| note_pending(status, &self.retry_queue));
     }
 
-    /// Takes out what would make virtual servers nobody's that are still there, as far as we know:
-    /// after a restart, nothing would tell that they are ours. It is pending as long as they are.
+    /// Holds back removals of ownership markers as long as their virtual servers are pending. After
+    /// a restart, virtual servers without a marker would not be known as ours.
     fn keep_signs(&mut self, ops: &mut Vec<Op>) {
         if ops.is_empty() || self.retry_queue.is_empty() {
             return;
@@ -136,8 +136,9 @@ impl Reconciler {
             let Some(subject) = frontends.find(|subject| retry_queue.contains(subject)) else {
                 return true;
             };
-            let reason =
-                format!("{subject} may still be there, and would be nobody's; it has to go first");
+            let reason = format!(
+                "{subject} may still be there, and would have no owner; it has to go first"
+            );
             retry_queue.record(op.clone(), Refusal::new(RefusalClass::Other, reason), now);
             false
         });
@@ -252,8 +253,8 @@ impl Reconciler {
                 if n_settled <= MOST_TOLD {
                     info!("{subject} is in order again");
                 }
-                self.retry_now_told_by(subject);
-                self.retry_now_short_circuits(subject);
+                self.retry_those_told_by(subject);
+                self.retry_waiting_for(subject);
             }
         }
         if n_settled > MOST_TOLD {
@@ -265,7 +266,7 @@ impl Reconciler {
     }
 
     /// Has the virtual servers looked at again that may have waited for this entry.
-    fn retry_now_told_by(&mut self, subject: &Subject) {
+    fn retry_those_told_by(&mut self, subject: &Subject) {
         let Subject::Entry(set, entry) = subject else { return };
         let now = Instant::now();
         for frontend in self.planner.told_by(*set, entry) {

@@ -288,9 +288,9 @@ impl SharedHealth {
         self.lock().delivered(Moment::now());
     }
 
-    /// Nobody holds it for longer than it takes to write an answer.
+    /// Locks the state. Every holder releases it within the time of writing an answer.
     pub fn lock(&self) -> MutexGuard<'_, Health> {
-        // Whoever panicked while holding it left plain values behind.
+        // A thread that panicked while holding the lock left plain values behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -121,7 +121,7 @@ impl Metrics {
         self.registry.gather()
     }
 
-    /// With the start of the process, by which whoever reads them sees that counters began anew.
+    /// Adds the start time of the process, from which a scraper sees that counters were reset.
     pub(crate) fn gather_slis(&self) -> Vec<MetricFamily> {
         let all = self.registry.gather().into_iter();
         let mut families = self.checks.registry.gather();

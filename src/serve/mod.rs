@@ -5,7 +5,7 @@
 //!                               │ ├────▶ metrics ◀─────── pages           /metrics /configz …
 //!                               │ └────▶ service_health ─ a listener for each Service and family
 //!                               ▼
-//!                            nobody waits: state behind short locks, or the last word for a task
+//!                            no caller waits: short locks, or the latest value for a task
 //! ```
 //!
 //! - [`health`]: whether the proxy is healthy, as pure state; [`metrics`]: what is measured;

@@ -142,8 +142,8 @@ impl Observer for Observing {
         self.metrics.own.read_failures.inc();
     }
 
-    fn drifted(&mut self, repairing: &[&Op]) {
-        for op in repairing {
+    fn drifted(&mut self, repairs: &[&Op]) {
+        for op in repairs {
             self.metrics.own.drifted(op);
         }
     }
@@ -173,8 +173,8 @@ impl Observer for Observing {
         self.metrics.own.sysctl_mismatches.set(gauge(mismatches));
     }
 
-    fn full_speed_audit(&mut self, begins: bool) {
-        self.metrics.own.audit.set_full_speed(begins);
+    fn full_speed(&mut self, on: bool) {
+        self.metrics.own.audit.set_full_speed(on);
     }
 
     fn pass_ended(&mut self, pass: &Pass) {
@@ -222,9 +222,9 @@ impl Observer for Observing {
 
 /// True if the kernel refuses the interface, or a family's rules, one of its routes or one of its
 /// sets.
-fn is_prerequisite_pending(pending: &RetryQueue, family: Family) -> bool {
-    pending.prerequisites().any(|subject| match subject {
-        Subject::RuleSet(rule_set) => *rule_set == family,
+fn is_prerequisite_pending(retry_queue: &RetryQueue, family: Family) -> bool {
+    retry_queue.prerequisites().any(|subject| match subject {
+        Subject::RuleSet(of) => *of == family,
         Subject::Set(set) => set.family == family,
         Subject::Route(network) => Family::of_net(network) == family,
         _ => true,

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tracing::{error, info};
 
 use super::metrics::{MEDIA_TYPE, Metrics};
-use told::{Form, Kind, Status};
+use told::{Form, PageKind, Status};
 
 /// More than any verbosity needs.
 const LONGEST_BODY: usize = 64;
@@ -141,7 +141,7 @@ async fn following_page(State(shown): Shared) -> Response {
 async fn flagz_page(State(shown): Shared, headers: HeaderMap) -> Response {
     let flags = &shown.pages.flags;
     negotiated(
-        Kind::Flagz,
+        PageKind::Flagz,
         &headers,
         || told::flags_text(flags),
         |version| told::flags_json(flags, version),
@@ -152,7 +152,7 @@ async fn statusz_page(State(shown): Shared, headers: HeaderMap) -> Response {
     let (instant, time) = shown.started;
     let status = Status { started: time, up: instant.elapsed() };
     negotiated(
-        Kind::Statusz,
+        PageKind::Statusz,
         &headers,
         || told::status_text(&status),
         |version| told::status_json(&status, version),
@@ -176,7 +176,7 @@ async fn set_verbosity(State(shown): Shared, body: String) -> Response {
 
 /// In the form that the client accepts.
 fn negotiated(
-    kind: Kind,
+    kind: PageKind,
     headers: &HeaderMap,
     as_text: impl FnOnce() -> String,
     as_json: impl FnOnce(&str) -> Value,

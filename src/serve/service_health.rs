@@ -266,7 +266,7 @@ impl ServiceHealth {
                     if check.is_news(address, &reason) {
                         let failure = ListenFailure { service: service.clone(), address, reason };
                         warn!("{failure}");
-                        // If nobody takes them out, the log has them, and the metric counts them.
+                        // A full or closed channel drops the failure. Log and metric still have it.
                         drop(self.failures.try_send(failure));
                     }
                     self.incomplete.insert(service.clone());

@@ -43,14 +43,14 @@ pub(super) async fn get(address: SocketAddr, path: &str) -> Answer {
     ask(address, "GET", path).await
 }
 
-/// Waits until somebody listens on an address.
+/// Waits until a process listens on an address.
 pub(super) async fn until_listening(address: SocketAddr) {
     while TcpStream::connect(address).await.is_err() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// An address that nobody listens on.
+/// An address on which no process listens.
 pub(super) fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -131,8 +131,8 @@ impl Converter {
         Ok(Converted { event, warnings: report.finish() })
     }
 
-    /// The name and the addresses of another Node, in order. What is wrong with one is for the node
-    /// itself to complain about.
+    /// The name and the addresses of another Node, in order. Invalid ones cause no warning here:
+    /// the kube-ipvs on that node warns of them.
     pub fn other_node(
         &mut self,
         metadata: &Metadata,

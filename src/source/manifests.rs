@@ -20,7 +20,7 @@ mod scan;
 mod tests;
 mod watch;
 
-pub use folder::{FileChange, FileName, Folder, Outcome};
+pub use folder::{FileChange, FileName, Folder, FolderScan};
 pub use parse::{ParseError, parse};
 
 use std::io;
@@ -72,7 +72,7 @@ impl Manifests {
     /// Looks whether the directory can be listed.
     ///
     /// # Errors
-    /// When it cannot: somebody mistyped it.
+    /// The directory cannot be listed: its path may be mistyped.
     pub fn new(directory: impl Into<PathBuf>, options: &Options) -> Result<Self, Error> {
         let directory = directory.into();
         match std::fs::read_dir(&directory) {

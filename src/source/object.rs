@@ -3,8 +3,8 @@
 //! The field names are those of the API reference (core/v1 Service and Node, discovery.k8s.io/v1
 //! EndpointSlice); a field that is not here is skipped without being stored. A field may be absent
 //! or `null` wherever the API's own encoder leaves it out or writes `null` for an empty list.
-//! Numbers are wider than the API's, so that one that is out of range is [`convert`]'s to complain
-//! about and does not take the whole object with it.
+//! Numbers are wider than the API's: one that is out of range still decodes, and so does the rest
+//! of the object. [`convert`] warns of the number.
 //!
 //! [`convert`]: super::convert
 

@@ -55,7 +55,7 @@ fn scopes(bed: &Bed) -> Vec<String> {
     scopes
 }
 
-/// The load balancer's address still leads to the pod for whoever has a route by way of the node.
+/// A client with a route by way of the node still reaches the pod at the load balancer's address.
 fn assert_served(bed: &Bed) {
     for target in [BALANCED, "10.96.0.10"] {
         let tally = bed.ask(bed.client(), Protocol::Tcp, (ip(target), 80), 2);
@@ -91,7 +91,7 @@ fn quiet_answers_for_the_nodes_own_addresses_and_for_no_services() {
     assert!(!is_answered(&bed, "203.0.113.20"));
     proxy.stop().unwrap();
 
-    // And back; the switches are for whoever set them to set.
+    // And back: the proxy leaves the sysctls to the program that set them.
     let proxy = bed.start(&["--config", &compatible]);
     assert_eq!(scopes(&bed), ["global"]);
     assert_served(&bed);

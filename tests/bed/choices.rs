@@ -107,7 +107,7 @@ fn another_nodes_address_stays_that_nodes() {
     assert!(!bed.bound().contains(&taken), "{:?}", bed.bound());
     assert_reached();
 
-    // The node leaves the cluster: the address is nobody's, and then the Service may have it.
+    // The node leaves the cluster: no node has the address, so the Service may have it.
     bed.manifests.remove("node2").unwrap();
     bed.wait_until("the address is bound", || bed.bound().contains(&taken));
     // And the node is back.

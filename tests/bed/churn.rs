@@ -207,7 +207,7 @@ fn is_here(endpoint: u64) -> bool {
     endpoint.is_multiple_of(2)
 }
 
-/// Nobody answers there.
+/// Address of an endpoint where no process answers.
 fn endpoint_ip(number: u64, endpoint: u64) -> IpAddr {
     let node: u8 = if is_here(endpoint) { 1 } else { 2 };
     let host = 100 + u8::try_from(endpoint).unwrap();

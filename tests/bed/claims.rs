@@ -7,7 +7,7 @@ use bed::{Connection, Namespace, Protocol, Question, Service};
 
 use crate::fixture::{Bed, PATIENCE, TARGET, assert_shares, ip};
 
-/// Asks without a pause until this server answers. Every question is answered by somebody.
+/// Asks without a pause until this server answers. Every question gets an answer.
 fn changes_without_a_gap(from: &Namespace, target: (IpAddr, u16), server: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

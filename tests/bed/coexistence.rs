@@ -11,7 +11,7 @@ const FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
 
 // === a packet filter ===
 
-/// A port of the pods on which nobody listens.
+/// A port of the pods on which no process listens.
 const CLOSED: u16 = 8099;
 /// A port of the pods where datagrams are taken and never answered.
 const SILENT: u16 = 8098;

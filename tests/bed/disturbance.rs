@@ -21,7 +21,7 @@ const LOG_LINES: usize = 200;
 /// The longest pause between two things that happen.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Virtual servers of somebody else, which must stay: `-t 192.0.2.7:81`.
+/// Virtual servers of another program, which must stay: `-t 192.0.2.7:81`.
 #[derive(Default)]
 struct Foreign(BTreeSet<String>);
 

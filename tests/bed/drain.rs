@@ -1,4 +1,4 @@
-//! Endpoints come and go while traffic runs, and nobody is cut off.
+//! Endpoints come and go while traffic runs, and no client is cut off.
 
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,7 @@ fn connections_are_cut_at_the_deadline_and_a_kill_does_not_put_it_off() {
     assert_eq!(shown(&bed, old), Some((0, noted)), "restarted, it goes on");
     let lived = cut(&bed, old, &mut connection, since);
     assert!((10..22).contains(&lived.as_secs()), "{lived:?}");
-    // Another one: its time passes while nobody is there.
+    // Another one: its deadline passes while no proxy runs.
     bed.wait_until("pod1-1 serves", || shown(&bed, bed.pod(1, 1)) == Some((1, 0)));
     let mut connection = connected(&bed, bed.pod(1, 1));
     bed.manifests.apply(&web([old])).unwrap();

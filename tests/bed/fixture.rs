@@ -113,7 +113,7 @@ impl Bed {
         lines.map(|line| line.split(" [").next().unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until the target answers somebody's question, then asks `count` times.
+    /// Waits until the target answers one question, then asks `count` times.
     pub(crate) fn ask(
         &self,
         from: &Namespace,

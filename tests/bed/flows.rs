@@ -1,7 +1,7 @@
 //! Every kind of flow meets the fate that the Service API promises.
 //!
 //! `row` has the words, `table` the expectations, `world` the cluster on which `trial` tries them;
-//! `mistaken` knows the answers that the kernel gives to somebody else; `marks` is about the marks on
+//! `mistaken` finds answers that IPVS takes for another connection's; `marks` is about the marks on
 //! packets.
 
 mod marks;

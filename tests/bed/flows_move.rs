@@ -1,5 +1,5 @@
-//! Clients that go on sending from one port: what connection tracking remembers of them holds them
-//! neither to an endpoint that is gone nor to nobody, and nothing else is forgotten.
+//! Clients that go on sending from one port: connection tracking does not hold them to a removed
+//! endpoint, or to no endpoint at all. Entries of other clients stay.
 //!
 //! On the kernels that this runs on, IPVS forgets some of it by itself when a real server goes; not
 //! what began before there was a virtual server, nor what goes by way of a short circuit.

@@ -171,7 +171,7 @@ fn a_neighbour_does_not_reach_localhost() {
         let words: Vec<&str> = line.split(' ').collect();
         client.command(words[0], &words[1..]).unwrap();
     }
-    // The way is open: whoever listens everywhere answers.
+    // The way is open: a daemon that listens on every address answers.
     assert_shares(&bed.ask(client, Protocol::Tcp, (ip("127.0.0.1"), 2_222), 1), &[("sshd", 1)]);
     assert_eq!(ask(client, "127.0.0.1", PORT), Err(Refusal::Refused));
 }

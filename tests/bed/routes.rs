@@ -112,8 +112,8 @@ fn a_route_that_somebody_takes_away_is_put_back() {
         assert_served(&bed);
     }
     proxy.stop().unwrap();
-    // A route of somebody else's to the same network becomes ours, and one of ours that nobody
-    // wants goes.
+    // Another program's route to the same network becomes ours. A route of ours that is not desired
+    // is removed.
     bed.tool("ip", &["route", "del", "local", "10.96.0.0/16", "table", "local"]);
     let add = ["route", "replace", "local"];
     let table = ["dev", "kube-ipvs0", "table", "local"];

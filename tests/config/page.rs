@@ -12,13 +12,13 @@ use kube_ipvs::config::reference::{
 };
 use serde_json::Value;
 
-/// Set to anything, it makes the test write the tables.
+/// Set to anything, it makes the test write the tables. `cargo xtask docs` sets it.
 const WRITE: &str = "KUBE_IPVS_WRITE_DOCS";
 
 const END: &str = "<!-- end of table -->";
 
 #[test]
-fn the_page_is_up_to_date() {
+fn the_page_of_the_configuration_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/config.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let mut wanted = page.clone();
@@ -33,7 +33,7 @@ fn the_page_is_up_to_date() {
         std::fs::write(&path, wanted).unwrap();
         return;
     }
-    assert!(page == wanted, "docs/config.md is stale: {WRITE}=1 cargo test --test config");
+    assert!(page == wanted, "docs/config.md is stale: cargo xtask docs");
 }
 
 #[test]

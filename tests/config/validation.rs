@@ -215,7 +215,7 @@ fn detection_has_what_it_needs() {
              interface's name (or its beginning) [detectLocal.bridgeInterface]",
         ),
     ]);
-    // In other modes nobody looks at it.
+    // Other modes ignore the field.
     for mode in ["NodeCIDR", "BridgeInterface\ndetectLocal: {bridgeInterface: cni0}"] {
         from_file(&format!("{MODE}: {mode}\nclusterCIDR: nonsense"), &[]);
     }

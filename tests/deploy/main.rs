@@ -139,8 +139,8 @@ fn lost(before: &Value, after: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A field that the API does not have is ignored by whoever reads an object, and then missing when
-/// the object is written again.
+/// Reads an object and writes it again. The reader ignores a field that the API does not have, so
+/// the written object lacks it.
 fn survives<T: DeserializeOwned + Serialize>(document: &Value) -> Vec<String> {
     let object: T = match serde_json::from_value(document.clone()) {
         Ok(object) => object,
@@ -272,7 +272,7 @@ fn what_is_mounted_is_there_and_the_configuration_is_where_the_arguments_say() {
         let mounted: BTreeSet<String> = mounts.iter().map(|mount| mount.name.clone()).collect();
         let mut expected = volumes.clone();
         if container.name != "host" {
-            // Only whoever is privileged can load modules.
+            // Only a privileged container can load modules.
             assert!(expected.remove("modules"));
         }
         assert_eq!(mounted, expected, "{}", container.name);

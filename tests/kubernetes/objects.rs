@@ -51,7 +51,7 @@ async fn an_object_that_becomes_bad_stays_as_it_was() {
     world.until("a warning", |said, _| !said.warnings.is_empty()).await;
     let warning = &world.said.warnings[0];
     assert!(warning.ends_with("; it stays in force as it was before"), "{warning}");
-    // Neither a new list nor another object's change brings it down, and it is complained of once.
+    // Neither a new list nor another object's change removes it, and the warning comes once.
     let again = world.server.inject(Fault::WrongSchema, On::watch(Resource::Services).times(1));
     world.server.inject(Fault::Expired, On::watch(Resource::Services).times(1));
     world.server.disconnect();

@@ -54,7 +54,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A server, and nobody who follows it yet.
+    /// A server that no source follows yet.
     pub(crate) fn new(options: Options) -> Self {
         let server = Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Nobody listens any more. The source has ended when this returns.
+    /// Drops the receiver of events. The source has ended when this returns.
     pub(crate) async fn stop(&mut self) {
         let (events, source) = self.source.take().unwrap();
         drop(events);

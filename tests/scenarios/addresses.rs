@@ -26,7 +26,7 @@ async fn an_address_that_was_taken_is_put_back_at_once() {
     world.fake.disturb(|actual| assert!(actual.addresses.remove(&addresses[0])));
     world.addresses.report(|happened| {
         happened.taken.insert(addresses[0]);
-        // One that nobody wants any more, or never did.
+        // An address that no Service has, or ever had.
         happened.taken.insert([10, 96, 200, 200].into());
     });
     world.until("back", |_, actual| *actual == before).await;

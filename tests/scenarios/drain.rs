@@ -155,7 +155,7 @@ async fn a_restart_does_not_put_the_deadline_off() {
     let began = Instant::now();
     tokio::time::sleep(Duration::from_secs(600)).await;
     let fake = world.stop().await;
-    // Nobody looks for a while.
+    // No proxy runs for a while.
     tokio::time::sleep(Duration::from_secs(100)).await;
     fake.take_log();
     let mut world = World::on(fake, Pace::default());

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::Reading;
+use kube_ipvs::kernel::fake::ReadCall;
 use plan::op::Op;
 
 use fault::{Case, Fault, Seen};
@@ -159,7 +159,7 @@ fn a_closed_socket_at_every_operation() {
 #[test]
 fn every_reading_fails_or_misses_something() {
     let seen = live_without_fault();
-    let cases = Reading::ALL.into_iter().enumerate().flat_map(|(kind, reading)| {
+    let cases = ReadCall::ALL.into_iter().enumerate().flat_map(|(kind, reading)| {
         let end = seen.readings.get(&reading).copied().unwrap_or(0);
         let faults = [(Fault::Unread(reading), 1), (Fault::Unread(reading), 5)];
         let misses = Fault::can_miss(reading).then_some((Fault::Missed(reading), 1));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Reading, Request};
+use kube_ipvs::kernel::fake::{Answer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::event::Event;
 use plan::kernel::Entry;
@@ -35,7 +35,7 @@ async fn nothing_is_written_or_read_before_the_source_is_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_prerequisites_comes_first_then_the_api_server_then_the_rest_by_phases() {
+async fn the_prerequisites_come_first_then_the_api_server_then_the_rest_by_phases() {
     let mut world = World::new();
     let (mut api_server, _) = tcp(9, &[]);
     api_server.name = ObjectName::new("default", "kubernetes");
@@ -72,7 +72,7 @@ async fn what_a_former_run_left_is_adopted_without_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_longer_desired_for_goes_at_the_first_comparison() {
+async fn what_is_no_longer_desired_goes_at_the_first_comparison() {
     let kernel = World::in_sync(&[tcp(1, &[1]), tcp(2, &[3])]).await.stop().await;
     let mut world = World::on(kernel, Pace::default());
     world.feed(&[tcp(1, &[1])]).await;
@@ -110,7 +110,7 @@ async fn started_half_blind(services: u8) -> (World, Arc<AtomicBool>) {
     let readable = Arc::new(AtomicBool::new(false));
     let may_read = Arc::clone(&readable);
     world.fake.interfere(move |request, _| match request {
-        Request::Reading(Reading::VirtualServers) if !may_read.load(Ordering::Relaxed) => {
+        KernelCall::Read(ReadCall::VirtualServers) if !may_read.load(Ordering::Relaxed) => {
             Answer::refused(RefusalClass::Other)
         }
         _ => Answer::Honest,
@@ -189,7 +189,7 @@ async fn what_others_change_after_the_listing_is_found_by_the_audit() {
     let mut world = World::on(kernel, Pace::default());
     let mut is_listed = false;
     world.fake.interfere(move |request, actual| {
-        if matches!(request, Request::Reading(Reading::VirtualServers)) && !is_listed {
+        if matches!(request, KernelCall::Read(ReadCall::VirtualServers)) && !is_listed {
             is_listed = true;
             let first = actual.virtual_servers.get_mut(&frontend(1, Protocol::Tcp)).unwrap();
             first.server = None;

@@ -103,7 +103,7 @@ async fn a_conflict_does_not_make_an_unreadable_kernel_busy() {
     world.fake.fail_readings(usize::MAX);
     let started = Instant::now();
     world.feed(&[tcp(2, &[2])]).await;
-    // The second look and the drift check are tried every five seconds, each by itself.
+    // The retry and the drift check are each tried every five seconds.
     world.until("unreadable for long", |status, _| status.failed_readings >= 12).await;
     assert!(started.elapsed() >= Duration::from_secs(25), "{:?}", started.elapsed());
     world.fake.fail_readings(0);
@@ -143,7 +143,7 @@ async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
             server.real_servers.values_mut().for_each(|it| it.connections = 1);
         }
     });
-    // Pod 1 drains, which every second look writes anew; pod 2 is refused.
+    // Pod 1 drains, which every retry writes again; pod 2 is refused.
     world.fake.refuse(4, RefusalClass::Exhausted, move |op| {
         op.subject() == subject && matches!(op, Op::AddRealServer(..))
     });

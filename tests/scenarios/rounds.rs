@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
 use plan::event::Event;
@@ -221,7 +221,7 @@ async fn an_api_server_that_changes_again_and_again_cuts_nobody_at_the_start() {
     world.taken().await;
     let (event, inputs) = (slice(&api_server, &[1, 2]), world.sender());
     world.fake.interfere(move |request, _| {
-        if matches!(request, Request::Writing(Op::CreateVirtualServer(..))) {
+        if matches!(request, KernelCall::Writing(Op::CreateVirtualServer(..))) {
             let event = Event::SliceApplied(Box::new(event.clone()));
             inputs.try_send(Input::Change(event)).unwrap();
         }

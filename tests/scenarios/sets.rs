@@ -15,7 +15,7 @@ use crate::world::{NODE_ADDRESS, World, frontend, service, tcp};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 
-/// A node whose sets were made by somebody else, and have room for four entries.
+/// A node whose sets were made by another program, with a capacity of four entries.
 fn mk_narrow() -> World {
     let set = || ActualSet { capacity: Capacity::new(4), ..ActualSet::default() };
     let actual = Actual {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
 use kube_ipvs::reconcile::Status;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -63,8 +63,8 @@ fn short_circuit_of(set: SetId, entry: &Entry) -> Frontend {
     let Entry::AddressPort(frontend) = entry else { panic!("{entry}") };
     let short_circuits = ShortCircuitNetworks::default();
     let address = match set.kind {
-        SetKind::ShortCircuit => short_circuits.short_circuit(frontend.address),
-        _ => short_circuits.spare_short_circuit(frontend.address),
+        SetKind::ShortCircuit => short_circuits.address_for(frontend.address),
+        _ => short_circuits.spare_address_for(frontend.address),
     };
     Frontend { address: address.unwrap(), ..*frontend }
 }
@@ -79,7 +79,7 @@ fn watched(fake: &Fake) -> Arc<Mutex<Vec<String>>> {
     let wrong = Arc::new(Mutex::new(Vec::new()));
     let account = Arc::clone(&wrong);
     fake.interfere(move |request, actual| {
-        if let Request::Writing(op) = request {
+        if let KernelCall::Writing(op) = request {
             account.lock().unwrap().extend(misleads(op, actual));
         }
         Answer::Honest

@@ -45,16 +45,16 @@ impl Observer for Told {
         self.note(format!("planned {}", plan.ops.len()));
     }
 
-    fn drifted(&mut self, repairing: &[&Op]) {
-        self.note(format!("drifted {}", repairing.len()));
+    fn drifted(&mut self, repairs: &[&Op]) {
+        self.note(format!("drifted {}", repairs.len()));
     }
 
     fn sysctl_warning(&mut self, note: &str) {
         self.note(note);
     }
 
-    fn full_speed_audit(&mut self, begins: bool) {
-        self.note(if begins { "full speed" } else { "full speed is over" });
+    fn full_speed(&mut self, on: bool) {
+        self.note(if on { "full speed" } else { "full speed is over" });
     }
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {

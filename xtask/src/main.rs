@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod build;
 mod demo;
+mod docs;
 mod licences;
 mod scripts;
 mod test;
@@ -26,6 +27,8 @@ enum Task {
     Bench(bench::BenchArguments),
     /// Show the main job: a node, pods and a client in a throw-away virtual machine.
     Demo(demo::DemoArguments),
+    /// Write docs/config.md and docs/metrics.md anew, from what the program says of itself.
+    Docs,
     /// Disturb and kill the program at random on a real kernel, for hours.
     Soak(test::SoakArguments),
     /// Run every check and test there is.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Docs => docs::write(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),

@@ -175,7 +175,7 @@ fn faults() -> Outcome {
     tests("faults", &arguments, &[("KUBE_IPVS_SOAK", "1")], started)
 }
 
-/// The planner's properties again, with so many inputs each that few are left that nobody thought of.
+/// The planner's properties again, each with enough inputs to reach most unforeseen cases.
 fn properties(filter: Option<&str>, cases: &str) -> Outcome {
     announce("properties of the planner");
     let started = Instant::now();

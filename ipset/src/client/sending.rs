@@ -257,7 +257,7 @@ fn settle(
     let attempt = |entry: &Entry| run.action.attempt(run.set, *entry);
     let entries = batch.entries(run.first, run.count);
     if error.refusal().is_none() {
-        // Nobody knows how far the kernel came.
+        // It is unknown how far the kernel came.
         let error = Arc::new(error);
         for (index, entry) in entries.iter().enumerate() {
             set_result(results, run.place + index, Error::shared(attempt(entry), &error));

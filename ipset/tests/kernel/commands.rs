@@ -43,7 +43,7 @@ fn a_set_with_other_options_is_in_the_way() {
     for result in &results[..2] {
         assert!(result.as_ref().is_err_and(ipset::Error::is_set_exists), "{result:?}");
     }
-    // The kernel takes a set of another family for the same: whoever adopts sets has to look.
+    // The kernel takes a set of another family for the same: a client has to check the family.
     assert!(results[2].is_ok());
     assert_eq!(client.identity(name("C")).unwrap().family, Family::Ipv6);
 }

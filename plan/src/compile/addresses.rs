@@ -11,8 +11,8 @@ use crate::model::{Family, Service};
 use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
 
-/// A Service's addresses of one family, without those that no Service can have and those that are
-/// somebody else's.
+/// A Service's addresses of one family, without those that no Service can have, and without those
+/// of other nodes and short circuits.
 pub(super) struct Addresses {
     /// None or one.
     pub(super) cluster: Option<IpAddr>,

@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::sets::SetKind;
 
 /// A frontend that is to have a short circuit.
-pub(super) struct ShortCircuited {
+pub(super) struct NeedsShortCircuit {
     origin: Origin,
     /// The index of the service port that claims it.
     index: usize,
@@ -30,7 +30,7 @@ pub(super) struct ShortCircuited {
 impl Compiler<'_> {
     /// Takes note of a frontend for clients outside the cluster. Without endpoints, everybody is
     /// refused at the frontend itself.
-    pub(super) fn note_short_circuited(
+    pub(super) fn note_short_circuit_needed(
         &mut self,
         origin: Origin,
         port: &Port<'_>,
@@ -42,27 +42,26 @@ impl Compiler<'_> {
         if !is_needed || port.choice.cluster.is_empty() {
             return;
         }
-        let short_circuited =
-            self.short_circuited.entry(frontend).or_insert_with(|| ShortCircuited {
-                origin,
-                index: port.index,
-                real_servers: Arc::clone(&port.choice.cluster),
-                is_restricted: false,
-            });
-        short_circuited.is_restricted |= is_restricted;
+        let in_need = self.in_need.entry(frontend).or_insert_with(|| NeedsShortCircuit {
+            origin,
+            index: port.index,
+            real_servers: Arc::clone(&port.choice.cluster),
+            is_restricted: false,
+        });
+        in_need.is_restricted |= is_restricted;
     }
 
     /// Claims short circuits for all frontends of a family that were noted.
     pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
         let short_circuits = self.settings.short_circuits;
-        let noted = std::mem::take(&mut self.short_circuited).into_iter();
-        let (mut short_circuited, others): (Vec<_>, Vec<_>) =
+        let noted = std::mem::take(&mut self.in_need).into_iter();
+        let (mut in_need, others): (Vec<_>, Vec<_>) =
             noted.partition(|(frontend, _)| frontend.family() == family);
-        self.short_circuited = others.into_iter().collect();
-        short_circuited.sort_by_key(|(frontend, it)| (it.origin, *frontend));
+        self.in_need = others.into_iter().collect();
+        in_need.sort_by_key(|(frontend, it)| (it.origin, *frontend));
         let (mut with_first, mut without) = (Vec::new(), Vec::new());
-        for (frontend, it) in short_circuited {
-            let first = self.possible(&frontend, short_circuits.short_circuit(frontend.address));
+        for (frontend, it) in in_need {
+            let first = self.possible(&frontend, short_circuits.address_for(frontend.address));
             match first
                 .filter(|first| self.claim_short_circuit(&frontend, &it, *first, false, addresses))
             {
@@ -73,7 +72,7 @@ impl Compiler<'_> {
         // They have no other.
         for (frontend, it, first) in without {
             let spare =
-                self.possible(&frontend, short_circuits.spare_short_circuit(frontend.address));
+                self.possible(&frontend, short_circuits.spare_address_for(frontend.address));
             if spare.is_some_and(|spare| {
                 self.claim_short_circuit(&frontend, &it, spare, true, addresses)
             }) {
@@ -89,7 +88,7 @@ impl Compiler<'_> {
         }
         for (frontend, it) in with_first {
             if let Some(spare) =
-                self.possible(&frontend, short_circuits.spare_short_circuit(frontend.address))
+                self.possible(&frontend, short_circuits.spare_address_for(frontend.address))
             {
                 self.claim_short_circuit(&frontend, &it, spare, true, addresses);
             }
@@ -100,13 +99,13 @@ impl Compiler<'_> {
     pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
         let short_circuits = self.settings.short_circuits;
         let of = |address| self.possible(frontend, address);
-        let short_circuit = of(short_circuits.short_circuit(frontend.address));
+        let short_circuit = of(short_circuits.address_for(frontend.address));
         let short_circuit =
-            short_circuit.or_else(|| of(short_circuits.spare_short_circuit(frontend.address)));
+            short_circuit.or_else(|| of(short_circuits.spare_address_for(frontend.address)));
         short_circuit.filter(|_| self.service.is_external_policy_local())
     }
 
-    /// A short circuit at this address, unless it is somebody else's.
+    /// A short circuit at this address, unless the address is excluded or the node's own.
     fn possible(&self, frontend: &Frontend, address: Option<IpAddr>) -> Option<Frontend> {
         let address = address?;
         let is_free =
@@ -118,7 +117,7 @@ impl Compiler<'_> {
     fn claim_short_circuit(
         &mut self,
         frontend: &Frontend,
-        short_circuited: &ShortCircuited,
+        in_need: &NeedsShortCircuit,
         short_circuit: Frontend,
         is_spare: bool,
         addresses: &Addresses,
@@ -128,17 +127,17 @@ impl Compiler<'_> {
             let set = set(SetKind::IpvsAddresses, short_circuit.family());
             entries.push((set, Entry::Address(short_circuit.address)));
         }
-        if short_circuited.is_restricted {
+        if in_need.is_restricted {
             entries.extend(self.source_ranges(&short_circuit, addresses));
         }
         let served = Served {
-            origin: short_circuited.origin,
-            real_servers: &short_circuited.real_servers,
+            origin: in_need.origin,
+            real_servers: &in_need.real_servers,
             entries,
             refusal: None,
             short_circuit_of: Some(*frontend),
             is_spare,
         };
-        self.claims.add(short_circuited.index, short_circuit, served).is_some()
+        self.claims.add(in_need.index, short_circuit, served).is_some()
     }
 }

@@ -17,7 +17,7 @@ use crate::sets::SetId;
 /// State from before. Ordered maps, so that the operations come in the same order every time.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// None: it was nobody's.
+    /// None: no Service owned it.
     frontends: BTreeMap<Frontend, Option<Former>>,
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
@@ -55,7 +55,7 @@ impl Changes {
         });
     }
 
-    /// To be called when a Service begins or ceases to claim a frontend in vain.
+    /// To be called when a Service begins or ceases to wait for a frontend.
     pub(super) fn contend(&mut self, service: &ServiceName) {
         if !self.contenders.contains(service) {
             self.contenders.insert(service.clone());

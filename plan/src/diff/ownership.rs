@@ -88,7 +88,7 @@ impl Ownership<'_> {
         self.settings.short_circuits.around(frontend.address).is_some()
     }
 
-    /// Nobody but Services has addresses inside our routes.
+    /// Only Services have addresses inside our routes.
     fn is_routed(&self, frontend: &Frontend) -> bool {
         let is_desired = self.settings.is_routed(frontend.address);
         is_desired || self.actual.routes.iter().any(|route| route.contains(&frontend.address))

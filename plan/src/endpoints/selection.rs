@@ -68,8 +68,8 @@ impl Selection<'_> {
         EndpointChoice { cluster, local, exist }
     }
 
-    /// Hints count only if every ready endpoint has one: otherwise whoever wrote them does not know
-    /// of all endpoints yet, and those it knows might get everyone's traffic.
+    /// Hints count only if every ready endpoint has one. Otherwise their controller does not know
+    /// all endpoints yet, and those it knows might get all traffic.
     fn topology(&self) -> Topology {
         let ready = || self.candidates.iter().map(|c| c.endpoint).filter(|it| is_ready(it));
         let is_hinted = |topology| {

@@ -123,7 +123,7 @@ fn a_change_to_one_endpoint_touches_no_other_whatever_the_scheduler() {
         assert_eq!(added.len(), 5, "{scheduler}: {} operations for one endpoint", added.len());
         assert!(added.iter().all(|op| matches!(op, Op::AddRealServer(_, real)
             if real.address == addresses(&many[..1])[0])));
-        // Somebody else took one away.
+        // Another program took one away.
         let mut found = kernel.actual().virtual_servers[before[0]].clone();
         found.real_servers.remove(&(addresses(&many[1..2])[0], 8080).into()).unwrap();
         plan(&mut planner, [slices(&many[1..])]);
@@ -581,7 +581,7 @@ fn services_whose_policy_leaves_them_without_endpoints_are_counted_by_policy() {
     let elsewhere = || slice(mk_slice(Family::V4, &[("10.244.1.2", "n2")]));
     let internal = Service { internal_policy: TrafficPolicy::Local, ..mk_service() };
     let mut planner = mk_planner([service(internal.clone())]);
-    // Without any endpoint it is nobody's policy that leaves it without one.
+    // A Service without any endpoint does not lack one because of a policy.
     assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (0, 0));
     plan(&mut planner, [elsewhere()]);
     assert_eq!((count(&planner, Side::Internal), count(&planner, Side::External)), (1, 0));

@@ -25,8 +25,8 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat("KUBE-SHORT-CIRCUIT", writer.short_circuit(first)),
-        nat("KUBE-SPARE-SHORT-CIRCUIT", writer.short_circuit(spare)),
+        nat("KUBE-SHORT-CIRCUIT", writer.lead_to(first)),
+        nat("KUBE-SPARE-SHORT-CIRCUIT", writer.lead_to(spare)),
         mangle("KUBE-PROXY-FIREWALL", writer.firewall_of_node()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
         filter("KUBE-FORWARD", writer.forward()),
@@ -222,9 +222,9 @@ impl Writer<'_> {
     /// frontend to its short circuit. Neither the one's packet mark nor anybody's is touched: the
     /// address is what IPVS goes by. Connection tracking remembers the way for the rest of the
     /// connection.
-    fn short_circuit(&self, short_circuits: Option<IpNet>) -> Vec<String> {
-        let Some(short_circuits) = short_circuits else { return Vec::new() };
-        let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&short_circuits));
+    fn lead_to(&self, network: Option<IpNet>) -> Vec<String> {
+        let Some(network) = network else { return Vec::new() };
+        let to_short_circuit = format!("-j NETMAP --to {}", with_prefix(&network));
         let mut rules = match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
             LocalTraffic::Cidr(net) => vec![format!("{}{to_short_circuit}", from_inside(net))],
@@ -276,7 +276,7 @@ impl Writer<'_> {
         // The first packet of a local client's connection through a short circuit goes by IPVS;
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
-        // Confirmed is what was let through before, so that nobody else's decision is overruled.
+        // Confirmed connections were let through before: no other program's decision is overruled.
         if self.settings.short_circuits.iter().any(Option::is_some) {
             rules.push(
                 "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
@@ -345,7 +345,7 @@ impl Writer<'_> {
             allowed(SetKind::ExternalIpLocal, "dst,dst"),
             allowed(SetKind::HealthCheckNodePort, "dst"),
         ];
-        // What was led to a short circuit, and not what somebody sent to its address.
+        // Connections led to a short circuit, but not those that a client opened to its address.
         rules.extend(self.settings.short_circuits.iter().flatten().map(|short_circuits| {
             format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(short_circuits))
         }));

@@ -60,7 +60,7 @@ fn frontends(
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let outer = outer_addresses(service).flat_map(move |address| {
         let of_short_circuits =
-            [short_circuits.short_circuit(address), short_circuits.spare_short_circuit(address)];
+            [short_circuits.address_for(address), short_circuits.spare_address_for(address)];
         [Some(address)].into_iter().chain(
             of_short_circuits.map(|short_circuit| short_circuit.filter(|_| is_short_circuited)),
         )

@@ -108,8 +108,8 @@ fn outer_addresses(
     let with_short_circuits = |address| {
         [
             Some(address),
-            short_circuits.short_circuit(address),
-            short_circuits.spare_short_circuit(address),
+            short_circuits.address_for(address),
+            short_circuits.spare_address_for(address),
         ]
     };
     outer.flat_map(with_short_circuits).flatten()

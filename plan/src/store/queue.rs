@@ -29,7 +29,7 @@ pub(super) struct Queue {
 // === impl Queue ===
 
 impl Queue {
-    /// Says what moment it is for whoever begins to wait from now on.
+    /// Sets the moment for Services that begin to wait from now on.
     pub(super) fn set_moment(&mut self, now: u64) {
         self.now = now;
     }

@@ -1,5 +1,5 @@
-//! Planning costs what there is to plan, whoever wrote it: four times as much of anything takes four
-//! times the work, not sixteen times. Work is counted, not timed.
+//! Planning costs what there is to plan, for objects by any author: four times as much of anything
+//! takes four times the work, not sixteen times. Work is counted, not timed.
 
 use std::num::NonZeroU16;
 
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Services that claim the same addresses are in nobody's way but the owner's.
+/// Services that claim the same addresses do not slow each other's changes.
 #[test]
 fn a_change_of_one_costs_the_same_however_many_claim_the_same() {
     let of = |services| {

@@ -14,7 +14,7 @@ use proptest::sample::{Index, select};
 
 use crate::world::{EXCLUDED, ip, net};
 
-/// Something that somebody did to what is ours.
+/// Change that another program made to our state.
 #[derive(Debug, Clone)]
 pub(crate) enum Damage {
     LinkRemoved,
@@ -156,12 +156,12 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Adds what is somebody else's: it has to be there afterwards just the same.
+/// Adds another program's state, which has to be unchanged afterwards.
 pub(crate) fn add_foreign(actual: &mut Actual, settings: &Settings) {
     let tcp =
         |address: &str, port| Frontend { address: ip(address), protocol: Protocol::Tcp, port };
     let mut foreign = vec![
-        // An address that is not the node's, one that is, and the one that is nobody's.
+        // An address that is not the node's, one that is, and the unspecified one.
         tcp("172.16.0.1", 80),
         tcp("192.0.2.11", 9_999),
         tcp("0.0.0.0", 80),
@@ -243,7 +243,7 @@ fn strange_real_server() -> ActualRealServer {
     ActualRealServer { weight: 42, plain: false, deadline: None, connections: 1 }
 }
 
-/// An entry that fits a set's type and that nobody asked for.
+/// An entry that fits a set's type and that no Service desires.
 fn entry_of(set: SetId) -> Entry {
     use plan::sets::SetType;
     let address = match set.family {

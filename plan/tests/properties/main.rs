@@ -117,8 +117,8 @@ fn whole_services() -> [Limit; 4] {
     [one, three, Limit { operations: 9, ..Limit::NONE }, Limit::NONE]
 }
 
-/// Takes over what a kernel has, in rounds, as the event loop does at its start. Nobody has a
-/// frontend for a moment that is another one's as desired. Returns what had to be written.
+/// Takes over what a kernel has, in rounds, as the event loop does at its start. After each round,
+/// every frontend has the Service that owns it as desired. Returns what had to be written.
 fn take_over(
     planner: &mut Planner,
     kernel: &mut MemoryKernel,
@@ -170,8 +170,8 @@ fn take_over(
         if part.is_empty() {
             break;
         }
-        let repairing = repair(planner, kernel, part);
-        write(kernel, repairing);
+        let repairs = repair(planner, kernel, part);
+        write(kernel, repairs);
     }
     for set in others {
         write(kernel, found.excess_entries(set, planner.desired(), &settings));
@@ -389,8 +389,8 @@ proptest! {
         prop_assert_eq!(pair.kernel.actual(), scratch.kernel.actual());
     }
 
-    /// From whatever another planner left behind and others have done to it, a comparison leads to
-    /// the desired state, and what is somebody else's stays.
+    /// A comparison leads to the desired state from anything that another planner left and that
+    /// other programs did to it. Other programs' own state stays.
     #[test]
     fn a_comparison_repairs_everything_that_is_ours(
         (settings, mut former) in (settings(), settings()),
@@ -417,9 +417,9 @@ proptest! {
         let untouched = untouchable(kernel.actual(), &frontends, &settings);
 
         let mut taken_over = kernel.clone();
-        let repairing = desired.planner.diff(kernel.actual());
-        prop_assert!(repairing.is_sorted_by_key(Op::phase));
-        carry_out(&mut kernel, &repairing);
+        let repairs = desired.planner.diff(kernel.actual());
+        prop_assert!(repairs.is_sorted_by_key(Op::phase));
+        carry_out(&mut kernel, &repairs);
 
         prop_assert_eq!(desired.planner.diff(kernel.actual()), vec![]);
         prop_assert_eq!(normal(kernel.actual()), normal(&sum(desired.kernel.actual(), &untouched)));

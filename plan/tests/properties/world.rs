@@ -193,7 +193,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Usually the networks that nobody uses; sometimes one that has external addresses, or none.
+/// Usually the default networks, which are unused; sometimes one with external addresses, or none.
 fn short_circuits() -> impl Strategy<Value = ShortCircuitNetworks> {
     let taken = ShortCircuitNetworks {
         v4: "198.51.100.0/24".parse().ok(),

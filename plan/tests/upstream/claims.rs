@@ -135,7 +135,7 @@ fn a_restart_takes_nothing_from_the_one_that_has_it() {
     let mut found = node.planner.take_over(node.kernel.actual().clone(), listed);
     while node.planner.is_dirty() {
         let plan = node.planner.plan_round(Limit { services: 1, ..Limit::NONE });
-        // What nobody has asked for yet stays as it was found.
+        // A frontend that no Service has claimed yet stays as it was found.
         let owner = node.planner.desired().owner(&frontend());
         assert!(owner.is_none_or(|owner| *owner == victim.name), "{owner:?}");
         let lacking = found.adopt(plan.ops).lacking;

@@ -1,8 +1,8 @@
 //! TestCleanLegacyService, …6, …WithRealServers, TestCleanLegacyRealServersExcludeCIDRs,
-//! TestFilterCIDRs: what is found at the start and wanted by nobody.
+//! TestFilterCIDRs: state that is found at the start and that no Service desires.
 //!
-//! kube-proxy removes every virtual server that it does not want, whoever made it. Here it takes a
-//! trace beside it that says that it is ours or kube-proxy's.
+//! kube-proxy removes every virtual server that it does not desire, also other programs'. We remove
+//! only those with an ownership marker, ours or kube-proxy's.
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend, VirtualServer};

@@ -144,8 +144,8 @@ pub(crate) fn check(row: &str, found: &BTreeSet<String>, expected: &[&str]) {
     );
 }
 
-/// A virtual server as the kernel has it after somebody made it, with real servers of these
-/// weights, each with connections.
+/// A virtual server as it is found in the kernel, with real servers of these weights, each with
+/// connections.
 pub(crate) fn made(server: &VirtualServer, real_servers: &[(&str, u32)]) -> ActualVirtualServer {
     let frontend = Frontend { address: ip("192.0.2.1"), protocol: Protocol::Tcp, port: 1 };
     let mut kernel = MemoryKernel::default();

@@ -213,7 +213,7 @@ fn a_short_circuit_belongs_to_one_frontend_and_the_other_has_a_spare_one() {
     let second = younger("mail", 2, "10.96.0.8", "219.0.113.5");
     let third = younger("chat", 3, "10.96.0.7", "187.0.113.5");
     let mut node = Node::after([
-        // None of any is here: whoever is outside hears nothing.
+        // No endpoint is on this node: outside clients get no answer.
         sliced(&slice("web-1", "web", &NONE_HERE)),
         sliced(&slice("mail-1", "mail", &["10.244.2.2@n3"])),
         sliced(&slice("chat-1", "chat", &["10.244.2.3@n3"])),
@@ -317,8 +317,7 @@ fn an_address_inside_the_networks_of_short_circuits_is_left_out() {
     );
 }
 
-/// Nobody uses the networks of short circuits; if a node does all the same, its own address stays
-/// its own.
+/// No host should use the networks of short circuits. A node that does keeps its own address.
 #[test]
 fn an_address_of_the_node_is_no_short_circuit() {
     let mut node = run(&with(CLUSTER, LOCAL, true), &ONE_HERE);

@@ -34,7 +34,7 @@ fn ready_endpoints_go_before_terminating_ones() {
         "10.244.1.2@n2",
         "10.244.1.3@n2 terminating",
     ];
-    // Whoever lives on this node may come back to itself by an old connection.
+    // An endpoint on this node may reach itself by an old connection.
     let loop_back = [
         "KUBE-LOOP-BACK 10.244.0.2,tcp:8080,10.244.0.2",
         "KUBE-LOOP-BACK 10.244.0.3,tcp:8080,10.244.0.3",
@@ -144,7 +144,7 @@ fn each_side_falls_back_by_itself() {
     }
 }
 
-/// A rolling update as this node sees it, step by step: there is always somebody to serve.
+/// A rolling update as this node sees it, step by step: there is always an endpoint that serves.
 #[test]
 fn a_rolling_update_of_the_only_endpoint() {
     let mut node = run(LOCAL, &["10.244.0.2@n1"]);

@@ -74,7 +74,7 @@ fn manifest() -> String {
     format!("{service}\n---\n{slice}\n")
 }
 
-/// An address that nobody listens on.
+/// An address on which no process listens.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

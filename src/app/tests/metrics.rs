@@ -65,13 +65,17 @@ kube-proxy 1.36 has these besides:
 | `apiserver_*`, `aggregator_*`, `workqueue_*` | of libraries for API servers and controllers that kube-proxy is linked with; they stay at zero there |
 ";
 
-/// `WRITE_PAGES=1 cargo test -p kube-ipvs --lib the_page_of_metrics` writes it anew.
+/// `cargo xtask docs` writes it anew.
 #[test]
 fn the_page_of_metrics_is_what_is_measured() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
     let page = page(&Metrics::new(&Family::BOTH).unwrap());
-    if std::env::var_os("WRITE_PAGES").is_some() {
+    if std::env::var_os("KUBE_IPVS_WRITE_DOCS").is_some() {
         fs::write(&file, &page).unwrap();
     }
-    assert_eq!(fs::read_to_string(&file).unwrap(), page, "see how to write it anew above");
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        page,
+        "docs/metrics.md is stale: cargo xtask docs"
+    );
 }

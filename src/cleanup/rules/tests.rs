@@ -92,7 +92,7 @@ fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
     // KUBE-SERVICES is as kube-proxy left it: it leads into the chains of Services.
     let nat = removed.iter().find(|removal| removal.table == "nat").unwrap();
     assert!(nat.held.iter().any(|held| held.chain.starts_with("KUBE-SVC-")), "{nat:?}");
-    // The KUBE-EXT- chain is reached by nobody else.
+    // Apart from KUBE-SERVICES, no chain that stays leads to the KUBE-EXT- chain.
     let saved: String = IPTABLES_MODE
         .lines()
         .filter(|line| !line.starts_with("-A KUBE-SERVICES -"))

@@ -117,18 +117,18 @@ fn what_differs_is_set_and_the_rest_is_left() {
     assert_eq!(read(&root, MAX), "262144");
     assert_eq!(read(&root, HASH_SIZE), "65536");
     assert_eq!(read(&root, established), "86400");
-    assert_eq!(set(&root, &chosen), Outcome::default());
+    assert_eq!(set(&root, &chosen), ConntrackSetup::default());
 
     // Buckets are only added; the number of entries is what was asked for.
     let outcome = set(&root, &mk_table(16_384, 0));
     assert_eq!(outcome.changed.len(), 1, "{outcome:?}");
     assert_eq!((read(&root, MAX).as_str(), read(&root, HASH_SIZE).as_str()), ("131072", "65536"));
-    assert_eq!(set(&root, &NONE), Outcome::default());
+    assert_eq!(set(&root, &NONE), ConntrackSetup::default());
 }
 
 #[test]
 fn what_cannot_be_set_is_told_with_what_to_do() {
-    // A folder in the place of a switch cannot be read or written, whoever asks.
+    // Not even root can read or write a directory in the place of a sysctl.
     let (_folder, root) = mk_root(&[(PROCESSORS, "0"), (HASH_SIZE, "16")]);
     for path in [MAX, "net/netfilter/nf_conntrack_tcp_be_liberal"] {
         fs::create_dir_all(root.proc_sys.join(path)).unwrap();
@@ -156,7 +156,7 @@ fn a_table_that_is_large_enough_need_not_be_writable() {
     let reason = tolerable(&root.proc_sys, &refused("262144")).unwrap();
     assert!(reason.contains("stays 262144"), "{reason}");
     assert_eq!(tolerable(&root.proc_sys, &refused("65536")), None);
-    // As in a network namespace of its own: nobody may write it.
+    // As in a network namespace of its own: the sysctl is read-only.
     let path = root.proc_sys.join(MAX);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
     let reason = tolerable(&root.proc_sys, &refused("65536")).unwrap();

@@ -178,7 +178,7 @@ proptest! {
         let _any = decode(&bytes);
     }
 
-    /// An entry that was cut short, or in which an byte is another, is an error or another entry.
+    /// An entry that was cut short, or in which a byte is another, is an error or another entry.
     #[test]
     fn a_damaged_entry_is_read(cut in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut bytes = dns(None);

@@ -6,14 +6,14 @@ use plan::op::Op;
 
 use super::super::{Refusal, RefusalClass};
 
-/// Decides about every request. It may change what the kernel holds, as somebody else would.
-pub(super) type Interference = Box<dyn FnMut(Request<'_>, &mut Actual) -> Answer + Send>;
+/// Decides on every request. It may change the kernel's state, as another program would.
+pub(super) type Interference = Box<dyn FnMut(KernelCall<'_>, &mut Actual) -> Answer + Send>;
 
 /// Request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum KernelCall<'a> {
     /// To be read.
-    Reading(Reading),
+    Read(ReadCall),
     /// To be changed.
     Writing(&'a Op),
     /// To forget the stale flows of a family.
@@ -22,7 +22,7 @@ pub enum Request<'a> {
 
 /// Part of the state that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reading {
+pub enum ReadCall {
     /// The signs that cost little.
     DriftCheck,
     /// The list of virtual servers.
@@ -43,7 +43,7 @@ pub enum Answer {
     Honest,
     /// No. A reading fails.
     Refused(Refusal),
-    /// An operation is carried out, or not, and nobody learns which. A reading fails.
+    /// The caller does not learn if an operation was carried out. A reading fails.
     Lost {
         /// True if the operation is carried out.
         carried_out: bool,
@@ -55,7 +55,7 @@ pub enum Answer {
 
 // === impl Reading ===
 
-impl Reading {
+impl ReadCall {
     /// Everything that can be read.
     pub const ALL: [Self; 7] = [
         Self::DriftCheck,

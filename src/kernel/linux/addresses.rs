@@ -63,10 +63,10 @@ impl Linux {
         results
     }
 
-    /// The kernel removes an IPv6 address only with the length of prefix that it was bound with
-    /// (`inet6_addr_del` in net/ipv6/addrconf.c), and says the same where somebody else has chosen
-    /// another one as where there is no such address. So what was to be removed is looked for.
-    /// Returns what was refused.
+    /// The kernel removes an IPv6 address only with the prefix length that it was bound with
+    /// (`inet6_addr_del` in net/ipv6/addrconf.c). With another length, the kernel answers as if
+    /// there were no such address. So this reads the prefix lengths of the addresses to remove.
+    /// Returns the refusals.
     fn unbind_v6_with_prefix(
         &mut self,
         index: u32,
@@ -113,7 +113,7 @@ impl Linux {
         });
         let judged: Vec<Result<(), Refusal>> = judged.collect();
         if judged.iter().any(Result::is_err) {
-            // Perhaps the interface was deleted, or made anew by somebody else.
+            // Perhaps another program deleted the interface, or created it again.
             self.index = None;
         }
         judged

@@ -12,10 +12,9 @@ use super::{Linux, ReadError};
 // === impl Linux ===
 
 impl Linux {
-    /// Binds addresses from now on so that the switches for `arp` have their effect, and does it
-    /// again for those that are bound otherwise, as after a change of the setting. An address is
-    /// missing for a few microseconds then. Those that are somebody else's (`excluded`) are left
-    /// alone.
+    /// Binds addresses from now on so that the sysctls for `arp` have their effect. Addresses bound
+    /// otherwise, as after a change of the setting, are bound again: each is missing for a few
+    /// microseconds. Other programs' addresses (`excluded`) stay as they are.
     ///
     /// # Errors
     /// When the addresses cannot be read, or the kernel cannot be asked to change them. One that it
@@ -56,8 +55,7 @@ impl Linux {
         Ok(())
     }
 
-    /// There is no ARP for IPv6, and a prefix that is not ours to choose is somebody else's
-    /// address.
+    /// IPv6 has no ARP. An address with a prefix length other than 32 is another program's.
     fn is_bound_otherwise(&self, found: &LinkAddress) -> bool {
         found.address.is_ipv4() && found.prefix == 32 && found.scope != self.scope.number()
     }

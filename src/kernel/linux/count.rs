@@ -1,10 +1,9 @@
 //! Number of virtual servers, without listing them.
 //!
-//! The kernel has a count of those of IPv4, in which those by firewall mark are included. Those of
-//! IPv6 are in the reference count of its module, together with much else: somebody who lists
-//! virtual servers is in it as long as that takes, which may be seconds. So the numbers are compared
-//! with what they were when the virtual servers were last listed, and a few users more are no reason
-//! to list them again at once.
+//! The kernel counts those of IPv4, including those by firewall mark. Those of IPv6 are in the
+//! reference count of its module, among other users: a program that lists virtual servers is in it
+//! until the listing ends, which may take seconds. So the numbers are compared with those at the
+//! last listing, and a few more users are no reason to list again at once.
 
 use ipvs::Counter;
 use plan::actual::ListedVirtualServer;
@@ -159,8 +158,8 @@ impl Listed {
         };
         // Another namespace's virtual servers and a scheduler that was loaded are users, too, so a
         // difference only says that it is time to look. With fewer than before, one of IPv6 may be
-        // gone; more are whoever is listing, or what is nobody's business but the next comparison's.
-        // So is one that goes just when a user comes: there are as many as before.
+        // gone. More may be programs that list. The next comparison finds anything else, also one
+        // that goes just when a user comes: there are as many as before.
         let has_fallen = more < std::mem::replace(&mut self.more, more) && more != 0;
         self.risen = if more == 0 { 0 } else { self.risen + 1 };
         if has_fallen || more < 0 || self.risen >= MOST_RISEN { Number::Unknown } else { number }

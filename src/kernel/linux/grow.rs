@@ -25,8 +25,8 @@ const BESIDE: &str = "KTMP-";
 /// them. Entries that others add or delete meanwhile may get lost; a comparison finds that.
 ///
 /// # Errors
-/// When it could not be done. The set is as it was then, and there is nothing beside it, unless
-/// somebody keeps the kernel from removing that.
+/// When it could not be done. The set is then unchanged, and the set beside it is removed, unless
+/// another program holds that one.
 pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Refusal> {
     let unasked = |error| Refusal::new(RefusalClass::Other, error);
     let (name, beside) = (set_name(set).map_err(unasked)?, beside(set).map_err(unasked)?);
@@ -131,8 +131,8 @@ fn remove(ipset: &mut Client, beside: Name) {
     }
 }
 
-/// The name of what is to take a set's place. It is its own for every set, so that whoever does
-/// the same at the same time can never give one set the entries of another.
+/// Name of the set that is to replace this one. It differs for every set: another program that
+/// grows a set at the same time can never give one set the entries of another.
 fn beside(set: SetId) -> Result<Name, ipset::ParseError> {
     Name::new(set.name().replacen(OURS, BESIDE, 1))
 }

@@ -119,7 +119,7 @@ impl RulesError {
         match self {
             Self::Failed(failure) => failure.cause,
             Self::NotInstalled { .. } => Cause::NotInstalled,
-            // Somebody else writes the same chains at the same time.
+            // Another program writes the same chains at the same time.
             Self::NotAsWritten { .. } => Cause::Busy,
             Self::NotStarted { .. } | Self::Hung { .. } | Self::UnknownVersion { .. } => {
                 Cause::Other

@@ -80,7 +80,7 @@ impl Watch {
         self.seen = None;
         let before = self.fingerprint(rules.family());
         let comparison = rules.check(rule_set)?;
-        // What was compared is what the fingerprint is of only if nobody wrote meanwhile.
+        // The fingerprint is of the compared rules only if no program wrote meanwhile.
         if comparison.matches() && before.is_some() && before == self.fingerprint(rules.family()) {
             self.seen = before;
         }

@@ -41,8 +41,8 @@ enum Trace {
     Kubelet,
 }
 
-/// The kubelet's chains in the table `mangle`: it makes them again when they vanish, so that
-/// whoever runs in a container can tell which kind of iptables the host uses.
+/// The kubelet's chains in the table `mangle`. The kubelet creates them again when they vanish, so
+/// that a program in a container can tell which kind of iptables the host uses.
 const KUBELET: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
 /// Chains of kube-proxy and of ourselves.
 const PROXY: [&str; 2] = [":KUBE-SERVICES ", ":KUBE-POSTROUTING "];

@@ -80,9 +80,9 @@ pub(in crate::kernel) fn run(
 }
 
 fn feed_and_collect(child: &mut Child, input: &str, deadline: Instant) -> Result<Finished, NotRun> {
-    // Three pipes with a limited capacity: whoever handled them one after the other could wait for
-    // a program that waits for them. The threads are not joined when time is up, since something
-    // that the program started may still hold its end of a pipe.
+    // A thread for each pipe, since the capacity of a pipe is limited: one thread for all three
+    // could wait for a program that waits for it. The threads are not joined when time is up, since
+    // a child of the program may still hold its end of a pipe.
     if let Some(mut stdin) = child.stdin.take() {
         let input = input.to_owned();
         // A program that ends without reading everything says why by its exit and its words.
@@ -110,7 +110,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Vec<
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // Nobody listens any more when time was up.
+        // The receiver is gone if time was up.
         let _ = sender.send(read.map(|_| bytes));
     });
     receiver

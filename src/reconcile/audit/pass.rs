@@ -7,7 +7,7 @@ use std::time::Duration;
 use plan::kernel::Frontend;
 use tokio::time::Instant;
 
-use super::{Part, SECOND};
+use super::{AuditedPart, SECOND};
 
 /// A pass takes at least so many times what it costs, unless it is at full speed.
 pub(super) const REST: u32 = 40;
@@ -21,7 +21,7 @@ pub(super) struct AuditPass {
     pub(super) began: Instant,
     pub(super) cost: Duration,
     /// Parts that are still to be looked at.
-    parts: VecDeque<Part>,
+    parts: VecDeque<AuditedPart>,
     frontends: Vec<Frontend>,
     /// Work of the whole pass, counted in virtual servers; then the work done, and what may be by
     /// now.
@@ -37,7 +37,7 @@ pub(super) struct AuditPass {
 
 impl AuditPass {
     pub(super) fn new(
-        parts: VecDeque<Part>,
+        parts: VecDeque<AuditedPart>,
         frontends: Vec<Frontend>,
         is_full_speed: bool,
         now: Instant,
@@ -77,7 +77,7 @@ impl AuditPass {
         }
     }
 
-    pub(super) fn take(&mut self, chunk: usize) -> Option<Part> {
+    pub(super) fn take(&mut self, chunk: usize) -> Option<AuditedPart> {
         if let Some(part) = self.parts.pop_front() {
             self.done += WEIGHT_OF_PART;
             return Some(part);
@@ -85,6 +85,6 @@ impl AuditPass {
         let rest = self.frontends.len().saturating_sub(chunk);
         let chunk: Arc<[Frontend]> = self.frontends.drain(rest..).collect();
         self.done += chunk.len();
-        (!chunk.is_empty()).then_some(Part::VirtualServers(chunk))
+        (!chunk.is_empty()).then_some(AuditedPart::VirtualServers(chunk))
     }
 }

@@ -6,9 +6,9 @@ use plan::kernel::Deadline;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// `CLOCK_MONOTONIC`: like IPVS it lives as long as the kernel does, and nobody sets it. [`Instant`]
-/// goes by it as well and does not show its number, so one moment is noted by both. In tests, where
-/// time is paused, the two stay as far apart as they are.
+/// `CLOCK_MONOTONIC`: like IPVS, it lives as long as the kernel, and no program can set it.
+/// [`Instant`] goes by it as well and hides its number, so one moment is noted by both. In tests,
+/// where time is paused, the two stay as far apart as they are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     moment: Instant,

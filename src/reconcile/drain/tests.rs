@@ -240,7 +240,7 @@ fn after_a_restart_the_noted_deadline_holds() {
     let look = now + 800 * SECOND;
     assert!(restarted.check(tcp(), Some(&found), LONGEST, look).is_empty());
     assert_eq!(restarted.check(tcp(), Some(&found), LONGEST, end + SECOND), [removal(1)]);
-    // It passed while nobody was there.
+    // The deadline passed while no process ran.
     let mut late = Drain::new();
     assert_eq!(compared(&mut late, vec![removal(1)], &found, end + SECOND), [removal(1)]);
     assert!(late.is_empty());
@@ -338,7 +338,7 @@ fn a_reading_that_wants_it_or_misses_it_ends_the_draining() {
     let (mut drain, _) = drained(now);
     assert!(compared(&mut drain, Vec::new(), &mk_found([(1, 1, None, 2)]), now).is_empty());
     assert!(drain.is_empty());
-    // It drains, and somebody has removed it: to be added, not to be changed.
+    // It drains, and another program has removed it: to be added, not to be changed.
     let (mut drain, _) = drained(now);
     let back = Op::AddRealServer(tcp(), real_server(1, 1));
     assert_eq!(compared(&mut drain, vec![back.clone()], &mk_found([]), now), [back]);

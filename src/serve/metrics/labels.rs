@@ -3,12 +3,12 @@
 
 use plan::op::Op;
 
-use crate::kernel::Part;
-use crate::kernel::Reading;
+use crate::kernel::KernelRead;
 use crate::kernel::RefusalClass;
+use crate::kernel::WrittenPart;
 
-/// A function from a type to what a label says, and a list of all that it says. Whoever adds to the
-/// type has to add here, or it does not compile.
+/// Defines a function from a type to its label value, and the list of all label values. A missing
+/// variant is a compile error.
 macro_rules! labels {
     (
         $(#[$docs:meta])* $all:ident;
@@ -68,26 +68,26 @@ labels! {
 labels! {
     /// Every value of the label `part`.
     PARTS;
-    part(Part) {
-        Part::Link => "interface",
-        Part::Sets => "sets",
-        Part::Rules => "rules",
-        Part::VirtualServers => "virtual_servers",
-        Part::Addresses => "addresses",
-        Part::Routes => "routes",
+    part(WrittenPart) {
+        WrittenPart::Link => "interface",
+        WrittenPart::Sets => "sets",
+        WrittenPart::Rules => "rules",
+        WrittenPart::VirtualServers => "virtual_servers",
+        WrittenPart::Addresses => "addresses",
+        WrittenPart::Routes => "routes",
     }
 }
 
 labels! {
     /// Every value of the label `what`.
     READINGS;
-    reading(Reading) {
-        Reading::DriftCheck => "drift_check",
-        Reading::Frontends => "frontends",
-        Reading::VirtualServers => "virtual_servers",
-        Reading::Set => "set",
-        Reading::Addresses => "addresses",
-        Reading::Rules => "rules",
+    reading(KernelRead) {
+        KernelRead::DriftCheck => "drift_check",
+        KernelRead::Frontends => "frontends",
+        KernelRead::VirtualServers => "virtual_servers",
+        KernelRead::Set => "set",
+        KernelRead::Addresses => "addresses",
+        KernelRead::Rules => "rules",
     }
 }
 

@@ -146,7 +146,7 @@ impl OwnMetrics {
         self.operations.with_label_values(&[operation(op), result]).inc();
     }
 
-    /// Somebody else had changed what this operation repairs.
+    /// Counts an operation that repairs a change by another program.
     pub fn drifted(&self, op: &Op) {
         self.drift.with_label_values(&[operation(op)]).inc();
     }

@@ -133,7 +133,7 @@ impl ProxyMetrics {
 
     /// A change of endpoints that goes back to `trigger` is written.
     pub fn programmed(&self, family: Family, trigger: SystemTime, now: SystemTime) {
-        // The clock of whoever wrote the annotation may be ahead of ours.
+        // The clock of the host that wrote the annotation may be ahead of ours.
         let took = now.duration_since(trigger).unwrap_or_default();
         let histogram = self.programming_duration.with_label_values(&[label(family)]);
         histogram.observe(took.as_secs_f64());

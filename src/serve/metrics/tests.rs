@@ -3,10 +3,10 @@ use std::time::Duration;
 use plan::op::Op;
 
 use super::*;
-use crate::kernel::Part;
-use crate::kernel::Reading;
+use crate::kernel::KernelRead;
 use crate::kernel::RefusalClass;
 use crate::kernel::Stopwatch as _;
+use crate::kernel::WrittenPart;
 
 fn both() -> Metrics {
     Metrics::new(&Family::BOTH).unwrap()
@@ -84,8 +84,8 @@ fn what_is_told_is_counted() {
     metrics.own.drifted(&Op::WriteRuleSet(Family::V4));
     let pending = [(RefusalClass::Other, 2), (RefusalClass::NoScheduler, 1)];
     metrics.own.set_pending(pending.into_iter());
-    metrics.own.stages.wrote(Part::VirtualServers, Duration::from_millis(2));
-    metrics.own.stages.read(Reading::DriftCheck, Duration::from_millis(1));
+    metrics.own.stages.wrote(WrittenPart::VirtualServers, Duration::from_millis(2));
+    metrics.own.stages.read(KernelRead::DriftCheck, Duration::from_millis(1));
     metrics.own.queues.watch(own::LOOP, Box::new(|| 3));
     assert_says(
         &metrics,

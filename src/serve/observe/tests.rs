@@ -76,7 +76,7 @@ impl World {
         });
     }
 
-    fn owe(&mut self, op: Op) {
+    fn refuse(&mut self, op: Op) {
         let refusal = Refusal::new(RefusalClass::Exhausted, "no");
         self.retry_queue.record(op, refusal, Instant::now());
     }
@@ -183,12 +183,12 @@ fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
 #[test]
 fn only_what_everything_rests_on_makes_the_node_unhealthy() {
     let mut world = World::new();
-    world.owe(Op::BindAddress([10, 96, 0, 9].into()));
+    world.refuse(Op::BindAddress([10, 96, 0, 9].into()));
     world.end(RoundKind::Changes, &[]);
     assert!(world.is_healthy());
     assert_eq!(world.value(r#"kube_ipvs_pending_retries{class="exhausted"}"#), 1.0);
     let rules = Op::WriteRuleSet(Family::V6);
-    world.owe(rules.clone());
+    world.refuse(rules.clone());
     world.end(RoundKind::SecondLook, &[]);
     let body = world.health.lock().livez(Moment::now()).body;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -197,7 +197,7 @@ fn only_what_everything_rests_on_makes_the_node_unhealthy() {
     world.retry_queue.settle(&rules.subject());
     world.end(RoundKind::SecondLook, &[]);
     assert!(world.is_healthy());
-    world.owe(Op::CreateLink);
+    world.refuse(Op::CreateLink);
     world.end(RoundKind::Comparison, &[]);
     assert!(!world.is_healthy());
 }
@@ -317,11 +317,11 @@ fn the_audit_is_told() {
     };
     world.observing.drift_checked(Duration::ZERO, true);
     world.observing.drift_checked(Duration::ZERO, false);
-    world.observing.full_speed_audit(true);
-    world.observing.full_speed_audit(true);
+    world.observing.full_speed(true);
+    world.observing.full_speed(true);
     assert_eq!(world.value("kube_ipvs_audit_full_speed"), 1.0);
     world.observing.pass_ended(&pass(true));
-    world.observing.full_speed_audit(false);
+    world.observing.full_speed(false);
     world.observing.pass_ended(&pass(false));
     for (metric, expected) in [
         (r#"kube_ipvs_drift_checks_total{result="clean"}"#, 1.0),

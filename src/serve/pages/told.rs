@@ -21,7 +21,7 @@ const PATHS: [&str; 5] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyM
 
 /// Page: `/flagz` or `/statusz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PageKind {
     /// `/flagz`.
     Flagz,
     /// `/statusz`.
@@ -60,7 +60,7 @@ pub(super) struct Status {
 
 // === impl Kind ===
 
-impl Kind {
+impl PageKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Flagz => "Flagz",
@@ -81,7 +81,7 @@ impl Version {
     }
 
     /// Returns the additional warning for a client of an old version (RFC 7234, section 5.5).
-    pub(super) fn warning(self, kind: Kind) -> Option<HeaderValue> {
+    pub(super) fn warning(self, kind: PageKind) -> Option<HeaderValue> {
         let (Self::V1Alpha1, kind) = (self, kind.name()) else { return None };
         let text = format!("299 - \"{GROUP}/v1alpha1 {kind} is deprecated; use {GROUP}/v1beta1\"");
         HeaderValue::try_from(text).ok()
@@ -89,7 +89,7 @@ impl Version {
 }
 
 /// The first form that a client accepts and that there is; nothing if there is none.
-pub(super) fn form(kind: Kind, accept: &str) -> Option<Form> {
+pub(super) fn form(kind: PageKind, accept: &str) -> Option<Form> {
     if accept.trim().is_empty() {
         return Some(Form::Text);
     }
@@ -111,7 +111,7 @@ pub(super) fn form(kind: Kind, accept: &str) -> Option<Form> {
 }
 
 /// Returns the answer to a client that accepts none of the forms that there are.
-pub(super) fn not_acceptable(kind: Kind) -> String {
+pub(super) fn not_acceptable(kind: PageKind) -> String {
     let kind = kind.name();
     format!("acceptable are text/plain and application/json;v=v1beta1;g={GROUP};as={kind}\n")
 }
@@ -130,7 +130,7 @@ pub(super) fn flags_json(flags: &[(String, String)], version: &str) -> Value {
     let flags: Map<String, Value> =
         flags.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
     json!({
-        "kind": Kind::Flagz.name(),
+        "kind": PageKind::Flagz.name(),
         "apiVersion": format!("{GROUP}/{version}"),
         "metadata": { "name": COMPONENT },
         "flags": flags,
@@ -154,7 +154,7 @@ pub(super) fn status_text(status: &Status) -> String {
 /// `/statusz` for programs. No Go has built this program, so it names no version of it.
 pub(super) fn status_json(status: &Status, version: &str) -> Value {
     json!({
-        "kind": Kind::Statusz.name(),
+        "kind": PageKind::Statusz.name(),
         "apiVersion": format!("{GROUP}/{version}"),
         "metadata": { "name": COMPONENT },
         "startTime": timestamp(status.started).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

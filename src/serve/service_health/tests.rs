@@ -90,7 +90,7 @@ fn mk_check(name: &str, port: u16, local_v4: usize) -> (ServiceName, Option<Heal
 }
 
 /// Waits until an address has a status. A listener that ends meanwhile resets the connection.
-/// Rounds go on, since somebody else's connection may have the port for a moment.
+/// Rounds go on: a connection of another process may hold the port for a moment.
 async fn until_answering(world: &World, address: SocketAddr, status: u16) {
     let request = "GET / HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n";
     while !exchange(address, request).await.is_ok_and(|answer| answer.status == status) {
@@ -99,7 +99,7 @@ async fn until_answering(world: &World, address: SocketAddr, status: u16) {
     }
 }
 
-/// Waits until nobody listens.
+/// Waits until no process listens.
 async fn until_closed(address: SocketAddr) {
     while TcpStream::connect(address).is_ok() {
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -36,15 +36,15 @@ fn read(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<Ipv6Addr>().ok().map(|address| address.to_canonical());
     }
-    let mut bytes = [0; 4];
+    let mut octets = [0; 4];
     let mut parts = text.split('.');
-    for byte in &mut bytes {
-        *byte = read_byte(parts.next()?)?;
+    for octet in &mut octets {
+        *octet = read_octet(parts.next()?)?;
     }
-    parts.next().is_none().then(|| IpAddr::V4(Ipv4Addr::from(bytes)))
+    parts.next().is_none().then(|| IpAddr::V4(Ipv4Addr::from(octets)))
 }
 
-fn read_byte(text: &str) -> Option<u8> {
+fn read_octet(text: &str) -> Option<u8> {
     let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }

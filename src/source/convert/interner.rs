@@ -11,9 +11,9 @@ const FIRST_SWEEP_OF_NODES: usize = 16;
 
 /// Hands out shared copies of strings, and of Services' names.
 ///
-/// 250,000 endpoints name a few thousand nodes and zones. What nobody uses any more is dropped
-/// whenever there is twice as much as after the last time, so that namespaces that come and go do
-/// not add up.
+/// 250,000 endpoints name a few thousand nodes and zones. Unused entries are dropped whenever
+/// there are twice as many entries as after the last sweep. So namespaces that come and go do not
+/// add up.
 #[derive(Debug)]
 pub struct Interner {
     strings: HashSet<Arc<str>>,

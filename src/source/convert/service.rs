@@ -62,8 +62,8 @@ pub(super) fn convert(
 
 /// The cluster address of each family; nothing if there is none at all.
 ///
-/// `clusterIPs[i]` belongs to `ipFamilies[i]`. The API server fills both in; where nobody did, an
-/// address has the family that it looks like.
+/// `clusterIPs[i]` belongs to `ipFamilies[i]`. The API server fills both in. Without `ipFamilies`,
+/// the family follows from the address.
 fn cluster_addresses(
     spec: &ServiceSpec,
     report: &mut Report,

@@ -24,7 +24,7 @@ pub(super) struct Body {
 /// Reason for which there is no more of a body.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Not an byte for as long as one was ready to wait.
+    /// Not a byte for as long as one was ready to wait.
     Silent(Duration),
     /// The connection broke.
     Broken(io::Error),

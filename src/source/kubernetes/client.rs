@@ -141,7 +141,7 @@ pub fn check(options: &ClientOptions) -> Result<(), ClientError> {
 
 /// Reads files, and asks programs, for a client.
 pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
-    let Found { mut config, proxy, authority } = find(options).await?;
+    let ServerAccess { mut config, proxy, authority } = find(options).await?;
     let user_agent = HeaderValue::from_str(&options.user_agent);
     let user_agent = user_agent.map_err(|_| Problem::UserAgent(options.user_agent.clone()))?;
     config.headers.push((USER_AGENT, user_agent));
@@ -159,27 +159,27 @@ pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
 }
 
 /// Address and credentials of the API server, and the proxy on the way.
-struct Found {
+struct ServerAccess {
     config: Config,
     proxy: Option<Intercept>,
     /// File of the certificate authority, unless kube reads it again itself.
     authority: Option<PathBuf>,
 }
 
-async fn find(options: &ClientOptions) -> Result<Found, Problem> {
+async fn find(options: &ClientOptions) -> Result<ServerAccess, Problem> {
     let path = options.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty());
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let config = match (path, master) {
         (None, None) => Config::incluster().map_err(Problem::InCluster)?,
-        // Nobody says who we are: this is for a port that asks nobody, as of `kubectl proxy`.
+        // No credentials: this is for a port that needs none, like that of `kubectl proxy`.
         (None, Some(master)) => Config::new(url(master, &Scheme::HTTP)?),
         (Some(path), master) => return from_kubeconfig(path, master).await,
     };
     let proxy = from_environment(&config);
-    Ok(Found { config, proxy, authority: None })
+    Ok(ServerAccess { config, proxy, authority: None })
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Found, Problem> {
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<ServerAccess, Problem> {
     let problem = |error| Problem::Kubeconfig { path: path.to_owned(), error };
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(problem)?;
     if let Some(master) = master {
@@ -212,7 +212,7 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Found, Pro
             Some(proxy.ok_or_else(|| Problem::Proxy(path.to_owned()))?)
         }
     };
-    Ok(Found { config, proxy, authority })
+    Ok(ServerAccess { config, proxy, authority })
 }
 
 async fn read(kubeconfig: &Kubeconfig) -> Result<Config, KubeconfigError> {

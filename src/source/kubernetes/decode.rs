@@ -1,7 +1,7 @@
 //! Decoding of what the API server sends into objects.
 //!
-//! An object that does not decode must harm nobody but itself: the frame around the objects is
-//! read first, and each object on its own.
+//! An object that does not decode must not affect other objects: the frame around them is read
+//! first, then each object on its own.
 
 mod list;
 mod table;
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::kind::Kind;
+use super::kind::ResourceKind;
 use crate::source::object::{EndpointSlice, Metadata, Node, OtherNode, Service};
 
 /// The annotation of the bookmark that ends a list which was sent as a stream.
@@ -37,7 +37,7 @@ pub(super) enum Item {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Undecodable {
     /// Its kind.
-    pub(super) kind: Kind,
+    pub(super) kind: ResourceKind,
     /// Metadata: no more than name, namespace and resource version, where these are fine.
     pub(super) metadata: Metadata,
     /// Field that is wrong, and what is wrong with it.
@@ -138,12 +138,12 @@ struct HeadMetadata {
 // === impl Item ===
 
 impl Item {
-    fn decode(kind: Kind, text: &str) -> Self {
+    fn decode(kind: ResourceKind, text: &str) -> Self {
         let decoded = match kind {
-            Kind::Service => decode(text).map(Self::Service),
-            Kind::EndpointSlice => decode(text).map(Self::EndpointSlice),
-            Kind::Node => decode(text).map(Self::Node),
-            Kind::OtherNode => decode(text).map(Self::OtherNode),
+            ResourceKind::Service => decode(text).map(Self::Service),
+            ResourceKind::EndpointSlice => decode(text).map(Self::EndpointSlice),
+            ResourceKind::Node => decode(text).map(Self::Node),
+            ResourceKind::OtherNode => decode(text).map(Self::OtherNode),
         };
         decoded.unwrap_or_else(|problem| {
             let Head { metadata: head } = serde_json::from_str(text).unwrap_or_default();
@@ -177,7 +177,7 @@ impl Line {
     ///
     /// # Errors
     /// When it is no JSON, or not an event.
-    pub(super) fn decode(kind: Kind, line: &[u8]) -> serde_json::Result<Self> {
+    pub(super) fn decode(kind: ResourceKind, line: &[u8]) -> serde_json::Result<Self> {
         let frame: LineFrame<'_> = serde_json::from_slice(line)?;
         let text = frame.object.get();
         Ok(match frame.kind {
@@ -219,7 +219,7 @@ fn decode<T: DeserializeOwned>(text: &str) -> Result<Box<T>, String> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut deserializer).map(Box::new).map_err(|error| {
             let path = error.path().to_string();
-            // The line is always the first one, and the column one that nobody ever sees.
+            // The text is one line that no operator ever sees, so line and column are of no use.
             let problem = error.inner().to_string();
             let problem = problem.split(" at line ").next().unwrap_or_default();
             if path == "." { problem.to_owned() } else { format!("{path}: {problem}") }

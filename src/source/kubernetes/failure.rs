@@ -15,7 +15,7 @@ const NO_AGREEMENT: &str = "received fatal alert: HandshakeFailure";
 /// Reason for which an attempt to list or to watch failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nobody wants to know any more.
+    /// The receiver of the reports is gone.
     Unwanted,
     /// The version that was to be continued from is forgotten: only a new list helps.
     Expired,
@@ -37,7 +37,7 @@ impl Failure {
     /// In words, for a log.
     pub(super) fn cause(&self) -> String {
         match self {
-            Self::Unwanted => "nobody wants to know".to_owned(),
+            Self::Unwanted => "no one reads them any more".to_owned(),
             Self::Expired => "the version to continue from is forgotten (410)".to_owned(),
             Self::Refused(status) => {
                 let hint = match status.code {
@@ -112,7 +112,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// The error inside those that each rule set of the client has put around it.
+/// The error inside those that each layer of the client has put around it.
 pub(super) fn innermost(error: kube::Error) -> BoxError {
     match error {
         kube::Error::Service(error) => match error.downcast() {

@@ -44,7 +44,7 @@ use super::body::{Body, Fault};
 use super::decode::{Line, Status};
 use super::failure::{Failure, chain};
 use super::inventory::Step;
-use super::kind::Kind;
+use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use super::pause::Pause;
 use crate::spread::random_up_to;
@@ -98,9 +98,9 @@ pub(super) enum Report {
 /// Follows all objects of a kind.
 pub(super) struct Follower {
     client: Client,
-    kind: Kind,
+    kind: ResourceKind,
     node_name: String,
-    reports: Sender<(Kind, Report)>,
+    reports: Sender<(ResourceKind, Report)>,
     metrics: ClientMetrics,
     lists: Lists,
     /// Reason of the next list.
@@ -128,10 +128,10 @@ pub(super) struct Follower {
 impl Follower {
     pub(super) fn new(
         client: Client,
-        kind: Kind,
+        kind: ResourceKind,
         node_name: String,
         pause: Pause,
-        reports: Sender<(Kind, Report)>,
+        reports: Sender<(ResourceKind, Report)>,
         metrics: ClientMetrics,
     ) -> Self {
         metrics.begin(kind);
@@ -154,7 +154,7 @@ impl Follower {
         }
     }
 
-    /// Follows until nobody wants to know any more.
+    /// Follows until the receiver of the reports is gone.
     pub(super) async fn run(mut self) {
         loop {
             self.works = false;

@@ -17,7 +17,7 @@ use plan::model::ObjectName;
 use tracing::{info, warn};
 
 use super::decode::{Item, Undecodable};
-use super::kind::Kind;
+use super::kind::ResourceKind;
 use super::others::OtherNodes;
 use super::warnings::Warnings;
 use crate::source::convert::{Converted, Converter, Nameless};
@@ -52,7 +52,7 @@ pub(super) struct Inventory {
     /// True if this node's Node was ever there.
     node_seen: bool,
     /// The kinds of which there has not been a complete list yet.
-    unlisted: Vec<Kind>,
+    unlisted: Vec<ResourceKind>,
 }
 
 /// The objects of a kind that are in force.
@@ -92,12 +92,17 @@ impl Inventory {
             warnings: Warnings::default(),
             others: OtherNodes::default(),
             node_seen: false,
-            unlisted: Kind::ALL.to_vec(),
+            unlisted: ResourceKind::ALL.to_vec(),
         }
     }
 
     /// Returns the events that follow from a step.
-    pub(super) fn take(&mut self, kind: Kind, step: Step, now: SystemTime) -> Vec<SourceEvent> {
+    pub(super) fn take(
+        &mut self,
+        kind: ResourceKind,
+        step: Step,
+        now: SystemTime,
+    ) -> Vec<SourceEvent> {
         match step {
             Step::ListBegins => {
                 self.begin_list(kind);
@@ -130,25 +135,25 @@ impl Inventory {
         self.warnings.all().cloned().map(SourceEvent::StillWrong).collect()
     }
 
-    fn begin_list(&mut self, kind: Kind) {
+    fn begin_list(&mut self, kind: ResourceKind) {
         self.warnings.begin_list(kind);
         match kind {
-            Kind::Service => self.services.begin_list(),
-            Kind::EndpointSlice => {
+            ResourceKind::Service => self.services.begin_list(),
+            ResourceKind::EndpointSlice => {
                 self.triggers.newest_before_list = self.triggers.newest;
                 self.slices.begin_list();
             }
-            Kind::Node => {}
-            Kind::OtherNode => self.others.begin_list(),
+            ResourceKind::Node => {}
+            ResourceKind::OtherNode => self.others.begin_list(),
         }
     }
 
-    fn end_list(&mut self, kind: Kind) -> Vec<SourceEvent> {
+    fn end_list(&mut self, kind: ResourceKind) -> Vec<SourceEvent> {
         let mut events = match kind {
-            Kind::Service => removals(self.services.end_list(), Event::ServiceRemoved),
-            Kind::EndpointSlice => removals(self.slices.end_list(), Event::SliceRemoved),
-            Kind::Node => self.miss_node(),
-            Kind::OtherNode => {
+            ResourceKind::Service => removals(self.services.end_list(), Event::ServiceRemoved),
+            ResourceKind::EndpointSlice => removals(self.slices.end_list(), Event::SliceRemoved),
+            ResourceKind::Node => self.miss_node(),
+            ResourceKind::OtherNode => {
                 self.others.end_list().into_iter().map(SourceEvent::Change).collect()
             }
         };
@@ -171,10 +176,10 @@ impl Inventory {
                     node's zone and addresses are not known; if the Node has another name than \
                     the host, say it with --hostname-override (hostnameOverride)";
         let subject =
-            Subject::Object { kind: Kind::Node.name(), name: Arc::clone(&self.node_name) };
+            Subject::Object { kind: ResourceKind::Node.name(), name: Arc::clone(&self.node_name) };
         let warning = Warning { subject, text: text.to_owned() };
         let metadata = Metadata { name: Some(self.node_name.to_string()), ..Metadata::default() };
-        let news = self.warnings.news(Kind::Node, &metadata, vec![warning]);
+        let news = self.warnings.news(ResourceKind::Node, &metadata, vec![warning]);
         news.into_iter().map(SourceEvent::Warning).collect()
     }
 
@@ -194,7 +199,7 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![warning(nameless)],
         };
-        let warnings = self.warnings.news(Kind::Service, &service.metadata, warnings);
+        let warnings = self.warnings.news(ResourceKind::Service, &service.metadata, warnings);
         let event = match event {
             Event::ServiceApplied(mut service) => {
                 service.name = self.services.add(service.name);
@@ -218,7 +223,7 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![warning(nameless)],
         };
-        let warnings = self.warnings.news(Kind::EndpointSlice, &slice.metadata, warnings);
+        let warnings = self.warnings.news(ResourceKind::EndpointSlice, &slice.metadata, warnings);
         let mut triggered = None;
         let event = match event {
             Event::SliceApplied(mut converted) => {
@@ -245,7 +250,7 @@ impl Inventory {
         self.node_seen = true;
         match self.converter.node(node) {
             Ok(Converted { event, warnings }) => {
-                let warnings = self.warnings.news(Kind::Node, &node.metadata, warnings);
+                let warnings = self.warnings.news(ResourceKind::Node, &node.metadata, warnings);
                 events(warnings, Some(event))
                     .chain([SourceEvent::NodeLeaving(node.is_leaving())])
                     .collect()
@@ -268,21 +273,21 @@ impl Inventory {
 
     fn delete(&mut self, item: &Item) -> Vec<SourceEvent> {
         let (kind, metadata) = match item {
-            Item::Service(service) => (Kind::Service, &service.metadata),
-            Item::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.metadata),
-            Item::Node(node) => (Kind::Node, &node.metadata),
-            Item::OtherNode(node) => (Kind::OtherNode, &node.metadata),
+            Item::Service(service) => (ResourceKind::Service, &service.metadata),
+            Item::EndpointSlice(slice) => (ResourceKind::EndpointSlice, &slice.metadata),
+            Item::Node(node) => (ResourceKind::Node, &node.metadata),
+            Item::OtherNode(node) => (ResourceKind::OtherNode, &node.metadata),
             Item::Undecodable(undecodable) => (undecodable.kind, &undecodable.metadata),
         };
         self.warnings.forget(kind, metadata);
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
-            (Kind::Node, _) => {
+            (ResourceKind::Node, _) => {
                 if metadata.name.as_deref() == Some(&*self.node_name) {
                     info!(node = %self.node_name, "the Node was deleted; goes on with what it said");
                 }
                 return Vec::new();
             }
-            (Kind::OtherNode, _) => {
+            (ResourceKind::OtherNode, _) => {
                 let name = metadata.name.as_deref().unwrap_or_default();
                 return self.others.remove(name).map(SourceEvent::Change).into_iter().collect();
             }
@@ -292,7 +297,7 @@ impl Inventory {
                 return Vec::new();
             }
         };
-        let event = if kind == Kind::Service {
+        let event = if kind == ResourceKind::Service {
             self.services.remove(&name).then_some(Event::ServiceRemoved(name))
         } else {
             self.slices.remove(&name).then_some(Event::SliceRemoved(name))
@@ -304,21 +309,21 @@ impl Inventory {
     fn refuse(&mut self, undecodable: &Undecodable) -> Vec<SourceEvent> {
         let Undecodable { kind, metadata, problem } = undecodable;
         let (name, is_in_force) = match kind {
-            // The node itself complains.
-            Kind::OtherNode => {
+            // The kube-ipvs on that node warns of it.
+            ResourceKind::OtherNode => {
                 self.others.keep(metadata.name.as_deref().unwrap_or_default());
                 return Vec::new();
             }
-            Kind::Node => {
+            ResourceKind::Node => {
                 self.node_seen = true;
                 (metadata.name.clone().unwrap_or_default(), None)
             }
-            Kind::Service | Kind::EndpointSlice => {
+            ResourceKind::Service | ResourceKind::EndpointSlice => {
                 let Ok(name) = self.converter.object_name(kind.name(), metadata) else {
                     return vec![warning(Nameless { kind: kind.name() })];
                 };
                 let delivered = match kind {
-                    Kind::Service => &mut self.services,
+                    ResourceKind::Service => &mut self.services,
                     _ => &mut self.slices,
                 };
                 (name.to_string(), Some(delivered.keep(&name)))

@@ -2,7 +2,7 @@
 
 /// A kind of object that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum ResourceKind {
     /// core/v1 Service.
     Service,
     /// discovery.k8s.io/v1 EndpointSlice.
@@ -15,7 +15,7 @@ pub(super) enum Kind {
 
 // === impl Kind ===
 
-impl Kind {
+impl ResourceKind {
     /// Those without which nothing is complete.
     pub(super) const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
 

@@ -8,7 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Error, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
-use super::kind::Kind;
+use super::kind::ResourceKind;
 
 /// client-go's buckets (`requestLatency` in component-base/metrics/prometheus/restclient).
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -115,12 +115,12 @@ impl ClientMetrics {
         };
         made.requests.with_label_values(&["200", "GET", &made.host]);
         made.durations.with_label_values(&["GET", &made.host]);
-        Kind::ALL.into_iter().for_each(|kind| made.begin(kind));
+        ResourceKind::ALL.into_iter().for_each(|kind| made.begin(kind));
         Ok(made)
     }
 
     /// Begins with a kind at zero.
-    pub(super) fn begin(&self, kind: Kind) {
+    pub(super) fn begin(&self, kind: ResourceKind) {
         self.following(kind, false);
         self.heard.with_label_values(&[kind.label()]);
         for reason in ListReason::ALL {
@@ -129,7 +129,7 @@ impl ClientMetrics {
     }
 
     /// Notes whether changes of a kind arrive.
-    pub(super) fn following(&self, kind: Kind, is: bool) {
+    pub(super) fn following(&self, kind: ResourceKind, is: bool) {
         self.following.with_label_values(&[kind.label()]).set(is.into());
     }
 
@@ -140,7 +140,7 @@ impl ClientMetrics {
         let mut page = format!("server {}\n", self.host);
         let lists = self.lists.collect();
         let lists: Vec<_> = lists.iter().flat_map(MetricFamily::get_metric).collect();
-        for kind in Kind::ALL.into_iter().chain([Kind::OtherNode]) {
+        for kind in ResourceKind::ALL.into_iter().chain([ResourceKind::OtherNode]) {
             let of_kind = lists.iter().filter(|metric| label(metric, "kind") == kind.label());
             let begun: Vec<String> = of_kind
                 .filter(|metric| metric.get_counter().get_value() > 0.0)
@@ -149,7 +149,7 @@ impl ClientMetrics {
                 })
                 .collect();
             if begun.is_empty() {
-                if kind != Kind::OtherNode {
+                if kind != ResourceKind::OtherNode {
                     page +=
                         &format!("{}: NOT following; nothing was asked for yet\n", kind.label());
                 }
@@ -168,13 +168,13 @@ impl ClientMetrics {
     }
 
     /// Notes that something about a kind has arrived now.
-    pub(super) fn heard(&self, kind: Kind) {
+    pub(super) fn heard(&self, kind: ResourceKind) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.heard.with_label_values(&[kind.label()]).set(now.as_secs_f64());
     }
 
     /// Notes that a list begins.
-    pub(super) fn listing(&self, kind: Kind, reason: ListReason) {
+    pub(super) fn listing(&self, kind: ResourceKind, reason: ListReason) {
         self.lists.with_label_values(&[kind.label(), reason.label()]).inc();
     }
 

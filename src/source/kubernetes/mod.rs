@@ -20,8 +20,8 @@
 //! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
-//! is in force the name is kept, so that a new list shows which are gone; of every object that was
-//! complained about, that it was.
+//! is in force the name is kept, so that a new list shows which are gone. Of every object with a
+//! warning, the fact that it was reported is kept.
 
 mod answer;
 mod body;
@@ -63,7 +63,7 @@ use crate::spread::random_up_to;
 use decode::Item;
 use follow::{Follower, Report};
 use inventory::{Inventory, Step};
-use kind::Kind;
+use kind::ResourceKind;
 use others::Gate;
 use outage::Outage;
 use pause::Pause;
@@ -97,7 +97,7 @@ struct Delivery<'a> {
     sink: &'a Sender<SourceEvent>,
 }
 
-/// Nobody receives the events any more.
+/// The receiver of the events is gone.
 #[derive(Debug)]
 struct Unwanted;
 
@@ -120,7 +120,7 @@ impl Kubernetes {
     /// it. Needs a runtime with time and I/O.
     ///
     /// After each list everything is delivered again, changed or not: objects are not kept to be
-    /// compared. Whoever receives it sees what is equal to what it has.
+    /// compared. The receiver finds out which objects are equal to those it has.
     ///
     /// The other Nodes are listed if they are to be. Nothing depends on them but the first
     /// Services that have an external or a load balancer's address: these, and what comes after
@@ -146,7 +146,7 @@ impl Kubernetes {
             has_listed: false,
         };
         let followers = async {
-            let [services, slices, node] = Kind::ALL.map(follow);
+            let [services, slices, node] = ResourceKind::ALL.map(follow);
             tokio::join!(services, slices, node, survey.run())
         };
         let delivery = Delivery {
@@ -169,7 +169,10 @@ impl Kubernetes {
 
 impl Delivery<'_> {
     /// Ends when the receiver of the events is dropped.
-    async fn run(mut self, mut inbox: Receiver<(Kind, Report)>) -> Result<Infallible, Unwanted> {
+    async fn run(
+        mut self,
+        mut inbox: Receiver<(ResourceKind, Report)>,
+    ) -> Result<Infallible, Unwanted> {
         let mut repeat_at = repeat_at();
         loop {
             let patience = async {
@@ -200,10 +203,10 @@ impl Delivery<'_> {
         }
     }
 
-    async fn take(&mut self, kind: Kind, report: Report) -> Result<(), Unwanted> {
+    async fn take(&mut self, kind: ResourceKind, report: Report) -> Result<(), Unwanted> {
         match report {
             Report::Step(step) => self.step(kind, step).await,
-            Report::Failed { cause, refused } if kind == Kind::OtherNode => {
+            Report::Failed { cause, refused } if kind == ResourceKind::OtherNode => {
                 if self.gate.failed(&cause) {
                     warn!(
                         "cannot list the cluster's other Nodes: {cause}; without them, a Service \
@@ -224,7 +227,7 @@ impl Delivery<'_> {
                 }
                 Ok(())
             }
-            Report::Works if kind == Kind::OtherNode => {
+            Report::Works if kind == ResourceKind::OtherNode => {
                 if self.gate.works() {
                     info!("the cluster's other Nodes can be listed");
                 }
@@ -239,8 +242,8 @@ impl Delivery<'_> {
         }
     }
 
-    async fn step(&mut self, kind: Kind, step: Step) -> Result<(), Unwanted> {
-        let are_others_listed = kind == Kind::OtherNode && step == Step::ListEnds;
+    async fn step(&mut self, kind: ResourceKind, step: Step) -> Result<(), Unwanted> {
+        let are_others_listed = kind == ResourceKind::OtherNode && step == Step::ListEnds;
         if let Step::Listed(Item::Node(node)) | Step::Applied(Item::Node(node)) = &step {
             self.notice_addresses(node);
         }

@@ -1,9 +1,9 @@
 //! The cluster's other nodes: their addresses, and the wait for them.
 //!
 //! A Service that names another node's address as its own, by mistake or on purpose, would take
-//! that node away from this one: every packet to it would end here. If it is the API server's, then
-//! nobody could be told any more that it was a mistake. So the first Services that have addresses
-//! which could be another node's wait until these are known, though not for long.
+//! that node away from this one: every packet to it would end here. If it is the API server's,
+//! the Nodes could not be listed any more, so the mistake would stay. The first Services whose
+//! addresses could be another node's therefore wait until these are known, though not for long.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 enum State {
-    /// Nobody has asked yet.
+    /// No event has needed the other nodes yet.
     Idle,
     /// Until then.
     Closed { until: Instant, held: Vec<SourceEvent> },

@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::kind::Kind;
+use super::kind::ResourceKind;
 
 /// Most different causes that are said.
 const CAUSES_SAID: usize = 5;
 
-/// After this time they are said again: whoever looks at the log of the last hour must find them.
+/// Pause before causes are logged again: the log of the last hour must have them.
 const REMINDER: Duration = Duration::from_secs(600);
 
 /// The kinds that cannot be followed now.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    failing: BTreeSet<Kind>,
+    failing: BTreeSet<ResourceKind>,
     began: Option<Instant>,
     said: BTreeSet<String>,
     /// Time at which the first of them was said.
@@ -27,7 +27,7 @@ pub(super) struct Outage {
 impl Outage {
     /// An attempt to follow a kind failed. Whether the cause is worth saying: it was not said
     /// lately.
-    pub(super) fn failed(&mut self, kind: Kind, cause: &str, now: Instant) -> bool {
+    pub(super) fn failed(&mut self, kind: ResourceKind, cause: &str, now: Instant) -> bool {
         self.began.get_or_insert(now);
         self.failing.insert(kind);
         let since = *self.said_since.get_or_insert(now);
@@ -39,7 +39,7 @@ impl Outage {
     }
 
     /// A kind is followed again. How long the outage was, if this was the last one.
-    pub(super) fn works(&mut self, kind: Kind, now: Instant) -> Option<Duration> {
+    pub(super) fn works(&mut self, kind: ResourceKind, now: Instant) -> Option<Duration> {
         if !self.failing.remove(&kind) {
             return None;
         }
@@ -60,17 +60,20 @@ mod tests {
     fn an_outage_is_said_once_with_each_of_its_causes() {
         let mut outage = Outage::default();
         let start = Instant::now();
-        assert!(outage.failed(Kind::Service, "connection refused", start));
-        for kind in Kind::ALL {
+        assert!(outage.failed(ResourceKind::Service, "connection refused", start));
+        for kind in ResourceKind::ALL {
             assert!(!outage.failed(kind, "connection refused", start));
         }
-        assert!(outage.failed(Kind::Node, "401", start));
+        assert!(outage.failed(ResourceKind::Node, "401", start));
         let later = start + Duration::from_secs(60);
-        assert_eq!(outage.works(Kind::Service, later), None);
-        assert_eq!(outage.works(Kind::Service, later), None);
-        assert_eq!(outage.works(Kind::Node, later), None);
-        assert_eq!(outage.works(Kind::EndpointSlice, later), Some(Duration::from_secs(60)));
-        assert!(outage.failed(Kind::Service, "connection refused", later), "another outage");
+        assert_eq!(outage.works(ResourceKind::Service, later), None);
+        assert_eq!(outage.works(ResourceKind::Service, later), None);
+        assert_eq!(outage.works(ResourceKind::Node, later), None);
+        assert_eq!(outage.works(ResourceKind::EndpointSlice, later), Some(Duration::from_secs(60)));
+        assert!(
+            outage.failed(ResourceKind::Service, "connection refused", later),
+            "another outage"
+        );
     }
 
     #[test]
@@ -78,7 +81,7 @@ mod tests {
         let mut outage = Outage::default();
         let start = Instant::now();
         let said = (0..7_200).step_by(10).filter(|seconds| {
-            outage.failed(Kind::Service, "403", start + Duration::from_secs(*seconds))
+            outage.failed(ResourceKind::Service, "403", start + Duration::from_secs(*seconds))
         });
         assert_eq!(said.collect::<Vec<_>>(), (0..7_200).step_by(600).collect::<Vec<_>>());
     }
@@ -87,7 +90,8 @@ mod tests {
     fn causes_that_are_never_the_same_do_not_fill_the_log() {
         let mut outage = Outage::default();
         let now = Instant::now();
-        let said = (0..100).filter(|n| outage.failed(Kind::Node, &n.to_string(), now)).count();
+        let said =
+            (0..100).filter(|n| outage.failed(ResourceKind::Node, &n.to_string(), now)).count();
         assert_eq!(said, CAUSES_SAID);
     }
 }

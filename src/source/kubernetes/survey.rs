@@ -25,7 +25,7 @@ use super::decode::{Item, ListReader, Table};
 use super::failure::{Failure, chain};
 use super::follow::{Report, not_a_list};
 use super::inventory::Step;
-use super::kind::Kind;
+use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use super::pause::Pause;
 use crate::spread::random_up_to;
@@ -71,7 +71,7 @@ pub(super) struct Survey {
     pub(super) node_name: String,
     pub(super) wanted: watch::Receiver<Wanted>,
     pub(super) pause: Pause,
-    pub(super) reports: Sender<(Kind, Report)>,
+    pub(super) reports: Sender<(ResourceKind, Report)>,
     pub(super) metrics: ClientMetrics,
     /// True once it was said that second addresses are not known.
     pub(super) said: bool,
@@ -89,13 +89,13 @@ impl Survey {
         if self.wanted.wait_for(|wanted| wanted.addresses).await.is_err() {
             return;
         }
-        self.metrics.begin(Kind::OtherNode);
+        self.metrics.begin(ResourceKind::OtherNode);
         if started.elapsed() > START {
             sleep(random_up_to(FIRST_SPREAD)).await;
         }
         loop {
             let reason = if self.has_listed { ListReason::Period } else { ListReason::Start };
-            self.metrics.listing(Kind::OtherNode, reason);
+            self.metrics.listing(ResourceKind::OtherNode, reason);
             let wanted = *self.wanted.borrow_and_update();
             let next = match self.list(wanted).await {
                 Ok(()) => self.rest().await,
@@ -112,7 +112,7 @@ impl Survey {
     /// Time of the next list after a good one.
     async fn rest(&mut self) -> Result<Instant, Failure> {
         self.pause.reset();
-        self.metrics.following(Kind::OtherNode, true);
+        self.metrics.following(ResourceKind::OtherNode, true);
         self.report(Report::Works).await?;
         Ok(Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD))
     }
@@ -121,7 +121,7 @@ impl Survey {
     async fn failed(&mut self, failure: &Failure) -> Result<Instant, Failure> {
         let (cause, refused) = (failure.cause(), failure.is_forbidden());
         debug!("{cause}");
-        self.metrics.following(Kind::OtherNode, false);
+        self.metrics.following(ResourceKind::OtherNode, false);
         self.report(Report::Failed { cause, refused }).await?;
         let is_refused_for_good = refused && self.pause.failures() >= FORBIDDEN_ATTEMPTS;
         let next = self.pause.next(failure, Instant::now());
@@ -186,7 +186,7 @@ impl Survey {
     /// Every other node, with all of its addresses.
     async fn whole(&self) -> Result<Vec<Item>, Failure> {
         let mut body = ask(&self.client, self.request()?).await?;
-        let mut reader = ListReader::new(Kind::OtherNode);
+        let mut reader = ListReader::new(ResourceKind::OtherNode);
         let mut nodes = Vec::new();
         while let Some(chunk) = body.chunk(PATIENCE).await? {
             nodes.extend(reader.read(&chunk).map_err(|error| not_a_list(&error))?);
@@ -202,20 +202,20 @@ impl Survey {
     /// A request for what the server's cache has, in one piece.
     fn request(&self) -> Result<http::Request<Vec<u8>>, Failure> {
         let parameters = ListParams {
-            field_selector: Kind::OtherNode.fields(&self.node_name),
+            field_selector: ResourceKind::OtherNode.fields(&self.node_name),
             ..ListParams::default()
         };
-        let request = Request::new(Kind::OtherNode.path()).list(&parameters.at("0"));
+        let request = Request::new(ResourceKind::OtherNode.path()).list(&parameters.at("0"));
         request.map_err(|error| Failure::Garbage(chain(&error)))
     }
 
     async fn fetch(&self, request: http::Request<Vec<u8>>) -> Result<Vec<u8>, Failure> {
         let body = ask(&self.client, request).await?.all(PATIENCE).await?;
-        self.metrics.heard(Kind::OtherNode);
+        self.metrics.heard(ResourceKind::OtherNode);
         Ok(body)
     }
 
     async fn report(&self, report: Report) -> Result<(), Failure> {
-        self.reports.send((Kind::OtherNode, report)).await.map_err(|_| Failure::Unwanted)
+        self.reports.send((ResourceKind::OtherNode, report)).await.map_err(|_| Failure::Unwanted)
     }
 }

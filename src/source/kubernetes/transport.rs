@@ -55,7 +55,7 @@ const DEFAULT_BURST: i32 = 10;
 
 type Checked = Pin<Box<dyn Future<Output = Result<Request<Body>, BoxError>> + Send>>;
 
-/// A file with a bearer token, which somebody replaces before the token expires.
+/// A file with a bearer token. The kubelet or another program replaces it in time.
 #[derive(Debug, Clone)]
 pub(super) struct TokenFile {
     path: Arc<PathBuf>,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::kind::Kind;
+use super::kind::ResourceKind;
 use crate::source::Warning;
 use crate::source::object::Metadata;
 
@@ -10,7 +10,7 @@ use crate::source::object::Metadata;
 /// objects that are fine.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
-    said: HashMap<(Kind, String), Said>,
+    said: HashMap<(ResourceKind, String), Said>,
 }
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Warnings {
     /// The warnings about an object as it is now, or none if they are the same as before.
     pub(super) fn news(
         &mut self,
-        kind: Kind,
+        kind: ResourceKind,
         metadata: &Metadata,
         warnings: Vec<Warning>,
     ) -> Vec<Warning> {
@@ -42,19 +42,19 @@ impl Warnings {
     }
 
     /// The object is gone, or nothing is wrong with it.
-    pub(super) fn forget(&mut self, kind: Kind, metadata: &Metadata) {
+    pub(super) fn forget(&mut self, kind: ResourceKind, metadata: &Metadata) {
         if !self.said.is_empty() {
             self.said.remove(&key(kind, metadata));
         }
     }
 
-    pub(super) fn begin_list(&mut self, kind: Kind) {
+    pub(super) fn begin_list(&mut self, kind: ResourceKind) {
         let of_kind = self.said.iter_mut().filter(|((other, _), _)| *other == kind);
         of_kind.for_each(|(_, said)| said.seen = false);
     }
 
     /// Forgets the objects of a kind that were not on the list: they are gone.
-    pub(super) fn end_list(&mut self, kind: Kind) {
+    pub(super) fn end_list(&mut self, kind: ResourceKind) {
         self.said.retain(|(other, _), said| *other != kind || said.seen);
     }
 
@@ -70,7 +70,7 @@ impl Warnings {
 }
 
 /// A namespace has no slash in its name.
-fn key(kind: Kind, metadata: &Metadata) -> (Kind, String) {
+fn key(kind: ResourceKind, metadata: &Metadata) -> (ResourceKind, String) {
     let [namespace, name] =
         [&metadata.namespace, &metadata.name].map(|text| text.as_deref().unwrap_or_default());
     (kind, format!("{namespace}/{name}"))

@@ -47,7 +47,7 @@ pub enum FileChange {
 
 /// Result of changes of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct FolderScan {
     /// Events for what is different now.
     pub events: Vec<Event>,
     /// Problems in the files that changed.
@@ -76,7 +76,7 @@ struct Before {
 }
 
 /// Converts the objects of one file, one after the other.
-struct Reading<'a> {
+struct FolderReader<'a> {
     folder: &'a mut Folder,
     file: &'a FileName,
     contents: Contents,
@@ -102,7 +102,10 @@ impl Folder {
 
     /// Takes what became of some files. An object that moves from one of them to another one does
     /// not change.
-    pub fn apply(&mut self, changes: impl IntoIterator<Item = (FileName, FileChange)>) -> Outcome {
+    pub fn apply(
+        &mut self,
+        changes: impl IntoIterator<Item = (FileName, FileChange)>,
+    ) -> FolderScan {
         let mut before = BTreeMap::new();
         let mut warnings = Vec::new();
         for (file, change) in changes {
@@ -123,7 +126,7 @@ impl Folder {
             self.replace(&file, contents, &mut before);
         }
         let events = self.differences(before, &mut warnings);
-        Outcome { events, warnings }
+        FolderScan { events, warnings }
     }
 
     fn read(
@@ -134,7 +137,7 @@ impl Folder {
     ) -> Result<Contents, Warning> {
         let objects = parse(bytes)
             .map_err(|error| self.still_in_force(file, "does not parse", &error.to_string()))?;
-        let mut reading = Reading {
+        let mut reading = FolderReader {
             folder: self,
             file,
             contents: Contents::with_capacity(objects.len()),
@@ -219,7 +222,7 @@ impl Folder {
 
 // === impl Reading ===
 
-impl Reading<'_> {
+impl FolderReader<'_> {
     fn take(&mut self, object: Object) {
         let converter = &mut self.folder.converter;
         let converted = match object {

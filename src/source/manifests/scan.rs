@@ -2,8 +2,8 @@
 //!
 //! A look at the directory gives every manifest's stamp (which file it is, its size, its times). A
 //! file is acted upon when its stamp is not the one that it was read with, and is the same as at
-//! the look before: then nobody wrote to it in between. A file that is gone has to be gone at two
-//! looks too, because many editors move a file away before they write the new one.
+//! the look before: then no program wrote to it in between. A file that is gone has to be gone at
+//! two looks too, because many editors move a file away before they write the new one.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
-use super::folder::{FileChange, FileName, Folder, Outcome};
+use super::folder::{FileChange, FileName, Folder, FolderScan};
 use super::parse::MAX_FILE_BYTES;
 use super::watch::{Watch, Watched};
 use crate::source::{Options, Subject, Warning};
@@ -44,7 +44,7 @@ pub(super) struct Scanner {
 /// Result of a look at the directory.
 #[derive(Debug)]
 pub(super) struct Scan {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: FolderScan,
     /// True if there are files that have to be looked at again soon.
     pub(super) pending: bool,
     /// True if the kernel says when something changes.
@@ -111,7 +111,7 @@ impl Scanner {
             Ok(listing) => listing,
             Err(error) => {
                 warnings.extend(self.missing(&error));
-                let outcome = Outcome { warnings, ..Outcome::default() };
+                let outcome = FolderScan { warnings, ..FolderScan::default() };
                 return Scan { outcome, pending: false, watched: false };
             }
         };

@@ -38,7 +38,7 @@ pub enum Object {
 
 /// The kinds that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ManifestKind {
     Service,
     EndpointSlice,
     Node,
@@ -62,8 +62,8 @@ struct ObjectVisitor {
     listed: bool,
 }
 
-/// An object that is one of a list's items. It cannot be a list itself: how deep a text nests is
-/// then not for whoever wrote it to say.
+/// An object that is one of a list's items, and not a list itself. So the author of a manifest
+/// cannot choose how deep lists nest.
 struct Listed(Object);
 
 /// The fields that were read before the kind was known, then the rest of the map.
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Listed {
 
 // === impl Kind ===
 
-impl Kind {
+impl ManifestKind {
     fn of(api_version: &str, kind: &str) -> Self {
         match (api_version, kind) {
             (CORE, "Service") => Self::Service,
@@ -112,8 +112,8 @@ impl Kind {
 // === impl Head ===
 
 impl Head {
-    fn known(&self) -> Option<Kind> {
-        Some(Kind::of(self.api_version.as_deref()?, self.kind.as_deref()?))
+    fn known(&self) -> Option<ManifestKind> {
+        Some(ManifestKind::of(self.api_version.as_deref()?, self.kind.as_deref()?))
     }
 
     fn into_list<E: serde::de::Error>(
@@ -157,16 +157,18 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         let mut head = Head::default();
         loop {
             match head.known() {
-                Some(Kind::Service) => return read(head, map).map(Object::Service),
-                Some(Kind::EndpointSlice) => return read(head, map).map(Object::EndpointSlice),
-                Some(Kind::Node) => return read(head, map).map(Object::Node),
-                Some(Kind::List(_) | Kind::Other) | None => {}
+                Some(ManifestKind::Service) => return read(head, map).map(Object::Service),
+                Some(ManifestKind::EndpointSlice) => {
+                    return read(head, map).map(Object::EndpointSlice);
+                }
+                Some(ManifestKind::Node) => return read(head, map).map(Object::Node),
+                Some(ManifestKind::List(_) | ManifestKind::Other) | None => {}
             }
             let Some(key) = map.next_key::<String>()? else { break };
             match (key.as_str(), head.known()) {
                 ("apiVersion", _) => head.api_version = map.next_value()?,
                 ("kind", _) => head.kind = map.next_value()?,
-                ("items", None | Some(Kind::List(_))) if !self.listed => {
+                ("items", None | Some(ManifestKind::List(_))) if !self.listed => {
                     head.items = map.next_value::<Option<_>>()?.unwrap_or_default();
                 }
                 (_, None) => {
@@ -179,8 +181,10 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             }
         }
         match head.known() {
-            Some(Kind::List(_)) if self.listed => Err(A::Error::custom("a list within a list")),
-            Some(Kind::List(item)) => head.into_list(item),
+            Some(ManifestKind::List(_)) if self.listed => {
+                Err(A::Error::custom("a list within a list"))
+            }
+            Some(ManifestKind::List(item)) => head.into_list(item),
             _ => Ok(head.into_other()),
         }
     }

@@ -85,7 +85,7 @@ pub(super) enum Ranges {
     Node,
     /// Nodes and clients outside, which are one network.
     Underlay,
-    /// The same as `Friends`; another port of the same address is for strangers.
+    /// The same as `Friends`; another port of the same address is for [`Client::Stranger`].
     FriendsSharing,
     /// [`Client::Stranger`], at the other port of the address of `FriendsSharing`.
     StrangersSharing,
@@ -111,9 +111,9 @@ pub(super) enum Seen {
 /// Outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// All these answer, and nobody else; and they see this source.
+    /// Exactly these servers answer, and they see this source.
     Answer(&'static [&'static str], Seen),
-    /// The client is told at once that nobody is there.
+    /// The client is refused at once.
     Refused,
     /// The client hears nothing.
     Dropped,

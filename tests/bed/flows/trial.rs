@@ -27,7 +27,7 @@ const AT_ONCE_IS: Duration = Duration::from_millis(900);
 /// Failures that are shown with what the nodes hold.
 const SHOWN: usize = 12;
 
-/// One frontend as the kernel knows it. Whoever asks it does so in turn, so that the endpoints
+/// One frontend as the kernel knows it. Its clients ask in turn, so that the endpoints
 /// answer in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, Reading, Request};
+use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall, ReadCall};
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
 use plan::op::Op;
@@ -24,18 +24,18 @@ pub(super) enum Fault {
     NotDone,
     /// Its answer is lost, and it was carried out.
     NotTold,
-    /// Somebody does what it does, otherwise, right before it.
+    /// Another program does the same with other values, right before the operation.
     TheirsFirst,
-    /// Somebody takes away what it rests on, right before it.
+    /// Another program removes the operation's prerequisites right before it.
     Undermined,
-    /// Somebody takes its work back right after it.
+    /// Another program undoes the operation right after it.
     Undone,
     /// From this operation on nothing can be written or read, so many requests long.
     Closed,
     /// A reading of this kind fails.
-    Unread(Reading),
+    Unread(ReadCall),
     /// A reading of this kind misses something and says nothing of it.
-    Missed(Reading),
+    Missed(ReadCall),
     /// Connection tracking cannot be cleaned.
     FlowsKept,
 }
@@ -56,7 +56,7 @@ pub(super) struct Case {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) writings: Vec<Op>,
-    pub(super) readings: BTreeMap<Reading, usize>,
+    pub(super) readings: BTreeMap<ReadCall, usize>,
     pub(super) flows: usize,
     /// True if the fault has happened.
     pub(super) struck: bool,
@@ -82,7 +82,7 @@ impl Fault {
             }
             Self::TheirsFirst => !matches!(op, Op::WriteRuleSet(_) | Op::GrowSet(..)),
             Self::Undermined => !matches!(op, Op::CreateLink | Op::CreateSet(..)),
-            // Whoever puts back a virtual server that is not ours any more makes one of their own.
+            // A program that puts back a virtual server that is no longer ours makes its own.
             Self::Undone => !matches!(
                 op,
                 Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) | Op::GrowSet(..)
@@ -92,8 +92,8 @@ impl Fault {
     }
 
     /// True for listings that the kernel makes in parts without saying that one was disturbed.
-    pub(super) fn can_miss(reading: Reading) -> bool {
-        matches!(reading, Reading::Frontends | Reading::VirtualServers)
+    pub(super) fn can_miss(reading: ReadCall) -> bool {
+        matches!(reading, ReadCall::Frontends | ReadCall::VirtualServers)
     }
 
     /// True if the kernel is not as we left it, or does not look like it.
@@ -123,7 +123,7 @@ impl Case {
 // === impl Seen ===
 
 impl Seen {
-    fn decide(&mut self, case: Case, request: Request<'_>, actual: &mut Actual) -> Answer {
+    fn decide(&mut self, case: Case, request: KernelCall<'_>, actual: &mut Actual) -> Answer {
         if let Some(op) = self.undo.take() {
             undo(&op, actual);
         }
@@ -135,14 +135,14 @@ impl Seen {
             return Answer::Honest;
         }
         match request {
-            Request::Writing(op) => {
+            KernelCall::Writing(op) => {
                 self.writings.push(op.clone());
                 if !case.fault.disturbs() {
                     self.misleading.extend(misleads(op, actual));
                 }
                 self.decide_writing(case, op, actual)
             }
-            Request::Reading(reading) => {
+            KernelCall::Read(reading) => {
                 let count = self.readings.entry(reading).or_default();
                 *count += 1;
                 let number = *count - 1;
@@ -158,7 +158,7 @@ impl Seen {
                     _ => Answer::Honest,
                 }
             }
-            Request::Flows(_) => {
+            KernelCall::Flows(_) => {
                 self.flows += 1;
                 if case.fault == Fault::FlowsKept && case.includes(self.flows - 1) {
                     self.struck = true;
@@ -206,7 +206,7 @@ impl Seen {
 const THEIRS: ActualRealServer =
     ActualRealServer { weight: 7, plain: false, deadline: None, connections: 0 };
 
-/// Somebody does the same, in a way that is not ours.
+/// Does what the operation does, with another program's values.
 fn forestall(op: &Op, actual: &mut Actual) {
     match op {
         Op::CreateLink => actual.link = true,
@@ -241,7 +241,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
     }
 }
 
-/// Somebody takes away what it rests on.
+/// Removes the prerequisites of the operation, as another program would.
 fn undermine(op: &Op, actual: &mut Actual) {
     match op {
         Op::CreateLink | Op::CreateSet(..) => {}
@@ -263,7 +263,7 @@ fn undermine(op: &Op, actual: &mut Actual) {
     }
 }
 
-/// Somebody takes it back.
+/// Undoes the operation, as another program would.
 fn undo(op: &Op, actual: &mut Actual) {
     match op {
         Op::CreateLink => delete_link(actual),

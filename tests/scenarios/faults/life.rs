@@ -54,7 +54,7 @@ pub(super) struct Life {
 // === impl Life ===
 
 impl Life {
-    /// A node that knows nothing, and somebody's virtual server on it.
+    /// A node that knows nothing, and another program's virtual server on it.
     pub(super) async fn begin(case: Case) -> Self {
         let fake = kernel();
         let seen = case.inject(&fake);
@@ -285,7 +285,7 @@ fn kernel() -> Fake {
     Fake::new(Actual { local_addresses, virtual_servers, sets, ..Actual::default() })
 }
 
-/// Somebody's virtual server, which stays as it is.
+/// Another program's virtual server, which stays as it is.
 pub(super) fn foreign() -> (Frontend, ActualVirtualServer) {
     let at = Frontend { address: [172, 16, 0, 1].into(), protocol: Protocol::Tcp, port: 80 };
     let real = ActualRealServer { weight: 3, plain: false, deadline: None, connections: 5 };
@@ -303,11 +303,11 @@ fn udp(number: u16) -> Service {
 }
 
 /// With an external address, a load balancer's and who may use that.
-fn load_balancer(number: u16, last_byte: u8, from: &str) -> Service {
+fn load_balancer(number: u16, last_octet: u8, from: &str) -> Service {
     let mut service = node_port_service(number, 30_084);
     service.kind = ServiceKind::LoadBalancer;
     service.external = vec![[203, 0, 113, 4].into()];
-    service.load_balancer = vec![[203, 0, 113, last_byte].into()];
+    service.load_balancer = vec![[203, 0, 113, last_octet].into()];
     service.source_ranges = vec![from.parse().unwrap()];
     service
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
 use kube_ipvs::reconcile::Pace;
 use plan::model::Protocol;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ fn at_once() -> usize {
 
 fn refuse_all(fake: &Fake) {
     fake.interfere(|request, _| match request {
-        Request::Writing(op) if !op.is_prerequisite() => {
+        KernelCall::Writing(op) if !op.is_prerequisite() => {
             Answer::refused(RefusalClass::NotPermitted)
         }
         _ => Answer::Honest,

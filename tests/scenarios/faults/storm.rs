@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, Request};
+use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -89,10 +89,10 @@ fn stormy(fake: &Fake, weather: Vec<(Weather, usize)>) -> Arc<AtomicBool> {
         }
         match (weather.next().unwrap_or(Weather::Calm), request) {
             (Weather::Calm, _) => Answer::Honest,
-            (Weather::Refused(class), Request::Writing(_) | Request::Flows(_)) => {
+            (Weather::Refused(class), KernelCall::Writing(_) | KernelCall::Flows(_)) => {
                 Answer::refused(class)
             }
-            (Weather::Refused(_), Request::Reading(_)) => Answer::Lost { carried_out: false },
+            (Weather::Refused(_), KernelCall::Read(_)) => Answer::Lost { carried_out: false },
             (Weather::Lost(carried_out), _) => Answer::Lost { carried_out },
         }
     });

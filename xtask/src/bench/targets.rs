@@ -144,7 +144,7 @@ fn latency(size: &Measured) -> Vec<Outcome> {
             "the same, spread over the time in which everything is verified: 99th percentile",
             "change_at_any_time",
             20.0,
-            "what the thread for the kernel does meanwhile: a part of verification, or a drift_check; the \
+            "what the thread for the kernel does meanwhile: a part of verification, or a drift check; the \
              largest sets, and the addresses, can only be read whole",
         ),
     ];
@@ -193,7 +193,7 @@ fn programs(run: &Run) -> Outcome {
 }
 
 fn at_most(aim: f64, measured: f64, unit: &str) -> Outcome {
-    // What is shown is what counts: nobody wants to read that 1.50 is more than 1.5.
+    // The number as shown counts: no report says that 1.50 is more than 1.5.
     let rounded = (measured * 100.0).round() / 100.0;
     let missed = (rounded > aim).then(|| {
         if aim > 0.0 {

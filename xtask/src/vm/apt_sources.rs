@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// The names under which Debian publishes whole suites. An entry for anything else (a security
-/// archive, somebody's own repository) does not tell where Debian itself is mirrored.
+/// archive, a private repository) does not tell where Debian itself is mirrored.
 const DEBIAN_SUITES: [&str; 9] = [
     "bullseye",
     "bookworm",

@@ -157,7 +157,7 @@ impl Machine {
 }
 
 /// The program's output and the report go into files, which take whatever comes: a console that is
-/// connected to a pipe loses output when nobody reads fast enough.
+/// connected to a pipe loses output when the reader is too slow.
 fn channel_arguments(output: &Path, report: &Path, log: &Path) -> Vec<OsString> {
     let mut arguments = words(&["-device", "virtio-serial-pci"]);
     arguments.extend(["-chardev".into(), with_path("file,id=output,path=", output)]);

@@ -1,8 +1,8 @@
 //! Writing cpio archives in the "newc" format, which the kernel unpacks as its first root.
 //!
 //! Format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst. Everything
-//! belongs to root, whoever runs this, and the time stamps are zero, so that the same content gives
-//! the same bytes.
+//! belongs to root, for any user that runs this, and the time stamps are zero. So the same content
+//! gives the same bytes.
 
 use std::io::{self, Write};
 

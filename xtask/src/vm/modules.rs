@@ -62,7 +62,7 @@ const SINGLES: &[&str] = &[
     "netlink_diag",
     "unix_diag",
     "af_packet_diag",
-    // What those ask the crypto rule set for by name, which no dependency tells.
+    // What those ask the crypto layer for by name, which no dependency tells.
     "crc32c_generic",
     "crc32c_intel",
     "hmac",

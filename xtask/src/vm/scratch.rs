@@ -22,8 +22,7 @@ impl Scratch {
     pub(crate) fn make(parent: &Path) -> Result<Self> {
         let about = || format!("no directory can be made in {}", parent.display());
         std::fs::create_dir_all(parent).with_context(about)?;
-        // Held until the new directory is locked: only then can nobody take it for an abandoned
-        // one.
+        // Held until the new directory is locked: before, another process could remove it.
         let turn = File::create(parent.join(LOCK)).with_context(about)?;
         turn.lock().with_context(about)?;
         remove_abandoned(parent);

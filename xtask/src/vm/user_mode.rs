@@ -89,7 +89,7 @@ pub(crate) fn command(machine: &Machine, processor: &Processor, scratch: &Path) 
     if let Some(disk) = &machine.disk {
         command.arg(argument("vm.disk", disk));
     }
-    // Its own socket for commands to it, which nobody sends.
+    // Its own command socket, which no program uses.
     command.arg(argument("uml_dir", scratch));
     command.args(["con=null", "con0=null,fd:1", "panic=-1", "oops=panic", "loglevel=4"]);
     command.current_dir(directory).stdout(File::create(&machine.log)?);

@@ -63,8 +63,8 @@ fn a_withheld_address_is_told_with_its_node() {
     }
 }
 
-/// 127410, 104679 and eight more: another node's address as an external one cuts nobody off. That
-/// node itself serves it.
+/// 127410, 104679 and eight more: another node's address as an external one cuts no client off.
+/// That node itself serves it.
 #[test]
 fn bug_3_an_external_address_is_another_nodes() {
     let external = Service { external: ips(&["192.0.2.20"]), ..web() };

@@ -1,4 +1,4 @@
-//! Health checks, connections, and whether the kernel's state is complete and nobody else's.
+//! Health checks, connections, and whether the kernel's state is complete and ours alone.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ fn bug_28_and_29_health_checks() {
     assert_eq!(local("10.244.0.2@n1 terminating"), 0);
 }
 
-/// 92019, 108319: a restart finds weight 0, which comes to its end for whom is wanted, and only for
-/// those; and g of what was read: nobody is removed to be added again, connections go on.
+/// 92019, 108319: a restart finds a desired real server with weight 0 and corrects only its weight.
+/// No real server is removed to be added again: connections go on.
 #[test]
 fn bug_33_weight_0_after_a_restart() {
     let mut node = run(&web(), &["10.244.1.1@n2", "10.244.1.2@n2", "10.244.1.3@n2"]);
@@ -136,7 +136,7 @@ fn bug_50_drift_is_repaired() {
     assert_eq!(node.kernel, desired, "the entries were lost");
 }
 
-/// 59507, 55857, 134147: what is somebody else's stays, what is excluded too, what is ours goes.
+/// 59507, 55857, 134147: other programs' state stays, excluded state too, ours goes.
 #[test]
 fn bug_51_foreign_virtual_servers_stay() {
     let mut settings = Settings::new(THIS);
@@ -163,7 +163,7 @@ fn bug_51_foreign_virtual_servers_stay() {
     );
 }
 
-/// 78421: a Service that was removed while nobody looked leaves nothing.
+/// 78421: a Service that was removed while no proxy ran leaves nothing.
 #[test]
 fn bug_52_nothing_is_left_of_a_service() {
     let mut node = run(&balanced(LOCAL), &ONE_HERE);
@@ -229,7 +229,7 @@ fn bug_62_hairpin_entries() {
     assert_eq!(node.set("KUBE-LOOP-BACK"), entries);
 }
 
-/// 72534, 100925: without endpoints, the rules refuse, and the kernel has nothing to complain of.
+/// 72534, 100925: without endpoints, the rules refuse, and the kernel has nothing to log.
 #[test]
 fn bug_64_no_endpoints_are_refused_by_rules() {
     let node = run(&balanced(CLUSTER), &[]);
@@ -238,8 +238,8 @@ fn bug_64_no_endpoints_are_refused_by_rules() {
     assert_eq!(node.set("KUBE-NO-ENDPOINTS"), strings(&refused));
 }
 
-/// 114619, and the seven who asked for one a Service: any scheduler that the kernel has. One that
-/// it has not costs nobody their Service.
+/// 114619, and seven requests for one per Service: any scheduler that the kernel has. Without
+/// the scheduler, a Service is still served.
 #[test]
 fn bug_67_schedulers() {
     let mut settings = Settings::new(THIS);
@@ -260,8 +260,8 @@ fn bug_67_schedulers() {
     check("one", &node.virtual_servers(), &[of_web, "TCP 10.96.0.8:80 fo: 10.244.1.2:8080"]);
 }
 
-/// Services inside excluded networks are served as all others. What goes while nobody looks stays,
-/// what goes while somebody does is removed.
+/// Services inside excluded networks are served as all others. The kernel state of a deleted
+/// Service stays if no proxy saw the deletion, and is removed otherwise.
 #[test]
 fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     let mut settings = Settings::new(THIS);
@@ -283,7 +283,7 @@ fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     assert!(node.real_servers("TCP 192.0.2.10:30080").is_some(), "node ports as well");
     assert_eq!(node.compare(), [""; 0]);
 
-    // Nobody looked: what is there may be somebody else's.
+    // The new planner knows no Service yet: what is there may be another program's.
     let mut after_restart = Node::new(settings);
     *after_restart.kernel.actual_mut() = node.kernel.actual().clone();
     assert_eq!(after_restart.compare(), ["remove 30080 from set KUBE-NODE-PORT-TCP"]);
@@ -293,7 +293,7 @@ fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     after_restart.planner.plan();
     let done = after_restart.compare();
     assert_eq!(done, ["add 30080 to set KUBE-NODE-PORT-TCP"], "it is adopted as it is");
-    // Somebody did.
+    // The planner sees the deletion.
     node.run([removed(&public)]);
     assert_eq!(node.virtual_servers(), strings(&[]));
     assert_eq!(node.addresses(), strings(&[]));

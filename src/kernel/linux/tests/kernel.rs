@@ -135,7 +135,7 @@ fn sees_what_others_do(variant: Variant, name: &str) {
         assert_eq!(number(&mut linux), Some(9));
         tool("ipvsadm -D -t 10.96.0.1:80");
         assert_eq!(number(&mut linux), Some(8));
-        // Nobody's frontend.
+        // By firewall mark, without a frontend.
         tool("ipvsadm -A -f 7 -s rr");
         assert_eq!(number(&mut linux), Some(9), "until they are listed");
         let listing = linux.list_virtual_servers().unwrap();
@@ -272,7 +272,7 @@ fn costs_little(variant: Variant) {
             let requests = (traffic.requests - before.requests) / u64::from(DRIFT_CHECKS);
             let receives = (traffic.receives - before.receives) / u64::from(DRIFT_CHECKS);
             println!(
-                "{n_of_each} virtual servers of each family: a drift_check takes {took:?}, {requests} \
+                "{n_of_each} virtual servers of each family: a drift check takes {took:?}, {requests} \
                  requests, {receives} datagrams"
             );
             assert!(requests <= 2 && receives <= 60, "{requests} {receives}");

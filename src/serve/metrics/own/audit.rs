@@ -18,7 +18,7 @@ pub struct Audit {
     duration: Gauge,
     cost: Histogram,
     full_speed: IntGauge,
-    alerts: IntCounter,
+    full_speed_starts: IntCounter,
     last_comparison: Gauge,
 }
 
@@ -52,7 +52,7 @@ impl Audit {
                 "1 while the audit runs at full speed because another program changed the kernel's state, \
                  0 while it runs in the background.",
             )?,
-            alerts: make.counter("kube_ipvs_audit_full_speed_starts_total", "Number of times the audit went from background to full speed.")?,
+            full_speed_starts: make.counter("kube_ipvs_audit_full_speed_starts_total", "Number of times the audit went from background to full speed.")?,
             last_comparison: make.number(
                 "kube_ipvs_audit_last_completed_timestamp_seconds",
                 "Time at which all kernel state but the iptables rules was last compared with the desired \
@@ -76,12 +76,12 @@ impl Audit {
     /// The audit goes on without pauses from now on, or with them.
     pub fn set_full_speed(&self, full_speed: bool) {
         if full_speed && self.full_speed.get() == 0 {
-            self.alerts.inc();
+            self.full_speed_starts.inc();
         }
         self.full_speed.set(i64::from(full_speed));
     }
 
-    /// The audit has been everywhere.
+    /// A pass of the audit has ended.
     pub fn pass_ended(&self, pass: &Pass, now: SystemTime) {
         self.passes.with_label_values(&[pace(&pass.full_speed)]).inc();
         self.duration.set(pass.took.as_secs_f64());

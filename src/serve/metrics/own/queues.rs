@@ -66,7 +66,7 @@ impl Queues {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        // Whoever panicked while holding it left plain values behind.
+        // A thread that panicked while holding the lock left plain values behind.
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

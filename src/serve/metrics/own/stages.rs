@@ -6,9 +6,9 @@ use prometheus::{Histogram, HistogramVec};
 
 use super::super::labels::{PARTS, READINGS, part, reading};
 use super::maker::Maker;
-use crate::kernel::Part;
-use crate::kernel::Reading;
+use crate::kernel::KernelRead;
 use crate::kernel::Stopwatch;
+use crate::kernel::WrittenPart;
 use crate::reconcile::observer::Round;
 
 /// Duration of each stage.
@@ -66,11 +66,11 @@ impl Stages {
 }
 
 impl Stopwatch for Stages {
-    fn read(&self, what: Reading, took: Duration) {
+    fn read(&self, what: KernelRead, took: Duration) {
         self.read.with_label_values(&[reading(&what)]).observe(took.as_secs_f64());
     }
 
-    fn wrote(&self, what: Part, took: Duration) {
+    fn wrote(&self, what: WrittenPart, took: Duration) {
         self.write.with_label_values(&[part(&what)]).observe(took.as_secs_f64());
     }
 }

@@ -5,7 +5,7 @@ use plan::event::Event;
 use super::*;
 use crate::source::convert::Converter;
 
-/// A Service of this text, and what is complained about.
+/// A Service of this text, and the warnings.
 fn convert(text: &str) -> (Option<Service>, Vec<String>) {
     let object: object::Service = serde_saphyr::from_str(text).unwrap();
     let converted = Converter::default().service(&object).unwrap();

@@ -46,7 +46,7 @@ async fn a_master_alone_asks_nobody_who_we_are() {
         ("127.0.0.1:8001", "http://127.0.0.1:8001/"),
         ("https://[::1]:6443", "https://[::1]:6443/"),
     ] {
-        let Found { config, .. } = find(&options(None, Some(master))).await.unwrap();
+        let ServerAccess { config, .. } = find(&options(None, Some(master))).await.unwrap();
         assert_eq!(config.cluster_url.to_string(), url);
         assert!(config.auth_info.token_file.is_none());
     }

@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::{Item, PageEnd, PageFrame, non_empty};
-use crate::source::kubernetes::kind::Kind;
+use crate::source::kubernetes::kind::ResourceKind;
 
 /// Longest item, and longest rest of a list: the largest object that etcd takes is 1.5 MiB, by default.
 const LONGEST: usize = 32 << 20;
@@ -17,7 +17,7 @@ const ITEMS: &[u8] = b"items";
 /// then read by serde_json: so a list that is no JSON is an error, if perhaps after some of its items.
 #[derive(Debug)]
 pub(crate) struct ListReader {
-    kind: Kind,
+    kind: ResourceKind,
     /// Number of brackets that are open.
     depth: usize,
     string: Text,
@@ -54,7 +54,7 @@ enum Place {
 
 impl ListReader {
     /// Reads a list of objects of a kind.
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: ResourceKind) -> Self {
         Self {
             kind,
             depth: 0,
@@ -169,7 +169,7 @@ mod tests {
 
     /// Names of the items, and the version, of a list that comes in chunks of so many bytes.
     fn read(text: &str, chunk: usize) -> serde_json::Result<(Vec<String>, Option<String>)> {
-        let mut reader = ListReader::new(Kind::Service);
+        let mut reader = ListReader::new(ResourceKind::Service);
         let mut items = Vec::new();
         for chunk in text.as_bytes().chunks(chunk) {
             items.extend(reader.read(chunk)?);

@@ -7,7 +7,7 @@ struct Page {
 }
 
 fn decode(text: &str) -> serde_json::Result<Page> {
-    let mut reader = ListReader::new(Kind::Service);
+    let mut reader = ListReader::new(ResourceKind::Service);
     let items = reader.read(text.as_bytes())?;
     Ok(Page { items, end: reader.end()? })
 }
@@ -65,7 +65,7 @@ fn what_has_no_items_is_no_list() {
 
 #[test]
 fn the_lines_of_a_watch() {
-    let line = |text: &str| Line::decode(Kind::Node, text.as_bytes());
+    let line = |text: &str| Line::decode(ResourceKind::Node, text.as_bytes());
     let item = r#"{"metadata":{"name":"n","resourceVersion":"5"}}"#;
     let Ok(Line::Applied(added)) = line(&format!(r#"{{"type":"ADDED","object":{item}}}"#)) else {
         panic!()
@@ -98,12 +98,12 @@ fn the_lines_of_a_watch() {
 fn a_bad_object_still_says_how_far_the_watch_is() {
     let text =
         r#"{"type":"MODIFIED","object":{"metadata":{"name":"n","resourceVersion":"8"},"spec":3}}"#;
-    let Ok(Line::Applied(item)) = Line::decode(Kind::EndpointSlice, text.as_bytes()) else {
+    let Ok(Line::Applied(item)) = Line::decode(ResourceKind::EndpointSlice, text.as_bytes()) else {
         panic!()
     };
     assert!(matches!(item, Item::EndpointSlice(_)), "spec means nothing to a slice: {item:?}");
     let text = text.replace("spec", "endpoints");
-    let Ok(Line::Applied(item)) = Line::decode(Kind::EndpointSlice, text.as_bytes()) else {
+    let Ok(Line::Applied(item)) = Line::decode(ResourceKind::EndpointSlice, text.as_bytes()) else {
         panic!()
     };
     assert_eq!(item.resource_version(), Some("8"));

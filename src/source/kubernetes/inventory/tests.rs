@@ -47,7 +47,7 @@ fn node(name: &str, taint: &str) -> Item {
     Item::Node(serde_json::from_str(&text).unwrap())
 }
 
-fn bad(kind: Kind, name: Option<&str>) -> Item {
+fn bad(kind: ResourceKind, name: Option<&str>) -> Item {
     let metadata = Metadata {
         name: name.map(str::to_owned),
         namespace: Some("n".to_owned()),
@@ -59,12 +59,12 @@ fn bad(kind: Kind, name: Option<&str>) -> Item {
 
 impl Inventory {
     /// A step's events, in short.
-    fn said(&mut self, kind: Kind, step: Step) -> Vec<String> {
+    fn said(&mut self, kind: ResourceKind, step: Step) -> Vec<String> {
         let events = self.take(kind, step, at(5_000));
         events.into_iter().map(|event| short(&event)).collect()
     }
 
-    fn list(&mut self, kind: Kind, items: impl IntoIterator<Item = Item>) -> Vec<String> {
+    fn list(&mut self, kind: ResourceKind, items: impl IntoIterator<Item = Item>) -> Vec<String> {
         let mut said = self.said(kind, Step::ListBegins);
         for item in items {
             said.extend(self.said(kind, Step::Listed(item)));
@@ -100,57 +100,65 @@ fn short(event: &SourceEvent) -> String {
 #[test]
 fn complete_once_when_every_kind_has_been_listed() {
     let mut inventory = inventory();
-    assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
-    assert_eq!(inventory.list(Kind::Service, [service("a")]), ["+n/a"]);
-    assert_eq!(inventory.list(Kind::Node, [node("this", "x")]), ["node", "leaving false"]);
-    assert_eq!(inventory.list(Kind::EndpointSlice, []), ["complete"]);
-    assert_eq!(inventory.list(Kind::EndpointSlice, []), Vec::<String>::new());
-    assert_eq!(inventory.list(Kind::Service, []), ["-n/a"]);
+    assert_eq!(inventory.list(ResourceKind::Service, [service("a")]), ["+n/a"]);
+    assert_eq!(inventory.list(ResourceKind::Service, [service("a")]), ["+n/a"]);
+    assert_eq!(inventory.list(ResourceKind::Node, [node("this", "x")]), ["node", "leaving false"]);
+    assert_eq!(inventory.list(ResourceKind::EndpointSlice, []), ["complete"]);
+    assert_eq!(inventory.list(ResourceKind::EndpointSlice, []), Vec::<String>::new());
+    assert_eq!(inventory.list(ResourceKind::Service, []), ["-n/a"]);
 }
 
 #[test]
 fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
     let mut inventory = inventory();
-    inventory.list(Kind::Service, ["a", "b", "c"].map(service));
-    inventory.said(Kind::Service, Step::Applied(service("d")));
-    assert_eq!(inventory.said(Kind::Service, Step::Deleted(service("c"))), ["-n/c"]);
+    inventory.list(ResourceKind::Service, ["a", "b", "c"].map(service));
+    inventory.said(ResourceKind::Service, Step::Applied(service("d")));
+    assert_eq!(inventory.said(ResourceKind::Service, Step::Deleted(service("c"))), ["-n/c"]);
     // One that fails half-way, twice.
     for _ in 0..2 {
-        assert_eq!(inventory.said(Kind::Service, Step::ListBegins), Vec::<String>::new());
-        assert_eq!(inventory.said(Kind::Service, Step::Listed(service("b"))), ["+n/b"]);
+        assert_eq!(inventory.said(ResourceKind::Service, Step::ListBegins), Vec::<String>::new());
+        assert_eq!(inventory.said(ResourceKind::Service, Step::Listed(service("b"))), ["+n/b"]);
     }
     assert_eq!(
-        inventory.list(Kind::Service, ["a", "e"].map(service)),
+        inventory.list(ResourceKind::Service, ["a", "e"].map(service)),
         ["+n/a", "+n/e", "-n/b", "-n/d"]
     );
     assert_eq!(inventory.names(), ["Service n/a", "Service n/e"]);
-    assert_eq!(inventory.said(Kind::Service, Step::Deleted(service("d"))), Vec::<String>::new());
+    assert_eq!(
+        inventory.said(ResourceKind::Service, Step::Deleted(service("d"))),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn a_bad_object_stays_as_it_was() {
     let mut inventory = inventory();
-    inventory.list(Kind::Service, ["a", "b"].map(service));
+    inventory.list(ResourceKind::Service, ["a", "b"].map(service));
     assert_eq!(
-        inventory.said(Kind::Service, Step::Applied(bad(Kind::Service, Some("a")))),
+        inventory.said(ResourceKind::Service, Step::Applied(bad(ResourceKind::Service, Some("a")))),
         ["Service n/a: spec: odd; it stays in force as it was before"]
     );
     assert_eq!(
-        inventory
-            .list(Kind::Service, [bad(Kind::Service, Some("a")), bad(Kind::Service, Some("x"))]),
+        inventory.list(
+            ResourceKind::Service,
+            [bad(ResourceKind::Service, Some("a")), bad(ResourceKind::Service, Some("x"))]
+        ),
         ["Service n/x: spec: odd; it is left out", "-n/b"]
     );
     assert_eq!(inventory.names(), ["Service n/a"]);
     assert_eq!(
-        inventory.said(Kind::Service, Step::Deleted(bad(Kind::Service, Some("a")))),
+        inventory.said(ResourceKind::Service, Step::Deleted(bad(ResourceKind::Service, Some("a")))),
         ["-n/a"]
     );
     assert_eq!(
-        inventory.said(Kind::EndpointSlice, Step::Applied(bad(Kind::EndpointSlice, None))),
+        inventory.said(
+            ResourceKind::EndpointSlice,
+            Step::Applied(bad(ResourceKind::EndpointSlice, None))
+        ),
         ["EndpointSlice (without a name): has no metadata.name; left out"]
     );
     assert_eq!(
-        inventory.said(Kind::Node, Step::Applied(bad(Kind::Node, Some("this")))),
+        inventory.said(ResourceKind::Node, Step::Applied(bad(ResourceKind::Node, Some("this")))),
         ["Node this: spec: odd; it stays in force as it was before"]
     );
 }
@@ -163,34 +171,43 @@ fn a_service_that_is_no_longer_balanced_is_removed_once() {
     )
     .unwrap();
     let headless = || Item::Service(Box::new(headless.clone()));
-    assert_eq!(inventory.list(Kind::Service, [headless()]), Vec::<String>::new());
-    inventory.said(Kind::Service, Step::Applied(service("a")));
-    assert_eq!(inventory.said(Kind::Service, Step::Applied(headless())), ["-n/a"]);
-    assert_eq!(inventory.said(Kind::Service, Step::Applied(headless())), Vec::<String>::new());
+    assert_eq!(inventory.list(ResourceKind::Service, [headless()]), Vec::<String>::new());
+    inventory.said(ResourceKind::Service, Step::Applied(service("a")));
+    assert_eq!(inventory.said(ResourceKind::Service, Step::Applied(headless())), ["-n/a"]);
+    assert_eq!(
+        inventory.said(ResourceKind::Service, Step::Applied(headless())),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn this_node_and_no_other() {
     let mut inventory = inventory();
     assert_eq!(
-        inventory.list(Kind::Node, [node("other", "x"), node("this", "x")]),
+        inventory.list(ResourceKind::Node, [node("other", "x"), node("this", "x")]),
         ["node", "leaving false"]
     );
     let leaving = node("this", "ToBeDeletedByClusterAutoscaler");
-    assert_eq!(inventory.said(Kind::Node, Step::Applied(leaving)), ["node", "leaving true"]);
-    assert_eq!(inventory.said(Kind::Node, Step::Deleted(node("this", "x"))), Vec::<String>::new());
-    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+    assert_eq!(
+        inventory.said(ResourceKind::Node, Step::Applied(leaving)),
+        ["node", "leaving true"]
+    );
+    assert_eq!(
+        inventory.said(ResourceKind::Node, Step::Deleted(node("this", "x"))),
+        Vec::<String>::new()
+    );
+    assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
 }
 
 #[test]
 fn a_node_that_is_not_there_is_missed_once() {
     let mut inventory = inventory();
-    let said = inventory.list(Kind::Node, [node("other", "x")]);
+    let said = inventory.list(ResourceKind::Node, [node("other", "x")]);
     assert!(said[0].starts_with("Node this: there is no such Node"), "{said:?}");
     assert!(said[0].contains("--hostname-override"), "{said:?}");
-    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
-    assert_eq!(inventory.list(Kind::Node, [node("this", "x")]), ["node", "leaving false"]);
-    assert_eq!(inventory.list(Kind::Node, []), Vec::<String>::new());
+    assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
+    assert_eq!(inventory.list(ResourceKind::Node, [node("this", "x")]), ["node", "leaving false"]);
+    assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
 }
 
 #[test]
@@ -203,7 +220,7 @@ fn what_is_wrong_is_said_again_only_when_it_is_different() {
         );
         Item::Service(serde_json::from_str(&text).unwrap())
     };
-    let kind = Kind::Service;
+    let kind = ResourceKind::Service;
     let warning = |port: u32| {
         format!(
             "Service n/a: spec.ports[0].port: {port} is not a port number (1 to 65535); left out"
@@ -224,7 +241,7 @@ fn what_is_wrong_is_said_again_only_when_it_is_different() {
     inventory.said(kind, Step::Deleted(odd(70_001)));
     assert!(inventory.warnings.is_empty());
     assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
-    inventory.list(Kind::EndpointSlice, []);
+    inventory.list(ResourceKind::EndpointSlice, []);
     assert!(!inventory.warnings.is_empty());
     inventory.list(kind, []);
     assert!(inventory.warnings.is_empty());
@@ -233,7 +250,7 @@ fn what_is_wrong_is_said_again_only_when_it_is_different() {
 #[test]
 fn triggers_count_once() {
     let mut inventory = inventory();
-    let kind = Kind::EndpointSlice;
+    let kind = ResourceKind::EndpointSlice;
     // Before the start, at it, and after it. What triggered a change is said before the change.
     let listed = [triggered("a", 900), triggered("b", 1_000), triggered("c", 1_001)];
     assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "triggered 1001", "+n/c"]);
@@ -269,7 +286,7 @@ fn one_copy_of_a_name() {
         SourceEvent::Change(Event::SliceApplied(slice)) => slice.name.clone(),
         other => panic!("{other:?}"),
     };
-    let kind = Kind::EndpointSlice;
+    let kind = ResourceKind::EndpointSlice;
     let first = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
     let second = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
     assert!(std::ptr::eq(&*first, &*second));
@@ -307,7 +324,7 @@ proptest! {
         let mut inventory = inventory();
         let mut in_force = BTreeSet::new();
         let take = |inventory: &mut Inventory, in_force: &mut BTreeSet<String>, step| {
-            for said in inventory.said(Kind::Service, step) {
+            for said in inventory.said(ResourceKind::Service, step) {
                 match said.split_at(1) {
                     ("+", name) => _ = in_force.insert(name.to_owned()),
                     ("-", name) => assert!(in_force.remove(name), "{name}"),
@@ -361,20 +378,23 @@ fn other_nodes_are_told_of_when_their_addresses_change() {
     let mut inventory = inventory();
     // A server that does not know the field sends this node's Node too.
     let all = [other("this", "192.0.2.1"), other("b", "192.0.2.2"), other("c", "192.0.2.3")];
-    assert_eq!(inventory.list(Kind::OtherNode, all), ["+other b", "+other c"]);
+    assert_eq!(inventory.list(ResourceKind::OtherNode, all), ["+other b", "+other c"]);
     let nothing = Vec::<String>::new();
-    let mut say = |step| inventory.said(Kind::OtherNode, step);
+    let mut say = |step| inventory.said(ResourceKind::OtherNode, step);
     assert_eq!(say(Step::Applied(other("b", "192.0.2.2"))), nothing);
     assert_eq!(say(Step::Applied(other("b", "192.0.2.22"))), ["+other b"]);
     assert_eq!(say(Step::Applied(other("d", ""))), nothing, "no address");
     assert_eq!(say(Step::Deleted(other("d", ""))), nothing);
     assert_eq!(say(Step::Deleted(other("this", "192.0.2.1"))), nothing);
-    assert_eq!(say(Step::Applied(bad(Kind::OtherNode, Some("b")))), nothing);
+    assert_eq!(say(Step::Applied(bad(ResourceKind::OtherNode, Some("b")))), nothing);
     // A list that fails half-way, and one that does not: only that one says who is gone.
     assert_eq!(say(Step::ListBegins), nothing);
     assert_eq!(say(Step::Listed(other("b", "192.0.2.22"))), nothing);
-    let list = [bad(Kind::OtherNode, Some("b")), other("e", "192.0.2.5")];
-    assert_eq!(inventory.list(Kind::OtherNode, list), ["+other e", "-other c"]);
-    assert_eq!(inventory.said(Kind::OtherNode, Step::Deleted(other("b", "x"))), ["-other b"]);
+    let list = [bad(ResourceKind::OtherNode, Some("b")), other("e", "192.0.2.5")];
+    assert_eq!(inventory.list(ResourceKind::OtherNode, list), ["+other e", "-other c"]);
+    assert_eq!(
+        inventory.said(ResourceKind::OtherNode, Step::Deleted(other("b", "x"))),
+        ["-other b"]
+    );
     assert!(!inventory.unlisted.is_empty(), "nothing is complete because of other nodes");
 }

@@ -17,7 +17,7 @@ fn mk_scanner() -> (tempfile::TempDir, PathBuf, Scanner) {
     (root, directory, scanner)
 }
 
-/// Looks until nothing is pending any more. Nobody writes meanwhile, so no time has to pass.
+/// Looks until nothing is pending any more. No file is written meanwhile, so no time has to pass.
 fn settle(scanner: &mut Scanner) -> (Vec<Event>, Vec<String>) {
     let (mut events, mut warnings) = (vec![], vec![]);
     for _ in 0..3 {
@@ -119,7 +119,7 @@ fn a_directory_that_is_gone_takes_nothing_with_it() {
     assert!(events.is_empty());
     assert!(warnings[0].ends_with("what it held stays in force"), "{warnings:?}");
     assert_eq!(settle(&mut scanner), (vec![], vec![]), "said once");
-    // There again, but nobody has filled it yet.
+    // There again, but still empty.
     fs::create_dir(&directory).unwrap();
     assert_eq!(settle(&mut scanner), (vec![], vec![]));
     assert_eq!(settle(&mut scanner), (vec![], vec![]));

@@ -328,7 +328,7 @@ fn a_growth_that_is_refused_changes_nothing() {
         assert!(refusal.reason.contains("1 of its entries"), "{refusal}");
         assert_eq!(left_beside(&mut ipset), [""; 0]);
 
-        // Somebody else's.
+        // Another program's set.
         tool("create KUBE-CLUSTER-IP hash:net maxelem 16").unwrap();
         let refusal = grow(&mut ipset, CLUSTER, room(32, 0)).unwrap_err();
         assert!(refusal.reason.contains("hash:ip,port is needed"), "{refusal}");
