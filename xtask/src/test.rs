@@ -269,3 +269,26 @@ impl fmt::Display for Outcome {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_all_of_the_reason() {
+        let outcome = Outcome {
+            name: "guest".to_owned(),
+            tally: Tally::default(),
+            timed: Vec::new(),
+            broken: Some("the kernel panicked; from its log:\nBUG: one\nRIP: two".to_owned()),
+            took: Duration::from_secs(4),
+        };
+        let row = outcome.to_string();
+        assert!(
+            row.ends_with(
+                "(4 s): the kernel panicked; from its log:\n    | BUG: one\n    | RIP: two"
+            ),
+            "{row}"
+        );
+    }
+}
