@@ -38,11 +38,11 @@ use crate::config::gates::FeatureGates;
 use crate::config::watch::{Check, SPREAD};
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
 use crate::host::{self, Host};
+use crate::kernel::Kernel;
 use crate::kernel::address_monitor;
 use crate::kernel::estimators::Run;
 use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
-use crate::kernel::{Kernel, Timed};
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Reconciler, Status};
 use crate::serve::health::SharedHealth;
@@ -228,7 +228,7 @@ impl<K: Kernel + 'static> Parts<K> {
         if let Source::Kubernetes(clients, _) = &source {
             measured.add(clients.metrics.clone())?;
         }
-        let kernel = KernelHandle::start(Timed::new(kernel, measured.own.stages.clone()))
+        let kernel = KernelHandle::start(kernel, measured.own.stages.clone())
             .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
         let planner = Planner::new(settings);

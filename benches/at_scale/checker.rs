@@ -110,7 +110,7 @@ pub(crate) fn run(size: Size) -> Result<()> {
     }
     planner.plan();
     for family in Family::BOTH {
-        kernel.prescribe(planner.rule_set(family)?);
+        kernel.set_desired_rules(planner.rule_set(family)?);
     }
     for question in stdin().lines() {
         match serde_json::from_str(&question?)? {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
-use kube_ipvs::kernel::sysctl::{Change, Sysctl, SysctlError};
+use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
 };
@@ -126,7 +126,7 @@ impl Kernel for Metered {
         self.linux.loaded_schedulers(names)
     }
 
-    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         self.linux.set_sysctl(sysctl)
     }
 
@@ -164,8 +164,8 @@ impl Kernel for Metered {
         self.counted(|linux| linux.read_rule_set(family))
     }
 
-    fn prescribe(&mut self, rule_set: RuleSet) {
-        self.linux.prescribe(rule_set);
+    fn set_desired_rules(&mut self, rule_set: RuleSet) {
+        self.linux.set_desired_rules(rule_set);
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {

@@ -55,7 +55,7 @@ impl Node {
     pub(crate) fn start(size: Size, sync_period: Duration) -> Result<Self> {
         let (planner, linux) = open()?;
         let meter = Meter::default();
-        let kernel = KernelHandle::start(Metered::new(linux, meter.clone()))?;
+        let kernel = KernelHandle::start(Metered::new(linux, meter.clone()), ())?;
         let pace = Pace { sync_period, ..Pace::default() };
         let reconciler =
             Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));

@@ -16,7 +16,7 @@ use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
-use super::sysctl::{Change, Sysctl, SysctlError};
+use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
 };
@@ -323,7 +323,7 @@ impl Kernel for Fake {
         Ok(state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family))
     }
 
-    fn prescribe(&mut self, _layer: RuleSet) {}
+    fn set_desired_rules(&mut self, _: RuleSet) {}
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
@@ -336,7 +336,7 @@ impl Kernel for Fake {
         names
     }
 
-    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         let mut state = self.state();
         let is_read_only = state.is_proc_sys_read_only;
         let known = state.sysctls.iter_mut().find(|(known, _)| known.path == sysctl.path);
@@ -353,7 +353,7 @@ impl Kernel for Fake {
             return Err(SysctlError { sysctl, found: Some(found.clone()), source });
         }
         let before = std::mem::replace(found, sysctl.value.clone());
-        Ok(Some(Change { sysctl, before }))
+        Ok(Some(SysctlChange { sysctl, before }))
     }
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {

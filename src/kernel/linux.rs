@@ -32,7 +32,7 @@ use super::link::{LinkAddress, Links, Scope};
 use super::route::Routes;
 use super::rules::fingerprint::Watch;
 use super::rules::{Cause, Rules};
-use super::sysctl::{Change, Sysctl, SysctlError};
+use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
     modules, sysctl, translate,
@@ -350,7 +350,7 @@ impl Kernel for Linux {
         Ok(comparison.matches())
     }
 
-    fn prescribe(&mut self, rule_set: RuleSet) {
+    fn set_desired_rules(&mut self, rule_set: RuleSet) {
         if let Some(watch) = self.watches.get_mut(&rule_set.family())
             && self.rule_sets.get(&rule_set.family()) != Some(&rule_set)
         {
@@ -370,7 +370,7 @@ impl Kernel for Linux {
         names
     }
 
-    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         self.put_back(sysctl)
     }
 

@@ -33,13 +33,13 @@ pub mod probe;
 pub mod processors;
 mod route;
 pub mod rules;
+mod stopwatch;
 pub mod sysctl;
-mod timed;
 mod translate;
 pub mod worker;
 
-use sysctl::{Change, Sysctl, SysctlError};
-pub use timed::{KernelRead, Stopwatch, Timed, WrittenPart};
+pub use stopwatch::{KernelRead, Stopwatch, WrittenPart};
+use sysctl::{Sysctl, SysctlChange, SysctlError};
 
 /// Operations that the reconciler needs of a kernel.
 ///
@@ -90,15 +90,14 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn read_addresses(&mut self) -> Result<Addresses, ReadError>;
 
-    /// Reads whether a family's constant rules are all there, as they were prescribed.
+    /// Returns true if the kernel has a family's desired rules, all of them.
     ///
     /// # Errors
     /// When they could not be read.
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError>;
 
-    /// Says what a family's constant rules are, for [`Op::WriteRuleSet`] and
-    /// [`Kernel::read_rule_set`].
-    fn prescribe(&mut self, rule_set: RuleSet);
+    /// Sets a family's desired rules, for [`Op::WriteRuleSet`] and [`Kernel::read_rule_set`].
+    fn set_desired_rules(&mut self, rule_set: RuleSet);
 
     /// Carries out the operations, in their order, and returns a result for each. One that fails
     /// does not keep the others from being tried.
@@ -112,7 +111,7 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// When the kernel does not take the value.
-    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError>;
+    fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError>;
 
     /// Removes the stale flows of a family from connection tracking, and returns how many.
     ///

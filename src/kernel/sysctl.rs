@@ -59,14 +59,14 @@ pub struct KernelVersion(pub u32, pub u32);
 #[derive(Debug, Default)]
 pub struct SysctlOutcome {
     /// Switches that had another value.
-    pub changed: Vec<Change>,
+    pub changed: Vec<SysctlChange>,
     /// Switches that do not have the value they should have.
     pub failed: Vec<SysctlError>,
 }
 
 /// A switch that was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct SysctlChange {
     /// The switch, with its new value.
     pub sysctl: Sysctl,
     /// The old value, as the kernel printed it.
@@ -155,7 +155,7 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> SysctlOutcome {
 ///
 /// # Errors
 /// When the kernel does not take the value.
-pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
     let path = root.join(sysctl.path);
     let found = read(&path);
     if found.as_ref() == Ok(&sysctl.value) {
@@ -163,7 +163,7 @@ pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> 
     }
     let (sysctl, found) = (sysctl.clone(), found.ok());
     match fs::write(&path, &sysctl.value) {
-        Ok(()) => Ok(Some(Change { sysctl, before: found.unwrap_or_default() })),
+        Ok(()) => Ok(Some(SysctlChange { sysctl, before: found.unwrap_or_default() })),
         Err(source) => Err(SysctlError { sysctl, found, source }),
     }
 }
@@ -251,9 +251,9 @@ impl KernelVersion {
     }
 }
 
-// === impl Change ===
+// === impl SysctlChange ===
 
-impl fmt::Display for Change {
+impl fmt::Display for SysctlChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (it was {}): {}", self.sysctl, self.before, self.sysctl.why)
     }

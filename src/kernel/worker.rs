@@ -1,33 +1,25 @@
 //! The thread that owns the kernel's handles.
 //!
 //! ```text
-//!   reconciler ──Request──▶ worker thread ──netlink, iptables──▶ kernel
+//!   reconciler ──closure──▶ worker thread ──netlink, iptables──▶ kernel
 //!              ◀──oneshot──
 //! ```
 //!
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
 //! awake meanwhile and gathers what comes in, which the next batch then carries.
 
-use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
-use plan::actual::{ActualSet, ListedVirtualServer};
-use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
-use plan::model::Family;
 use plan::op::Op;
-use plan::rule_set::RuleSet;
-use plan::sets::SetId;
-use plan::settings::SchedulerName;
 use tokio::sync::{mpsc, oneshot};
 
-use super::sysctl::{Change, Sysctl, SysctlError};
-use super::{Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading};
+use super::{Kernel, KernelRead, ReadError, Refusal, Stopwatch, WrittenPart};
 
-/// The event loop's end: sends requests to the worker and waits for the answers.
+/// The event loop's end: sends work to the worker and waits for the answers.
 #[derive(Debug, Clone)]
 pub struct KernelHandle {
-    requests: mpsc::Sender<WorkerRequest>,
+    jobs: mpsc::Sender<Job>,
 }
 
 /// The worker is gone: it panicked, which a supervisor must see.
@@ -35,31 +27,33 @@ pub struct KernelHandle {
 #[error("the kernel worker thread has ended; this is a bug, please report the log above")]
 pub struct WorkerGone;
 
-type Reply<T> = oneshot::Sender<T>;
+/// Reason for which a read has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadFailure {
+    /// No other call will have a result, either.
+    #[error(transparent)]
+    WorkerGone(#[from] WorkerGone),
+    /// The read can be retried.
+    #[error(transparent)]
+    Unreadable(#[from] ReadError),
+}
 
-/// State that the kernel holds, or the reason why it could not be read.
-type ReadResult<T> = Result<T, ReadError>;
+/// Work that the worker carries out.
+type Job = Box<dyn FnOnce(&mut dyn Kernel, &dyn Stopwatch) + Send>;
 
-/// The operations that were tried, and a result for each.
-type Applied = (Vec<Op>, Vec<Result<(), Refusal>>);
+// === impl ReadFailure ===
 
-/// Change made by setting a switch, or the reason why it could not be set.
-type SysctlSet = Result<Option<Change>, SysctlError>;
-
-#[derive(Debug)]
-enum WorkerRequest {
-    DriftCheck(Reply<ReadResult<DriftCheck>>),
-    ListVirtualServers(Reply<ReadResult<Listing>>),
-    ReadVirtualServers(Arc<[Frontend]>, Reply<ReadResult<Vec<VirtualServerReading>>>),
-    ReadListed(Arc<[ListedVirtualServer]>, Reply<ReadResult<Vec<VirtualServerReading>>>),
-    ReadSet(SetId, Reply<ReadResult<Option<ActualSet>>>),
-    ReadAddresses(Reply<ReadResult<Addresses>>),
-    ReadRuleSet(Family, Reply<ReadResult<bool>>),
-    Prescribe(Box<RuleSet>),
-    Apply(Vec<Op>, Reply<Applied>),
-    LoadedSchedulers(Vec<SchedulerName>, Reply<Vec<SchedulerName>>),
-    SetSysctl(Sysctl, Reply<SysctlSet>),
-    RemoveFlows(Family, Arc<FlowTargets>, Reply<Result<u64, Refusal>>),
+impl ReadFailure {
+    /// Returns the error of a read that can be retried.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub fn retryable(self) -> Result<ReadError, WorkerGone> {
+        match self {
+            Self::WorkerGone(gone) => Err(gone),
+            Self::Unreadable(error) => Ok(error),
+        }
+    }
 }
 
 // === impl KernelHandle ===
@@ -69,90 +63,50 @@ impl KernelHandle {
     ///
     /// # Errors
     /// When the process may not have another thread.
-    pub fn start(mut kernel: impl Kernel + 'static) -> std::io::Result<Self> {
-        let (requests, mut inbox) = mpsc::channel(1);
+    pub fn start(
+        mut kernel: impl Kernel + 'static,
+        stopwatch: impl Stopwatch + 'static,
+    ) -> std::io::Result<Self> {
+        let (jobs, mut inbox) = mpsc::channel::<Job>(1);
         thread::Builder::new().name("kernel".into()).spawn(move || {
-            while let Some(request) = inbox.blocking_recv() {
-                serve(&mut kernel, request);
+            while let Some(job) = inbox.blocking_recv() {
+                job(&mut kernel, &stopwatch);
             }
         })?;
-        Ok(Self { requests })
+        Ok(Self { jobs })
     }
 
-    /// See [`Kernel::drift_check`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn drift_check(&self) -> Result<ReadResult<DriftCheck>, WorkerGone> {
-        self.ask(WorkerRequest::DriftCheck).await
-    }
-
-    /// See [`Kernel::list_virtual_servers`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn list_virtual_servers(&self) -> Result<ReadResult<Listing>, WorkerGone> {
-        self.ask(WorkerRequest::ListVirtualServers).await
-    }
-
-    /// See [`Kernel::read_virtual_servers`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner results are the kernel's.
-    pub async fn read_virtual_servers(
-        &self,
-        frontends: Arc<[Frontend]>,
-    ) -> Result<ReadResult<Vec<VirtualServerReading>>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::ReadVirtualServers(frontends, reply)).await
-    }
-
-    /// See [`Kernel::read_listed`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner results are the kernel's.
-    pub async fn read_listed(
-        &self,
-        listed: Arc<[ListedVirtualServer]>,
-    ) -> Result<ReadResult<Vec<VirtualServerReading>>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::ReadListed(listed, reply)).await
-    }
-
-    /// See [`Kernel::read_set`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_set(&self, set: SetId) -> Result<ReadResult<Option<ActualSet>>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::ReadSet(set, reply)).await
-    }
-
-    /// See [`Kernel::read_addresses`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_addresses(&self) -> Result<ReadResult<Addresses>, WorkerGone> {
-        self.ask(WorkerRequest::ReadAddresses).await
-    }
-
-    /// See [`Kernel::read_rule_set`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn read_rule_set(&self, family: Family) -> Result<ReadResult<bool>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::ReadRuleSet(family, reply)).await
-    }
-
-    /// See [`Kernel::prescribe`].
+    /// Makes a call to the kernel, or several.
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub async fn prescribe(&self, rule_set: RuleSet) -> Result<(), WorkerGone> {
-        self.requests
-            .send(WorkerRequest::Prescribe(Box::new(rule_set)))
-            .await
-            .map_err(|_| WorkerGone)
+    pub async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut dyn Kernel) -> T + Send + 'static,
+    ) -> Result<T, WorkerGone> {
+        self.run(|kernel, _| call(kernel)).await
     }
 
-    /// See [`Kernel::apply`]. The operations come back with their results.
+    /// Reads from the kernel, and measures how long that takes.
+    ///
+    /// # Errors
+    /// [`ReadFailure::Unreadable`] if the kernel refuses, [`ReadFailure::WorkerGone`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        what: KernelRead,
+        read: impl FnOnce(&mut dyn Kernel) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, ReadFailure> {
+        let found = self.run(move |kernel, stopwatch| {
+            let started = Instant::now();
+            let found = read(kernel);
+            stopwatch.read(what, started.elapsed());
+            found
+        });
+        Ok(found.await??)
+    }
+
+    /// See [`Kernel::apply`]. Measures each part of the kernel, and returns the operations beside
+    /// their results.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -160,73 +114,111 @@ impl KernelHandle {
         &self,
         ops: Vec<Op>,
     ) -> Result<(Vec<Op>, Vec<Result<(), Refusal>>), WorkerGone> {
-        self.ask(|reply| WorkerRequest::Apply(ops, reply)).await
+        self.run(move |kernel, stopwatch| {
+            let mut results = Vec::with_capacity(ops.len());
+            // Neighbours for the same part go together, as they go to the kernel.
+            for part in ops.chunk_by(|one, next| WrittenPart::of(one) == WrittenPart::of(next)) {
+                let started = Instant::now();
+                results.extend(kernel.apply(part));
+                if let Some(op) = part.first() {
+                    stopwatch.wrote(WrittenPart::of(op), started.elapsed());
+                }
+            }
+            (ops, results)
+        })
+        .await
     }
 
-    /// See [`Kernel::loaded_schedulers`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`].
-    pub async fn loaded_schedulers(
+    async fn run<T: Send + 'static>(
         &self,
-        names: Vec<SchedulerName>,
-    ) -> Result<Vec<SchedulerName>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::LoadedSchedulers(names, reply)).await
-    }
-
-    /// See [`Kernel::set_sysctl`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn set_sysctl(&self, sysctl: Sysctl) -> Result<SysctlSet, WorkerGone> {
-        self.ask(|reply| WorkerRequest::SetSysctl(sysctl, reply)).await
-    }
-
-    /// See [`Kernel::remove_flows`].
-    ///
-    /// # Errors
-    /// [`WorkerGone`]; the inner result is the kernel's.
-    pub async fn remove_flows(
-        &self,
-        family: Family,
-        targets: Arc<FlowTargets>,
-    ) -> Result<Result<u64, Refusal>, WorkerGone> {
-        self.ask(|reply| WorkerRequest::RemoveFlows(family, targets, reply)).await
-    }
-
-    async fn ask<T>(
-        &self,
-        request: impl FnOnce(Reply<T>) -> WorkerRequest,
+        work: impl FnOnce(&mut dyn Kernel, &dyn Stopwatch) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(request(reply)).await.map_err(|_| WorkerGone)?;
+        let job: Job = Box::new(move |kernel, stopwatch| {
+            // A reply that cannot be sent is no loss: its caller is gone.
+            drop(reply.send(work(kernel, stopwatch)));
+        });
+        self.jobs.send(job).await.map_err(|_| WorkerGone)?;
         answer.await.map_err(|_| WorkerGone)
     }
 }
 
-fn serve(kernel: &mut impl Kernel, request: WorkerRequest) {
-    // A reply that cannot be sent is no loss: its caller is gone.
-    match request {
-        WorkerRequest::DriftCheck(reply) => drop(reply.send(kernel.drift_check())),
-        WorkerRequest::ListVirtualServers(reply) => drop(reply.send(kernel.list_virtual_servers())),
-        WorkerRequest::ReadVirtualServers(frontends, reply) => {
-            drop(reply.send(kernel.read_virtual_servers(&frontends)));
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use plan::model::Family;
+    use plan::sets::SetId;
+
+    use super::*;
+    use crate::kernel::Listing;
+    use crate::kernel::fake::Fake;
+
+    /// Reads and parts that were reported.
+    #[derive(Debug, Clone, Default)]
+    struct Reported(Arc<Mutex<Vec<String>>>);
+
+    impl Stopwatch for Reported {
+        fn read(&self, what: KernelRead, _: Duration) {
+            self.0.lock().unwrap().push(format!("{what:?}"));
         }
-        WorkerRequest::ReadListed(listed, reply) => drop(reply.send(kernel.read_listed(&listed))),
-        WorkerRequest::ReadSet(set, reply) => drop(reply.send(kernel.read_set(set))),
-        WorkerRequest::ReadAddresses(reply) => drop(reply.send(kernel.read_addresses())),
-        WorkerRequest::ReadRuleSet(family, reply) => drop(reply.send(kernel.read_rule_set(family))),
-        WorkerRequest::Prescribe(rule_set) => kernel.prescribe(*rule_set),
-        WorkerRequest::Apply(ops, reply) => {
-            let results = kernel.apply(&ops);
-            drop(reply.send((ops, results)));
+
+        fn wrote(&self, part: WrittenPart, _: Duration) {
+            self.0.lock().unwrap().push(format!("{part:?}"));
         }
-        WorkerRequest::LoadedSchedulers(names, reply) => {
-            drop(reply.send(kernel.loaded_schedulers(names)));
-        }
-        WorkerRequest::SetSysctl(sysctl, reply) => drop(reply.send(kernel.set_sysctl(&sysctl))),
-        WorkerRequest::RemoveFlows(family, targets, reply) => {
-            drop(reply.send(kernel.remove_flows(family, &targets)));
-        }
+    }
+
+    fn bind(last: u8) -> Op {
+        Op::BindAddress([10, 96, 0, last].into())
+    }
+
+    #[tokio::test]
+    async fn every_reading_and_every_part_is_timed_and_passed_on() {
+        let reported = Reported::default();
+        let kernel = KernelHandle::start(Fake::default(), reported.clone()).unwrap();
+        let ops = vec![Op::CreateLink, bind(1), bind(1), bind(2), Op::CreateLink];
+        let results = vec![Ok(()); ops.len()];
+        assert_eq!(kernel.apply(ops.clone()).await, Ok((ops, results)));
+        let signs = kernel.read(KernelRead::DriftCheck, |kernel| kernel.drift_check()).await;
+        assert!(signs.unwrap().link);
+        let listed = kernel.read(KernelRead::Frontends, |kernel| kernel.list_virtual_servers());
+        assert_eq!(listed.await, Ok(Listing::default()));
+        let found = kernel
+            .read(KernelRead::VirtualServers, |kernel| kernel.read_virtual_servers(&[]))
+            .await;
+        assert_eq!(found, Ok(Vec::new()));
+        let set = SetId::all(Family::V4).next().unwrap();
+        let found = kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await;
+        assert_eq!(found, Ok(None));
+        let found = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        assert_eq!(found.unwrap().bound.len(), 2);
+        let found = kernel.read(KernelRead::Rules, |kernel| kernel.read_rule_set(Family::V4)).await;
+        assert_eq!(found, Ok(false));
+        let reported = reported.0.lock().unwrap();
+        let expected =
+            "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules";
+        assert_eq!(reported.join(" "), expected);
+    }
+
+    #[tokio::test]
+    async fn a_read_that_fails_can_be_retried() {
+        let (fake, reported) = (Fake::default(), Reported::default());
+        let kernel = KernelHandle::start(fake.clone(), reported.clone()).unwrap();
+        fake.fail_readings(1);
+        let read = || kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses());
+        assert!(matches!(read().await.unwrap_err().retryable(), Ok(ReadError { .. })));
+        assert!(read().await.is_ok());
+        assert_eq!(*reported.0.lock().unwrap(), ["Addresses", "Addresses"]);
+    }
+
+    #[tokio::test]
+    async fn after_a_panic_of_the_worker_every_call_says_that_it_is_gone() {
+        let kernel = KernelHandle::start(Fake::default(), ()).unwrap();
+        assert_eq!(kernel.call(|_| -> () { panic!("on purpose") }).await, Err(WorkerGone));
+        assert_eq!(kernel.call(|_| ()).await, Err(WorkerGone));
+        assert_eq!(kernel.apply(vec![Op::CreateLink]).await, Err(WorkerGone));
+        let read = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        assert_eq!(read.unwrap_err().retryable(), Err(WorkerGone));
     }
 }

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::Reconciler;
 use super::audit::AuditedPart;
-use crate::kernel::Addresses;
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{Addresses, KernelRead};
 
 impl Reconciler {
     /// Takes over what the node's addresses are now, and puts back at once what was taken.
@@ -43,15 +43,11 @@ impl Reconciler {
 
     /// Reads the addresses and takes over the node's own; none if they could not be read.
     pub(super) async fn read_addresses(&mut self) -> Result<Option<Addresses>, WorkerGone> {
-        match self.kernel.read_addresses().await? {
-            Ok(addresses) => {
-                self.take(Event::LocalAddresses(addresses.local.iter().copied().collect()));
-                Ok(Some(addresses))
-            }
-            Err(error) => {
-                self.reading_failed(&error);
-                Ok(None)
-            }
+        let read = self.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        let addresses = self.or_report(read)?;
+        if let Some(addresses) = &addresses {
+            self.take(Event::LocalAddresses(addresses.local.iter().copied().collect()));
         }
+        Ok(addresses)
     }
 }

@@ -20,33 +20,29 @@ use super::Reconciler;
 use super::audit::{AuditedPart, LARGEST_CHUNK};
 use super::drain::Known;
 use super::writing::Basis;
-use crate::kernel::worker::WorkerGone;
-use crate::kernel::{Listing, ReadError};
+use crate::kernel::worker::{ReadFailure, WorkerGone};
+use crate::kernel::{KernelRead, Listing};
 
 /// Number of operations that repair what others had changed; none if the kernel could not be read,
-/// which has been told.
+/// which has been reported.
 type Repaired = Option<usize>;
 
 impl Reconciler {
     /// Compares a part of the kernel with what it should be, and repairs it.
     pub(super) async fn inspect(&mut self, part: &AuditedPart) -> Result<Repaired, WorkerGone> {
         let done = match part {
-            AuditedPart::Addresses => self.inspect_addresses().await?,
-            AuditedPart::RuleSet(family) => self.inspect_rule_set(*family).await?,
-            AuditedPart::Set(set) => self.inspect_set(*set).await?,
-            AuditedPart::Frontends => self.inspect_frontends().await?,
-            AuditedPart::VirtualServers(frontends) => {
-                self.inspect_virtual_servers(frontends).await?
-            }
+            AuditedPart::Addresses => self.inspect_addresses().await,
+            AuditedPart::RuleSet(family) => self.inspect_rule_set(*family).await,
+            AuditedPart::Set(set) => self.inspect_set(*set).await,
+            AuditedPart::Frontends => self.inspect_frontends().await,
+            AuditedPart::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await,
         };
-        Ok(done.map_err(|error| self.reading_failed(&error)).ok())
+        self.or_report(done)
     }
 
-    async fn inspect_addresses(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let found = match self.kernel.read_addresses().await? {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn inspect_addresses(&mut self) -> Result<usize, ReadFailure> {
+        let read = KernelRead::Addresses;
+        let found = self.kernel.read(read, |kernel| kernel.read_addresses()).await?;
         if found.local != *self.planner.local_addresses() {
             self.take(Event::LocalAddresses(found.local.into_iter().collect()));
         }
@@ -64,31 +60,20 @@ impl Reconciler {
             }
         }
         if beside != Actual::default() {
-            match self.strangers(beside).await? {
-                Ok(strangers) => ops.extend(strangers),
-                Err(error) => return Ok(Err(error)),
-            }
+            ops.extend(self.strangers(beside).await?);
         }
-        self.repair(ops, Some(&AuditedPart::Addresses)).await.map(Ok)
+        Ok(self.repair(ops, Some(&AuditedPart::Addresses)).await?)
     }
 
-    async fn inspect_rule_set(
-        &mut self,
-        family: Family,
-    ) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let ops = match self.kernel.read_rule_set(family).await? {
-            Ok(true) => Vec::new(),
-            Ok(false) => vec![Op::WriteRuleSet(family)],
-            Err(error) => return Ok(Err(error)),
-        };
-        self.repair(ops, Some(&AuditedPart::RuleSet(family))).await.map(Ok)
+    async fn inspect_rule_set(&mut self, family: Family) -> Result<usize, ReadFailure> {
+        let read = KernelRead::Rules;
+        let is_there = self.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await?;
+        let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
+        Ok(self.repair(ops, Some(&AuditedPart::RuleSet(family))).await?)
     }
 
-    async fn inspect_set(&mut self, set: SetId) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let found = match self.kernel.read_set(set).await? {
-            Ok(found) => found,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn inspect_set(&mut self, set: SetId) -> Result<usize, ReadFailure> {
+        let found = self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await?;
         let mut ops = self.planner.compare_set(set, found.as_ref());
         drop(found);
         let extra: ActualSet = ops
@@ -100,21 +85,15 @@ impl Reconciler {
             .collect();
         if !extra.entries.is_empty() {
             let beside = Actual { sets: HashMap::from([(set, extra)]), ..Actual::default() };
-            match self.strangers(beside).await? {
-                Ok(strangers) => ops.extend(strangers),
-                Err(error) => return Ok(Err(error)),
-            }
+            ops.extend(self.strangers(beside).await?);
         }
-        self.repair(ops, Some(&AuditedPart::Set(set))).await.map(Ok)
+        Ok(self.repair(ops, Some(&AuditedPart::Set(set))).await?)
     }
 
     /// Looks for virtual servers that are there and should not be, and removes them, or are not
     /// there and should be, and has the audit look at those before anything else.
-    async fn inspect_frontends(&mut self) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let listing = match self.kernel.list_virtual_servers().await? {
-            Ok(listing) => listing,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn inspect_frontends(&mut self) -> Result<usize, ReadFailure> {
+        let listing = self.list_virtual_servers().await?;
         let mut repaired = 0;
         let strangers = self.strangers_among(&listing, Actual::default());
         repaired += self.repair(strangers, None).await?;
@@ -140,17 +119,14 @@ impl Reconciler {
         for chunk in suspects.chunks(LARGEST_CHUNK) {
             self.audit.suspect(AuditedPart::VirtualServers(chunk.into()));
         }
-        Ok(Ok(repaired + suspects.len()))
+        Ok(repaired + suspects.len())
     }
 
     async fn inspect_virtual_servers(
         &mut self,
         frontends: &Arc<[Frontend]>,
-    ) -> Result<Result<usize, ReadError>, WorkerGone> {
-        let mut seen = match self.read_virtual_servers(frontends).await? {
-            Ok(seen) => seen,
-            Err(error) => return Ok(Err(error)),
-        };
+    ) -> Result<usize, ReadFailure> {
+        let mut seen = self.read_virtual_servers(frontends).await?;
         // Drops frontends without an owner: what they needed is done, or pending.
         let desired = self.planner.desired();
         let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
@@ -173,7 +149,7 @@ impl Reconciler {
             }
         }
         self.settle(&in_order);
-        self.repair(ops, None).await.map(Ok)
+        Ok(self.repair(ops, None).await?)
     }
 
     /// Writes what repairs a part of the kernel, and if all of the part was compared, strikes out
@@ -265,12 +241,9 @@ impl Reconciler {
 
     /// Returns the operations that remove virtual servers which are ours by what was found beside
     /// them, and which no Service asks for.
-    async fn strangers(
-        &mut self,
-        beside: Actual,
-    ) -> Result<Result<Vec<Op>, ReadError>, WorkerGone> {
-        let found = self.kernel.list_virtual_servers().await?;
-        Ok(found.map(|listing| self.strangers_among(&listing, beside)))
+    async fn strangers(&mut self, beside: Actual) -> Result<Vec<Op>, ReadFailure> {
+        let listing = self.list_virtual_servers().await?;
+        Ok(self.strangers_among(&listing, beside))
     }
 
     fn strangers_among(&self, listing: &Listing, beside: Actual) -> Vec<Op> {

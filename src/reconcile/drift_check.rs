@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use super::audit::AuditedPart;
 use super::{READ_RETRY, Reconciler};
-use crate::kernel::DriftCheck;
 use crate::kernel::worker::WorkerGone;
+use crate::kernel::{DriftCheck, KernelRead};
 
 /// Rules that always seem touched rest so many times what reading them takes.
 const RULES_REST: u32 = 40;
@@ -87,13 +87,10 @@ impl Reconciler {
     /// Looks, and repairs at once what is not as expected.
     pub(super) async fn drift_check(&mut self) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let mut signs = match self.kernel.drift_check().await? {
-            Ok(signs) => signs,
-            Err(error) => {
-                self.reading_failed(&error);
-                self.audit.pause(Instant::now() + READ_RETRY);
-                return Ok(());
-            }
+        let signs = self.kernel.read(KernelRead::DriftCheck, |kernel| kernel.drift_check()).await;
+        let Some(mut signs) = self.or_report(signs)? else {
+            self.audit.pause(Instant::now() + READ_RETRY);
+            return Ok(());
         };
         let took = started.elapsed();
         self.audit.drift_check_ended(took, self.pace.sync_period, started + took);

@@ -141,7 +141,8 @@ impl Reconciler {
         let mut refused = None;
         for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {
             let started = Instant::now();
-            match self.kernel.remove_flows(family, Arc::clone(&targets)).await? {
+            let stale = Arc::clone(&targets);
+            match self.kernel.call(move |kernel| kernel.remove_flows(family, &stale)).await? {
                 Ok(count) => {
                     let took = started.elapsed();
                     self.flows.done(family, &targets);

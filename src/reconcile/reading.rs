@@ -6,37 +6,60 @@ use plan::actual::{ActualVirtualServer, ListedVirtualServer};
 use plan::kernel::Frontend;
 
 use super::Reconciler;
-use crate::kernel::worker::WorkerGone;
-use crate::kernel::{ReadError, VirtualServerReading};
+use crate::kernel::worker::{ReadFailure, WorkerGone};
+use crate::kernel::{KernelRead, Listing, ReadError, VirtualServerReading};
 
 /// Virtual servers that were read together.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Virtual servers that could be read, with what was found of each; none: it is not there.
     pub(super) found: Vec<(Frontend, Option<ActualVirtualServer>)>,
-    /// Virtual servers that cannot be read, each with the reason, which has been told.
+    /// Virtual servers that cannot be read, each with the reason, which has been reported.
     pub(super) unread: Vec<(Frontend, ReadError)>,
 }
 
 impl Reconciler {
-    /// Reads virtual servers. What cannot be read is told of, and set apart. The inner error is that
-    /// of a kernel of which nothing can be read; it has not been told.
+    /// Reports a read that failed, and returns nothing of it. The caller retries it later.
+    pub(super) fn or_report<T>(
+        &mut self,
+        read: Result<T, ReadFailure>,
+    ) -> Result<Option<T>, WorkerGone> {
+        match read {
+            Ok(found) => Ok(Some(found)),
+            Err(failure) => {
+                self.reading_failed(&failure.retryable()?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Lists the virtual servers.
+    pub(super) async fn list_virtual_servers(&mut self) -> Result<Listing, ReadFailure> {
+        self.kernel.read(KernelRead::Frontends, |kernel| kernel.list_virtual_servers()).await
+    }
+
+    /// Reads virtual servers. Those that cannot be read are reported, and set apart. If nothing of
+    /// the kernel can be read, that has not been reported.
     pub(super) async fn read_virtual_servers(
         &mut self,
         frontends: &Arc<[Frontend]>,
-    ) -> Result<Result<Seen, ReadError>, WorkerGone> {
-        let readings = self.kernel.read_virtual_servers(Arc::clone(frontends)).await?;
-        Ok(readings.map(|readings| self.sort_readings(frontends.iter().copied().zip(readings))))
+    ) -> Result<Seen, ReadFailure> {
+        let asked = Arc::clone(frontends);
+        let read = KernelRead::VirtualServers;
+        let found = self.kernel.read(read, move |kernel| kernel.read_virtual_servers(&asked));
+        let found = found.await?;
+        Ok(self.sort_readings(frontends.iter().copied().zip(found)))
     }
 
-    /// The same for those that were listed a moment ago.
+    /// Reads virtual servers that were listed a moment ago, in the same way.
     pub(super) async fn read_listed(
         &mut self,
         listed: &Arc<[ListedVirtualServer]>,
-    ) -> Result<Result<Seen, ReadError>, WorkerGone> {
-        let readings = self.kernel.read_listed(Arc::clone(listed)).await?;
-        let frontends = listed.iter().map(|it| it.frontend);
-        Ok(readings.map(|readings| self.sort_readings(frontends.zip(readings))))
+    ) -> Result<Seen, ReadFailure> {
+        let asked = Arc::clone(listed);
+        let read = KernelRead::VirtualServers;
+        let found = self.kernel.read(read, move |kernel| kernel.read_listed(&asked)).await?;
+        Ok(self.sort_readings(listed.iter().map(|it| it.frontend).zip(found)))
     }
 
     fn sort_readings(

@@ -49,7 +49,7 @@ impl Reconciler {
         self.next_write = now.checked_add(self.pace.min_sync_period).unwrap_or(now + FAR);
     }
 
-    /// Compiles the Services of a round, tells the kernel side which rules apply, and says what is
+    /// Compiles the Services of a round, sets the desired rules if they are new, and says what is
     /// wrong with the input. Returns the operations, and the moment of the oldest change.
     pub(super) async fn plan(
         &mut self,
@@ -68,17 +68,17 @@ impl Reconciler {
             warn!("{overfull}");
         }
         if plan.ops.iter().any(|op| matches!(op, Op::WriteRuleSet(_))) {
-            self.prescribe().await?;
+            self.set_desired_rules().await?;
         }
         self.flows.note(plan.flows);
         Ok((plan.ops, plan.oldest))
     }
 
-    /// Tells the kernel side which rules apply.
-    pub(super) async fn prescribe(&mut self) -> Result<(), WorkerGone> {
+    /// Sets the desired rules of each family.
+    pub(super) async fn set_desired_rules(&mut self) -> Result<(), WorkerGone> {
         for family in self.planner.settings().families.clone() {
             match self.planner.rule_set(family) {
-                Ok(rule_set) => self.kernel.prescribe(rule_set).await?,
+                Ok(rules) => self.kernel.call(|kernel| kernel.set_desired_rules(rules)).await?,
                 Err(error) => warn!("{family} rules stay as they are: {error}"),
             }
         }

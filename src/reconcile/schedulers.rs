@@ -36,7 +36,7 @@ impl Reconciler {
             return Ok(());
         }
         let names: Vec<SchedulerName> = self.schedulers.0.keys().cloned().collect();
-        let loaded = self.kernel.loaded_schedulers(names).await?;
+        let loaded = self.kernel.call(|kernel| kernel.loaded_schedulers(names)).await?;
         let mut new = Vec::new();
         for (name, was_loaded) in &mut self.schedulers.0 {
             let is_loaded = loaded.contains(name);

@@ -98,14 +98,11 @@ impl Reconciler {
         let mut rest = frontends;
         while !rest.is_empty() {
             let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
-            let seen = match self.read_virtual_servers(&chunk.into()).await? {
-                Ok(seen) => seen,
-                Err(error) => {
-                    self.reading_failed(&error);
-                    // A kernel that does not answer is not asked once for each chunk.
-                    self.postpone_reading(rest.iter());
-                    break;
-                }
+            let seen = self.read_virtual_servers(&chunk.into()).await;
+            let Some(seen) = self.or_report(seen)? else {
+                // A kernel that does not answer is not asked once for each chunk.
+                self.postpone_reading(rest.iter());
+                break;
             };
             let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
             let (unwanted, unread): (Vec<_>, Vec<_>) = unread.partition(|it| self.is_unwanted(it));
@@ -177,13 +174,10 @@ impl Reconciler {
         if due.is_empty() {
             return Ok(());
         }
-        let seen = match self.read_virtual_servers(&due).await? {
-            Ok(seen) => seen,
-            Err(error) => {
-                self.reading_failed(&error);
-                self.drain.postpone_due(started, Instant::now() + READ_RETRY);
-                return Ok(());
-            }
+        let seen = self.read_virtual_servers(&due).await;
+        let Some(seen) = self.or_report(seen)? else {
+            self.drain.postpone_due(started, Instant::now() + READ_RETRY);
+            return Ok(());
         };
         let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
         self.drain.postpone(unread, Instant::now() + READ_RETRY);

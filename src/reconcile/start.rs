@@ -23,8 +23,8 @@ use super::observer::RoundKind;
 use super::rounds::{Ended, ROUND};
 use super::writing::Basis;
 use super::{READ_RETRY, Reconciler};
-use crate::kernel::worker::WorkerGone;
-use crate::kernel::{Addresses, ReadError};
+use crate::kernel::worker::{ReadFailure, WorkerGone};
+use crate::kernel::{Addresses, KernelRead};
 
 /// Progress of the loop.
 #[derive(Debug)]
@@ -75,14 +75,11 @@ impl Reconciler {
             return Ok(());
         };
         drop(self.planner.plan_round(Limit { services: 0, ..Limit::NONE }));
-        self.prescribe().await?;
-        let (beside, listed) = match self.read_beside(addresses).await? {
-            Ok(found) => found,
-            Err(error) => {
-                self.reading_failed(&error);
-                self.stage = Stage::Unread(Instant::now() + READ_RETRY);
-                return Ok(());
-            }
+        self.set_desired_rules().await?;
+        let found = self.read_beside(addresses).await;
+        let Some((beside, listed)) = self.or_report(found)? else {
+            self.stage = Stage::Unread(Instant::now() + READ_RETRY);
+            return Ok(());
         };
         self.status.send_modify(|status| status.readings += 1);
         let prerequisites = self.planner.prerequisites(&beside);
@@ -99,7 +96,7 @@ impl Reconciler {
     async fn read_beside(
         &mut self,
         addresses: Addresses,
-    ) -> Result<Result<(Actual, Vec<ListedVirtualServer>), ReadError>, WorkerGone> {
+    ) -> Result<(Actual, Vec<ListedVirtualServer>), ReadFailure> {
         let mut beside = Actual {
             link: addresses.link,
             addresses: addresses.bound,
@@ -109,23 +106,19 @@ impl Reconciler {
         };
         let families = &self.planner.settings().families;
         for set in families.iter().flat_map(|family| SetId::all(*family)) {
-            match self.kernel.read_set(set).await? {
-                Ok(Some(there)) => drop(beside.sets.insert(set, there)),
-                Ok(None) => {}
-                Err(error) => return Ok(Err(error)),
-            }
+            let found = self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set));
+            beside.sets.extend(found.await?.map(|found| (set, found)));
         }
         for family in self.planner.settings().families.clone() {
-            match self.kernel.read_rule_set(family).await? {
-                Ok(true) => drop(beside.rule_sets.insert(family)),
-                Ok(false) => {}
-                // Writing reads the rules again, and they are pending if that fails, too. Rules
-                // that another program has spoiled hold up nothing else.
-                Err(error) => self.reading_failed(&error),
+            let read = KernelRead::Rules;
+            let found = self.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await;
+            // Writing reads the rules again, and they are pending if that fails, too. Rules that
+            // another program has spoiled hold up nothing else.
+            if self.or_report(found)? == Some(true) {
+                beside.rule_sets.insert(family);
             }
         }
-        let listing = self.kernel.list_virtual_servers().await?;
-        Ok(listing.map(|listing| (beside, listing.virtual_servers)))
+        Ok((beside, self.list_virtual_servers().await?.virtual_servers))
     }
 
     /// Takes over what the Services of one round ask for, and after the last of them, takes away
@@ -176,9 +169,10 @@ impl Reconciler {
         while !rest.is_empty() {
             let others = rest.split_off(rest.len().min(LARGEST_CHUNK));
             let chunk: Arc<[ListedVirtualServer]> = rest.into();
-            let seen = match self.read_listed(&chunk).await? {
+            let seen = match self.read_listed(&chunk).await {
                 Ok(seen) => seen,
-                Err(error) => {
+                Err(failure) => {
+                    let error = failure.retryable()?;
                     self.reading_failed(&error);
                     // A kernel that does not answer is not asked once for each chunk.
                     let unread = chunk.iter().chain(&others);

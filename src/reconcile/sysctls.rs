@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::Reconciler;
 use super::retry_queue::delay;
 use crate::kernel::RefusalClass;
-use crate::kernel::sysctl::{Change, Sysctl, SysctlError};
+use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use crate::kernel::worker::WorkerGone;
 
 /// A switch that has kept its value for so long after it was put back is as if never changed.
@@ -74,7 +74,7 @@ impl Sysctls {
 
     /// Notes that a switch was put back. Returns what operators should know beside the log: none
     /// while nothing is in conflict with us.
-    fn put_back(&mut self, change: &Change, now: Instant) -> Option<String> {
+    fn put_back(&mut self, change: &SysctlChange, now: Instant) -> Option<String> {
         let disturbed = self.tried(change.sysctl.path, now);
         disturbed.obstacle = None;
         if disturbed.attempts < CONFLICT {
@@ -121,7 +121,7 @@ impl Reconciler {
             if !self.sysctls.is_due(&sysctl, now) {
                 continue;
             }
-            let note = match self.kernel.set_sysctl(sysctl).await? {
+            let note = match self.kernel.call(move |kernel| kernel.set_sysctl(&sysctl)).await? {
                 Ok(None) => {
                     mismatches -= 1;
                     None

@@ -57,7 +57,7 @@ impl World {
 
     /// The same with other settings.
     pub(crate) fn with(settings: Settings, fake: Fake, pace: Pace) -> Self {
-        let kernel = KernelHandle::start(fake.clone()).unwrap();
+        let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
         let told = Told::default();
         let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Linux, sysctl};
-use crate::kernel::sysctl::{Change, Sysctl, SysctlError};
+use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 
 /// Switches and timeouts that are kept.
 #[derive(Debug, Default)]
@@ -37,7 +37,10 @@ impl Linux {
         sysctl::differing(Path::new(sysctl::ROOT), &self.kept.sysctls)
     }
 
-    pub(super) fn put_back(&mut self, sysctl: &Sysctl) -> Result<Option<Change>, SysctlError> {
+    pub(super) fn put_back(
+        &mut self,
+        sysctl: &Sysctl,
+    ) -> Result<Option<SysctlChange>, SysctlError> {
         if sysctl.path.starts_with("net/ipv4/vs/")
             && let Err(error) = self.keep_timeouts(self.kept.timeouts)
         {

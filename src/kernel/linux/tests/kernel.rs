@@ -78,7 +78,7 @@ fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
     let room = Room { capacity: Capacity::FIRST, expected: 0 };
     for family in Family::BOTH {
         let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
-        linux.prescribe(RuleSet::new(family, &settings));
+        linux.set_desired_rules(RuleSet::new(family, &settings));
         ops.extend(SetId::all(family).map(|set| Op::CreateSet(set, room)));
         ops.push(Op::WriteRuleSet(family));
         let server = VirtualServer {
