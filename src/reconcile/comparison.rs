@@ -172,7 +172,7 @@ impl Reconciler {
         let (prerequisites, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
         let rests_on: Vec<Subject> = prerequisites.iter().map(Op::subject).collect();
         self.carry_out(prerequisites, Basis::Reading).await?;
-        match rests_on.iter().filter_map(|subject| Some(self.retry_queue.get(subject)?.due)).max() {
+        match rests_on.iter().filter_map(|subject| self.retry_queue.due_time(subject)).max() {
             // The prerequisite's retry finds the rest.
             Some(due) => self.postpone(&rest, due),
             None => self.carry_out(rest, Basis::Reading).await?,
@@ -202,8 +202,7 @@ impl Reconciler {
         let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
         // Nothing can be done while what the others rest on is missing.
         let prerequisites = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
-        let due =
-            prerequisites.filter_map(|op| Some(self.retry_queue.get(&op.subject())?.due)).max();
+        let due = prerequisites.filter_map(|op| self.retry_queue.due_time(&op.subject())).max();
         if let Some(due) = due {
             self.postpone(&ops, due);
             return Vec::new();
@@ -215,7 +214,7 @@ impl Reconciler {
     /// Puts off what is pending of this.
     fn postpone(&mut self, ops: &[Op], due: Instant) {
         for subject in ops.iter().map(Op::subject) {
-            if self.retry_queue.get(&subject).is_some_and(|pending| pending.due < due) {
+            if self.retry_queue.due_time(&subject).is_some_and(|it| it < due) {
                 self.retry_queue.postpone(&subject, due);
             }
         }
@@ -236,7 +235,7 @@ impl Reconciler {
 
     /// True if a retry is pending for a subject and not due yet.
     pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
-        self.retry_queue.get(subject).is_some_and(|pending| pending.due > now)
+        self.retry_queue.is_put_off(subject, now)
     }
 
     /// Returns the operations that remove virtual servers which are ours by what was found beside

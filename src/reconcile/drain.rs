@@ -8,13 +8,13 @@
 //!
 //! The kernel is the only record of it that outlives us: weight 0, and the deadline, which is noted
 //! in the real server itself. After a restart what is not wanted and noted there goes on draining,
-//! until the same moment.
+//! until the same deadline.
 
 mod clock;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -24,26 +24,27 @@ use plan::model::Protocol;
 use plan::op::Op;
 use tokio::time::Instant;
 
+use super::agenda::Agenda;
 use clock::Clock;
 
-/// Time until the first look at a virtual server after something in it began to drain. Then it
-/// takes twice as long each time.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// Time until the first check of a virtual server after a real server of it began to drain. Each
+/// later pause is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest time from one look to the next, but for a deadline in between.
+/// Longest time from one check to the next, but for a deadline in between.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Most virtual servers that are looked at in one go, at a listing each. In between, the loop does
-/// what else there is to do.
-const LOOKS_AT_ONCE: usize = 64;
+/// Most virtual servers that are checked in one go, at a listing each. In between, the loop does its
+/// other work.
+const CHECKS_AT_ONCE: usize = 64;
 
-/// The real servers that are draining.
+/// The draining real servers by virtual server, each virtual server due at the time of its next
+/// check. The writer passes operations through [`Drain::rewrite`], which adds to them.
 #[derive(Debug)]
 pub struct Drain {
     clock: Clock,
-    draining: HashMap<Frontend, Draining>,
-    /// Times of the next look at each virtual server: all of [`Drain::draining`], once.
-    agenda: BTreeSet<(Instant, Frontend)>,
+    draining: Agenda<Frontend, Draining>,
+    /// Number of virtual servers that are removed with the last of their draining real servers.
     n_retiring: usize,
 }
 
@@ -60,13 +61,12 @@ pub enum Known<'a> {
 }
 
 /// Draining real servers of a virtual server. Never none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
     /// True if the virtual server is removed with the last of them.
     retires: bool,
-    look: Instant,
-    /// From that look to the one after it.
+    /// From the next check to the one after it.
     pause: Duration,
 }
 
@@ -76,12 +76,7 @@ impl Drain {
     /// Nothing is draining.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            clock: Clock::read(),
-            draining: HashMap::new(),
-            agenda: BTreeSet::new(),
-            n_retiring: 0,
-        }
+        Self { clock: Clock::read(), draining: Agenda::default(), n_retiring: 0 }
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
@@ -105,47 +100,42 @@ impl Drain {
             ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
         for op in retiring {
             let Op::RetireVirtualServer(frontend) = op else { continue };
-            match self.take(&frontend) {
-                Some(draining) => self.put(frontend, Draining { retires: true, ..draining }),
-                None => rewritten.push(Op::RemoveVirtualServer(frontend)),
+            if self.is_draining(&frontend) {
+                self.set_retires(&frontend, true);
+            } else {
+                rewritten.push(Op::RemoveVirtualServer(frontend));
             }
         }
         rewritten
     }
 
-    /// Returns the time of the next look; none while nothing is draining.
+    /// Returns the time of the next check; none while nothing is draining.
     #[must_use]
-    pub fn next_look(&self) -> Option<Instant> {
-        self.agenda.first().map(|(look, _)| *look)
+    pub fn next_due(&self) -> Option<Instant> {
+        self.draining.next_due()
     }
 
-    /// The virtual servers to look at now. There may be more.
+    /// Returns the virtual servers to check now. There may be more.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<Frontend> {
-        let due = self.agenda.iter().take_while(|(look, _)| *look <= now);
-        due.take(LOOKS_AT_ONCE).map(|(_, frontend)| *frontend).collect()
+        self.draining.due(now).take(CHECKS_AT_ONCE).collect()
     }
 
-    /// Puts all looks off that are due: the kernel cannot be looked at.
+    /// Puts all checks off that are due: the kernel cannot be read.
     pub fn postpone_due(&mut self, now: Instant, until: Instant) {
-        let due = self.agenda.iter().take_while(|(look, _)| *look <= now);
-        let due: Vec<Frontend> = due.map(|(_, frontend)| *frontend).collect();
+        let due: Vec<Frontend> = self.draining.due(now).collect();
         self.postpone(due, until);
     }
 
-    /// Sets when these are looked at next, if something drains in them.
+    /// Sets the time of the next check of these, if something drains in them.
     pub fn postpone(&mut self, frontends: impl IntoIterator<Item = Frontend>, until: Instant) {
         for frontend in frontends {
-            if let Some(draining) = self.draining.get_mut(&frontend) {
-                self.agenda.remove(&(draining.look, frontend));
-                draining.look = until;
-                self.agenda.insert((until, frontend));
-            }
+            self.draining.reschedule(&frontend, until);
         }
     }
 
-    /// Says what to do about a virtual server's draining real servers, and forgets those that are
-    /// done with.
+    /// Returns the operations that a virtual server's draining real servers need, and stops tracking
+    /// those that have drained.
     ///
     /// `time` is the longest that its connections may still take. It can bring a deadline forward,
     /// as after a change of the setting, and never puts one off.
@@ -167,8 +157,8 @@ impl Drain {
                 ops.push(Op::RemoveRealServer(frontend, *socket));
                 return false;
             }
-            if self.clock.moment(latest) < *deadline {
-                *deadline = self.clock.moment(latest);
+            if self.clock.instant(latest) < *deadline {
+                *deadline = self.clock.instant(latest);
                 ops.push(Op::DrainRealServer(frontend, *socket, latest));
             }
             true
@@ -182,15 +172,14 @@ impl Drain {
             };
         }
         draining.pause = (draining.pause * 2).min(LONGEST_PAUSE);
-        draining.look = draining.next_look(now);
-        self.put(frontend, draining);
+        self.put(frontend, draining.next_check(now), draining);
         ops
     }
 
     /// Returns the number of draining real servers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.draining.values().map(|draining| draining.deadlines.len()).sum()
+        self.draining.iter().map(|(_, draining)| draining.deadlines.len()).sum()
     }
 
     /// Returns the number of virtual servers that stay only until their last real server has gone.
@@ -202,7 +191,7 @@ impl Drain {
     /// True if a real server of a virtual server is draining.
     #[must_use]
     pub fn is_draining(&self, frontend: &Frontend) -> bool {
-        self.draining.contains_key(frontend)
+        self.draining.contains(frontend)
     }
 
     /// True if no real server is draining.
@@ -269,12 +258,12 @@ impl Drain {
         let deadline = match (before, found.and_then(|found| found.deadline)) {
             (Some(deadline), _) => deadline,
             // Further away it cannot be by right.
-            (None, Some(noted)) => self.clock.moment(noted.min(self.clock.deadline(now + time))),
-            (None, None) => self.clock.moment(self.clock.deadline(now + time)),
+            (None, Some(noted)) => self.clock.instant(noted.min(self.clock.deadline(now + time))),
+            (None, None) => self.clock.instant(self.clock.deadline(now + time)),
         };
         let idle = found.is_some_and(|found| found.weight == 0 && found.connections == 0);
         let finished = idle || now >= deadline || time.is_zero();
-        // In a comparison that would count as what others did. It will be looked at for itself.
+        // In a comparison that would count as what others did. Its own check will find it.
         let is_left_alone = before.is_some() && matches!(known, Known::Compared(..));
         if finished && !is_left_alone {
             self.forget(&frontend, &socket);
@@ -289,17 +278,13 @@ impl Drain {
     }
 
     fn begin(&mut self, frontend: Frontend, socket: SocketAddr, deadline: Instant, now: Instant) {
-        let mut draining = self.take(&frontend).unwrap_or_else(|| Draining {
-            deadlines: BTreeMap::new(),
-            retires: false,
-            look: now + FIRST_LOOK,
-            pause: FIRST_LOOK,
-        });
-        draining.deadlines.insert(socket, deadline);
-        draining.pause = FIRST_LOOK;
         // However often one is added, the others are not put off.
-        draining.look = draining.look.min(deadline).min(now + FIRST_LOOK);
-        self.put(frontend, draining);
+        let due = [self.draining.due_time(&frontend), Some(deadline), Some(now + FIRST_PAUSE)];
+        let due = due.into_iter().flatten().min().unwrap_or(now);
+        let mut draining = self.take(&frontend).unwrap_or_default();
+        draining.deadlines.insert(socket, deadline);
+        draining.pause = FIRST_PAUSE;
+        self.put(frontend, due, draining);
     }
 
     /// Stops tracking real servers that a reading of the kernel does not ask to remove: they are
@@ -313,46 +298,56 @@ impl Drain {
                 _ => None,
             })
             .collect();
-        let Some(mut draining) = self.take(&frontend) else { return };
-        draining.deadlines.retain(|socket, _| unwanted.contains(&(frontend, *socket)));
         // If it is to go all the same, an operation says so.
-        draining.retires = false;
-        if !draining.deadlines.is_empty() {
-            self.put(frontend, draining);
-        }
+        self.set_retires(&frontend, false);
+        self.retain(&frontend, |socket| unwanted.contains(&(frontend, *socket)));
     }
 
     fn is_kept(&self, frontend: &Frontend, known: Known<'_>) -> bool {
-        matches!(known, Known::Nothing) && self.draining.contains_key(frontend)
+        matches!(known, Known::Nothing) && self.is_draining(frontend)
     }
 
-    /// The virtual server has real servers again.
+    /// Keeps a virtual server, which has real servers again.
     fn stay(&mut self, frontend: &Frontend) {
-        if let Some(draining) = self.take(frontend) {
-            self.put(*frontend, Draining { retires: false, ..draining });
+        self.set_retires(frontend, false);
+    }
+
+    /// Stops tracking a real server. Returns true if it was draining.
+    fn forget(&mut self, frontend: &Frontend, socket: &SocketAddr) -> bool {
+        let mut is_known = false;
+        self.retain(frontend, |it| {
+            is_known |= it == socket;
+            it != socket
+        });
+        is_known
+    }
+
+    /// Stops tracking a virtual server's real servers but for those to keep.
+    fn retain(&mut self, frontend: &Frontend, mut keep: impl FnMut(&SocketAddr) -> bool) {
+        let Some(draining) = self.draining.get_mut(frontend) else { return };
+        draining.deadlines.retain(|socket, _| keep(socket));
+        if draining.deadlines.is_empty() {
+            self.take(frontend);
         }
     }
 
-    fn forget(&mut self, frontend: &Frontend, socket: &SocketAddr) -> bool {
-        let Some(mut draining) = self.take(frontend) else { return false };
-        let known = draining.deadlines.remove(socket).is_some();
-        if !draining.deadlines.is_empty() {
-            self.put(*frontend, draining);
+    fn set_retires(&mut self, frontend: &Frontend, retires: bool) {
+        if let Some(draining) = self.draining.get_mut(frontend) {
+            self.n_retiring -= usize::from(draining.retires);
+            self.n_retiring += usize::from(retires);
+            draining.retires = retires;
         }
-        known
     }
 
     fn take(&mut self, frontend: &Frontend) -> Option<Draining> {
         let draining = self.draining.remove(frontend)?;
-        self.agenda.remove(&(draining.look, *frontend));
         self.n_retiring -= usize::from(draining.retires);
         Some(draining)
     }
 
-    fn put(&mut self, frontend: Frontend, draining: Draining) {
-        self.agenda.insert((draining.look, frontend));
+    fn put(&mut self, frontend: Frontend, due: Instant, draining: Draining) {
         self.n_retiring += usize::from(draining.retires);
-        self.draining.insert(frontend, draining);
+        self.draining.insert(frontend, due, draining);
     }
 }
 
@@ -379,7 +374,7 @@ impl<'a> Known<'a> {
 // === impl Draining ===
 
 impl Draining {
-    fn next_look(&self, now: Instant) -> Instant {
+    fn next_check(&self, now: Instant) -> Instant {
         let first_deadline = self.deadlines.values().min().copied();
         first_deadline.map_or(now, |deadline| deadline.min(now + self.pause))
     }

@@ -23,6 +23,7 @@
 //! that a change waits for a few milliseconds of other work at most.
 
 mod addresses;
+mod agenda;
 mod audit;
 mod comparison;
 pub mod drain;
@@ -284,7 +285,7 @@ impl Reconciler {
             Stage::Running => {
                 let write = self.planner.is_dirty().then_some(self.next_write);
                 let again =
-                    [self.retry_queue.next_due(), self.drain.next_look(), self.flows.next_due()];
+                    [self.retry_queue.next_due(), self.drain.next_due(), self.flows.next_due()];
                 let due = again.into_iter().flatten().chain(write);
                 due.fold(self.audit.next_wake(now), Instant::min)
             }

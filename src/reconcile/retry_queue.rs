@@ -1,31 +1,30 @@
 //! Pending retries of what the kernel refused: every failed write has an owner until it has
 //! succeeded. So has a virtual server that could not be read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
 
+use super::agenda::Agenda;
 use crate::kernel::{Refusal, RefusalClass};
 
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// Most subjects that are tried again in one go. In between, the loop does what else there is to
-/// do.
-const LOOKS_AT_ONCE: usize = 1_024;
+/// Most subjects that are retried in one go. In between, the loop does its other work.
+const RETRIES_AT_ONCE: usize = 1_024;
 
-/// The failed writes, by what they are about. Nothing here walks all of them but
-/// [`RetryQueue::iter`]: a hundred thousand may be pending when the kernel refuses everything.
+/// The failed writes by subject, each due at the time of its next attempt. Only
+/// [`RetryQueue::iter`] walks all of them: a hundred thousand may be pending when the kernel refuses
+/// everything. The writer adds and resolves them.
 #[derive(Debug, Default)]
 pub struct RetryQueue {
-    pending: HashMap<Subject, Pending>,
-    /// Times at which the subjects are tried again: all of [`RetryQueue::pending`], once.
-    agenda: BTreeSet<(Instant, Subject)>,
-    /// Those that others rest on.
+    pending: Agenda<Subject, Pending>,
+    /// Pending subjects that others rest on.
     prerequisites: BTreeSet<Subject>,
-    /// The entries that lead clients from a frontend to its short circuit.
+    /// Pending entries that lead clients from a frontend to its short circuit.
     leading: BTreeSet<Subject>,
     /// Number of pending retries, by the class of the refusal; no zeros.
     classes: BTreeMap<RefusalClass, usize>,
@@ -40,67 +39,70 @@ pub struct Pending {
     pub refusal: Refusal,
     /// Number of failed attempts in a row.
     pub attempts: u32,
-    /// Time of the next attempt.
-    pub due: Instant,
 }
 
 // === impl RetryQueue ===
 
 impl RetryQueue {
-    /// Notes a failure. Returns whether it is news: not known, or known for another reason.
+    /// Records a failure. Returns true if it is news: not known, or known for another reason.
     pub fn record(&mut self, op: Op, refusal: Refusal, now: Instant) -> bool {
-        let subject = op.subject();
-        let former = self.take(&subject);
-        let news = former.as_ref().is_none_or(|former| former.refusal != refusal);
+        let former = self.take(&op.subject());
+        let is_news = former.as_ref().is_none_or(|former| former.refusal != refusal);
         let attempts = former.map_or(0, |former| former.attempts).saturating_add(1);
         let due = now + delay(refusal.class, attempts);
-        self.put(subject, Pending { op, refusal, attempts, due });
-        news
+        self.put(due, Pending { op, refusal, attempts });
+        is_news
     }
 
-    /// Takes account of an operation that was not tried, since another one has to come first, for
-    /// which the time comes then.
+    /// Records an operation that was not tried, because another one has to come first. It is due
+    /// when that one is.
     pub fn wait(&mut self, op: Op, reason: Refusal, due: Instant) {
-        let subject = op.subject();
-        let attempts = self.take(&subject).map_or(0, |former| former.attempts);
-        self.put(subject, Pending { op, refusal: reason, attempts, due });
+        let attempts = self.take(&op.subject()).map_or(0, |former| former.attempts);
+        self.put(due, Pending { op, refusal: reason, attempts });
     }
 
-    /// Strikes a subject out: it is as it should be. Returns whether something was pending.
-    pub fn settle(&mut self, subject: &Subject) -> bool {
+    /// Removes a subject, which has its desired state. Returns true if a retry was pending.
+    pub fn resolve(&mut self, subject: &Subject) -> bool {
         self.take(subject).is_some()
     }
 
     /// True if a retry is pending for a subject.
     pub fn contains(&self, subject: &Subject) -> bool {
-        self.pending.contains_key(subject)
+        self.pending.contains(subject)
     }
 
-    /// Brings a subject's next attempt forward to now: what is desired has changed.
+    /// Brings a subject's next attempt forward to now, because the desired state has changed.
     pub fn retry_now(&mut self, subject: &Subject, now: Instant) {
-        self.postpone(subject, now);
+        self.pending.reschedule(subject, now);
     }
 
-    /// Puts a subject's next attempt off: it could not even be looked at.
+    /// Puts a subject's next attempt off, because it could not be read.
     pub fn postpone(&mut self, subject: &Subject, due: Instant) {
-        if let Some(pending) = self.pending.get_mut(subject) {
-            self.agenda.remove(&(pending.due, *subject));
-            pending.due = due;
-            self.agenda.insert((due, *subject));
-        }
+        self.pending.reschedule(subject, due);
     }
 
     /// Returns the time at which the next attempt is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.agenda.first().map(|(due, _)| *due)
+        self.pending.next_due()
+    }
+
+    /// Returns the time at which a subject's next attempt is due.
+    #[must_use]
+    pub fn due_time(&self, subject: &Subject) -> Option<Instant> {
+        self.pending.due_time(subject)
+    }
+
+    /// True if a retry is pending for a subject and not due yet.
+    #[must_use]
+    pub fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
+        self.due_time(subject).is_some_and(|due| due > now)
     }
 
     /// Returns the subjects that are due, those first that have waited longest. There may be more.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<Subject> {
-        let due = self.agenda.iter().take_while(|(due, _)| *due <= now);
-        due.take(LOOKS_AT_ONCE).map(|(_, subject)| *subject).collect()
+        self.pending.due(now).take(RETRIES_AT_ONCE).collect()
     }
 
     /// Returns the pending retry of a subject.
@@ -109,7 +111,7 @@ impl RetryQueue {
         self.pending.get(subject)
     }
 
-    /// Everything that is pending.
+    /// Returns everything that is pending.
     pub fn iter(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
         self.pending.iter()
     }
@@ -120,7 +122,7 @@ impl RetryQueue {
         self.prerequisites.iter()
     }
 
-    /// The entries that are pending and lead clients from a frontend to its short circuit.
+    /// Returns the pending entries that lead clients from a frontend to its short circuit.
     pub fn leading(&self) -> impl Iterator<Item = (&Subject, &Pending)> {
         self.leading.iter().filter_map(|subject| Some((subject, self.pending.get(subject)?)))
     }
@@ -143,8 +145,8 @@ impl RetryQueue {
         self.pending.is_empty()
     }
 
-    fn put(&mut self, subject: Subject, pending: Pending) {
-        self.agenda.insert((pending.due, subject));
+    fn put(&mut self, due: Instant, pending: Pending) {
+        let subject = pending.op.subject();
         if pending.op.is_prerequisite() {
             self.prerequisites.insert(subject);
         }
@@ -152,12 +154,11 @@ impl RetryQueue {
             self.leading.insert(subject);
         }
         *self.classes.entry(pending.refusal.class).or_default() += 1;
-        self.pending.insert(subject, pending);
+        self.pending.insert(subject, due, pending);
     }
 
     fn take(&mut self, subject: &Subject) -> Option<Pending> {
         let pending = self.pending.remove(subject)?;
-        self.agenda.remove(&(pending.due, *subject));
         self.prerequisites.remove(subject);
         self.leading.remove(subject);
         let class = pending.refusal.class;
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_looked_at_again_at_once_but_only_once() {
+    fn a_conflict_is_retried_at_once_but_only_once() {
         let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         retry_queue.record(bind(), refusal(RefusalClass::Conflict), now);
@@ -228,12 +229,12 @@ mod tests {
         assert!(retry_queue.record(bind(), refusal(RefusalClass::Other), now));
         assert!(!retry_queue.record(bind(), refusal(RefusalClass::Other), now));
         assert!(retry_queue.record(bind(), refusal(RefusalClass::NotPermitted), now));
-        assert!(retry_queue.settle(&bind().subject()));
-        assert!(retry_queue.is_empty() && !retry_queue.settle(&bind().subject()));
+        assert!(retry_queue.resolve(&bind().subject()));
+        assert!(retry_queue.is_empty() && !retry_queue.resolve(&bind().subject()));
     }
 
     #[test]
-    fn a_changed_desired_state_is_tried_at_once() {
+    fn a_changed_desired_state_is_retried_at_once() {
         let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         retry_queue.record(bind(), refusal(RefusalClass::Other), now);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_accounts_agree_whatever_is_noted_and_struck_out() {
+    fn the_accounts_agree_whatever_is_recorded_and_resolved() {
         let mut retry_queue = RetryQueue::default();
         let now = Instant::now();
         let classes = [RefusalClass::Other, RefusalClass::Conflict, RefusalClass::Exhausted];
@@ -255,16 +256,13 @@ mod tests {
             let number = u8::try_from(step * step % 7).unwrap();
             let subject = op(number).subject();
             match step % 5 {
-                0 => drop(retry_queue.settle(&subject)),
+                0 => drop(retry_queue.resolve(&subject)),
                 1 => retry_queue.retry_now(&subject, now),
                 2 => retry_queue.postpone(&subject, now + Duration::from_secs(9)),
                 _ => drop(retry_queue.record(op(number), refusal(classes[step % 3]), now)),
             }
-            assert_eq!(retry_queue.agenda.len(), retry_queue.len());
-            assert_eq!(
-                retry_queue.next_due(),
-                retry_queue.iter().map(|(_, pending)| pending.due).min()
-            );
+            let due_times = retry_queue.iter().filter_map(|(it, _)| retry_queue.due_time(it));
+            assert_eq!(retry_queue.next_due(), due_times.min());
             assert_eq!(
                 retry_queue.classes().map(|(_, count)| count).sum::<usize>(),
                 retry_queue.len()
@@ -289,9 +287,9 @@ mod tests {
         }
         retry_queue.retry_now(&bind(2_999).subject(), now - Duration::from_secs(1));
         let due = retry_queue.due(now);
-        assert_eq!((due.len(), due[0]), (LOOKS_AT_ONCE, bind(2_999).subject()));
+        assert_eq!((due.len(), due[0]), (RETRIES_AT_ONCE, bind(2_999).subject()));
         for subject in due {
-            retry_queue.settle(&subject);
+            retry_queue.resolve(&subject);
         }
         assert_eq!(retry_queue.due(now).first(), Some(&bind(1_023).subject()));
     }

@@ -53,7 +53,7 @@ impl Reconciler {
             let mut needed =
                 short_circuit.iter().flat_map(|short_circuit| planner.needed_at(short_circuit));
             let pending =
-                needed.find_map(|subject| Some((subject, retry_queue.get(&subject)?.due)));
+                needed.find_map(|subject| Some((subject, retry_queue.due_time(&subject)?)));
             let Some((subject, due)) = pending else { return true };
             if retry_queue.get(&op.subject()).is_some_and(may_be_there) {
                 *op = Op::RemoveEntry(set, entry);
@@ -89,7 +89,7 @@ impl Reconciler {
             let mut needed = short_circuit
                 .iter()
                 .flat_map(|short_circuit| self.planner.needed_at(short_circuit));
-            let pending = needed.find_map(|it| Some((it, self.retry_queue.get(&it)?.due)));
+            let pending = needed.find_map(|it| Some((it, self.retry_queue.due_time(&it)?)));
             if let Some((subject, due)) = pending {
                 self.retry_queue.wait(op, reason(&subject), due);
             }
@@ -105,14 +105,14 @@ impl Reconciler {
         }
         let planner = &self.planner;
         let mut waits_for: HashMap<Subject, (Subject, Instant)> = HashMap::new();
-        for (subject, pending) in
-            self.retry_queue.leading().filter(|(_, pending)| may_be_there(pending))
-        {
+        for (subject, pending) in self.retry_queue.leading() {
             let Subject::Entry(set, entry) = subject else { continue };
+            let due = self.retry_queue.due_time(subject).filter(|_| may_be_there(pending));
+            let Some(due) = due else { continue };
             let Some(short_circuit) = planner.led_to(*set, entry) else { continue };
             if planner.desired().owner(&short_circuit).is_none() {
-                waits_for.insert(Subject::VirtualServer(short_circuit), (*subject, pending.due));
-                waits_for.insert(Subject::Address(short_circuit.address), (*subject, pending.due));
+                waits_for.insert(Subject::VirtualServer(short_circuit), (*subject, due));
+                waits_for.insert(Subject::Address(short_circuit.address), (*subject, due));
             }
         }
         if waits_for.is_empty() {

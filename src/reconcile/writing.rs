@@ -111,7 +111,7 @@ impl Reconciler {
         ops.retain(|op| {
             if let Op::CreateVirtualServer(frontend, _) = op {
                 let mut signs = planner.signs_of(frontend);
-                let pending = signs.find_map(|sign| Some((sign, retry_queue.get(&sign)?.due)));
+                let pending = signs.find_map(|sign| Some((sign, retry_queue.due_time(&sign)?)));
                 if let Some((sign, due)) = pending {
                     let reason = format!("{sign} is not there yet, and has to come first");
                     retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
@@ -248,7 +248,7 @@ impl Reconciler {
     pub(super) fn settle(&mut self, subjects: &[Subject]) {
         let mut n_settled = 0_usize;
         for subject in subjects {
-            if self.retry_queue.settle(subject) {
+            if self.retry_queue.resolve(subject) {
                 n_settled += 1;
                 if n_settled <= MOST_TOLD {
                     info!("{subject} is in order again");

@@ -77,18 +77,18 @@ fn a_tcp_real_server_stays_until_its_last_connection_has_ended() {
     let now = Instant::now();
     let (mut drain, _) = drained(now);
     assert!(drain.due(now).is_empty());
-    let later = drain.next_look().unwrap();
+    let later = drain.next_due().unwrap();
     assert_eq!(drain.due(later), [tcp()]);
     assert!(drain.check(tcp(), Some(&quiet(3)), LONGEST, later).is_empty());
     assert_eq!(drain.check(tcp(), Some(&quiet(0)), LONGEST, later), [removal(1)]);
-    assert!(drain.is_empty() && drain.next_look().is_none());
+    assert!(drain.is_empty() && drain.next_due().is_none());
 }
 
 #[test]
 fn its_time_may_run_out() {
     let now = Instant::now();
     let (mut drain, noted) = drained(now);
-    let end = drain.clock.moment(noted);
+    let end = drain.clock.instant(noted);
     assert!(end - now >= LONGEST && end - now <= LONGEST + SECOND);
     assert!(drain.check(tcp(), Some(&quiet(3)), LONGEST, now + LONGEST / 2).is_empty());
     assert_eq!(drain.check(tcp(), Some(&quiet(3)), LONGEST, end), [removal(1)]);
@@ -111,7 +111,7 @@ fn less_time_chosen_later_counts_from_then_on_and_more_does_not() {
     let ops = drain.check(tcp(), Some(&quiet(3)), 10 * SECOND, now + 3 * SECOND);
     let sooner = deadline(&ops);
     assert!(noted.second() - sooner.second() > 880);
-    let end = drain.next_look().unwrap().max(drain.clock.moment(sooner));
+    let end = drain.next_due().unwrap().max(drain.clock.instant(sooner));
     assert_eq!(drain.check(tcp(), Some(&quiet(3)), LONGEST, end), [removal(1)]);
     let (mut drain, _) = drained(now);
     let ops = drain.check(tcp(), Some(&quiet(3)), Duration::ZERO, now + SECOND);
@@ -119,12 +119,12 @@ fn less_time_chosen_later_counts_from_then_on_and_more_does_not() {
 }
 
 #[test]
-fn a_virtual_server_that_balances_otherwise_from_now_on_is_looked_at_at_once() {
+fn a_virtual_server_that_balances_otherwise_from_now_on_is_checked_at_once() {
     let now = Instant::now();
     let (mut drain, _) = drained(now);
     for _ in 0..6 {
-        let look = drain.next_look().unwrap();
-        drain.check(tcp(), Some(&quiet(3)), LONGEST, look);
+        let check = drain.next_due().unwrap();
+        drain.check(tcp(), Some(&quiet(3)), LONGEST, check);
     }
     let later = now + 31 * SECOND;
     let change = vec![Op::ChangeVirtualServer(tcp(), server())];
@@ -134,60 +134,60 @@ fn a_virtual_server_that_balances_otherwise_from_now_on_is_looked_at_at_once() {
 }
 
 #[test]
-fn looks_come_at_growing_distances_up_to_a_quarter_of_a_minute_and_at_the_deadline() {
+fn checks_come_at_growing_distances_up_to_a_quarter_of_a_minute_and_at_the_deadline() {
     let start = Instant::now();
     let mut drain = Drain::new();
     let ops = drain.rewrite(vec![removal(1)], Known::Nothing, &|_| 60 * SECOND, start);
-    let end = drain.clock.moment(deadline(&ops));
-    let mut looks = Vec::new();
-    while let Some(look) = drain.next_look() {
-        drain.check(tcp(), Some(&quiet(3)), 60 * SECOND, look);
-        looks.push(look);
+    let end = drain.clock.instant(deadline(&ops));
+    let mut checks = Vec::new();
+    while let Some(check) = drain.next_due() {
+        drain.check(tcp(), Some(&quiet(3)), 60 * SECOND, check);
+        checks.push(check);
     }
-    assert_eq!(looks.pop(), Some(end));
-    let seconds: Vec<u64> = looks.iter().map(|look| (*look - start).as_secs()).collect();
+    assert_eq!(checks.pop(), Some(end));
+    let seconds: Vec<u64> = checks.iter().map(|check| (*check - start).as_secs()).collect();
     assert_eq!(seconds, [1, 3, 7, 15, 30, 45, 60][..seconds.len()]);
     assert!(seconds.len() >= 6, "{seconds:?}");
 }
 
 #[test]
-fn another_one_that_begins_to_drain_is_looked_at_soon() {
+fn another_one_that_begins_to_drain_is_checked_soon() {
     let start = Instant::now();
     let (mut drain, _) = drained(start);
     for _ in 0..6 {
-        let look = drain.next_look().unwrap();
-        drain.check(tcp(), Some(&quiet(3)), LONGEST, look);
+        let check = drain.next_due().unwrap();
+        drain.check(tcp(), Some(&quiet(3)), LONGEST, check);
     }
     let now = start + 50 * SECOND;
     planned(&mut drain, vec![removal(2)], now);
-    assert_eq!(drain.next_look(), Some(now + FIRST_LOOK));
-    planned(&mut drain, vec![removal(3)], now + FIRST_LOOK / 2);
-    assert_eq!(drain.next_look(), Some(now + FIRST_LOOK), "the others are not put off");
+    assert_eq!(drain.next_due(), Some(now + FIRST_PAUSE));
+    planned(&mut drain, vec![removal(3)], now + FIRST_PAUSE / 2);
+    assert_eq!(drain.next_due(), Some(now + FIRST_PAUSE), "the others are not put off");
 }
 
 #[test]
-fn many_are_looked_at_in_portions() {
+fn many_are_checked_in_portions() {
     let now = Instant::now();
     let mut drain = Drain::new();
     let frontends = (1..=1_000).map(|port| Frontend { port, ..tcp() });
     let ops = frontends.map(|frontend| Op::RemoveRealServer(frontend, socket(1))).collect();
     planned(&mut drain, ops, now);
     let later = now + SECOND;
-    let mut looks = 0;
-    while drain.next_look().is_some_and(|look| look <= later) {
+    let mut checks = 0;
+    while drain.next_due().is_some_and(|check| check <= later) {
         let due = drain.due(later);
-        assert!((1..=LOOKS_AT_ONCE).contains(&due.len()));
-        looks += due.len();
+        assert!((1..=CHECKS_AT_ONCE).contains(&due.len()));
+        checks += due.len();
         for frontend in due {
             drain.check(frontend, Some(&quiet(1)), LONGEST, later);
         }
     }
-    assert_eq!((looks, drain.len()), (1_000, 1_000));
+    assert_eq!((checks, drain.len()), (1_000, 1_000));
     drain.postpone_due(later, later + 5 * SECOND);
-    assert_eq!(drain.next_look(), Some(later + 2 * FIRST_LOOK), "none was due");
-    drain.postpone_due(later + 2 * FIRST_LOOK, later + 7 * SECOND);
-    assert_eq!(drain.next_look(), Some(later + 7 * SECOND));
-    assert_eq!(drain.due(later + 7 * SECOND).len(), LOOKS_AT_ONCE);
+    assert_eq!(drain.next_due(), Some(later + 2 * FIRST_PAUSE), "none was due");
+    drain.postpone_due(later + 2 * FIRST_PAUSE, later + 7 * SECOND);
+    assert_eq!(drain.next_due(), Some(later + 7 * SECOND));
+    assert_eq!(drain.due(later + 7 * SECOND).len(), CHECKS_AT_ONCE);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn one_that_comes_back_gets_its_weight_back() {
         planned(&mut drain, vec![back], now),
         [Op::ChangeRealServer(tcp(), real_server(1, 4))]
     );
-    assert!(drain.is_empty() && drain.next_look().is_none());
+    assert!(drain.is_empty() && drain.next_due().is_none());
 }
 
 #[test]
@@ -232,13 +232,13 @@ fn what_others_wrote_over_it_is_repaired_with_the_same_deadline() {
 fn after_a_restart_the_noted_deadline_holds() {
     let now = Instant::now();
     let (drain, noted) = drained(now);
-    let end = drain.clock.moment(noted);
+    let end = drain.clock.instant(noted);
     let found = mk_found([(1, 0, Some(noted), 3)]);
     let mut restarted = Drain::new();
     assert!(compared(&mut restarted, vec![removal(1)], &found, now + 600 * SECOND).is_empty());
     assert_eq!(restarted.len(), 1);
-    let look = now + 800 * SECOND;
-    assert!(restarted.check(tcp(), Some(&found), LONGEST, look).is_empty());
+    let check = now + 800 * SECOND;
+    assert!(restarted.check(tcp(), Some(&found), LONGEST, check).is_empty());
     assert_eq!(restarted.check(tcp(), Some(&found), LONGEST, end + SECOND), [removal(1)]);
     // The deadline passed while no process ran.
     let mut late = Drain::new();
@@ -315,7 +315,7 @@ fn what_nobody_claims_goes_at_once_also_while_it_drains() {
     let (mut drain, _) = drained(now);
     let whole = Op::RemoveVirtualServer(tcp());
     assert_eq!(planned(&mut drain, vec![whole.clone()], now), [whole]);
-    assert!(drain.is_empty() && drain.next_look().is_none());
+    assert!(drain.is_empty() && drain.next_due().is_none());
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_reading_that_wants_it_or_misses_it_ends_the_draining() {
 fn a_removal_that_failed_is_tried_again_and_not_drained_once_more() {
     let now = Instant::now();
     let (mut drain, noted) = drained(now);
-    let end = drain.clock.moment(noted);
+    let end = drain.clock.instant(noted);
     let found = mk_found([(1, 0, Some(noted), 3)]);
     assert_eq!(drain.check(tcp(), Some(&found), LONGEST, end), [removal(1)]);
     // The kernel said no.

@@ -194,7 +194,7 @@ fn only_what_everything_rests_on_makes_the_node_unhealthy() {
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
     assert_eq!(families, [true, false]);
-    world.retry_queue.settle(&rules.subject());
+    world.retry_queue.resolve(&rules.subject());
     world.end(RoundKind::SecondLook, &[]);
     assert!(world.is_healthy());
     world.refuse(Op::CreateLink);
