@@ -4,7 +4,7 @@
 //!   source ──▶ input ──▶ reconcile ◀──▶ kernel worker
 //!                │           │ observer
 //!                ▼           ▼
-//!             announce ◀─ observe ──▶ serve
+//!              events ◀─ observers ─▶ serve
 //! ```
 
 mod actions;
@@ -12,7 +12,7 @@ mod estimators;
 mod input;
 mod localhost;
 pub mod logging;
-mod observe;
+mod observers;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -32,11 +32,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::announce::{Announcement, Announcer, Extent, Identity, Publisher, Regarding, Severity};
 use crate::cleanup;
 use crate::config::gates::FeatureGates;
 use crate::config::watch::{Check, SPREAD};
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
+use crate::events::{EventRecorder, Extent, NewEvent, Publisher, Regarding, Reporter, Severity};
 use crate::host::{self, Host};
 use crate::kernel::Kernel;
 use crate::kernel::address_monitor;
@@ -54,10 +54,10 @@ use crate::serve::{self, Servers};
 use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
-use estimators::Guarding;
+use estimators::EstimatorObserver;
 use input::{InputPump, Unchecked};
 use logging::Verbosity;
-use observe::Observers;
+use observers::{EventObserver, Observers};
 use threads::TaskThread;
 
 /// Capacity of each channel between the source and the event loop. A full one makes the source
@@ -100,8 +100,7 @@ struct Parts<K> {
     set_verbosity: SetVerbosity,
 }
 
-/// Looks whether the files can be read that the configuration names for the API server: those of a
-/// configuration that has been loaded are in order themselves.
+/// Checks that the files can be read that a loaded configuration names for the API server.
 ///
 /// # Errors
 /// When one cannot be used.
@@ -112,9 +111,9 @@ pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does what the configuration asks for: usually, balances until SIGTERM or SIGINT. The kernel's
-/// state stays then: traffic goes on without us. It ends, too, when the configuration file has
-/// changed and `check` finds that it can be used.
+/// Runs the configuration's action: usually, balances until SIGTERM or SIGINT. The kernel's state
+/// stays then, and traffic goes on. It also ends when the configuration file has changed and
+/// `check` accepts it.
 ///
 /// # Errors
 /// When the host lacks something, the source cannot be reached at all, or something ends that must
@@ -162,7 +161,7 @@ async fn balance(
     };
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
     if configuration.estimators.run == Run::Auto {
-        observers.push(Box::new(Guarding::new()));
+        observers.push(Box::new(EstimatorObserver::new()));
     }
     let backends = configuration.cleanup_other_modes.then_some(backends);
     let set_verbosity = verbosity.into_setter();
@@ -179,8 +178,8 @@ async fn balance(
     parts.run(threads, shutdown).await
 }
 
-/// Opens the source and gets the host ready. Both run programs, some of other people: that is done
-/// in a thread of its own, so that a signal is heard meanwhile.
+/// Opens the source and prepares the host. Both run programs, so a thread of the pool does it, and
+/// a signal is handled meanwhile.
 async fn get_ready(
     configuration: Configuration,
     threads: &Threads,
@@ -191,7 +190,7 @@ async fn get_ready(
         let source = source_thread.block_on(Source::open(&configuration))?;
         Ok((source, host::prepare(&configuration)?))
     });
-    ready.await.context("get ready")?
+    ready.await.context("open the source and prepare the host")?
 }
 
 // === impl Parts ===
@@ -210,17 +209,17 @@ impl<K: Kernel + 'static> Parts<K> {
         let (failures, failed) = mpsc::channel(QUEUE);
         let options = serving(&configuration, &settings, source.following(), self.set_verbosity)?;
         let servers = Servers::new(options, failures)?;
-        let announcer = source.announcer(&settings.node_name, &threads.source);
+        let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let mut all = Observers::new(vec![
             Box::new(servers.observer()),
-            Box::new(observe::Announcing::new(announcer.clone())),
+            Box::new(EventObserver::new(recorder.clone())),
         ]);
         observers.into_iter().for_each(|observer| all.add(observer));
         if settings.localhost_node_ports {
-            all.add(Box::new(localhost::start(&servers.metrics().own, announcer.clone())?));
+            all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
         }
         let health = servers.health();
-        source.mark_ready(&health);
+        source.mark_not_leaving(&health);
         let measured = servers.metrics();
         let gates = configuration.gates.iter();
         let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
@@ -239,29 +238,29 @@ impl<K: Kernel + 'static> Parts<K> {
         let (inputs, outbox) = mpsc::channel(QUEUE);
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
-        let input_pump = InputPump::new(inputs, announcer.clone(), health, unchecked);
+        let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
 
         let rejected = measured.own.configuration_rejected.clone();
         let changed = changed(configuration.file, check, rejected);
-        announcer.announce(starting());
+        recorder.record(starting());
         if let Some(backends) = backends {
-            tokio::spawn(move_over(status, backends));
+            tokio::spawn(remove_other_modes(status, backends));
         }
-        tokio::spawn(report_failures(failed, announcer.clone()));
+        tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
         tokio::select! {
             biased;
             ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
                 ended?;
-                info!("kube-ipvs ends; the kernel's state stays as it is");
+                info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
                 Ok(())
             }
             ended = threads.source.spawn(input_pump.run(inbox)) => {
-                ended.context("pass on what the source delivers")??;
+                ended.context("run the input pump")??;
                 bail!("the source of Services has ended, which is a bug; please report the log above")
             }
             ended = threads.serving.spawn(servers.run()) => {
-                give_up(ended.context("serve health and metrics")?, &announcer).await
+                give_up(ended.context("serve health and metrics")?, &recorder).await
             }
             reason = changed => bail!("{reason}"),
         }
@@ -293,14 +292,14 @@ impl Source {
         Ok(Self::Kubernetes(clients, source))
     }
 
-    /// Without a cluster there is none that this node could be about to leave.
-    fn mark_ready(&self, health: &SharedHealth) {
+    /// Reports that this node is not leaving, if there is no cluster that it could leave.
+    fn mark_not_leaving(&self, health: &SharedHealth) {
         if let Self::Manifests(_) = self {
             health.node_leaving(false);
         }
     }
 
-    /// Tells whether changes arrive, where there is an API server to follow.
+    /// Returns the content of `/following`, where there is an API server to follow.
     fn following(&self) -> Option<Following> {
         match self {
             Self::Manifests(_) => None,
@@ -311,24 +310,24 @@ impl Source {
         }
     }
 
-    /// Announces on objects what is to be said of them, where there are objects.
-    fn announcer(&self, node_name: &str, thread: &TaskThread) -> Announcer {
+    /// Returns the recorder of Events, which is disabled without an API server.
+    fn event_recorder(&self, node_name: &str, thread: &TaskThread) -> EventRecorder {
         match self {
-            Self::Manifests(_) => Announcer::silent(),
+            Self::Manifests(_) => EventRecorder::disabled(),
             Self::Kubernetes(clients, _) => {
-                let (announcer, outlet) = Announcer::new();
-                let identity = Identity {
+                let (recorder, queue) = EventRecorder::new();
+                let reporter = Reporter {
                     controller: CONTROLLER,
                     node_name: node_name.to_owned(),
                     host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 };
                 let publisher = Publisher {
                     client: clients.events.clone(),
-                    identity,
+                    reporter,
                     n_nodes: Arc::clone(&clients.n_nodes),
                 };
-                thread.spawn(publisher.publish(outlet));
-                announcer
+                thread.spawn(publisher.publish(queue));
+                recorder
             }
         }
     }
@@ -386,13 +385,13 @@ fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
     Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
 }
 
-/// An address that must be listened on cannot be.
+/// Ends the program with an Event, since an address that must be listened on cannot be.
 async fn give_up(
     ended: Result<Infallible, ListenError>,
-    announcer: &Announcer,
+    recorder: &EventRecorder,
 ) -> anyhow::Result<()> {
     let Err(error) = ended;
-    announcer.announce(Announcement {
+    recorder.record(NewEvent {
         regarding: Regarding::Node,
         severity: Severity::Warning,
         reason: match error.server {
@@ -403,14 +402,14 @@ async fn give_up(
         note: error.to_string(),
         extent: Extent::ThisNode,
     });
-    // It is the last word; the Event gets a moment.
+    // The program ends with this; the Event gets a second to be published.
     tokio::time::sleep(Duration::from_secs(1)).await;
     Err(error.into())
 }
 
-async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, announcer: Announcer) {
+async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, recorder: EventRecorder) {
     while let Some(failure) = failures.recv().await {
-        announcer.announce(Announcement {
+        recorder.record(NewEvent {
             regarding: Regarding::Service(failure.service.clone()),
             severity: Severity::Warning,
             reason: "FailedToStartServiceHealthcheck",
@@ -421,8 +420,8 @@ async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, announcer:
     }
 }
 
-fn starting() -> Announcement {
-    Announcement {
+fn starting() -> NewEvent {
+    NewEvent {
         regarding: Regarding::Node,
         severity: Severity::Normal,
         reason: "Starting",
@@ -434,8 +433,11 @@ fn starting() -> Announcement {
 
 // === the rest of a start ===
 
-/// Removes what kube-proxy's other modes left, once our own state carries the traffic.
-async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family, Backend>) {
+/// Removes the state of kube-proxy's other modes, once our own state carries the traffic.
+async fn remove_other_modes(
+    mut status: watch::Receiver<Status>,
+    backends: HashMap<Family, Backend>,
+) {
     // A single Service that the kernel refuses must not keep another mode's stale rules in force.
     let carries = status
         .wait_for(|status| status.in_sync_once && !status.has_pending_prerequisite)
@@ -444,8 +446,11 @@ async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family
     if carries {
         // It runs programs, which takes its time.
         let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(&backends).log());
-        if removing.await.is_err() {
-            warn!("removing what kube-proxy's other modes left was cut short");
+        if let Err(error) = removing.await {
+            warn!(
+                "removing the state of kube-proxy's other modes failed: {error}; the next start tries \
+                 it again"
+            );
         }
     }
 }
@@ -453,12 +458,15 @@ async fn move_over(mut status: watch::Receiver<Status>, backends: HashMap<Family
 fn watch_addresses(routes: bool) -> Option<address_monitor::Changes> {
     address_monitor::start(routes)
         .inspect_err(|error| {
-            warn!("cannot watch the node's addresses: {error}; they are read periodically");
+            warn!(
+                "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \
+                 read periodically"
+            );
         })
         .ok()
 }
 
-/// Ready when the configuration file says something else than it did; a supervisor starts us anew.
+/// Ready when the configuration file has changed; a supervisor starts the program anew.
 async fn changed(
     file: Option<ConfigurationFile>,
     check: Check,
@@ -481,6 +489,6 @@ fn shutdown() -> anyhow::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
         };
-        info!("{name} received");
+        info!("{name} received; kube-ipvs ends");
     })
 }

@@ -1,4 +1,4 @@
-//! Getting the host ready: modules, the probe, the kernel's switches, and the handles.
+//! Preparation of the host: modules, the probe, sysctls, and the handles.
 
 mod conntrack;
 mod local_ports;
@@ -40,7 +40,7 @@ pub(crate) struct Host {
     pub(crate) linux: Linux,
 }
 
-/// Does everything that must be done once before planning. What is missing is said all at once.
+/// Prepares the host for planning. An error names everything that is missing.
 pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
     let (settings, variant) = (&configuration.settings, configuration.variant);
@@ -64,7 +64,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let wanted = sysctl::wanted(arp, sysctl::kernel_version(proc_sys));
     let findings = probe(&settings.scheduler, &wanted, &rules);
     report(&findings)?;
-    let mut failed = set_switches(proc_sys, &wanted);
+    let mut failed = set_sysctls(proc_sys, &wanted);
     let of_estimators = set_estimators(proc_sys, &configuration.estimators);
     failed.extend(track_connections(&configuration.conntrack));
     if !failed.is_empty() {
@@ -116,7 +116,8 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
     Ok(())
 }
 
-/// Without them the rest works; with rules that the host cannot do, nothing would.
+/// Returns the networks of the families whose iptables has the target of short circuits. The rest
+/// works without them; rules that the host cannot do would break everything.
 fn possible_short_circuits(
     mut short_circuits: ShortCircuitNetworks,
     rules: &HashMap<Family, Rules>,
@@ -160,7 +161,10 @@ fn probe(
     probe::judge(&facts)
 }
 
-/// Says what was found. What is fatal ends the start, after everything has been said.
+/// Logs what was found.
+///
+/// # Errors
+/// With all fatal findings, when there is one.
 fn report(findings: &Findings) -> anyhow::Result<()> {
     let mut fatal = Vec::new();
     for finding in &findings.problems {
@@ -174,7 +178,7 @@ fn report(findings: &Findings) -> anyhow::Result<()> {
         bail!("this host cannot do IPVS service proxying:\n- {}", fatal.join("\n- "));
     }
     let families: Vec<String> = findings.families.iter().map(ToString::to_string).collect();
-    info!(families = families.join(" and "), "the host is ready");
+    info!(families = families.join(" and "), "host checked: it can do IPVS service proxying");
     Ok(())
 }
 
@@ -198,8 +202,8 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
     Ok(client.delete_service(&id)?)
 }
 
-/// Returns what failed without which Services do not work.
-fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
+/// Sets sysctls. Returns the failures of those without which Services do not work.
+fn set_sysctls(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
     let outcome = sysctl::apply(proc_sys, wanted);
     for change in &outcome.changed {
         info!("{change}");
@@ -215,8 +219,8 @@ fn set_switches(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
     required
 }
 
-/// Their switches are there once the probe has had IPVS loaded. Returns those that have their
-/// value.
+/// Sets the sysctls of the estimators, which exist once the probe has loaded IPVS. Returns those
+/// that have their value.
 fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
     let processors = estimators::possible_processors(Path::new(estimators::SYS));
     let (wanted, notes) = chosen.switches(estimators::EstimatorKind::of(proc_sys), processors);
@@ -224,12 +228,12 @@ fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
         warn!("{note}");
     }
     // None of them is required.
-    let _none = set_switches(proc_sys, &wanted);
+    let _none = set_sysctls(proc_sys, &wanted);
     let differing = sysctl::differing(proc_sys, &wanted);
     wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
 }
 
-/// Returns what failed.
+/// Sets up connection tracking. Returns the failures.
 fn track_connections(chosen: &Conntrack) -> Vec<String> {
     let outcome = conntrack::set(&conntrack::Root::default(), chosen);
     for change in &outcome.changed {

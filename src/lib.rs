@@ -12,21 +12,21 @@
 //!   [`source::convert`] the translation to the planner's words;
 //! - [`reconcile`]: the event loop, and the port by which it reports;
 //! - [`kernel`]: the port that the loop needs of a kernel; `kernel::linux` is the real one,
-//!   [`kernel::fake`] one in memory; `kernel::rules` writes iptables rules and sees whether they are
-//!   untouched without starting a process;
+//!   [`kernel::fake`] one in memory; `kernel::rules` writes iptables rules and sees whether they
+//!   are untouched without starting a process;
 //! - [`serve`]: health, metrics, health checks of Services, pages;
-//! - [`announce`]: Events of the Kubernetes API;
+//! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes.
 //!
-//! [`source`], [`kernel`] and [`serve`] do not see each other, and [`reconcile`] sees the planner and
-//! the kernel's port only.
+//! [`source`], [`kernel`] and [`serve`] do not see each other, and [`reconcile`] sees the planner
+//! and the kernel's port only.
 
-pub mod announce;
 pub mod app;
 pub mod cleanup;
 pub mod cli;
 pub mod config;
+pub mod events;
 mod host;
 pub mod kernel;
 pub mod localhost;

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use bed::Namespace;
-use kube_ipvs::cleanup::{self, Outcome};
+use kube_ipvs::cleanup::{self, CleanupReport};
 use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
 use plan::model::Family;
 use plan::rule_set::{JUMPS, LocalTraffic, RuleSet, RuleSetSettings};
@@ -170,13 +170,13 @@ impl Node {
         dump
     }
 
-    fn clean(&self, exclude: &[&str]) -> Outcome {
+    fn clean(&self, exclude: &[&str]) -> CleanupReport {
         let exclude = exclude.iter().map(|net| net.parse().unwrap()).collect();
         let chosen = Settings { exclude, ..Settings::new("") };
         self.0.enter(|| cleanup::all(&chosen)).unwrap()
     }
 
-    fn move_over(&self, in_use: Backend) -> Outcome {
+    fn move_over(&self, in_use: Backend) -> CleanupReport {
         let in_use = Family::BOTH.map(|family| (family, in_use)).into();
         self.0.enter(|| cleanup::other_modes(&in_use)).unwrap()
     }
@@ -256,7 +256,7 @@ fn one_run_removes_what_all_modes_left_and_nothing_else() {
         for part in ["nftables table", "5 virtual servers", "interface kube-ipvs0", "38 sets"] {
             assert!(outcome.to_string().contains(part), "{part}: {outcome}");
         }
-        assert_eq!(node.clean(&[]), Outcome::default(), "the second run has nothing to do");
+        assert_eq!(node.clean(&[]), CleanupReport::default(), "the second run has nothing to do");
         assert_same(&before, &node.dump());
     }
 }
@@ -281,8 +281,8 @@ fn each_mode_alone_is_removed() {
 fn nothing_is_done_to_a_clean_host() {
     let node = Node::bare();
     let before = node.dump();
-    assert_eq!(node.clean(&[]), Outcome::default());
-    assert_eq!(node.move_over(Backend::Nft), Outcome::default());
+    assert_eq!(node.clean(&[]), CleanupReport::default());
+    assert_eq!(node.move_over(Backend::Nft), CleanupReport::default());
     assert_same(&before, &node.dump());
 }
 
@@ -358,7 +358,7 @@ fn what_others_lead_into_stays_as_far_as_they_need_it() {
 }
 
 #[test]
-fn an_interface_of_another_kind_stays_and_is_told() {
+fn an_interface_of_another_kind_stays_and_is_reported() {
     let node = Node::shared("nft");
     node.tool("ip", &["link", "add", "kube-ipvs0", "type", "bridge"], "");
     node.tool("ip", &["addr", "add", "192.168.9.1/32", "dev", "kube-ipvs0"], "");
@@ -403,7 +403,7 @@ fn moving_over_from_the_iptables_mode_leaves_our_rules_alone() {
             lines.join("\n")
         };
         assert_same(&sorted(&ours), &sorted(&fresh.dump()));
-        assert_eq!(fresh.move_over(backend), Outcome::default());
+        assert_eq!(fresh.move_over(backend), CleanupReport::default());
         let intact = || {
             Family::BOTH.into_iter().all(|family| {
                 let rules = Rules::open(family, variant).unwrap();

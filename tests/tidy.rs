@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 24] = [
+const DOCUMENTS: [&str; 26] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -26,10 +26,12 @@ const DOCUMENTS: [&str; 24] = [
     "docs/compatibility.md",
     "docs/config.md",
     "docs/decisions.md",
+    "docs/decoding.md",
     "docs/e2e-coverage.md",
     "docs/estimators.md",
     "docs/kernel-state.md",
     "docs/kernel-use.md",
+    "docs/limits.md",
     "docs/memory.md",
     "docs/metrics.md",
     "docs/performance.md",
@@ -52,7 +54,7 @@ const SEPARATIONS: [(&str, &[&str]); 7] = [
     (
         "src/localhost",
         &[
-            "crate::announce",
+            "crate::events",
             "crate::app",
             "crate::config",
             "crate::kernel",

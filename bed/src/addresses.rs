@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_on_the_underlay_shares_an_address() {
+    fn no_two_addresses_of_the_underlay_are_the_same() {
         let nodes = 1..=MAX_NODES;
         let clients = 1..=MAX_CLIENTS;
         let ipv4: BTreeSet<Ipv4Addr> =

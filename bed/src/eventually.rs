@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_told() {
+    fn the_last_error_is_reported() {
         let outcome: Result<()> = eventually(Duration::ZERO, "rain", || bail!("the sun shines"));
         assert_eq!(format!("{:#}", outcome.unwrap_err()), "waited 0ns for rain: the sun shines");
     }

@@ -87,7 +87,7 @@ async fn follow(kubeconfig: PathBuf) -> Result<[i64; 4]> {
             SourceEvent::Warning(warning) => eprintln!("{warning}"),
             SourceEvent::Triggered(..)
             | SourceEvent::NodeLeaving(_)
-            | SourceEvent::StillWrong(_) => {}
+            | SourceEvent::RepeatedWarning(_) => {}
         }
     }
     let read = held();

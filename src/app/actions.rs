@@ -12,19 +12,19 @@ use crate::host;
 /// Gets the host ready: what needs more privileges than balancing does.
 pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
     host::prepare(configuration)?;
-    info!("the host is ready; nothing else was to be done (--init-only)");
+    info!("host prepared, as --init-only asks; kube-ipvs ends");
     Ok(())
 }
 
 /// Removes everything that kube-proxy or we have in the kernel.
 pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
-    let outcome = cleanup::all(&configuration.settings);
-    outcome.log();
-    if !outcome.is_complete() {
+    let report = cleanup::all(&configuration.settings);
+    report.log();
+    if !report.is_complete() {
         bail!("encountered an error while tearing down rules; the lines above say what is left");
     }
-    if outcome.removed.is_empty() {
-        info!("nothing to remove");
+    if report.removed.is_empty() {
+        info!("nothing to remove: the kernel has no state of kube-proxy or kube-ipvs");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Keeping an eye on how much the kernel's timer for IPVS's statistics has to walk.
+//! Observer that limits the work of the kernel's timer for IPVS statistics.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use crate::kernel::estimators::{Guard, SYS};
 use crate::kernel::sysctl;
 use crate::reconcile::observer::Observer;
 
-/// Has the timer stopped when there is too much for it.
+/// Stops the timer when there are too many virtual and real servers for it.
 #[derive(Debug)]
-pub(super) struct Guarding(Guard);
+pub(super) struct EstimatorObserver(Guard);
 
-// === impl Guarding ===
+// === impl EstimatorObserver ===
 
-impl Guarding {
+impl EstimatorObserver {
     /// For the running kernel.
     pub(super) fn new() -> Self {
         Self(Guard::new(Path::new(sysctl::ROOT), Path::new(SYS)))
     }
 }
 
-impl Observer for Guarding {
+impl Observer for EstimatorObserver {
     /// Before it is written: the timer is stopped before it has that much to walk.
     fn planned(&mut self, _: &Plan, planner: &Planner, _: Duration) {
         let desired = planner.desired();
         let servers = desired.n_virtual_servers() + desired.n_real_servers();
-        if let Some(said) = self.0.note(servers as u64) {
-            warn!("{said}");
+        if let Some(warning) = self.0.note(servers as u64) {
+            warn!("{warning}");
         }
     }
 }

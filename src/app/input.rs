@@ -1,22 +1,22 @@
-//! From the source's words to the event loop's.
+//! Input pump: from the source to the event loop, Events and health.
 
 use plan::event::Event;
 use plan::model::{Family, Node, ObjectName};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::announce::{Announcement, Announcer, Extent, Regarding, Severity};
 use crate::config::Configuration;
 use crate::config::warnings::{Mismatch, Situation};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::reconcile::Input;
 use crate::serve::health::SharedHealth;
-use crate::source::{SourceEvent, Subject, Warning};
+use crate::source::{SourceEvent, Warning, WarningSubject};
 
-/// Passes on what the source delivers: changes to the loop, warnings to their readers, whether
-/// the node is leaving to those who ask for its health.
+/// Passes on the source's events: changes to the event loop, warnings to the log and to Events, the
+/// node's leaving to health.
 pub(super) struct InputPump {
     inputs: mpsc::Sender<Input>,
-    announcer: Announcer,
+    recorder: EventRecorder,
     health: SharedHealth,
     /// Until the Node has been seen with addresses.
     unchecked: Option<Unchecked>,
@@ -34,11 +34,11 @@ pub(super) struct Unchecked {
 impl InputPump {
     pub(super) fn new(
         inputs: mpsc::Sender<Input>,
-        announcer: Announcer,
+        recorder: EventRecorder,
         health: SharedHealth,
         unchecked: Unchecked,
     ) -> Self {
-        Self { inputs, announcer, health, unchecked: Some(unchecked) }
+        Self { inputs, recorder, health, unchecked: Some(unchecked) }
     }
 
     /// Ends when the source has ended.
@@ -71,14 +71,14 @@ impl InputPump {
                 }
                 SourceEvent::Warning(warning) => {
                     warn!("{warning}");
-                    if let Some(announcement) = announcement(warning) {
-                        self.announcer.announce(announcement);
+                    if let Some(event) = event_of(warning) {
+                        self.recorder.record(event);
                     }
                     continue;
                 }
-                SourceEvent::StillWrong(warning) => {
-                    if let Some(announcement) = announcement(warning) {
-                        self.announcer.announce(announcement);
+                SourceEvent::RepeatedWarning(warning) => {
+                    if let Some(event) = event_of(warning) {
+                        self.recorder.record(event);
                     }
                     continue;
                 }
@@ -94,8 +94,8 @@ impl InputPump {
 // === impl Unchecked ===
 
 impl Unchecked {
-    /// The Node is not waited for: what depends on it follows it. Only what makes no sense on this
-    /// node at all is an error.
+    /// Compares the configuration with the Node. Only a configuration that makes no sense on this
+    /// node at all is an error; the rest is a warning.
     fn check(&self, node: &Node) -> Result<(), Mismatch> {
         let checked = self.configuration.check(Situation {
             host: &self.families,
@@ -109,9 +109,10 @@ impl Unchecked {
     }
 }
 
-/// Returns the announcement for the object a warning is about, if that object can have one.
-pub(super) fn announcement(warning: Warning) -> Option<Announcement> {
-    let Subject::Object { kind, name } = warning.subject else { return None };
+/// Returns the Event for the object that a warning is about, if the object is of a kind that has
+/// Events.
+pub(super) fn event_of(warning: Warning) -> Option<NewEvent> {
+    let WarningSubject::Object { kind, name } = warning.subject else { return None };
     let (namespace, name) = name.split_once('/')?;
     let name = ObjectName::new(namespace, name);
     let regarding = match kind {
@@ -119,7 +120,7 @@ pub(super) fn announcement(warning: Warning) -> Option<Announcement> {
         "EndpointSlice" => Regarding::EndpointSlice(name),
         _ => return None,
     };
-    Some(Announcement {
+    Some(NewEvent {
         regarding,
         severity: Severity::Warning,
         reason: "NotUsable",

@@ -9,12 +9,12 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::config::{LogFormat, Logging};
 use crate::serve::pages::SetVerbosity;
 
-/// Log levels of libraries: their debug lines are of use only to those who look into them. A name
+/// Log levels of libraries: their debug lines only help with debugging these. A name
 /// stands for all targets that begin with it, so that `kube` would silence `kube_ipvs` too.
 const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube_client=info,\
     kube_core=info,tower=info,tower_http=info";
 
-/// Changes how much is logged while the program runs.
+/// Handle that changes the log's verbosity while the program runs.
 #[derive(Debug, Clone)]
 pub struct Verbosity(reload::Handle<EnvFilter, Registry>);
 
@@ -39,8 +39,8 @@ pub fn start(logging: Logging) -> Verbosity {
     Verbosity(handle)
 }
 
-/// kube-proxy's numbers: 0 to 3 tell what an operator wants to know, from 4 on every kernel change
-/// is told, from 7 on everything, from 9 on libraries too.
+/// Returns the filter of a verbosity, with kube-proxy's numbers: 0 to 3 have what an operator
+/// needs, 4 adds every kernel change, 7 everything, 9 libraries too.
 fn filter(verbosity: u8) -> EnvFilter {
     EnvFilter::new(directives(verbosity))
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Source;
-use super::input::{InputPump, Unchecked, announcement};
+use super::input::{InputPump, Unchecked, event_of};
 use super::logging::directives;
 use super::threads::TaskThread;
-use crate::announce::{Announcer, Regarding};
 use crate::cli;
 use crate::config::Configuration;
 use crate::config::warnings::Mismatch;
+use crate::events::{EventRecorder, Regarding};
 use crate::serve::health::{Health, Moment, SharedHealth};
 use crate::source::manifests::Manifests;
-use crate::source::{Options, SourceEvent, Subject, Warning};
+use crate::source::{Options, SourceEvent, Warning, WarningSubject};
 use plan::event::Event;
 use plan::model::{Family, Node, ObjectName};
 use tokio::sync::mpsc;
@@ -40,23 +40,23 @@ fn debug_lines(verbosity: u8) -> (bool, bool) {
 }
 
 #[test]
-fn from_four_on_our_own_changes_are_told_and_from_nine_on_what_libraries_say() {
+fn verbosity_four_adds_our_own_debug_lines_and_nine_those_of_libraries() {
     let told: Vec<(bool, bool)> = [3, 4, 7, 9].into_iter().map(debug_lines).collect();
     assert_eq!(told, [(false, false), (true, false), (true, false), (true, true)]);
 }
 
 #[test]
-fn a_warning_about_an_object_is_said_on_it() {
+fn a_warning_about_an_object_is_an_event_about_it() {
     let about = |kind| Warning {
-        subject: Subject::Object { kind, name: Arc::from("ns/web") },
+        subject: WarningSubject::Object { kind, name: Arc::from("ns/web") },
         text: "spec.ports[0].port: 70000 is not a port number".into(),
     };
-    let said = announcement(about("Service")).unwrap();
+    let said = event_of(about("Service")).unwrap();
     assert_eq!(said.regarding, Regarding::Service(ObjectName::new("ns", "web")));
     assert!(said.note.contains("spec.ports[0]"));
-    assert_eq!(announcement(about("Node")), None);
-    let path = Warning { subject: Subject::Path("/x".into()), text: String::new() };
-    assert_eq!(announcement(path), None);
+    assert_eq!(event_of(about("Node")), None);
+    let path = Warning { subject: WarningSubject::Path("/x".into()), text: String::new() };
+    assert_eq!(event_of(path), None);
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
     assert!(!health.lock().healthz(now).good);
     let folder = tempfile::tempdir().unwrap();
     Source::Manifests(Manifests::new(folder.path(), &Options::new("node1")).unwrap())
-        .mark_ready(&health);
+        .mark_not_leaving(&health);
     assert!(health.lock().healthz(now).good);
 }
 
 /// However long the event loop's thread is busy, tasks beside it go on: health is among them.
 #[test]
-fn a_busy_loop_holds_up_nobody_else() {
+fn a_busy_loop_holds_up_no_other_thread() {
     let beside = TaskThread::start("beside").unwrap();
     let (asked, mut asking) = mpsc::channel::<std::sync::mpsc::Sender<&str>>(1);
     let (answers, answered) = std::sync::mpsc::channel();
@@ -101,7 +101,8 @@ async fn a_node_is_looked_at_once_it_has_addresses() {
         let (events, inbox) = mpsc::channel(16);
         let families = vec![Family::V6];
         let unchecked = Unchecked { configuration: configuration.clone(), families };
-        let input_pump = InputPump::new(inputs, Announcer::silent(), health.clone(), unchecked);
+        let input_pump =
+            InputPump::new(inputs, EventRecorder::disabled(), health.clone(), unchecked);
         for address in addresses {
             let addresses = address.parse().into_iter().collect();
             let node = Node { addresses, ..Node::default() };

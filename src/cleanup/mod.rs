@@ -1,4 +1,4 @@
-//! Removing what we and kube-proxy leave in the kernel, and nothing of anybody else's.
+//! Removal of the kernel state of kube-ipvs and kube-proxy, and of no other program's.
 //!
 //! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
 //! none. [`other_modes`] is for a node that comes to us from kube-proxy's iptables or nftables
@@ -6,7 +6,7 @@
 //!
 //! The modules `rules` and `state` decide from what was read what is to be removed, without doing
 //! anything; this module removes it. A failure does not end the removal: the rest is removed, and
-//! all failures are told at the end.
+//! all failures are reported at the end.
 
 mod rules;
 mod state;
@@ -24,7 +24,7 @@ use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::Nftables;
 use crate::kernel::rules::{Backend, Rules};
 
-use rules::Scope;
+use rules::RemovalScope;
 use state::LinkRemoval;
 
 /// kube-proxy's table in its nftables mode, one a family.
@@ -37,7 +37,7 @@ const RELEASE_WAIT: Duration = Duration::from_millis(100);
 
 /// Result of a cleanup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct CleanupReport {
     /// Things that were removed, in words.
     pub removed: Vec<String>,
     /// Things that stay although they have a name of ours, with the reason.
@@ -52,9 +52,9 @@ pub struct Outcome {
 ///
 /// Nothing to remove, a kernel without IPVS and a host without iptables are successes.
 #[must_use]
-pub fn all(chosen: &Settings) -> Outcome {
-    let mut outcome = Outcome::default();
-    outcome.remove_tables();
+pub fn all(chosen: &Settings) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    report.remove_tables();
     let opened = Leftovers::open().and_then(|mut leftovers| {
         let found = leftovers.read()?;
         Ok((leftovers, state::removal(&found, chosen)))
@@ -62,61 +62,61 @@ pub fn all(chosen: &Settings) -> Outcome {
     let mut state = match opened {
         Ok(state) => Some(state),
         Err(error) => {
-            outcome.failures.push(format!(
-                "virtual servers, addresses and sets stay, since without all of them it is not \
-                 known whose they are: {error}. It takes root with CAP_NET_ADMIN"
+            report.failures.push(format!(
+                "cannot read virtual servers, addresses and sets: {error}. All of them stay, because \
+                 their owner is only known from all of them. --cleanup needs root with CAP_NET_ADMIN"
             ));
             None
         }
     };
     let is_removed =
-        state.as_mut().is_some_and(|(leftovers, removal)| outcome.remove_state(leftovers, removal));
+        state.as_mut().is_some_and(|(leftovers, removal)| report.remove_state(leftovers, removal));
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            outcome.remove_rules(&rules, Scope::Everything);
+            report.remove_rules(&rules, RemovalScope::Everything);
         }
     }
     if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
-        outcome.destroy_sets(&mut leftovers, &removal.sets);
+        report.destroy_sets(&mut leftovers, &removal.sets);
     }
-    outcome
+    report
 }
 
 /// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
 /// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
 /// other kind everything of kube-proxy's goes.
 #[must_use]
-pub fn other_modes(in_use: &HashMap<Family, Backend>) -> Outcome {
-    let mut outcome = Outcome::default();
-    outcome.remove_tables();
+pub fn other_modes(in_use: &HashMap<Family, Backend>) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    report.remove_tables();
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            outcome.remove_rules(&rules, scope(in_use.get(&family), rules.backend()));
+            report.remove_rules(&rules, scope(in_use.get(&family), rules.backend()));
         }
     }
-    outcome
+    report
 }
 
 /// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
 /// our rules in another kind, else what the other modes made. Where the family has no rules of
 /// ours, it is not known what else the kind is good for.
-fn scope(in_use: Option<&Backend>, backend: Backend) -> Scope {
+fn scope(in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
     match in_use {
-        Some(ours) if *ours != backend => Scope::Everything,
-        _ => Scope::OtherModes,
+        Some(ours) if *ours != backend => RemovalScope::Everything,
+        _ => RemovalScope::OtherModes,
     }
 }
 
-// === impl Outcome ===
+// === impl CleanupReport ===
 
-impl Outcome {
+impl CleanupReport {
     /// True if everything was removed that was to be.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty()
     }
 
-    /// Says it in the log: what was removed on one line, each failure on its own.
+    /// Logs the report: everything that was removed on one line, each failure on its own.
     pub fn log(&self) {
         if !self.removed.is_empty() {
             tracing::info!("removed: {}", self.removed.join("; "));
@@ -149,16 +149,16 @@ impl Outcome {
     /// Removes virtual servers, then routes and the interface. Returns whether the sets can go as
     /// well.
     ///
-    /// By sets, addresses and routes it is known whose a virtual server is, so they stay as long as
-    /// one of ours does: another run will know it by them.
-    fn remove_state(&mut self, leftovers: &mut Leftovers, removal: &state::Removal) -> bool {
+    /// Sets, addresses and routes mark a virtual server as ours, so they stay as long as one of
+    /// ours does: another run will know it by them.
+    fn remove_state(&mut self, leftovers: &mut Leftovers, removal: &state::StateRemoval) -> bool {
         self.kept.extend(removal.kept.iter().map(|kept| format!("{kept}, stays")));
         let failed = leftovers.remove_virtual_servers(&removal.virtual_servers);
         self.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
         if let Some(first) = failed.first() {
             self.failures.push(format!(
-                "{} virtual servers are still there: {first}. The interface {LINK}, local routes and \
-                 the sets stay too, since by them they are known to be ours; run it again",
+                "{} virtual servers are not removed: {first}. The interface {LINK}, local routes and the \
+                 sets stay too, because they mark these virtual servers as ours; run --cleanup again",
                 failed.len()
             ));
             return false;
@@ -194,17 +194,19 @@ impl Outcome {
         }
     }
 
-    fn remove_rules(&mut self, rules: &Rules, scope: Scope) {
+    fn remove_rules(&mut self, rules: &Rules, scope: RemovalScope) {
         let which = format!("{} {} rules", rules.family(), rules.backend());
         let saved = match rules.saved() {
             Ok(saved) => saved,
-            Err(error) => return self.failures.push(format!("the {which} stay: {error}")),
+            Err(error) => {
+                return self.failures.push(format!("cannot read the {which}: {error}; they stay"));
+            }
         };
         for table in rules::unreadable(&saved) {
             self.failures.push(format!(
                 "{which}: the table {table} has rules that iptables cannot show (something made \
-                 them with nft), so that it is not known whether it has any of ours. See `nft list \
-                 table`, and remove what is in the chains KUBE-… by hand"
+                 them with nft), so that it is not known whether it has any of ours. Look with `nft \
+                 list table`, and remove the rules of the chains KUBE-… by hand"
             ));
         }
         for removal in rules::removals(&saved, scope) {
@@ -219,7 +221,8 @@ impl Outcome {
             match rules.restore(input) {
                 Ok(()) => self.removed.push(format!("{which} in {removal}")),
                 Err(error) => {
-                    self.failures.push(format!("the {which} in {} stay: {error}", removal.table));
+                    self.failures
+                        .push(format!("cannot remove the {which} in {}: {error}", removal.table));
                 }
             }
         }
@@ -241,7 +244,7 @@ impl Outcome {
             let names: Vec<&str> = in_use.iter().map(|not| not.set.name()).collect();
             self.failures.push(format!(
                 "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
-                 same with ip6tables-save, -legacy and nft), remove them and run it again",
+                 same with ip6tables-save, -legacy and nft), remove them and run --cleanup again",
                 names.join(" ")
             ));
         }
@@ -266,7 +269,7 @@ fn plural(what: &str) -> String {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CleanupReport {
     /// All of it, a line each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let removed = self.removed.iter().map(|what| format!("removed: {what}"));
@@ -284,9 +287,9 @@ mod tests {
     #[test]
     fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
         for (in_use, nft, legacy) in [
-            (Some(Backend::Nft), Scope::OtherModes, Scope::Everything),
-            (Some(Backend::Legacy), Scope::Everything, Scope::OtherModes),
-            (None, Scope::OtherModes, Scope::OtherModes),
+            (Some(Backend::Nft), RemovalScope::OtherModes, RemovalScope::Everything),
+            (Some(Backend::Legacy), RemovalScope::Everything, RemovalScope::OtherModes),
+            (None, RemovalScope::OtherModes, RemovalScope::OtherModes),
         ] {
             let found = [Backend::Nft, Backend::Legacy].map(|kind| scope(in_use.as_ref(), kind));
             assert_eq!(found, [nft, legacy], "{in_use:?}");

@@ -14,7 +14,7 @@ use plan::rule_set::{self, JUMPS, RuleSet};
 
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum RemovalScope {
     /// Everything that kube-proxy made in any mode, and that we made.
     Everything,
     /// Rules and chains that kube-proxy's iptables mode made and the IPVS mode does not use.
@@ -23,7 +23,7 @@ pub(super) enum Scope {
 
 /// Rules and chains to be removed from one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Removal {
+pub(super) struct TableRemoval {
     /// The table's name.
     pub(super) table: String,
     /// Input for `iptables-restore --noflush`; none if nothing of it can be removed.
@@ -33,12 +33,12 @@ pub(super) struct Removal {
     /// Number of chains that are removed.
     pub(super) n_chains: usize,
     /// Chains that stay, because rules of other programs lead into them.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<HeldChain>,
 }
 
 /// A chain that stays, because a rule of another program leads into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HeldChain {
     pub(super) chain: String,
     /// Rule that leads into the chain, as saved.
     pub(super) by: String,
@@ -46,15 +46,15 @@ pub(super) struct Held {
 
 /// A table of rules, as saved.
 #[derive(Debug)]
-struct Table<'a> {
+struct SavedTable<'a> {
     name: &'a str,
     chains: Vec<&'a str>,
-    rules: Vec<Rule<'a>>,
+    rules: Vec<SavedRule<'a>>,
 }
 
 /// A rule, as saved.
 #[derive(Debug)]
-struct Rule<'a> {
+struct SavedRule<'a> {
     chain: &'a str,
     /// Text after the chain's name.
     text: &'a str,
@@ -65,7 +65,7 @@ struct Rule<'a> {
 }
 
 /// A jump of kube-proxy's iptables mode: table, built-in chain, chain, comment.
-type Jump = (&'static str, &'static str, &'static str, &'static str);
+type IptablesModeJump = (&'static str, &'static str, &'static str, &'static str);
 
 const EXTERNAL: &str = "kubernetes externally-visible service portals";
 const PORTALS: &str = "kubernetes service portals";
@@ -73,7 +73,7 @@ const FIREWALL: &str = "kubernetes load balancer firewall";
 
 /// Those that the IPVS mode does not have. The two modes have the same jumps into
 /// `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat` and `KUBE-FORWARD` of `filter`.
-const IPTABLES_MODE_JUMPS: [Jump; 8] = [
+const IPTABLES_MODE_JUMPS: [IptablesModeJump; 8] = [
     ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
     ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
     ("filter", "INPUT", "KUBE-NODEPORTS", "kubernetes health check service ports"),
@@ -106,7 +106,7 @@ const MARKING: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
 
 /// Returns what is to be removed from the tables that `saved` has, by table. Tables with nothing to
 /// remove are left out.
-pub(super) fn removals(saved: &str, scope: Scope) -> Vec<Removal> {
+pub(super) fn removals(saved: &str, scope: RemovalScope) -> Vec<TableRemoval> {
     tables(saved).iter().filter_map(|table| table.removal(scope)).collect()
 }
 
@@ -121,26 +121,26 @@ pub(super) fn unreadable(saved: &str) -> Vec<&str> {
         .collect()
 }
 
-fn tables(saved: &str) -> Vec<Table<'_>> {
-    let mut tables: Vec<Table<'_>> = Vec::new();
+fn tables(saved: &str) -> Vec<SavedTable<'_>> {
+    let mut tables: Vec<SavedTable<'_>> = Vec::new();
     for line in saved.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix('*') {
-            tables.push(Table { name, chains: Vec::new(), rules: Vec::new() });
+            tables.push(SavedTable { name, chains: Vec::new(), rules: Vec::new() });
         }
         let Some(table) = tables.last_mut() else { continue };
         if let Some(declaration) = line.strip_prefix(':') {
             table.chains.extend(declaration.split_whitespace().next());
         } else if let Some(rule) = line.strip_prefix("-A ") {
-            table.rules.push(Rule::parse(rule));
+            table.rules.push(SavedRule::parse(rule));
         }
     }
     tables
 }
 
-// === impl Table ===
+// === impl SavedTable ===
 
-impl<'a> Table<'a> {
-    fn removal(&self, scope: Scope) -> Option<Removal> {
+impl<'a> SavedTable<'a> {
+    fn removal(&self, scope: RemovalScope) -> Option<TableRemoval> {
         let listed = self.chains.iter().copied().filter(|chain| self.is_listed(chain, scope));
         let mut chains: BTreeSet<&str> = listed.collect();
         let held = self.held(&chains, scope);
@@ -149,7 +149,7 @@ impl<'a> Table<'a> {
             spared = &MARKING;
             chains.retain(|chain| !spared.contains(chain));
         }
-        if scope == Scope::OtherModes {
+        if scope == RemovalScope::OtherModes {
             // The rules that lead into these chains may be a proxy's that is at work. These chains
             // stay as they are, and so do those that they lead into.
             let mut left = held.clone();
@@ -159,45 +159,46 @@ impl<'a> Table<'a> {
             }
         }
         let is_held = |chain: &str| held.iter().any(|held| held.chain == chain);
-        let doomed: Vec<&str> = chains.iter().copied().filter(|chain| !is_held(chain)).collect();
-        let rules = self.doomed_rules(&chains, spared, scope);
+        let removable: Vec<&str> = chains.iter().copied().filter(|chain| !is_held(chain)).collect();
+        let rules = self.removed_rules(&chains, spared, scope);
         let is_empty = |chain: &str| !self.rules.iter().any(|rule| rule.chain == chain);
-        let nothing = rules.is_empty() && doomed.is_empty() && chains.iter().all(|c| is_empty(c));
+        let nothing =
+            rules.is_empty() && removable.is_empty() && chains.iter().all(|c| is_empty(c));
         if nothing && held.is_empty() {
             return None;
         }
-        Some(Removal {
+        Some(TableRemoval {
             table: self.name.to_owned(),
-            input: (!nothing).then(|| self.input(&chains, &rules, &doomed)),
+            input: (!nothing).then(|| self.input(&chains, &rules, &removable)),
             n_rules: rules.len(),
-            n_chains: doomed.len(),
+            n_chains: removable.len(),
             held,
         })
     }
 
     /// Those of the chains that rules lead into which stay.
-    fn held(&self, chains: &BTreeSet<&str>, scope: Scope) -> Vec<Held> {
-        let mut held: Vec<Held> = Vec::new();
+    fn held(&self, chains: &BTreeSet<&str>, scope: RemovalScope) -> Vec<HeldChain> {
+        let mut held: Vec<HeldChain> = Vec::new();
         for rule in self.rules.iter().filter(|rule| !chains.contains(rule.chain)) {
             let Some(target) = rule.target.as_deref().filter(|target| chains.contains(target))
             else {
                 continue;
             };
             if !self.is_jump(rule, scope) && !held.iter().any(|held| held.chain == target) {
-                held.push(Held { chain: target.to_owned(), by: rule.to_string() });
+                held.push(HeldChain { chain: target.to_owned(), by: rule.to_string() });
             }
         }
         held
     }
 
     /// The rules to be taken out of chains that stay.
-    fn doomed_rules(
+    fn removed_rules(
         &self,
         chains: &BTreeSet<&str>,
         spared: &[&str],
-        scope: Scope,
-    ) -> Vec<&Rule<'a>> {
-        let is_doomed = |rule: &&Rule<'_>| {
+        scope: RemovalScope,
+    ) -> Vec<&SavedRule<'a>> {
+        let is_removable = |rule: &&SavedRule<'_>| {
             if chains.contains(rule.chain) {
                 return false;
             }
@@ -207,43 +208,49 @@ impl<'a> Table<'a> {
             }
             spared.contains(&rule.chain) && rule.looks_into_set
         };
-        self.rules.iter().filter(is_doomed).collect()
+        self.rules.iter().filter(is_removable).collect()
     }
 
-    /// Empties the chains, takes the rules away, and removes those of the chains that are doomed.
-    fn input(&self, chains: &BTreeSet<&str>, rules: &[&Rule<'_>], doomed: &[&str]) -> String {
+    /// Empties the chains, takes the rules away, and removes those of the chains that are
+    /// removable.
+    fn input(
+        &self,
+        chains: &BTreeSet<&str>,
+        rules: &[&SavedRule<'_>],
+        removable: &[&str],
+    ) -> String {
         let mut lines = vec![format!("*{}", self.name)];
         lines.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]")));
         lines.extend(rules.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text)));
-        lines.extend(doomed.iter().map(|chain| format!("-X {chain}")));
+        lines.extend(removable.iter().map(|chain| format!("-X {chain}")));
         lines.push("COMMIT\n".to_owned());
         lines.join("\n")
     }
 
-    fn is_listed(&self, chain: &str, scope: Scope) -> bool {
+    fn is_listed(&self, chain: &str, scope: RemovalScope) -> bool {
         IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
             || self.name == "nat" && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
-            || scope == Scope::Everything
+            || scope == RemovalScope::Everything
                 && RuleSet::chain_names()
                     .any(|(table, name)| (table.name(), name) == (self.name, chain))
     }
 
     /// True if the rule is one of the jumps to be removed. Other matches in the rule do not count:
     /// they have varied between versions of kube-proxy.
-    fn is_jump(&self, rule: &Rule<'_>, scope: Scope) -> bool {
+    fn is_jump(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
         let (Some(target), Some(comment)) = (&rule.target, &rule.comment) else { return false };
         let found = (self.name, rule.chain, target.as_str(), comment.as_str());
         IPTABLES_MODE_JUMPS.contains(&found)
-            || scope == Scope::Everything
+            || scope == RemovalScope::Everything
                 && JUMPS
                     .iter()
                     .any(|jump| (jump.table.name(), jump.from, jump.to, jump.comment) == found)
     }
 }
 
-// === impl Rule ===
+// === impl SavedRule ===
 
-impl<'a> Rule<'a> {
+impl<'a> SavedRule<'a> {
     fn parse(rule: &'a str) -> Self {
         let (chain, text) = rule.split_once(' ').unwrap_or((rule, ""));
         let words = rule_set::words(text);
@@ -262,15 +269,15 @@ impl<'a> Rule<'a> {
     }
 }
 
-impl fmt::Display for Rule<'_> {
+impl fmt::Display for SavedRule<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "-A {} {}", self.chain, self.text)
     }
 }
 
-// === impl Removal ===
+// === impl TableRemoval ===
 
-impl fmt::Display for Removal {
+impl fmt::Display for TableRemoval {
     /// `nat: 3 rules, 17 chains`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = String::new();

@@ -14,7 +14,7 @@ use crate::kernel::leftovers::FoundLeftovers;
 
 /// Kernel state that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Removal {
+pub(super) struct StateRemoval {
     pub(super) virtual_servers: Vec<Frontend>,
     pub(super) routes: Vec<IpNet>,
     pub(super) link: LinkRemoval,
@@ -42,12 +42,12 @@ pub(super) enum LinkRemoval {
 /// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
 /// networks everything belongs to other programs, and in which everything is a short circuit's.
-pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> Removal {
+pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
     let (exclude, short_circuits) = (chosen.exclude.clone(), chosen.short_circuits);
     let settings = Settings { exclude, short_circuits, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
-    let mut removal = Removal::default();
+    let mut removal = StateRemoval::default();
     for (set, there) in &found.actual.sets {
         if there.entries.iter().any(is_foreign) {
             removal
@@ -199,7 +199,10 @@ mod tests {
 
     #[test]
     fn nothing_there_is_nothing_to_do() {
-        assert_eq!(removal(&FoundLeftovers::default(), &Settings::new("")), Removal::default());
+        assert_eq!(
+            removal(&FoundLeftovers::default(), &Settings::new("")),
+            StateRemoval::default()
+        );
     }
 
     #[test]

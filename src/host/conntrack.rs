@@ -1,4 +1,4 @@
-//! The kernel's switches of connection tracking, by kube-proxy's settings.
+//! Sysctls of connection tracking, by kube-proxy's settings.
 //!
 //! Each is read first and written only if different. kube-proxy ends when one cannot be written; so
 //! do we, but not when the table is larger than asked for already, nor in a network namespace where
@@ -50,7 +50,7 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
     if let Some(entries) = entries(chosen.max_per_core, chosen.min, processors(root)) {
         set_entries(root, entries, &mut outcome);
     }
-    let applied = sysctl::apply(&root.proc_sys, &switches(chosen));
+    let applied = sysctl::apply(&root.proc_sys, &sysctls(chosen));
     outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
     outcome.failed.extend(applied.failed.iter().map(ToString::to_string));
     outcome
@@ -64,10 +64,10 @@ fn entries(max_per_core: Option<u32>, min: u32, processors: u32) -> Option<u32> 
     (entries > 0).then_some(entries)
 }
 
-/// The switches but for the table's size.
-fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
+/// Returns the sysctls but for the table's size.
+fn sysctls(chosen: &Conntrack) -> Vec<Sysctl> {
     let sysctl = |path, value: u32, why| Sysctl::new(path, value, true, why);
-    let mut switches = Vec::new();
+    let mut sysctls = Vec::new();
     for (path, duration, why) in [
         (
             "net/netfilter/nf_conntrack_tcp_timeout_established",
@@ -94,14 +94,14 @@ fn switches(chosen: &Conntrack) -> Vec<Sysctl> {
         if let Some(duration) = duration {
             // In seconds. Less than one would be none at all, and every entry forgotten at once.
             let seconds = u32::try_from(duration.as_secs().max(1)).unwrap_or(u32::MAX);
-            switches.push(sysctl(path, seconds, why));
+            sysctls.push(sysctl(path, seconds, why));
         }
     }
     if chosen.tcp_be_liberal {
         let why = "TCP packets out of their window are not dropped (conntrack.tcpBeLiberal)";
-        switches.push(sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1, why));
+        sysctls.push(sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1, why));
     }
-    switches
+    sysctls
 }
 
 fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {

@@ -2,8 +2,8 @@
 //!
 //! IPVS looks at an answer to the node's own connection before the socket does. Where the port is a
 //! NodePort, it takes the answer for a new connection: `tcp_conn_schedule` in
-//! net/netfilter/ipvs/ip_vs_proto_tcp.c schedules a SYN with ACK, too. Ports that masquerading chose
-//! are no matter: connection tracking has put back the client's own before IPVS looks.
+//! net/netfilter/ipvs/ip_vs_proto_tcp.c schedules a SYN with ACK, too. Ports that masquerading
+//! chose are no matter: connection tracking has put back the client's own before IPVS looks.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_ports_that_the_kernel_may_choose_are_told_of() {
+    fn node_ports_that_the_kernel_may_choose_are_warned_of() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(warning(root.path()), None);
         let folder = root.path().join("net/ipv4");

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Sets it, if it is another. `path` is [`PATH`], but for tests. Less than it was takes
 /// `CAP_SYS_RESOURCE`.
 ///
-/// Nothing depends on it, so a failure is only for those who look closely.
+/// Nothing depends on it, so a failure is a debug line.
 pub(crate) fn set_score(path: &Path, score: i32) {
     for attempt in 1..=ATTEMPTS {
         match try_set(path, score) {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_if_it_is_another() {
+    fn a_different_score_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("oom_score_adj");
         fs::write(&path, "0\n").unwrap();
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_no_more_than_that() {
+    fn a_failure_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         set_score(&folder.path().join("missing"), -999);
         assert!(!folder.path().join("missing").exists());

@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::passing::Passing;
-use super::{ListenFailure, Told};
+use super::{NodePortListenFailure, PortUpdates};
 
 /// A port that cannot be listened on is tried again after this time, and then after twice the time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// But never after more than this.
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// A failure that lasts is reported again after this time, since events are forgotten.
+/// Time after which a failure that lasts is reported again, since Events expire.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
 /// Pause when no connection can be accepted: nothing is gained by trying again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -31,9 +31,9 @@ const BACKLOG: u32 = 1_024;
 /// The listeners, and for which Services they are there.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    told: Told,
+    updates: PortUpdates,
     passing: Passing,
-    failures: mpsc::Sender<ListenFailure>,
+    failures: mpsc::Sender<NodePortListenFailure>,
     services: HashMap<ServiceName, Vec<LocalhostPort>>,
     ports: HashMap<SocketAddr, Port>,
     /// The ports that cannot be listened on.
@@ -43,8 +43,8 @@ pub(super) struct Listeners {
 /// A port of localhost.
 #[derive(Debug, Default)]
 struct Port {
-    /// The Services that want it, and where each is reached. They are the same place if it is a
-    /// node port of several, which IPVS knows whose it is; otherwise the first one has it.
+    /// The Services that want it, and the address of each. Services that share a node port have the
+    /// same address, where IPVS tells them apart; otherwise the first Service has the port.
     claims: BTreeMap<ServiceName, SocketAddr>,
     listener: Option<Listener>,
 }
@@ -67,21 +67,25 @@ struct Failing {
 // === impl Listeners ===
 
 impl Listeners {
-    pub(super) fn new(told: Told, passing: Passing, failures: mpsc::Sender<ListenFailure>) -> Self {
+    pub(super) fn new(
+        updates: PortUpdates,
+        passing: Passing,
+        failures: mpsc::Sender<NodePortListenFailure>,
+    ) -> Self {
         let (services, ports, failing) = Default::default();
-        Self { told, passing, failures, services, ports, failing }
+        Self { updates, passing, failures, services, ports, failing }
     }
 
-    /// Opens and closes listeners until it is told of the end.
+    /// Opens and closes listeners until the observer is dropped.
     pub(super) async fn run(mut self) {
         loop {
             let next = self.failing.values().map(|failing| failing.next).min();
             tokio::select! {
-                news = self.told.news() => {
-                    if news.has_ended {
+                changes = self.updates.next() => {
+                    if changes.has_ended {
                         return;
                     }
-                    self.follow(news.ports).await;
+                    self.apply(changes.ports).await;
                 }
                 () = until(next) => self.try_again(),
             }
@@ -90,9 +94,9 @@ impl Listeners {
         }
     }
 
-    async fn follow(&mut self, news: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
+    async fn apply(&mut self, changes: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
         let mut affected = BTreeSet::new();
-        for (service, ports) in news {
+        for (service, ports) in changes {
             for former in self.services.remove(&service).unwrap_or_default() {
                 let address = listening(&former);
                 if let Some(port) = self.ports.get_mut(&address) {
@@ -110,12 +114,12 @@ impl Listeners {
             }
         }
         for address in affected {
-            self.settle(address).await;
+            self.apply_claims(address).await;
         }
     }
 
-    /// Makes a port what its claims are now.
-    async fn settle(&mut self, address: SocketAddr) {
+    /// Opens, closes or redirects the listener of a port by the claims that there are now.
+    async fn apply_claims(&mut self, address: SocketAddr) {
         let Some(port) = self.ports.get_mut(&address) else { return };
         let Some(to) = port.claims.values().next() else {
             let listener = port.listener.take();
@@ -147,13 +151,13 @@ impl Listeners {
         let Some((service, to)) = port.claims.first_key_value() else { return };
         match open(address) {
             Ok(listener) => {
-                info!(%service, %address, %to, "passing connections to a node port on");
+                info!(%service, %address, %to, "passing on connections to the Service's node port on localhost");
                 port.listener = Some(Listener::start(listener, *to, self.passing.clone()));
                 self.failing.remove(&address);
             }
             Err(error) => {
                 let service = service.clone();
-                self.failed(ListenFailure {
+                self.failed(NodePortListenFailure {
                     service,
                     address,
                     kind: error.kind(),
@@ -163,8 +167,8 @@ impl Listeners {
         }
     }
 
-    /// Notes a failure, and reports it if it is news.
-    fn failed(&mut self, failure: ListenFailure) {
+    /// Notes a failure, and reports it if it is new or was last reported ten minutes ago.
+    fn failed(&mut self, failure: NodePortListenFailure) {
         let now = Instant::now();
         let known = self.failing.get(&failure.address);
         let same = known.filter(|known| known.reason == failure.reason);
@@ -217,7 +221,10 @@ async fn accept(
             Ok((client, _)) => passing.begin(client, *to.borrow()),
             Err(error) => {
                 // The client has gone already, or the process has no file left.
-                warn!("cannot accept a connection to a node port on localhost: {error}");
+                warn!(
+                    "cannot accept a connection to a node port on localhost: {error}; retried in \
+                     {ACCEPT_PAUSE:?}"
+                );
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -1,7 +1,7 @@
 //! Node ports on localhost: listens there, and passes connections on to the Services.
 //!
 //! ```text
-//!   event loop ──Observing──▶ listeners     127.0.0.1:30080, [::1]:30080
+//!   event loop ──Observer──▶ listeners     127.0.0.1:30080, [::1]:30080
 //!                                 │ a connection
 //!                                 ▼
 //!                             passing ────▶ 192.0.2.10:30080, which IPVS balances
@@ -16,7 +16,7 @@
 //! take only what arrives by the loopback interface, whatever routing lets in besides.
 //!
 //! All of it is in a thread of its own, so that bytes that are passed on do not hold up the event
-//! loop. The loop never waits for it: it leaves the last word on each Service.
+//! loop. The loop never waits for it: it leaves the latest ports of each Service.
 
 mod listeners;
 mod passing;
@@ -53,22 +53,22 @@ pub struct Meters {
     pub open: IntGauge,
     /// Connections that were passed on.
     pub passed: IntCounter,
-    /// Connections that were not, because the Service could not be reached.
+    /// Connections that were not passed on, because the Service could not be reached.
     pub failed: IntCounter,
-    /// Connections that were not, because there were too many.
+    /// Connections that were not passed on, because there were too many.
     pub refused: IntCounter,
-    /// Ports on localhost that should be listened on, and cannot be.
+    /// Ports on localhost that cannot be listened on.
     pub listen_failures: IntGauge,
 }
 
 /// A port on localhost cannot be listened on. It is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListenFailure {
+pub struct NodePortListenFailure {
     /// The Service.
     pub service: ServiceName,
     /// Address that it was to listen on.
     pub address: SocketAddr,
-    /// The kind of what the kernel said.
+    /// Kind of the kernel's error.
     pub kind: io::ErrorKind,
     /// Error of the kernel, in words.
     pub reason: String,
@@ -76,25 +76,25 @@ pub struct ListenFailure {
 
 /// The event loop's observer. When it is dropped, everything is closed.
 #[derive(Debug, Default)]
-pub struct Observing {
-    told: Told,
+pub struct LocalhostObserver {
+    updates: PortUpdates,
     /// Ports that were planned and are not written yet.
     planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
 
-/// News on their way from the event loop's thread to the listeners'.
+/// Handle through which the event loop's thread updates the ports of the listeners' thread.
 #[derive(Debug, Clone, Default)]
-struct Told(Arc<Shared>);
+struct PortUpdates(Arc<SharedPorts>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    news: Mutex<News>,
+struct SharedPorts {
+    pending: Mutex<PendingPorts>,
     wake: Notify,
 }
 
-/// Ports that the listeners do not know yet; the last word on each Service only.
+/// Changes that the listeners do not know yet; only the latest of each Service.
 #[derive(Debug, Default)]
-struct News {
+struct PendingPorts {
     ports: BTreeMap<ServiceName, Vec<LocalhostPort>>,
     has_ended: bool,
 }
@@ -104,14 +104,17 @@ struct News {
 ///
 /// # Errors
 /// When the kernel gives no thread.
-pub fn start(meters: Meters, failures: mpsc::Sender<ListenFailure>) -> io::Result<Observing> {
+pub fn start(
+    meters: Meters,
+    failures: mpsc::Sender<NodePortListenFailure>,
+) -> io::Result<LocalhostObserver> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let observing = Observing::default();
+    let observer = LocalhostObserver::default();
     let passing = Passing::new(affordable(CONNECTIONS), meters);
-    let listeners = Listeners::new(observing.told.clone(), passing, failures);
+    let listeners = Listeners::new(observer.updates.clone(), passing, failures);
     let run = move || runtime.block_on(listeners.run());
     thread::Builder::new().name("localhost".to_owned()).spawn(run)?;
-    Ok(observing)
+    Ok(observer)
 }
 
 /// Half of the files that the process may open, at most: the other half is for everything else.
@@ -120,9 +123,9 @@ fn affordable(connections: usize) -> usize {
     connections.min(usize::try_from(files / 4).unwrap_or(usize::MAX))
 }
 
-// === impl Observing ===
+// === impl LocalhostObserver ===
 
-impl Observer for Observing {
+impl Observer for LocalhostObserver {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         self.planned.extend(plan.localhost.iter().cloned());
     }
@@ -130,58 +133,58 @@ impl Observer for Observing {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
         if round.kind != RoundKind::SecondLook && !self.planned.is_empty() {
-            self.told.ports(mem::take(&mut self.planned));
+            self.updates.ports(mem::take(&mut self.planned));
         }
     }
 }
 
-impl Drop for Observing {
+impl Drop for LocalhostObserver {
     fn drop(&mut self) {
-        self.told.end();
+        self.updates.end();
     }
 }
 
-// === impl Told ===
+// === impl PortUpdates ===
 
-impl Told {
-    /// The ports of these Services are different now; an empty list means that it has none.
+impl PortUpdates {
+    /// Replaces the ports of these Services; an empty list means that a Service has none.
     fn ports(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
-        self.change(|news| news.ports.extend(ports));
+        self.change(|pending| pending.ports.extend(ports));
     }
 
     fn end(&self) {
-        self.change(|news| news.has_ended = true);
+        self.change(|pending| pending.has_ended = true);
     }
 
-    fn change(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.0.news.lock().unwrap_or_else(PoisonError::into_inner));
+    fn change(&self, change: impl FnOnce(&mut PendingPorts)) {
+        change(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.wake.notify_one();
     }
 
-    /// Waits for something new.
-    async fn news(&self) -> News {
+    /// Waits for changes, and takes them.
+    async fn next(&self) -> PendingPorts {
         self.0.wake.notified().await;
-        mem::take(&mut *self.0.news.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-// === impl ListenFailure ===
+// === impl NodePortListenFailure ===
 
-impl fmt::Display for ListenFailure {
+impl fmt::Display for NodePortListenFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, address, kind, reason } = self;
         write!(f, "Service {service}: cannot listen on {address} for its node port: {reason}; ")?;
         f.write_str(match kind {
             io::ErrorKind::AddrInUse => {
-                "whoever has the port keeps it, and the Service is not reached there (`ss -ltnp` \
-                 shows who has it)"
+                "another process has the port (`ss -ltnp` shows it), and the Service is not reached \
+                 there"
             }
             io::ErrorKind::PermissionDenied => {
-                "ports this low take the capability CAP_NET_BIND_SERVICE, or a lower \
+                "ports this low need the capability CAP_NET_BIND_SERVICE, or a lower \
                  net.ipv4.ip_unprivileged_port_start: the Service is not reached there"
             }
             _ => "the Service is not reached there",
         })?;
-        f.write_str("; it is tried again")
+        f.write_str("; it is retried")
     }
 }

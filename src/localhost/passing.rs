@@ -30,19 +30,19 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// It is gone when it has not answered so many times.
 const KEEPALIVE_PROBES: u32 = 4;
 /// Least time between two warnings about too many connections.
-const COMPLAIN_AGAIN: Duration = Duration::from_secs(60);
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Passes connections on.
 #[derive(Debug, Clone)]
 pub(super) struct Passing {
     pub(super) meters: Meters,
     most: usize,
-    places: Arc<Semaphore>,
-    complained: Arc<Mutex<Option<Instant>>>,
+    slots: Arc<Semaphore>,
+    warned: Arc<Mutex<Option<Instant>>>,
 }
 
-/// A connection's place among those that there may be.
-struct Place {
+/// Slot of a connection, of the limited number.
+struct Slot {
     open: IntGauge,
     _permit: OwnedSemaphorePermit,
 }
@@ -50,52 +50,52 @@ struct Place {
 // === impl Passing ===
 
 impl Passing {
-    /// At most so many at a time.
+    /// Passes on at most `most` connections at a time.
     pub(super) fn new(most: usize, meters: Meters) -> Self {
-        let places = Arc::new(Semaphore::new(most));
-        Self { meters, most, places, complained: Arc::default() }
+        let slots = Arc::new(Semaphore::new(most));
+        Self { meters, most, slots, warned: Arc::default() }
     }
 
     /// Passes a client's connection on, in a task of its own that lives as long as the connection.
     pub(super) fn begin(&self, client: TcpStream, to: SocketAddr) {
-        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() else {
             self.meters.refused.inc();
-            self.complain();
+            self.warn_of_limit();
             end_with_reset(&client);
             return;
         };
-        let place = Place::new(self.meters.open.clone(), permit);
+        let slot = Slot::new(self.meters.open.clone(), permit);
         let meters = self.meters.clone();
         tokio::spawn(async move {
             pass(client, to, &meters).await;
-            drop(place);
+            drop(slot);
         });
     }
 
-    fn complain(&self) {
+    fn warn_of_limit(&self) {
         let now = Instant::now();
-        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        if complained.is_none_or(|last| now.duration_since(last) >= COMPLAIN_AGAIN) {
-            *complained = Some(now);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|last| now.duration_since(last) >= WARN_AGAIN) {
+            *warned = Some(now);
             warn!(
-                "a connection to a node port on localhost was refused: there are {} already, which \
-                 is the most; `ss -tnp` shows whose they are",
+                "connection to a node port on localhost refused: {} are open, which is the limit; \
+                 `ss -tnp` shows their clients",
                 self.most
             );
         }
     }
 }
 
-// === impl Place ===
+// === impl Slot ===
 
-impl Place {
+impl Slot {
     fn new(open: IntGauge, permit: OwnedSemaphorePermit) -> Self {
         open.inc();
         Self { open, _permit: permit }
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.open.dec();
     }
@@ -107,7 +107,7 @@ async fn pass(mut client: TcpStream, to: SocketAddr, meters: &Meters) {
     let mut service = match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(service) => service,
         Err(error) => {
-            debug!("a connection to localhost could not be passed on to {to}: {error}");
+            debug!("connection to a node port on localhost reset: cannot connect to {to}: {error}");
             meters.failed.inc();
             return;
         }
@@ -116,20 +116,19 @@ async fn pass(mut client: TcpStream, to: SocketAddr, meters: &Meters) {
     end_with_reset(&service);
     let tuned = tune(&client).and_then(|()| tune(&service));
     if let Err(error) = tuned {
-        debug!(
-            "a connection passed on to {to} is not as quick or watched as it should be: {error}"
-        );
+        debug!("cannot set TCP_NODELAY or keepalive on a connection passed on to {to}: {error}");
     }
     match copy_bidirectional(&mut client, &mut service).await {
         Ok(_) => {
             end_well(&client);
             end_well(&service);
         }
-        Err(error) => debug!("a connection passed on to {to} was cut: {error}"),
+        Err(error) => debug!("connection passed on to {to} failed: {error}"),
     }
 }
 
-/// Nothing waits here for more to come, and a side that is gone is noticed.
+/// Sets TCP_NODELAY, so that no byte waits for more, and keepalive, so that a side that is gone is
+/// noticed.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -142,13 +141,15 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 /// The connection ends with a reset when it is dropped, or the process is.
 fn end_with_reset(stream: &TcpStream) {
     if let Err(error) = stream.set_zero_linger() {
-        debug!("a connection would end as if all were well: {error}");
+        debug!(
+            "cannot set SO_LINGER: {error}; a failure of the connection would end it without a reset"
+        );
     }
 }
 
 /// Lets what was sent on the connection arrive when the connection is dropped.
 fn end_well(stream: &TcpStream) {
     if let Err(error) = sockopt::set_socket_linger(stream, None) {
-        debug!("a connection ends with a reset although all is well: {error}");
+        debug!("cannot set SO_LINGER: {error}; the connection ends with a reset");
     }
 }

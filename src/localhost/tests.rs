@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::reconcile::retry_queue::RetryQueue;
 
-/// Listeners that run, and who tells them.
+/// Listeners that run, and the handle that updates them.
 struct World {
-    told: Told,
+    updates: PortUpdates,
     meters: Meters,
-    failures: mpsc::Receiver<ListenFailure>,
+    failures: mpsc::Receiver<NodePortListenFailure>,
     task: JoinHandle<()>,
 }
 
@@ -25,20 +25,20 @@ impl World {
     }
 
     fn of_at_most(connections: usize) -> Self {
-        let (told, meters) = (Told::default(), mk_meters());
+        let (updates, meters) = (PortUpdates::default(), mk_meters());
         let (sender, failures) = mpsc::channel(8);
         let passing = Passing::new(connections, meters.clone());
-        let listeners = Listeners::new(told.clone(), passing, sender);
-        Self { told, meters, failures, task: tokio::spawn(listeners.run()) }
+        let listeners = Listeners::new(updates.clone(), passing, sender);
+        Self { updates, meters, failures, task: tokio::spawn(listeners.run()) }
     }
 
     /// A Service has one port, and it leads there.
     fn tell(&self, name: &str, port: u16, to: SocketAddr) {
-        self.told.ports(mk_news(name, &[mk_port(port, to)]));
+        self.updates.ports(mk_ports(name, &[mk_port(port, to)]));
     }
 
     fn gone(&self, name: &str) {
-        self.told.ports(mk_news(name, &[]));
+        self.updates.ports(mk_ports(name, &[]));
     }
 
     fn counted(&self) -> [u64; 3] {
@@ -72,7 +72,7 @@ fn mk_port(port: u16, to: SocketAddr) -> LocalhostPort {
     LocalhostPort { port: NonZeroU16::new(port).unwrap(), to }
 }
 
-fn mk_news(name: &str, ports: &[LocalhostPort]) -> BTreeMap<ServiceName, Vec<LocalhostPort>> {
+fn mk_ports(name: &str, ports: &[LocalhostPort]) -> BTreeMap<ServiceName, Vec<LocalhostPort>> {
     BTreeMap::from([(ServiceName::new("ns", name), ports.to_vec())])
 }
 
@@ -339,7 +339,7 @@ async fn ipv6_has_its_own_localhost() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_left_to_who_has_it_and_tried_again() {
+async fn a_port_of_another_process_is_left_alone_and_retried() {
     let mut world = World::new();
     let (service, to, port) = mk_service().await;
     let _echo = spawn_echo(service, "web");
@@ -347,7 +347,7 @@ async fn a_port_that_is_taken_is_left_to_who_has_it_and_tried_again() {
     let taken = TcpListener::bind(("0.0.0.0", port)).await.unwrap();
     world.tell("web", port, to);
     let failure = soon(world.failures.recv()).await.unwrap();
-    let expected = ListenFailure {
+    let expected = NodePortListenFailure {
         service: ServiceName::new("ns", "web"),
         address: at(port),
         kind: io::ErrorKind::AddrInUse,
@@ -384,20 +384,21 @@ async fn a_port_that_is_no_longer_wanted_is_not_tried_again() {
 fn a_failure_says_what_to_do() {
     let failure = |kind| {
         let service = ServiceName::new("ns", "web");
-        ListenFailure { service, address: at(80), kind, reason: "No".to_owned() }.to_string()
+        NodePortListenFailure { service, address: at(80), kind, reason: "No".to_owned() }
+            .to_string()
     };
     assert_eq!(
         failure(io::ErrorKind::PermissionDenied),
-        "Service ns/web: cannot listen on 127.0.0.1:80 for its node port: No; ports this low take \
+        "Service ns/web: cannot listen on 127.0.0.1:80 for its node port: No; ports this low need \
          the capability CAP_NET_BIND_SERVICE, or a lower net.ipv4.ip_unprivileged_port_start: the \
-         Service is not reached there; it is tried again"
+         Service is not reached there; it is retried"
     );
     assert!(failure(io::ErrorKind::AddrInUse).contains("`ss -ltnp`"));
     assert!(failure(io::ErrorKind::AddrNotAvailable).contains(": No; the Service is not reached"));
 }
 
-fn round_ended(observing: &mut Observing, kind: RoundKind) {
-    observing.round_ended(&Round {
+fn round_ended(observer: &mut LocalhostObserver, kind: RoundKind) {
+    observer.round_ended(&Round {
         families: &[],
         kind,
         took: Duration::ZERO,
@@ -410,24 +411,24 @@ fn round_ended(observing: &mut Observing, kind: RoundKind) {
 }
 
 #[tokio::test]
-async fn the_loop_tells_what_it_has_written() {
-    let mut observing = Observing::default();
-    let told = observing.told.clone();
+async fn the_loop_reports_ports_after_it_has_written_them() {
+    let mut observer = LocalhostObserver::default();
+    let updates = observer.updates.clone();
     let planner = Planner::new(Settings::new("n1"));
-    let ports = |name: &str, port| mk_news(name, &[mk_port(port, at(port))]);
-    for news in [ports("web", 1), ports("api", 2), ports("web", 3)] {
-        let plan = Plan { localhost: news.into_iter().collect(), ..Plan::default() };
-        observing.planned(&plan, &planner, Duration::ZERO);
+    let ports = |name: &str, port| mk_ports(name, &[mk_port(port, at(port))]);
+    for changes in [ports("web", 1), ports("api", 2), ports("web", 3)] {
+        let plan = Plan { localhost: changes.into_iter().collect(), ..Plan::default() };
+        observer.planned(&plan, &planner, Duration::ZERO);
     }
-    let peek = || told.0.news.lock().unwrap().ports.clone();
+    let peek = || updates.0.pending.lock().unwrap().ports.clone();
     assert!(peek().is_empty(), "nothing is written yet");
-    round_ended(&mut observing, RoundKind::SecondLook);
+    round_ended(&mut observer, RoundKind::SecondLook);
     assert!(peek().is_empty(), "something else was");
-    round_ended(&mut observing, RoundKind::Changes);
+    round_ended(&mut observer, RoundKind::Changes);
     let expected: BTreeMap<_, _> = ports("web", 3).into_iter().chain(ports("api", 2)).collect();
-    assert_eq!(soon(told.news()).await.ports, expected);
-    drop(observing);
-    assert!(soon(told.news()).await.has_ended);
+    assert_eq!(soon(updates.next()).await.ports, expected);
+    drop(observer);
+    assert!(soon(updates.next()).await.has_ended);
 }
 
 /// The thread and its own runtime, as the program has them.
@@ -436,13 +437,13 @@ async fn everything_is_closed_when_the_loop_is_gone() {
     let (service, to, port) = mk_service().await;
     let _echo = spawn_echo(service, "web");
     let (failures, _failed) = mpsc::channel(8);
-    let mut observing = start(mk_meters(), failures).unwrap();
-    observing.planned = mk_news("web", &[mk_port(port, to)]);
-    round_ended(&mut observing, RoundKind::Comparison);
+    let mut observer = start(mk_meters(), failures).unwrap();
+    observer.planned = mk_ports("web", &[mk_port(port, to)]);
+    round_ended(&mut observer, RoundKind::Comparison);
     let mut client = connect(at(port)).await;
     assert_eq!(read(&mut client, 3).await, "web");
     assert_echoes(&mut client, "here").await;
-    drop(observing);
+    drop(observer);
     until_closed(at(port)).await;
     assert_reset(&mut client).await;
 }

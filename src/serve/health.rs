@@ -12,13 +12,12 @@
 //! kube-proxy writes everything at once, and does not know that case. A Service that is written in
 //! parts waits anew for each: it is no reason to restart a proxy that gets on with it.
 //!
-//! One rule more: a family is not healthy either when the kernel has refused for that long what
-//! everything rests on, the interface, a set or the rules. Without them nothing new on this node
-//! works, and load balancers should send their traffic elsewhere. What the kernel refuses of a
-//! single Service does not make the node unhealthy: everybody else's traffic is well here, the same
-//! Service would fail on every other node too, and all of them leaving at once ends the cluster's
-//! traffic for the sake of one bad object. Those are seen in the metric
-//! `kube_ipvs_pending_retries`.
+//! One rule more: a family is not healthy either when the kernel has refused a prerequisite for
+//! that long: the interface, a set or the rules. Without them nothing new on this node works, and
+//! load balancers should send their traffic elsewhere. A refusal for a single Service does not make
+//! the node unhealthy. All other Services work here, the same Service would fail on every other
+//! node too, and if all nodes left, one bad object would end the cluster's traffic. The metric
+//! `kube_ipvs_pending_retries` counts such refusals.
 
 #[cfg(test)]
 mod tests;
@@ -57,13 +56,13 @@ pub struct Health {
     untaken_since: Option<Instant>,
 }
 
-/// The health, shared by those who tell it and those who ask for it.
+/// The health, shared by the parts that update it and those that answer from it.
 #[derive(Debug, Clone)]
 pub struct SharedHealth(Arc<Mutex<Health>>);
 
 /// Answer to a health request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct HealthReport {
     /// True if all is well: status 200, or else 503.
     pub good: bool,
     /// The body, as JSON.
@@ -76,14 +75,14 @@ struct FamilyHealth {
     updated: SystemTime,
     /// Time since which a change has been waiting to be written.
     waiting: Option<Instant>,
-    /// Time since which the kernel has been refusing what everything rests on.
+    /// Time since which the kernel has been refusing a prerequisite.
     refused: Option<Instant>,
 }
 
 /// In kube-proxy's order of fields.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct HealthBody<'a> {
     last_updated: String,
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +90,7 @@ struct Body<'a> {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'a str, FamilyBody>,
-    /// Reasons for not being healthy, for people. kube-proxy does not say.
+    /// Reasons for not being healthy, for people. kube-proxy has no such field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -106,7 +105,7 @@ struct FamilyBody {
 // === impl Moment ===
 
 impl Moment {
-    /// This moment.
+    /// Returns the present moment.
     #[must_use]
     pub fn now() -> Self {
         Self { instant: Instant::now(), time: SystemTime::now() }
@@ -171,7 +170,7 @@ impl Health {
         self.families.values().filter_map(|family| family.waiting).min()
     }
 
-    /// Notes if the kernel refuses a family's prerequisites, on which everything rests.
+    /// Notes if the kernel refuses a family's prerequisites.
     pub fn prerequisites_refused(&mut self, family: Family, refused: bool, now: Moment) {
         if let Some(family) = self.families.get_mut(&family) {
             family.refused = refused.then(|| family.refused.unwrap_or(now.instant));
@@ -192,20 +191,20 @@ impl Health {
 
     /// Returns the answer at `/healthz`: if load balancers should send traffic to this node.
     #[must_use]
-    pub fn healthz(&self, now: Moment) -> Report {
+    pub fn healthz(&self, now: Moment) -> HealthReport {
         self.report(Some(self.node_leaving == Some(false)), now)
     }
 
     /// Returns the answer at `/livez`: if the proxy works, or had better be restarted.
     #[must_use]
-    pub fn livez(&self, now: Moment) -> Report {
+    pub fn livez(&self, now: Moment) -> HealthReport {
         self.report(None, now)
     }
 
-    fn report(&self, node_eligible: Option<bool>, now: Moment) -> Report {
+    fn report(&self, node_eligible: Option<bool>, now: Moment) -> HealthReport {
         let healthy = self.is_healthy(now);
         let good = healthy && node_eligible != Some(false);
-        // Some who ask look at this time alone, so it moves on for as long as all is well.
+        // Some load balancers read this time alone, so it moves on for as long as all is well.
         let last_updated = if good {
             now.time
         } else {
@@ -215,7 +214,7 @@ impl Health {
             let healthy = self.is_family_healthy(family, now);
             (label(*name), FamilyBody { last_updated: rfc3339(family.updated), healthy })
         });
-        let body = Body {
+        let body = HealthBody {
             last_updated: rfc3339(last_updated),
             current_time: rfc3339(now.time),
             node_eligible,
@@ -224,8 +223,8 @@ impl Health {
             problems: self.problems(now),
         };
         match serde_json::to_string(&body) {
-            Ok(body) => Report { good, body },
-            Err(error) => Report { good: false, body: error.to_string() },
+            Ok(body) => HealthReport { good, body },
+            Err(error) => HealthReport { good: false, body: error.to_string() },
         }
     }
 

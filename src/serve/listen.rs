@@ -25,14 +25,14 @@ use tracing::{debug, info, warn};
 
 /// A failed attempt to listen is repeated after this time.
 const RETRY: Duration = Duration::from_secs(5);
-/// Longest time until a request's header has arrived: on a new connection, and on an idle one after an
-/// answer. Load balancers keep a connection for their checks, which are up to a minute apart.
+/// Longest time until a request's header has arrived: on a new connection, and on an idle one after
+/// an answer. Load balancers keep a connection for their checks, which are up to a minute apart.
 const IDLE: Duration = Duration::from_secs(75);
 /// After this time a connection ends with the answer that it is at.
 const CONNECTION: Duration = Duration::from_secs(120);
 /// Longest time for that answer.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
-/// When no connection can be accepted, nothing is gained by trying again at once.
+/// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// Connections that the kernel has set up and that are not accepted yet.
 const BACKLOG: u32 = 128;
@@ -51,7 +51,7 @@ pub enum Server {
 /// A server cannot listen, and the operator wants that to be the end (`bindAddressHardFail`).
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{server}: cannot listen on {address}: {source}; free the port (`ss -ltnp` shows who has it), \
+    "{server}: cannot listen on {address}: {source}; free the port (`ss -ltnp` shows the process), \
      or choose another address"
 )]
 pub struct ListenError {
@@ -66,7 +66,7 @@ pub struct ListenError {
 // === impl ListenError ===
 
 impl ListenError {
-    /// kube-proxy's word for it, as the `reason` of an Event.
+    /// Returns the `reason` of the Event, which is kube-proxy's.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self.server {
@@ -82,7 +82,11 @@ pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot raise the number of open files from {:?}: {error}", limit.current);
+        let current = limit.current.unwrap_or_default();
+        warn!(
+            "cannot raise the limit of open files (RLIMIT_NOFILE) from {current}: {error}; health checks \
+             of many Services may not get a listener"
+        );
     }
 }
 
@@ -106,7 +110,7 @@ pub async fn listen(
         if hard_fail {
             return Err(error);
         }
-        warn!("{error}; the next try is in {} s", RETRY.as_secs());
+        warn!("{error}; next attempt in {} s", RETRY.as_secs());
         sleep(RETRY).await;
     }
 }
@@ -116,7 +120,7 @@ pub async fn listen(
 /// reached by IPv6.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return open_exactly(address);
@@ -131,7 +135,7 @@ pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
 /// Listens on an address of one family; an unspecified one means that family alone.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn open_exactly(address: SocketAddr) -> io::Result<TcpListener> {
     open_with(address, true)
 }
@@ -153,7 +157,8 @@ pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infall
                 }
                 Err(error) => {
                     // The peer has gone already, or the process has no file left.
-                    warn!("cannot accept a connection: {error}");
+                    let address = listener.local_addr().map_or_else(|_| "?".to_owned(), |it| it.to_string());
+                    warn!("cannot accept a connection on {address}: {error}; retried in {ACCEPT_PAUSE:?}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -179,7 +184,7 @@ async fn converse(stream: TcpStream, router: Router) {
         }
     };
     if let Err(error) = ended {
-        debug!("a connection ended badly: {error}");
+        debug!("HTTP connection ended with an error: {error}");
     }
 }
 

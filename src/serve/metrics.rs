@@ -74,13 +74,13 @@ impl Metrics {
     /// Says of each feature gate, by its name and stage, whether it is open.
     ///
     /// # Errors
-    /// When it has been said before.
+    /// When it was called before.
     pub fn add_features<'a>(
         &self,
         gates: impl Iterator<Item = (&'a str, &'a str, bool)>,
     ) -> Result<(), prometheus::Error> {
-        let help = "1 if the feature gate is open, by its name and stage. Few of them mean something \
-                    here: docs/config.md.";
+        let help = "1 if the feature gate is open, by name and stage. Most gates have no effect here: \
+                    docs/config.md.";
         let enabled = Opts::new("kubernetes_feature_enabled", help);
         let enabled = IntGaugeVec::new(enabled, &["name", "stage"])?;
         for (name, stage, is_open) in gates {
@@ -138,12 +138,12 @@ impl HealthcheckMetrics {
         let last = IntGaugeVec::new(
             Opts::new(
                 "kubernetes_healthcheck",
-                "Whether a check succeeded when it was last asked for: 1, or else 0.",
+                "Result of a check when it was last requested: 1 if it succeeded, else 0.",
             ),
             &["name", "type"],
         )?;
         let total = IntCounterVec::new(
-            Opts::new("kubernetes_healthchecks_total", "Checks asked for, by what came of them."),
+            Opts::new("kubernetes_healthchecks_total", "Number of requested checks, by result."),
             &["name", "type", "status"],
         )?;
         let last = register(&registry, last)?;
@@ -188,7 +188,7 @@ fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// In Go's words, which are those that clusters know.
+/// Returns the platform in Go's names, which clusters use.
 fn platform() -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,7 +1,7 @@
 //! Servers of the program: health, metrics, health checks of Services, and pages to look into.
 //!
 //! ```text
-//!   event loop ──Observer──▶ observe ──▶ health ◀──────── probes          /healthz /livez
+//!   event loop ──Observer─▶ observer ──▶ health ◀──────── probes          /healthz /livez
 //!                               │ ├────▶ metrics ◀─────── pages           /metrics /configz …
 //!                               │ └────▶ service_health ─ a listener for each Service and family
 //!                               ▼
@@ -9,18 +9,18 @@
 //! ```
 //!
 //! - [`health`]: whether the proxy is healthy, as pure state; [`metrics`]: what is measured;
-//! - [`observe`]: feeds both from the event loop;
+//! - [`observer`]: feeds both from the event loop;
 //! - [`service_health`] answers load balancers that ask for a Service;
 //! - [`listen`]: addresses, and the limits of what a client may do;
 //! - `probes` and [`pages`]: what is answered at which path.
 //!
-//! Nothing here is encrypted or asks who is there, just as in kube-proxy: bind the metrics address
-//! to where only those reach it who may.
+//! Nothing here is encrypted or authenticated, as in kube-proxy: bind the metrics address to a
+//! network that only permitted clients reach.
 
 pub mod health;
 pub mod listen;
 pub mod metrics;
-pub mod observe;
+pub mod observer;
 pub mod pages;
 mod probes;
 pub mod service_health;
@@ -40,7 +40,7 @@ use tokio::sync::mpsc;
 use health::{Health, Moment, SharedHealth};
 use listen::{ListenError, Server};
 use metrics::Metrics;
-use observe::Observing;
+use observer::ServerObserver;
 use pages::Pages;
 use service_health::{ListenFailure, ServiceHealth};
 
@@ -113,8 +113,8 @@ impl Servers {
 
     /// Returns the observer for the event loop.
     #[must_use]
-    pub fn observer(&self) -> Observing {
-        Observing::new(self.health.clone(), Arc::clone(&self.metrics), self.services.told())
+    pub fn observer(&self) -> ServerObserver {
+        ServerObserver::new(self.health.clone(), Arc::clone(&self.metrics), self.services.updates())
     }
 
     /// Returns the shared health, to report there if the node is about to leave the cluster.

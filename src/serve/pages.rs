@@ -1,10 +1,10 @@
 //! The metrics server's pages.
 //!
-//! `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`, `/statusz`; and with
-//! profiling also `/debug/flags/v`. Paths and answers are kube-proxy's, so that what reads them
-//! goes on working. Our own is `/following`: whether changes arrive from the API server.
+//! `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`, `/statusz`; and
+//! with profiling also `/debug/flags/v`. Paths and answers are kube-proxy's, so that what reads
+//! them goes on working. Our own is `/following`: whether changes arrive from the API server.
 
-mod told;
+mod zpages;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use tracing::{error, info};
 
 use super::metrics::{MEDIA_TYPE, Metrics};
-use told::{Form, PageKind, Status};
+use zpages::{Form, Statusz, ZPage};
 
 /// More than any verbosity needs.
 const LONGEST_BODY: usize = 64;
@@ -29,10 +29,10 @@ const NO_PROFILER: &str = "There is no profiler inside this program: sampling it
     would need signal handlers in a process that looks after a node's traffic. Use the kernel's: \
     perf record -g -p $(pidof kube-ipvs) -- sleep 30\n";
 
-/// Changes how much is logged, to a number as of `-v`; or says why it cannot.
+/// Function that sets the log's verbosity, a number as of `-v`, or returns why it cannot.
 pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
-/// Tells whether changes arrive from where Services come from, for people.
+/// Function that returns, for people, whether changes arrive from the API server.
 pub type Following = Box<dyn Fn() -> String + Send + Sync>;
 
 /// Content of the pages.
@@ -51,13 +51,13 @@ pub struct Pages {
     pub following: Option<Following>,
 }
 
-struct Shown {
+struct Content {
     pages: Pages,
     metrics: Arc<Metrics>,
     started: (Instant, SystemTime),
 }
 
-type Shared = State<Arc<Shown>>;
+type Page = State<Arc<Content>>;
 
 // === impl Pages ===
 
@@ -77,14 +77,14 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     let (profiling, has_following) = (pages.profiling.is_some(), pages.following.is_some());
     let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
-    let shown = Arc::new(Shown { pages, metrics: Arc::clone(metrics), started });
+    let content = Arc::new(Content { pages, metrics: Arc::clone(metrics), started });
     let mut router = Router::new()
         .route("/metrics", any(metrics_page))
         .route("/metrics/slis", any(slis_page))
         .route("/healthz", any(healthz_page))
         .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
         .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
-        .route("/configz", any(|State(shown): Shared| async move { json(&shown.pages.configz) }));
+        .route("/configz", any(|State(content): Page| async move { json(&content.pages.configz) }));
     if has_following {
         router = router.route("/following", any(following_page));
     }
@@ -106,24 +106,24 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
             .route("/debug/pprof/", any(no_profiler))
             .route("/debug/pprof/{*profile}", any(no_profiler));
     }
-    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(shown)
+    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(content)
 }
 
-async fn metrics_page(State(shown): Shared) -> Response {
-    exposition(shown.metrics.text())
+async fn metrics_page(State(content): Page) -> Response {
+    exposition(content.metrics.text())
 }
 
-async fn slis_page(method: Method, State(shown): Shared) -> Response {
+async fn slis_page(method: Method, State(content): Page) -> Response {
     if method == Method::DELETE {
-        shown.metrics.reset_slis();
+        content.metrics.reset_slis();
         return text("metrics reset\n".to_owned());
     }
-    exposition(shown.metrics.slis_text())
+    exposition(content.metrics.slis_text())
 }
 
-/// Says that this server answers, and nothing of the proxy's health: that is on the other server.
-async fn healthz_page(State(shown): Shared, RawQuery(query): RawQuery) -> Response {
-    shown.metrics.healthz_answered();
+/// Answers that this server works. The proxy's health is on the other server.
+async fn healthz_page(State(content): Page, RawQuery(query): RawQuery) -> Response {
+    content.metrics.healthz_answered();
     let verbose = query.is_some_and(|query| {
         query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="))
     });
@@ -131,43 +131,43 @@ async fn healthz_page(State(shown): Shared, RawQuery(query): RawQuery) -> Respon
     text(answer.to_owned())
 }
 
-async fn following_page(State(shown): Shared) -> Response {
-    let Some(following) = &shown.pages.following else {
+async fn following_page(State(content): Page) -> Response {
+    let Some(following) = &content.pages.following else {
         return StatusCode::NOT_FOUND.into_response();
     };
     text(following())
 }
 
-async fn flagz_page(State(shown): Shared, headers: HeaderMap) -> Response {
-    let flags = &shown.pages.flags;
+async fn flagz_page(State(content): Page, headers: HeaderMap) -> Response {
+    let flags = &content.pages.flags;
     negotiated(
-        PageKind::Flagz,
+        ZPage::Flagz,
         &headers,
-        || told::flags_text(flags),
-        |version| told::flags_json(flags, version),
+        || zpages::flags_text(flags),
+        |version| zpages::flags_json(flags, version),
     )
 }
 
-async fn statusz_page(State(shown): Shared, headers: HeaderMap) -> Response {
-    let (instant, time) = shown.started;
-    let status = Status { started: time, up: instant.elapsed() };
+async fn statusz_page(State(content): Page, headers: HeaderMap) -> Response {
+    let (instant, time) = content.started;
+    let status = Statusz { started: time, up: instant.elapsed() };
     negotiated(
-        PageKind::Statusz,
+        ZPage::Statusz,
         &headers,
-        || told::status_text(&status),
-        |version| told::status_json(&status, version),
+        || zpages::status_text(&status),
+        |version| zpages::status_json(&status, version),
     )
 }
 
-async fn set_verbosity(State(shown): Shared, body: String) -> Response {
-    let Some(set) = &shown.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
+async fn set_verbosity(State(content): Page, body: String) -> Response {
+    let Some(set) = &content.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
     let Ok(verbosity) = body.trim().parse::<u8>() else {
         let answer = format!("{body:?} is not a verbosity: a number from 0 to 255, such as 4\n");
         return (StatusCode::BAD_REQUEST, text(answer)).into_response();
     };
     match set(verbosity) {
         Ok(()) => {
-            info!(verbosity, "the log's verbosity was changed at /debug/flags/v");
+            info!(verbosity, "log verbosity changed by a request to /debug/flags/v");
             text(format!("successfully set klog.logging.verbosity to {verbosity}"))
         }
         Err(reason) => (StatusCode::INTERNAL_SERVER_ERROR, text(reason)).into_response(),
@@ -176,13 +176,13 @@ async fn set_verbosity(State(shown): Shared, body: String) -> Response {
 
 /// In the form that the client accepts.
 fn negotiated(
-    kind: PageKind,
+    kind: ZPage,
     headers: &HeaderMap,
     as_text: impl FnOnce() -> String,
     as_json: impl FnOnce(&str) -> Value,
 ) -> Response {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    match told::form(kind, &accept.collect::<Vec<_>>().join(",")) {
+    match zpages::form(kind, &accept.collect::<Vec<_>>().join(",")) {
         Some(Form::Text) => text(as_text()),
         Some(Form::Json { version }) => {
             let mut response = json(&as_json(version.name()));
@@ -191,7 +191,7 @@ fn negotiated(
             }
             response
         }
-        None => (StatusCode::NOT_ACCEPTABLE, text(told::not_acceptable(kind))).into_response(),
+        None => (StatusCode::NOT_ACCEPTABLE, text(zpages::not_acceptable(kind))).into_response(),
     }
 }
 
@@ -199,7 +199,7 @@ fn exposition(metrics: Result<String, prometheus::Error>) -> Response {
     match metrics {
         Ok(metrics) => ([(CONTENT_TYPE, MEDIA_TYPE)], metrics).into_response(),
         Err(error) => {
-            error!("cannot write the metrics: {error}");
+            error!("cannot encode the metrics: {error}; the scrape is answered with 500");
             (StatusCode::INTERNAL_SERVER_ERROR, text(error.to_string())).into_response()
         }
     }

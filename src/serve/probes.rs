@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 
-use super::health::{Moment, Report, SharedHealth};
+use super::health::{HealthReport, Moment, SharedHealth};
 use super::metrics::Metrics;
 
 /// Any method, and no other path.
@@ -36,7 +36,7 @@ pub(super) fn router(health: &SharedHealth, metrics: &Arc<Metrics>) -> Router {
         )
 }
 
-fn respond(report: Report) -> Response {
+fn respond(report: HealthReport) -> Response {
     let status = if report.good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers = [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (status, headers, report.body).into_response()

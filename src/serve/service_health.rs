@@ -1,16 +1,16 @@
-//! Health checks of single Services for load balancers (`spec.healthCheckNodePort`): they tell if
-//! this node has endpoints of the Service.
+//! Health checks of single Services for load balancers (`spec.healthCheckNodePort`): whether this
+//! node has endpoints of the Service.
 //!
-//! For each such Service and each of its families there is a listener on its port: on every address of the node,
-//! or, if the operator chose where NodePorts are served, on the node's addresses among those. A
-//! load balancer asks it, and sends the Service's traffic to the nodes that say yes.
+//! For each such Service and each of its families there is a listener on its port: on every address
+//! of the node, or, if the operator chose where NodePorts are served, on the node's addresses among
+//! those. A load balancer asks it, and sends the Service's traffic to the nodes that say yes.
 //!
-//! The event loop tells what there is to answer after it has written it to the kernel
-//! ([`Told::round`]), so that the answer is not yes before the kernel was told where the traffic is
-//! to go. What the kernel refused of a single Service does not make its answer no: it is tried
-//! again within seconds, which is sooner than most load balancers ask again. The loop never waits
-//! for any of this: one task opens and closes the listeners ([`ServiceHealth::run`]), and what
-//! could not be opened is tried again with each round.
+//! The event loop reports endpoints after it has written them to the kernel
+//! ([`CheckUpdates::round`]), so that the answer is not yes before the kernel has the virtual
+//! servers. A refusal of the kernel for a single Service does not make its answer no: it is retried
+//! within seconds, sooner than most load balancers ask again. The loop never waits for any of this:
+//! one task opens and closes the listeners ([`ServiceHealth::run`]). A listener that could not be
+//! opened is tried again with each round.
 
 mod answer;
 #[cfg(test)]
@@ -35,11 +35,11 @@ use tracing::{info, warn};
 use super::health::SharedHealth;
 use super::listen;
 use super::metrics::Metrics;
-use answer::Answer;
+use answer::CheckAnswer;
 
 /// Most connections of a listener at once. Load balancers have a handful.
 const CONNECTIONS: usize = 32;
-/// A failure that lasts is reported again after this time, since events are forgotten.
+/// Time after which a failure that lasts is reported again, since Events expire.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
 
 /// A port of a Service's health check cannot be listened on. It is tried again.
@@ -55,52 +55,52 @@ pub struct ListenFailure {
 
 /// The addresses of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Addresses {
+pub struct NodeAddresses {
     /// Addresses of its interfaces, all but `kube-ipvs0`.
     pub local: Vec<IpAddr>,
     /// Addresses in its Node object.
     pub node: Vec<IpAddr>,
 }
 
-/// Handle through which the event loop tells what there is to answer.
+/// Handle through which the event loop updates the answers.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Arc<Shared>);
+pub struct CheckUpdates(Arc<SharedUpdates>);
 
 /// The listeners, and what they answer.
 #[derive(Debug)]
 pub struct ServiceHealth {
-    told: Told,
+    updates: CheckUpdates,
     families: Vec<Family>,
     node_port_addresses: NodePortAddresses,
     health: SharedHealth,
     metrics: Arc<Metrics>,
     failures: mpsc::Sender<ListenFailure>,
-    addresses: Addresses,
-    checks: HashMap<ServiceName, Check>,
+    addresses: NodeAddresses,
+    checks: HashMap<ServiceName, ServedCheck>,
     /// The Services that lack a listener; they are tried again in each round.
     incomplete: BTreeSet<ServiceName>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    news: Mutex<News>,
+struct SharedUpdates {
+    pending: Mutex<PendingUpdates>,
     wake: Notify,
 }
 
 /// Changes that the listeners do not know yet; only the latest of each Service.
 #[derive(Debug, Default)]
-struct News {
+struct PendingUpdates {
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
-    addresses: Option<Addresses>,
+    addresses: Option<NodeAddresses>,
 }
 
 /// A Service with a health check.
 #[derive(Debug)]
-struct Check {
+struct ServedCheck {
     port: NonZeroU16,
     /// The Service's families, of those that are served.
     families: Vec<Family>,
-    answer: Arc<Answer>,
+    answer: Arc<CheckAnswer>,
     listeners: HashMap<SocketAddr, Listener>,
     failing: HashMap<SocketAddr, Failing>,
 }
@@ -115,27 +115,27 @@ struct Failing {
     reported: Instant,
 }
 
-// === impl Told ===
+// === impl CheckUpdates ===
 
-impl Told {
+impl CheckUpdates {
     /// A round has ended: these checks are different now, none meaning gone, and so are the node's
     /// addresses, if they are given.
     pub fn round(
         &self,
         checks: impl IntoIterator<Item = (ServiceName, Option<HealthCheck>)>,
-        addresses: Option<Addresses>,
+        addresses: Option<NodeAddresses>,
     ) {
-        let mut news = self.0.news.lock().unwrap_or_else(PoisonError::into_inner);
-        news.checks.extend(checks);
-        news.addresses = addresses.or(news.addresses.take());
-        drop(news);
+        let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.checks.extend(checks);
+        pending.addresses = addresses.or(pending.addresses.take());
+        drop(pending);
         self.0.wake.notify_one();
     }
 
     /// Waits for a round, and takes the changes.
-    async fn news(&self) -> News {
+    async fn next(&self) -> PendingUpdates {
         self.0.wake.notified().await;
-        mem::take(&mut *self.0.news.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -152,40 +152,40 @@ impl ServiceHealth {
         failures: mpsc::Sender<ListenFailure>,
     ) -> Self {
         Self {
-            told: Told::default(),
+            updates: CheckUpdates::default(),
             families,
             node_port_addresses,
             health,
             metrics,
             failures,
-            addresses: Addresses::default(),
+            addresses: NodeAddresses::default(),
             checks: HashMap::new(),
             incomplete: BTreeSet::new(),
         }
     }
 
-    /// Returns the handle through which the event loop tells what there is to answer.
+    /// Returns the handle through which the event loop updates the answers.
     #[must_use]
-    pub fn told(&self) -> Told {
-        self.told.clone()
+    pub fn updates(&self) -> CheckUpdates {
+        self.updates.clone()
     }
 
     /// Opens and closes listeners until it is dropped, which closes all.
     pub async fn run(mut self) -> Infallible {
         loop {
-            let news = self.told.news().await;
-            self.follow(news).await;
+            let pending = self.updates.next().await;
+            self.apply(pending).await;
         }
     }
 
-    async fn follow(&mut self, news: News) {
+    async fn apply(&mut self, pending: PendingUpdates) {
         let mut affected = mem::take(&mut self.incomplete);
         let mut closing = Vec::new();
-        if let Some(addresses) = news.addresses {
+        if let Some(addresses) = pending.addresses {
             self.addresses = addresses;
             affected.extend(self.checks.keys().cloned());
         }
-        for (service, check) in news.checks {
+        for (service, check) in pending.checks {
             if let Some(check) = check {
                 self.put(&service, check, &mut closing);
                 affected.insert(service);
@@ -210,7 +210,7 @@ impl ServiceHealth {
         own.health_checks.set(count(self.checks.len()));
     }
 
-    /// Notes what a Service has to answer now, and where.
+    /// Sets the answer of a Service, and its port.
     fn put(
         &mut self,
         service: &ServiceName,
@@ -219,10 +219,10 @@ impl ServiceHealth {
     ) {
         let families = self.families.iter().copied();
         let families: Vec<Family> = families.filter(|it| new.local(*it).is_some()).collect();
-        let check = self.checks.entry(service.clone()).or_insert_with(|| Check {
+        let check = self.checks.entry(service.clone()).or_insert_with(|| ServedCheck {
             port: new.port,
             families: Vec::new(),
-            answer: Arc::new(Answer::new(service.clone(), self.health.clone())),
+            answer: Arc::new(CheckAnswer::new(service.clone(), self.health.clone())),
             listeners: HashMap::new(),
             failing: HashMap::new(),
         });
@@ -254,7 +254,7 @@ impl ServiceHealth {
             }
             match listen::open_exactly(address) {
                 Ok(listener) => {
-                    info!(%service, %address, "answering health checks");
+                    info!(%service, %address, "answering the Service's health checks on its healthCheckNodePort");
                     let family = Family::of(address.ip());
                     let router = answer::router(&check.answer, family);
                     let task = tokio::spawn(listen::serve(listener, router, CONNECTIONS));
@@ -263,7 +263,7 @@ impl ServiceHealth {
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    if check.is_news(address, &reason) {
+                    if check.is_to_report(address, &reason) {
                         let failure = ListenFailure { service: service.clone(), address, reason };
                         warn!("{failure}");
                         // A full or closed channel drops the failure. Log and metric still have it.
@@ -276,7 +276,7 @@ impl ServiceHealth {
     }
 
     /// Returns the addresses at which a Service's port is to be listened on.
-    fn wanted(&self, check: &Check) -> BTreeSet<SocketAddr> {
+    fn wanted(&self, check: &ServedCheck) -> BTreeSet<SocketAddr> {
         let families = check.families.iter();
         let addresses = families.flat_map(|family| self.serving(*family));
         addresses.map(|address| SocketAddr::new(address, check.port.get())).collect()
@@ -321,11 +321,11 @@ impl ServiceHealth {
     }
 }
 
-// === impl Check ===
+// === impl ServedCheck ===
 
-impl Check {
-    /// Notes that an address cannot be listened on. Returns whether to report it.
-    fn is_news(&mut self, address: SocketAddr, reason: &str) -> bool {
+impl ServedCheck {
+    /// Notes that an address cannot be listened on. Returns true if the failure is to be reported.
+    fn is_to_report(&mut self, address: SocketAddr, reason: &str) -> bool {
         let now = Instant::now();
         if let Some(known) = self.failing.get(&address)
             && known.reason == reason
@@ -360,8 +360,8 @@ impl fmt::Display for ListenFailure {
         write!(
             f,
             "Service {service}: cannot listen on {address} for its health check: {reason}; load \
-             balancers take this node for one without endpoints. It is tried again; \
-             `ss -ltnp` shows who has the port"
+             balancers see this node as one without endpoints. It is retried; `ss -ltnp` shows the \
+             process that has the port"
         )
     }
 }

@@ -190,7 +190,7 @@ async fn checks_of_the_metrics_server_are_counted_and_forgotten() {
 }
 
 #[tokio::test]
-async fn flags_and_status_are_told_in_the_form_that_is_accepted() {
+async fn flags_and_status_have_the_form_that_the_client_accepts() {
     let servers = running(options()).await;
     let at = servers.metrics_address;
     let accepting = async |path: &str, accept: &str| {
@@ -318,7 +318,7 @@ async fn an_unspecified_address_is_both_families() {
 }
 
 #[tokio::test]
-async fn the_oldest_connection_makes_room_for_a_new_one() {
+async fn the_oldest_connection_is_closed_for_a_new_one() {
     let listener = listen::open(free_address()).unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().fallback(|| async { "yes" });

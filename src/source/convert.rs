@@ -1,4 +1,4 @@
-//! From Kubernetes objects to the words of `plan`.
+//! Conversion of Kubernetes objects to the model of `plan`.
 //!
 //! Nothing here fails for a bad field: the field is left out, and a warning names it. Only an
 //! object without a name cannot be converted.
@@ -24,7 +24,7 @@ use plan::model::{Node, ObjectName, Protocol};
 use plan::settings::SchedulerName;
 
 use super::object::{self, Metadata, NodeStatus};
-use super::{Subject, Warning};
+use super::{Warning, WarningSubject};
 
 /// The namespace of an object that does not say one, as `kubectl apply` has it.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -57,9 +57,9 @@ pub struct Converter {
     scheduler: SchedulerName,
 }
 
-/// Collects what is wrong in one object.
-struct Report {
-    subject: Subject,
+/// Collects the warnings about one object.
+struct ObjectWarnings {
+    subject: WarningSubject,
     warnings: Vec<Warning>,
     suppressed: usize,
 }
@@ -80,16 +80,17 @@ impl Converter {
     /// When it has no name.
     pub fn service(&mut self, object: &object::Service) -> Result<Converted, Nameless> {
         let name = self.object_name("Service", &object.metadata)?;
-        let mut report = Report::new("Service", name.to_string());
-        let event = match service::convert(object, name.clone(), &mut self.interner, &mut report) {
+        let mut warnings = ObjectWarnings::new("Service", name.to_string());
+        let event = match service::convert(object, name.clone(), &mut self.interner, &mut warnings)
+        {
             Some(mut service) => {
                 let annotations = &object.metadata.annotations;
-                service.choice = choice::convert(annotations, &self.scheduler, &mut report);
+                service.choice = choice::convert(annotations, &self.scheduler, &mut warnings);
                 Event::ServiceApplied(Box::new(service))
             }
             None => Event::ServiceRemoved(name),
         };
-        Ok(Converted { event, warnings: report.finish() })
+        Ok(Converted { event, warnings: warnings.into_vec() })
     }
 
     /// An EndpointSlice: applied, or removed if it belongs to no Service or to a headless one, or
@@ -99,12 +100,12 @@ impl Converter {
     /// When it has no name.
     pub fn slice(&mut self, object: &object::EndpointSlice) -> Result<Converted, Nameless> {
         let name = self.object_name("EndpointSlice", &object.metadata)?;
-        let mut report = Report::new("EndpointSlice", name.to_string());
-        let event = match slice::convert(object, name.clone(), &mut self.interner, &mut report) {
+        let mut warnings = ObjectWarnings::new("EndpointSlice", name.to_string());
+        let event = match slice::convert(object, name.clone(), &mut self.interner, &mut warnings) {
             Some(slice) => Event::SliceApplied(Box::new(slice)),
             None => Event::SliceRemoved(name),
         };
-        Ok(Converted { event, warnings: report.finish() })
+        Ok(Converted { event, warnings: warnings.into_vec() })
     }
 
     /// A Node, which the caller knows to be this one.
@@ -115,20 +116,20 @@ impl Converter {
         let Some(name) = object.metadata.name.as_deref().filter(|name| !name.is_empty()) else {
             return Err(Nameless { kind: "Node" });
         };
-        let mut report = Report::new("Node", name);
+        let mut warnings = ObjectWarnings::new("Node", name);
         let mut addresses = Vec::new();
         for (index, text) in object.status.reachable() {
             let path = format_args!("status.addresses[{index}].address");
-            addresses.extend(report.keep(path, address::parse(text)));
+            addresses.extend(warnings.ok_or_warn(path, address::parse(text)));
         }
         let mut pod_cidrs = Vec::new();
         for (index, cidr) in object.spec.pod_cidrs.iter().enumerate() {
             let path = format_args!("spec.podCIDRs[{index}]");
-            pod_cidrs.extend(report.keep(path, address::parse_network(cidr)));
+            pod_cidrs.extend(warnings.ok_or_warn(path, address::parse_network(cidr)));
         }
         let zone = object.metadata.labels.zone.as_deref().map(|zone| self.interner.intern(zone));
         let event = Event::NodeApplied(Box::new(Node { zone, addresses, pod_cidrs }));
-        Ok(Converted { event, warnings: report.finish() })
+        Ok(Converted { event, warnings: warnings.into_vec() })
     }
 
     /// The name and the addresses of another Node, in order. Invalid ones cause no warning here:
@@ -171,15 +172,15 @@ impl Converter {
     }
 }
 
-// === impl Report ===
+// === impl ObjectWarnings ===
 
-impl Report {
+impl ObjectWarnings {
     fn new(kind: &'static str, name: impl Into<Arc<str>>) -> Self {
-        let subject = Subject::Object { kind, name: name.into() };
+        let subject = WarningSubject::Object { kind, name: name.into() };
         Self { subject, warnings: Vec::new(), suppressed: 0 }
     }
 
-    fn complain(&mut self, path: impl fmt::Display, problem: impl fmt::Display) {
+    fn add(&mut self, path: impl fmt::Display, problem: impl fmt::Display) {
         if self.warnings.len() == WARNINGS_PER_OBJECT {
             self.suppressed += 1;
             return;
@@ -187,12 +188,12 @@ impl Report {
         self.push(format!("{path}: {problem}"));
     }
 
-    /// The value, or a warning in its place.
-    fn keep<T>(&mut self, path: impl fmt::Display, value: Result<T, String>) -> Option<T> {
-        value.map_err(|problem| self.complain(path, format_args!("{problem}; left out"))).ok()
+    /// Returns the value; for an error, adds a warning and returns none.
+    fn ok_or_warn<T>(&mut self, path: impl fmt::Display, value: Result<T, String>) -> Option<T> {
+        value.map_err(|problem| self.add(path, format_args!("{problem}; left out"))).ok()
     }
 
-    fn finish(mut self) -> Vec<Warning> {
+    fn into_vec(mut self) -> Vec<Warning> {
         if self.suppressed > 0 {
             self.push(format!("and {} more problems", self.suppressed));
         }

@@ -1,7 +1,7 @@
 //! A folder of YAML files as the source: for a node without a cluster, and for trying things out.
 //!
 //! ```text
-//!             inotify ("look again")
+//!             inotify ("scan again")
 //!                    │
 //!  directory ──► scan ──► folder ──► SourceEvent channel ──► the reconciler
 //!                    ▲
@@ -11,7 +11,7 @@
 //! - `folder`: what the files say, all together; contents in, events out;
 //! - `parse`: a file's text as objects;
 //! - `scan`: which files changed, and are not being written just now;
-//! - `watch`: the kernel's word that something in the directory changed.
+//! - `watch`: inotify's notifications that something in the directory changed.
 
 mod folder;
 mod parse;
@@ -32,18 +32,19 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{Options, SourceEvent, Subject, Warning};
+use super::{Options, SourceEvent, Warning, WarningSubject};
 use scan::{Scan, Scanner};
-use watch::Watch;
+use watch::Inotify;
 
-/// Time for which a file has to stay as it is before it is read: a file that is being written may
-/// well parse, and hold but half of its objects.
-const SETTLE: Duration = Duration::from_millis(50);
+/// Time for which a file has to stay unchanged before it is read: a file that is being written may
+/// parse and hold only half of its objects.
+const STABLE_TIME: Duration = Duration::from_millis(50);
 
-/// Interval at which the directory is looked at without being told to: not every filesystem tells.
+/// Interval at which the directory is scanned without a notification: not every filesystem has
+/// them.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// Interval while the kernel cannot tell, or the directory is not there.
+/// Interval without inotify, or while the directory is not there.
 const RESCAN_UNWATCHED: Duration = Duration::from_secs(1);
 
 /// Longest time that the first complete list waits for files that are being written.
@@ -86,14 +87,14 @@ impl Manifests {
     /// there means that reading the files panicked.
     pub async fn run(self, sink: Sender<SourceEvent>) {
         let mut scanner = self.scanner;
-        let watch = match Watch::new() {
+        let watch = match Inotify::new() {
             Ok(watch) => Some(Arc::new(watch)),
             Err(error) => {
                 let text = format!(
-                    "changes are only seen once a second: inotify gives no instance ({error}); \
+                    "changes are seen once a second only, because inotify_init failed: {error}; \
                      raise fs.inotify.max_user_instances"
                 );
-                let subject = Subject::Path(scanner.directory().to_owned());
+                let subject = WarningSubject::Path(scanner.directory().to_owned());
                 let warning = Warning { subject, text };
                 if sink.send(SourceEvent::Warning(warning)).await.is_err() {
                     return;
@@ -113,7 +114,9 @@ impl Manifests {
             let scan;
             (scanner, scan) = match scanned.await {
                 Ok(done) => done,
-                Err(error) => return warn!(%error, "the manifests are no longer followed"),
+                Err(error) => {
+                    return warn!(%error, "reading the manifest directory panicked, which is a bug; kube-ipvs ends");
+                }
             };
             let Scan { outcome, pending, watched } = scan;
             let events = outcome.events.into_iter().map(SourceEvent::Change);
@@ -136,14 +139,14 @@ impl Manifests {
                 }
             };
             let patience = match (pending, watched) {
-                (true, _) => SETTLE,
+                (true, _) => STABLE_TIME,
                 (false, true) => RESCAN,
                 (false, false) => RESCAN_UNWATCHED,
             };
             tokio::select! {
                 () = sink.closed() => return,
                 () = sleep(patience) => {}
-                () = changed => sleep(SETTLE).await,
+                () = changed => sleep(STABLE_TIME).await,
             }
         }
     }

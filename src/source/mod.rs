@@ -55,28 +55,28 @@ pub enum SourceEvent {
     /// before the change, which may be written as soon as it has been delivered.
     Triggered(Family, SystemTime),
     /// True if this node is about to leave the cluster: load balancers should send nothing new.
-    /// Said whenever the Node is there or is different now.
+    /// Delivered whenever the Node appears or changes.
     NodeLeaving(bool),
     /// Everything that existed when the source started has been delivered. Comes once.
     Complete,
-    /// Something in the input is wrong. The source goes on.
+    /// Problem in the input. The source goes on.
     Warning(Warning),
-    /// Something in the input that was wrong an hour ago still is.
-    StillWrong(Warning),
+    /// Problem in the input that was reported an hour ago and still exists.
+    RepeatedWarning(Warning),
 }
 
-/// Something in the input that is wrong, in words for the person who wrote it.
+/// Problem in the input, in words for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// File, directory or object that is wrong.
-    pub subject: Subject,
+    pub subject: WarningSubject,
     /// Problem with the subject, its place there, and what follows from it.
     pub text: String,
 }
 
 /// Subject of a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum WarningSubject {
     /// A file or a directory.
     Path(PathBuf),
     /// A Kubernetes object.
@@ -109,9 +109,9 @@ impl fmt::Display for Warning {
     }
 }
 
-// === impl Subject ===
+// === impl WarningSubject ===
 
-impl fmt::Display for Subject {
+impl fmt::Display for WarningSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),

@@ -31,12 +31,12 @@ pub struct Metadata {
     pub creation_timestamp: Option<String>,
     /// `deletionTimestamp`, RFC 3339.
     pub deletion_timestamp: Option<String>,
-    /// `resourceVersion`: how far one has seen who has seen this object.
+    /// `resourceVersion`: version from which a watch can resume after this object.
     pub resource_version: Option<String>,
-    /// `labels`, those that mean something here.
+    /// `labels`, as far as they have a meaning here.
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
-    /// `annotations`, those that mean something here.
+    /// `annotations`, as far as they have a meaning here.
     #[serde(deserialize_with = "null_is_default")]
     pub annotations: Annotations,
 }
@@ -45,8 +45,8 @@ pub struct Metadata {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// `endpoints.kubernetes.io/last-change-trigger-time` of a slice, RFC 3339: when that happened
-    /// which made the slice's controller write it as it is.
+    /// `endpoints.kubernetes.io/last-change-trigger-time` of a slice, RFC 3339: time of the
+    /// change that made the controller write the slice.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<String>,
     /// `kube-ipvs.io/scheduler` of a Service: its scheduler.

@@ -35,7 +35,7 @@ fn every_node_follows_the_api_server_with_kube_proxys_own_arguments() {
     }
     let agent =
         cluster.api.requests().into_iter().find(|request| request.path.contains("services"));
-    assert!(agent.is_some(), "nobody listed services");
+    assert!(agent.is_some(), "no request listed services");
     // What is served beside it.
     let node = cluster.namespace(1);
     assert!(get(node, "127.0.0.1:10249", "/proxyMode").unwrap().ends_with("\r\n\r\nipvs"));
@@ -49,7 +49,7 @@ fn every_node_follows_the_api_server_with_kube_proxys_own_arguments() {
 }
 
 #[test]
-fn an_api_server_that_is_away_harms_nobody_and_is_followed_at_once_when_it_is_back() {
+fn an_outage_of_the_api_server_leaves_traffic_alone_and_ends_at_once() {
     let cluster = Cluster::new();
     let bed = &cluster.bed;
     cluster.apply_service(&mk_web(bed, &[(1, 1)]));
@@ -89,7 +89,7 @@ fn an_api_server_that_is_away_harms_nobody_and_is_followed_at_once_when_it_is_ba
 }
 
 #[test]
-fn a_load_balancer_is_told_which_nodes_have_endpoints() {
+fn health_checks_show_load_balancers_which_nodes_have_endpoints() {
     let cluster = Cluster::new();
     let bed = &cluster.bed;
     let mut service = mk_web(bed, &[(1, 1)]);

@@ -271,7 +271,7 @@ impl State {
             let ipvs::VirtualServerId::Address { protocol, address, port } =
                 listing.virtual_server.server.id
             else {
-                panic!("nobody made one by firewall mark: {listing:?}");
+                panic!("no program made one by firewall mark: {listing:?}");
             };
             let option = if protocol == ipvs::Protocol::Tcp { "-t" } else { "-u" };
             let frontend = format!("{option} {}", socket(address, port));

@@ -39,17 +39,17 @@ fn what_the_api_server_gives_cannot_be_taken_by_an_external_address() {
     bed.manifests.apply(&tenant).unwrap();
     bed.manifests.apply(&dns).unwrap();
     let _proxy = bed.start(&[]);
-    let everybody_asks = || {
+    let all_clients_ask = || {
         for target in targets {
             let tally = bed.ask(bed.client(), Protocol::Tcp, target, 4);
             assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
         }
     };
-    everybody_asks();
+    all_clients_ask();
 
     bed.manifests.remove("kube-dns").unwrap();
     for target in targets {
-        bed.wait_until("the tenant has what nobody else wants", || {
+        bed.wait_until("the tenant has what no other Service wants", || {
             bed::ask(bed.client(), Question::tcp(target)).is_ok_and(|it| it.server == "pod1-2")
         });
     }
@@ -69,12 +69,12 @@ fn what_the_api_server_gives_cannot_be_taken_by_an_external_address() {
     bed.wait_until("both endpoints are there", || {
         bed.virtual_servers().matches("10.244.2.11:8080").count() >= 4
     });
-    everybody_asks();
+    all_clients_ask();
 }
 
-/// Addresses that differ in the first four bits only, and one whose short circuit would be
-/// everybody's (255.255.255.255): each has what the policy promises, with and without an endpoint
-/// here.
+/// Addresses that differ in the first four bits only, and one whose short circuit would be the
+/// broadcast address (255.255.255.255): each has what the policy promises, with and without an
+/// endpoint here.
 #[test]
 fn every_frontend_has_a_short_circuit_of_its_own() {
     let bed = Bed::new();
@@ -113,7 +113,7 @@ fn every_frontend_has_a_short_circuit_of_its_own() {
     for (service, [_, away]) in &services {
         bed.manifests.apply(&service.clone().pods([*away])).unwrap();
         let target = (service.load_balancer[0], 80);
-        bed.wait_until("whoever is outside hears nothing", || {
+        bed.wait_until("clients outside hear nothing", || {
             let question = Question::tcp(target).within(Duration::from_millis(300));
             bed::ask(bed.client(), question).is_err()
         });

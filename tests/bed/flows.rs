@@ -64,5 +64,5 @@ fn cells(row: &Row) -> Vec<(Client, Frontend, Policy, Endpoints)> {
             cells.extend(row.policies.iter().map(of_policy));
         }
     }
-    if row.ranges == Ranges::Everybody { cells } else { Vec::new() }
+    if row.ranges == Ranges::Unrestricted { cells } else { Vec::new() }
 }

@@ -149,7 +149,7 @@ fn a_client_that_never_pauses_moves_within_moments() {
 }
 
 #[test]
-fn who_sent_before_there_was_anybody_is_answered_without_changing_the_port() {
+fn a_client_that_sent_before_there_was_an_endpoint_is_answered_on_the_same_port() {
     let bed = Bed::new();
     let _proxy = bed.start(&[LOCAL]);
     let mut connections: Vec<(SocketAddr, Connection)> =
@@ -157,15 +157,15 @@ fn who_sent_before_there_was_anybody_is_answered_without_changing_the_port() {
     let mut say_all = || -> BTreeMap<SocketAddr, bool> {
         connections.iter_mut().map(|(target, to)| (*target, to.say().is_ok())).collect()
     };
-    let nobody: BTreeMap<SocketAddr, bool> = frontends().map(|target| (target, false)).into();
+    let none: BTreeMap<SocketAddr, bool> = frontends().map(|target| (target, false)).into();
     let all: BTreeMap<SocketAddr, bool> = frontends().map(|target| (target, true)).into();
-    assert_eq!(say_all(), nobody);
+    assert_eq!(say_all(), none);
     let unanswered = entries(&bed, Protocol::Udp);
     assert!(unanswered.iter().any(|entry| entry.endpoint == entry.destination), "{unanswered:?}");
 
     bed.manifests.apply(&dns(Protocol::Udp)).unwrap();
     bed.wait_until("the addresses are there", || bed.bound().len() == 4);
-    assert_eq!(say_all(), nobody, "there is no endpoint");
+    assert_eq!(say_all(), none, "there is no endpoint");
     bed.manifests.apply(&dns(Protocol::Udp).pods([bed.pod(1, 1)])).unwrap();
     bed.wait_until("all are answered", || say_all() == all);
     assert_eq!(say_all(), all);

@@ -138,7 +138,7 @@ fn a_folder_that_is_not_there_is_an_error_in_words() {
 }
 
 #[test]
-fn pods_on_a_bridge_whose_packets_ipvs_does_not_see_are_told_of() {
+fn a_bridge_whose_packets_ipvs_does_not_see_is_warned_of() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let switch = "net/bridge/bridge-nf-call-iptables";

@@ -52,7 +52,7 @@ fn with_web(mut state: State, service: &Service) -> State {
 }
 
 #[test]
-fn killed_at_random_points_it_finds_and_repairs_everything_and_cuts_nobody() {
+fn killed_at_random_points_it_finds_and_repairs_everything_and_cuts_no_connection() {
     let bed = Bed::new();
     let mut random = Random::new();
     let mut churn = Churn::new(amount(30, 300), &mut random, &bed.manifests);

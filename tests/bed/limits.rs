@@ -98,7 +98,7 @@ fn set_of_ranges(bed: &Bed) -> [usize; 2] {
 }
 
 #[test]
-fn a_set_grows_no_further_than_its_limit_and_has_room_again_when_a_service_goes() {
+fn a_set_grows_no_further_than_its_limit_and_takes_entries_again_when_a_service_goes() {
     const PORTS: u16 = 64;
     const RANGES: u16 = 560;
     let bed = Bed::new();
@@ -147,7 +147,7 @@ fn a_set_grows_no_further_than_its_limit_and_has_room_again_when_a_service_goes(
 }
 
 #[test]
-fn of_forty_thousand_bad_addresses_ten_are_told_of_and_the_rest_is_counted() {
+fn of_forty_thousand_bad_addresses_ten_are_reported_and_the_rest_is_counted() {
     const BAD: usize = 40_000;
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();

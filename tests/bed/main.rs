@@ -32,7 +32,7 @@ mod node;
 mod order;
 mod ownership;
 mod privileges;
-mod retire;
+mod removed_frontends;
 mod rollout;
 mod routes;
 mod schedulers;

@@ -57,7 +57,7 @@ fn a_cluster_address_masquerades_what_is_not_local_pod_traffic() {
 }
 
 #[test]
-fn external_frontends_masquerade_everybody() {
+fn external_frontends_masquerade_all_clients() {
     let bed = Bed::new();
     let mut service = Service::new("public", ip("10.96.0.40"))
         .node_port(Protocol::Tcp, 80, TARGET, 30_090)

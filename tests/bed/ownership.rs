@@ -57,7 +57,7 @@ fn a_second_start_writes_nothing_and_cuts_no_connection() {
     };
     let before = state(&bed);
     proxy.stop().unwrap();
-    assert_eq!(connection.say().unwrap().server, server, "nobody is needed for traffic");
+    assert_eq!(connection.say().unwrap().server, server, "no proxy is needed for traffic");
     let proxy = bed.start(&[]);
     assert_eq!(state(&bed), before);
     assert_eq!(connection.say().unwrap().server, server);

@@ -1,8 +1,8 @@
 //! Rolling updates under thousands of short connections: none is refused, reset or kept waiting.
 //!
 //! A pod here ends as a real one should: it is listed as terminating, goes on serving, and stops
-//! listening only when both nodes drain it and every connection that began before has ended. What is
-//! refused or reset then was sent to it by a node that knew better.
+//! listening only when both nodes drain it and every connection that began before has ended. What
+//! is refused or reset then was sent to it by a node that knew better.
 //!
 //! `cargo xtask soak` makes many more connections.
 
@@ -301,8 +301,8 @@ fn roll(
     webs
 }
 
-/// The askers: by every kind of frontend, from outside, from pods of both nodes and from a node; each
-/// address of a client asks one way to the pods of a Service.
+/// The askers: by every kind of frontend, from outside, from pods of both nodes and from a node;
+/// each address of a client asks one way to the pods of a Service.
 fn askers(bed: &Bed) -> Vec<Asker<'_>> {
     let client = |number| &bed.cluster.client(number).unwrap().namespace;
     let pod = |node, pod| &bed.pod(node, pod).namespace;
@@ -342,7 +342,7 @@ fn proxies(bed: &Bed) -> Vec<Proxy> {
 }
 
 #[test]
-fn a_rolling_update_cuts_nobody() {
+fn a_rolling_update_cuts_no_connection() {
     let nodes = vec![NodeSpec { pods: BACKENDS + 2 }; 2];
     let bed = Bed::with(&ClusterSpec { nodes, clients: 3, ..ClusterSpec::default() });
     let first: VecDeque<&Host> =

@@ -38,7 +38,7 @@ fn routes(bed: &Bed) -> Vec<String> {
 
 const BOTH: [&str; 2] = ["local 10.96.0.0/16 dev kube-ipvs0", "local fd00:96::/112 dev lo"];
 
-fn everybody(bed: &Bed) -> [&Namespace; 4] {
+fn clients(bed: &Bed) -> [&Namespace; 4] {
     let pod = |node, pod| &bed.pod(node, pod).namespace;
     [bed.client(), pod(1, 1), pod(1, 2), bed.node()]
 }
@@ -46,7 +46,7 @@ fn everybody(bed: &Bed) -> [&Namespace; 4] {
 /// Everybody gets to both pods, whatever the family and the protocol.
 fn assert_served(bed: &Bed) {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for from in everybody(bed) {
+        for from in clients(bed) {
             for target in SERVED {
                 let tally = bed.ask(from, protocol, (ip(target), 80), 4);
                 assert_shares(&tally, &[("pod1-1", 2), ("pod2-1", 2)]);
@@ -69,7 +69,7 @@ fn services_are_reached_and_nothing_else_through_their_networks() {
     assert_eq!(routes(&bed), BOTH);
     assert_eq!(bed.bound(), ["203.0.113.10/32"], "what is not inside");
     assert!(!bed.entries().iter().any(|entry| entry.starts_with("KUBE-IPVS-IPS 10.96.")));
-    for from in everybody(&bed) {
+    for from in clients(&bed) {
         for address in SERVED.into_iter().chain(UNASSIGNED) {
             for port in [DAEMON, 81] {
                 let outcome = bed::ask(from, Question::tcp((ip(address), port)));
@@ -96,7 +96,7 @@ fn services_are_reached_and_nothing_else_through_their_networks() {
 }
 
 #[test]
-fn a_route_that_somebody_takes_away_is_put_back() {
+fn a_route_that_another_program_removes_is_put_back() {
     let bed = mk_bed();
     let configuration = bed.configuration("routes", ROUTES);
     let proxy = bed.start(&["--config", &configuration]);

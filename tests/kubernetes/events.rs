@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apiserver::{Credentials, Options, Resource, Server, Verb};
-use kube_ipvs::announce::{Announcer, Identity, Publisher};
+use kube_ipvs::events::{EventRecorder, Publisher, Reporter};
 use kube_ipvs::source::kubernetes::{ClientOptions, clients};
 use plan::model::ServiceName;
 use plan::problem::Problem;
@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::world::{TOKEN, World, service};
 
 impl World {
-    /// Lets time pass, slowly enough for requests, for as long as an announcement may wait and be tried.
-    async fn pass_turns(&self, is_over: impl Fn(&Server) -> bool) {
+    /// Lets time pass, slowly enough for requests, for as long as publishing an Event may take.
+    async fn pass_delays(&self, is_over: impl Fn(&Server) -> bool) {
         for _ in 0..20 {
             tokio::time::sleep(Duration::from_millis(400)).await;
             if is_over(&self.server) {
@@ -25,11 +25,11 @@ impl World {
         }
     }
 
-    /// Lets the hour pass after which everything is said again, and the turns after it.
+    /// Lets the hour pass after which Events are published again, and the delays after it.
     async fn pass_an_hour(&self, is_over: impl Fn(&Server) -> bool) {
         self.server.clear_requests();
         self.pass(Duration::from_secs(4_301)).await;
-        self.pass_turns(is_over).await;
+        self.pass_delays(is_over).await;
     }
 
     /// Takes the only Event away. Its name, and the uid that it is about.
@@ -54,7 +54,7 @@ fn answered(server: &Server, status: u16) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_still_wrong_is_announced_again_when_its_event_has_expired() {
+async fn the_event_of_a_problem_that_lasts_is_published_again_when_it_has_expired() {
     let world = World::new(Options::default());
     world.server.apply(service("a")).unwrap();
     let kubeconfig = world.server.kubeconfig(&Credentials::Token(TOKEN.to_owned()));
@@ -66,17 +66,17 @@ async fn what_is_still_wrong_is_announced_again_when_its_event_has_expired() {
         user_agent: "kube-ipvs/test".to_owned(),
     };
     let clients = clients(&options).await.unwrap();
-    let identity =
-        Identity { controller: "kube-proxy", node_name: "n".to_owned(), host_name: "n".to_owned() };
+    let reporter =
+        Reporter { controller: "kube-proxy", node_name: "n".to_owned(), host_name: "n".to_owned() };
     let n_nodes = Arc::clone(&clients.n_nodes);
-    let publisher = Publisher { client: clients.events, identity, n_nodes: Arc::clone(&n_nodes) };
-    let (announcer, outlet) = Announcer::new();
-    tokio::spawn(publisher.publish(outlet));
+    let publisher = Publisher { client: clients.events, reporter, n_nodes: Arc::clone(&n_nodes) };
+    let (recorder, queue) = EventRecorder::new();
+    tokio::spawn(publisher.publish(queue));
 
     let (name, problems) = (ServiceName::new("default", "a"), [Problem::More { count: 3 }]);
-    announcer.stand(&name, &problems);
-    announcer.problems(&name, &problems);
-    world.pass_turns(has_event).await;
+    recorder.set_problems(&name, &problems);
+    recorder.record_problems(&name, &problems);
+    world.pass_delays(has_event).await;
     // An Event that is still there is left alone.
     world.pass_an_hour(|server| answered(server, 409)).await;
     assert!(answered(&world.server, 409), "{:?}", world.server.requests());
@@ -89,12 +89,12 @@ async fn what_is_still_wrong_is_announced_again_when_its_event_has_expired() {
     world.pass_an_hour(has_event).await;
     assert!(!has_event(&world.server), "{:?}", world.server.events());
 
-    // Nothing is announced of what is solved, and what is not goes on being.
+    // A solved problem leads to no further Event, one that lasts does.
     n_nodes.store(1, Ordering::Relaxed);
-    announcer.stand(&name, &[]);
+    recorder.set_problems(&name, &[]);
     world.pass_an_hour(has_event).await;
     assert!(!has_event(&world.server), "{:?}", world.server.events());
-    announcer.stand(&name, &problems);
+    recorder.set_problems(&name, &problems);
     world.pass_an_hour(has_event).await;
     assert_eq!(world.take_event(), before);
 }

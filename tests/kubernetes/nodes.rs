@@ -70,7 +70,7 @@ async fn followed(options: Options) -> World {
 }
 
 #[tokio::test]
-async fn nobody_asks_for_other_nodes_as_long_as_no_service_could_have_their_addresses() {
+async fn other_nodes_are_not_listed_until_a_service_could_have_their_addresses() {
     let mut world = World::new(Options::default());
     for name in [NODE, "b", "c"] {
         world.server.apply(node(name)).unwrap();

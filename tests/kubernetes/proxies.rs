@@ -125,7 +125,7 @@ async fn a_server_is_followed_through_a_socks_proxy() {
 }
 
 #[tokio::test]
-async fn a_connection_with_nobody_behind_it_is_left() {
+async fn a_connection_whose_server_does_not_answer_is_given_up() {
     let proxy = Proxy::start(Protocol::Http).await;
     let (mut world, _) = proxy.follow("http://").await;
     world.until_complete().await;

@@ -258,7 +258,7 @@ impl Said {
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),
             SourceEvent::Complete => self.complete += 1,
             SourceEvent::Warning(warning) => self.warnings.push(warning.to_string()),
-            SourceEvent::StillWrong(warning) => self.still_wrong.push(warning.to_string()),
+            SourceEvent::RepeatedWarning(warning) => self.still_wrong.push(warning.to_string()),
         }
     }
 

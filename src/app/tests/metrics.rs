@@ -17,12 +17,12 @@ fn page(metrics: &Metrics) -> String {
     metrics.add(ClientMetrics::new("192.0.2.1").unwrap()).unwrap();
     let mut page = String::from(
         "# Metrics\n\n\
-         All that is measured, by the path at which it is read. This page is written by a test in\n\
-         `src/app/tests/metrics.rs`, which says how.\n\n\
+         All metrics, by the path at which they are read. `cargo xtask docs` writes this page from the help\n\
+         texts (`src/app/tests/metrics.rs`).\n\n\
          Names that begin with `kubeproxy_` have kube-proxy's meaning, labels and buckets; those \
-         that begin\nwith `kube_ipvs_` are this program's own, and those of `rest_client_` client-go's. Those are there from the start, at \
-         zero; the checks at\n`/metrics/slis` are once the same server's `/healthz` was asked \
-         for.\n",
+         that begin\nwith `kube_ipvs_` are this program's own, and those of `rest_client_` client-go's. \
+         All of them are there from\nthe start, at zero. The checks at `/metrics/slis` appear after \
+         the first request to `/healthz` of the\nsame server.\n",
     );
     for (path, families) in
         [("/metrics", metrics.gather()), ("/metrics/slis", metrics.gather_slis())]

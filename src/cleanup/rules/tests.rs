@@ -10,11 +10,11 @@ fn mk_rule_set() -> RuleSet {
 /// Output of `iptables-save` after kube-proxy's iptables mode and the kubelet.
 const IPTABLES_MODE: &str = include_str!("iptables_mode.rules");
 
-fn of(saved: &str, scope: Scope) -> Vec<Removal> {
+fn of(saved: &str, scope: RemovalScope) -> Vec<TableRemoval> {
     removals(saved, scope)
 }
 
-fn inputs(saved: &str, scope: Scope) -> Vec<String> {
+fn inputs(saved: &str, scope: RemovalScope) -> Vec<String> {
     of(saved, scope).into_iter().filter_map(|removal| removal.input).collect()
 }
 
@@ -37,8 +37,8 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
         "*filter\n:KUBE-SVC-X - [0:0]\n:KUBE-FIREWALL-X - [0:0]\n:KUBE-MARK-MASQ - [0:0]\nCOMMIT\n",
         "*raw\n:KUBE-SERVICES - [0:0]\nCOMMIT\n",
     ] {
-        assert_eq!(of(saved, Scope::Everything), [], "{saved}");
-        assert_eq!(of(saved, Scope::OtherModes), [], "{saved}");
+        assert_eq!(of(saved, RemovalScope::Everything), [], "{saved}");
+        assert_eq!(of(saved, RemovalScope::OtherModes), [], "{saved}");
     }
 }
 
@@ -50,8 +50,8 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
         .restore_input(&JUMPS)
         .replace("-I ", "-A ")
         .replace(" 1 -m comment", " -m comment");
-    assert_eq!(of(&saved, Scope::OtherModes), []);
-    let removed = of(&saved, Scope::Everything);
+    assert_eq!(of(&saved, RemovalScope::OtherModes), []);
+    let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
     assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 6, 6)]);
@@ -73,11 +73,11 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
 
 #[test]
 fn of_the_iptables_mode_everything_is_removed_and_the_kubelets_stays() {
-    let removed = of(IPTABLES_MODE, Scope::Everything);
+    let removed = of(IPTABLES_MODE, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
     assert_eq!(counts, [("mangle", 0, 1), ("filter", 9, 6), ("nat", 3, 13)]);
-    let all = inputs(IPTABLES_MODE, Scope::Everything).concat();
+    let all = inputs(IPTABLES_MODE, RemovalScope::Everything).concat();
     for kept in
         ["KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "CNI-", "KUBE-MARK-DROP"]
     {
@@ -88,7 +88,7 @@ fn of_the_iptables_mode_everything_is_removed_and_the_kubelets_stays() {
 
 #[test]
 fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
-    let removed = of(IPTABLES_MODE, Scope::OtherModes);
+    let removed = of(IPTABLES_MODE, RemovalScope::OtherModes);
     // KUBE-SERVICES is as kube-proxy left it: it leads into the chains of Services.
     let nat = removed.iter().find(|removal| removal.table == "nat").unwrap();
     assert!(nat.held.iter().any(|held| held.chain.starts_with("KUBE-SVC-")), "{nat:?}");
@@ -98,13 +98,13 @@ fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
         .filter(|line| !line.starts_with("-A KUBE-SERVICES -"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let removed = of(&saved, Scope::OtherModes);
+    let removed = of(&saved, RemovalScope::OtherModes);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
     // The jump to KUBE-FORWARD and those of nat are the IPVS mode's as well.
     assert_eq!(counts, [("mangle", 0, 1), ("filter", 8, 4), ("nat", 0, 10)]);
     assert!(removed.iter().all(|removal| removal.held.is_empty()), "{removed:?}");
-    let all = inputs(&saved, Scope::OtherModes).concat();
+    let all = inputs(&saved, RemovalScope::OtherModes).concat();
     for kept in [":KUBE-MARK-MASQ", ":KUBE-POSTROUTING", ":KUBE-FORWARD", ":KUBE-PROXY-FIREWALL"] {
         assert!(!all.contains(kept), "{kept}: {all}");
     }
@@ -128,7 +128,7 @@ fn a_chain_that_others_lead_into_is_emptied_and_stays() {
             "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",
         ],
     );
-    let removed = of(&saved, Scope::Everything);
+    let removed = of(&saved, RemovalScope::Everything);
     let jump = "-D OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n";
     assert_eq!(
         removed[0].input.as_deref().unwrap(),
@@ -141,12 +141,12 @@ fn a_chain_that_others_lead_into_is_emptied_and_stays() {
     assert!(removed[0].held[0].by.contains("my own"));
     // The second time there is nothing to do, and it is said all the same why it stays.
     let saved = "*nat\n:KUBE-SERVICES - [0:0]\n-A OUTPUT -j KUBE-SERVICES\nCOMMIT\n";
-    let removed = of(saved, Scope::Everything);
+    let removed = of(saved, RemovalScope::Everything);
     assert_eq!((removed[0].input.as_deref(), removed[0].held.len()), (None, 1));
 }
 
 #[test]
-fn masquerading_stays_whole_while_somebody_marks_packets_for_it() {
+fn masquerading_stays_whole_while_another_program_marks_packets_for_it() {
     let saved = table(
         "nat",
         &[
@@ -164,7 +164,7 @@ fn masquerading_stays_whole_while_somebody_marks_packets_for_it() {
         ],
     );
     assert_eq!(
-        inputs(&saved, Scope::Everything),
+        inputs(&saved, RemovalScope::Everything),
         ["*nat\n:KUBE-SERVICES - [0:0]\n\
           -D KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE\n\
           -X KUBE-SERVICES\nCOMMIT\n"]
@@ -187,14 +187,14 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
         ],
     );
     assert_eq!(
-        inputs(&saved, Scope::OtherModes),
+        inputs(&saved, RemovalScope::OtherModes),
         ["*nat\n:KUBE-SEP-B - [0:0]\n:KUBE-SVC-B - [0:0]\n-X KUBE-SEP-B\n-X KUBE-SVC-B\nCOMMIT\n"]
     );
-    assert_eq!(of(&saved, Scope::OtherModes)[0].held.len(), 1);
+    assert_eq!(of(&saved, RemovalScope::OtherModes)[0].held.len(), 1);
 }
 
 #[test]
-fn a_table_that_cannot_be_shown_is_told() {
+fn a_table_that_cannot_be_shown_is_reported() {
     let saved = "# Table `nat' is incompatible, use 'nft' tool.\n\
                  # Table `raw' is incompatible, use 'nft' tool.\n*filter\nCOMMIT\n";
     assert_eq!(unreadable(saved), ["nat"]);

@@ -61,10 +61,7 @@ fn the_tables_size_is_kube_proxys() {
 #[test]
 fn each_switch_is_set_when_it_is_chosen_and_only_then() {
     let paths = |chosen: Conntrack| -> Vec<(&str, u32)> {
-        switches(&chosen)
-            .iter()
-            .map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap()))
-            .collect()
+        sysctls(&chosen).iter().map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap())).collect()
     };
     let second = Duration::from_secs(1);
     assert_eq!(paths(NONE), []);
@@ -127,7 +124,7 @@ fn what_differs_is_set_and_the_rest_is_left() {
 }
 
 #[test]
-fn what_cannot_be_set_is_told_with_what_to_do() {
+fn a_sysctl_that_cannot_be_set_is_reported_with_what_to_do() {
     // Not even root can read or write a directory in the place of a sysctl.
     let (_folder, root) = mk_root(&[(PROCESSORS, "0"), (HASH_SIZE, "16")]);
     for path in [MAX, "net/netfilter/nf_conntrack_tcp_be_liberal"] {

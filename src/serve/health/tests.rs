@@ -141,7 +141,7 @@ fn what_is_shown_as_the_last_update_moves_on_as_long_as_the_answer_is_good() {
     let start = start();
     let mut health = both(start);
     let now = after(start, 20);
-    let shown = |report: &Report| {
+    let shown = |report: &HealthReport| {
         let body: serde_json::Value = serde_json::from_str(&report.body).unwrap();
         body["lastUpdated"].as_str().unwrap().to_owned()
     };

@@ -13,7 +13,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::labels::{CLASSES, OPERATIONS, class, operation};
 use crate::kernel::RefusalClass;
-use audit::Audit;
+use audit::AuditMetrics;
 use maker::Maker;
 use programmed::Programmed;
 use queues::Queues;
@@ -26,13 +26,13 @@ const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
 /// Label of the operation that puts a sysctl back, beside the planner's operations.
 const SET_SYSCTL: &str = "set_sysctl";
 
-/// From the source to those who check and announce, and from there to the event loop.
+/// Queues from the source to the input pump, and from there to the event loop.
 const QUEUES: [&str; 2] = [SOURCE, LOOP];
 
-/// The queue between the source and those who check and announce.
+/// Queue between the source and the input pump.
 pub const SOURCE: &str = "source";
 
-/// The queue from there to the event loop.
+/// Queue between the input pump and the event loop.
 pub const LOOP: &str = "loop";
 
 /// The metrics whose names begin with `kube_ipvs_`.
@@ -41,7 +41,7 @@ pub struct OwnMetrics {
     /// Duration of each stage.
     pub stages: Stages,
     /// Activity of the audit and the drift checks.
-    pub audit: Audit,
+    pub audit: AuditMetrics,
     /// Number of objects that the kernel should have.
     pub programmed: Programmed,
     /// Waiting changes.
@@ -77,7 +77,7 @@ impl OwnMetrics {
         let make = Maker(registry);
         let made = Self {
             stages: Stages::new(&make)?,
-            audit: Audit::new(&make)?,
+            audit: AuditMetrics::new(&make)?,
             programmed: Programmed::new(&make, families)?,
             queues: Queues::new(registry, &QUEUES)?,
             backlog: make.gauge(

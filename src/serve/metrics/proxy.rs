@@ -36,7 +36,7 @@ pub struct ProxyMetrics {
 }
 
 /// Makes and registers metrics.
-struct Maker<'a> {
+struct ProxyMetricMaker<'a> {
     registry: &'a Registry,
     /// The values of the label `ip_family`.
     families: &'a [Family],
@@ -47,63 +47,63 @@ struct Maker<'a> {
 impl ProxyMetrics {
     /// Registers them, each at zero for these families.
     pub(super) fn new(registry: &Registry, families: &[Family]) -> Result<Self, prometheus::Error> {
-        let make = Maker { registry, families };
+        let make = ProxyMetricMaker { registry, families };
         let milliseconds = exponential_buckets(0.001, 2.0, 15)?;
         Ok(Self {
             families: families.to_vec(),
             sync_duration: make.histogram(
                 "sync_proxy_rules_duration_seconds",
-                "How long it took to plan what was waiting and to write it, or to compare all with \
-                 the kernel.",
+                "Time to plan and write pending changes, or to compare everything with the kernel.",
                 milliseconds.clone(),
             )?,
             last_sync: make.gauge(
                 "sync_proxy_rules_last_timestamp_seconds",
-                "When everything that was waiting was last written, in seconds since 1970.",
+                "Time at which all pending changes were last written, in seconds since 1970.",
             )?,
             last_queued: make.gauge(
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "When something last began to wait to be written, in seconds since 1970.",
+                "Time at which a change last became pending, in seconds since 1970.",
             )?,
             programming_duration: make.histogram(
                 "network_programming_duration_seconds",
-                "From the change of a pod or a Service, by the annotation \
-                 endpoints.kubernetes.io/last-change-trigger-time, to the end of its writing here.",
+                "Time from the change of a pod or a Service, by the annotation \
+                 endpoints.kubernetes.io/last-change-trigger-time, to the end of its writing on \
+                 this node.",
                 programming_buckets(),
             )?,
             endpoint_changes_pending: make.plain_gauge(
                 "sync_proxy_rules_endpoint_changes_pending",
-                "Changes of EndpointSlices that are not planned yet.",
+                "Number of changes of EndpointSlices that are not planned yet.",
             )?,
             endpoint_changes: make.plain_counter(
                 "sync_proxy_rules_endpoint_changes_total",
-                "Changes of EndpointSlices that arrived.",
+                "Number of changes of EndpointSlices that arrived.",
             )?,
             service_changes_pending: make.plain_gauge(
                 "sync_proxy_rules_service_changes_pending",
-                "Services with changes that are not planned yet.",
+                "Number of Services with changes that are not planned yet.",
             )?,
             service_changes: make.plain_counter(
                 "sync_proxy_rules_service_changes_total",
-                "Changes of Services that arrived, once for each IP family that is served.",
+                "Number of changes of Services that arrived, once for each IP family that is served.",
             )?,
             no_local_endpoints: make.no_local_endpoints()?,
             restore_failures: make.counter(
                 "sync_proxy_rules_iptables_restore_failures_total",
-                "Failed attempts to write the iptables rules.",
+                "Number of failed attempts to write the iptables rules.",
             )?,
             healthz: make
-                .by_code("proxy_healthz_total", "Answers at /healthz, by their status.")?,
-            livez: make.by_code("proxy_livez_total", "Answers at /livez, by their status.")?,
+                .by_code("proxy_healthz_total", "Number of answers at /healthz, by status code.")?,
+            livez: make.by_code("proxy_livez_total", "Number of answers at /livez, by status code.")?,
             reconciler_duration: make.histogram(
                 "conntrack_reconciler_sync_duration_seconds",
-                "How long it took to look for UDP and SCTP flows that lead nowhere, and to remove them.",
+                "Time to find and remove the UDP and SCTP flows that lead to no endpoint.",
                 milliseconds,
             )?,
             reconciler_deleted: make.counter(
                 "conntrack_reconciler_deleted_entries_total",
-                "UDP and SCTP flows that were removed, because their endpoint is gone or because there \
-                 was none when they began.",
+                "Number of UDP and SCTP flows that were removed, because their endpoint is gone or \
+                 because there was none when they began.",
             )?,
         })
     }
@@ -172,9 +172,9 @@ impl ProxyMetrics {
     }
 }
 
-// === impl Maker ===
+// === impl ProxyMetricMaker ===
 
-impl Maker<'_> {
+impl ProxyMetricMaker<'_> {
     fn histogram(
         &self,
         name: &str,
@@ -219,8 +219,8 @@ impl Maker<'_> {
     fn no_local_endpoints(&self) -> Result<IntGaugeVec, prometheus::Error> {
         let options = options(
             "sync_proxy_rules_no_local_endpoints_total",
-            "Services that have endpoints, but none on this node although their traffic policy \
-             (internal or external) is Local.",
+            "Number of Services that have endpoints, but none on this node although their traffic \
+             policy (internal or external) is Local.",
         );
         let metric = IntGaugeVec::new(options, &["traffic_policy", "ip_family"])?;
         let metric = register(self.registry, metric)?;

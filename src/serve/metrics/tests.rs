@@ -68,7 +68,7 @@ fn buckets_are_kube_proxys() {
 }
 
 #[test]
-fn what_is_told_is_counted() {
+fn each_report_is_counted() {
     let metrics = both();
     let time = UNIX_EPOCH + Duration::from_millis(1_500);
     metrics.proxy.service_changed();
@@ -117,7 +117,7 @@ fn what_is_told_is_counted() {
 }
 
 #[test]
-fn the_build_is_told_with_the_labels_that_clusters_know() {
+fn the_build_has_metrics_with_the_labels_that_clusters_know() {
     let text = both().text().unwrap();
     let line = text.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
     let version = format!("git_version=\"v{}\"", env!("CARGO_PKG_VERSION"));

@@ -13,34 +13,34 @@ use serde_json::Value;
 
 use crate::serve::health::{Moment, SharedHealth};
 
-/// Header by which load balancers that weigh nodes learn how many endpoints are behind this one.
+/// Header with the number of endpoints behind this node, for load balancers that weigh nodes.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// State from which a Service's listeners answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CheckAnswer {
     service: ServiceName,
     health: SharedHealth,
     local_v4: AtomicUsize,
     local_v6: AtomicUsize,
 }
 
-// === impl Answer ===
+// === impl CheckAnswer ===
 
-impl Answer {
-    /// No endpoints yet.
+impl CheckAnswer {
+    /// Returns the answer of a Service without endpoints.
     pub(super) fn new(service: ServiceName, health: SharedHealth) -> Self {
         Self { service, health, local_v4: AtomicUsize::new(0), local_v6: AtomicUsize::new(0) }
     }
 
-    /// Notes how many endpoints there are now.
+    /// Sets the numbers of endpoints.
     pub(super) fn set(&self, check: &HealthCheck) {
         self.local_v4.store(check.local_v4.unwrap_or_default(), Ordering::Relaxed);
         self.local_v6.store(check.local_v6.unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// Yes if there are endpoints here and the proxy is healthy. What the node is about to do does
-    /// not matter here: existing endpoints go on being served.
+    /// Answers 200 if this node has endpoints and the proxy is healthy, else 503. A node that is
+    /// about to leave does not matter here: existing endpoints go on being served.
     fn respond(&self, family: Family, now: Moment) -> Response {
         let local = match family {
             Family::V4 => &self.local_v4,
@@ -67,7 +67,7 @@ impl Answer {
 }
 
 /// Answers every path and method alike, for the endpoints of a family.
-pub(super) fn router(answer: &Arc<Answer>, family: Family) -> Router {
+pub(super) fn router(answer: &Arc<CheckAnswer>, family: Family) -> Router {
     let answer = Arc::clone(answer);
     Router::new().fallback(move || async move { answer.respond(family, Moment::now()) })
 }

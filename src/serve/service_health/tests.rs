@@ -4,9 +4,9 @@ use super::*;
 use crate::serve::health::{Health, Moment};
 use crate::serve::tests::{ask, exchange, free_address, get};
 
-/// Listeners that run, and who tells them.
+/// Listeners that run, and the handle that updates them.
 struct World {
-    told: Told,
+    updates: CheckUpdates,
     health: SharedHealth,
     metrics: Arc<Metrics>,
     failures: mpsc::Receiver<ListenFailure>,
@@ -27,7 +27,7 @@ impl World {
             sender,
         );
         Self {
-            told: services.told(),
+            updates: services.updates(),
             health,
             metrics,
             failures,
@@ -47,21 +47,21 @@ impl World {
     }
 
     fn tell(&self, name: &str, port: u16, local_v4: usize) {
-        self.told.round([mk_check(name, port, local_v4)], None);
+        self.updates.round([mk_check(name, port, local_v4)], None);
     }
 
     fn gone(&self, name: &str) {
-        self.told.round([(ServiceName::new("ns", name), None)], None);
+        self.updates.round([(ServiceName::new("ns", name), None)], None);
     }
 
     fn moved(&self, addresses: &[[u8; 4]]) {
         let local = addresses.iter().map(|bytes| IpAddr::from(*bytes)).collect();
-        self.told.round([], Some(Addresses { local, node: Vec::new() }));
+        self.updates.round([], Some(NodeAddresses { local, node: Vec::new() }));
     }
 
     /// A round in which nothing of interest changed.
     fn round(&self) {
-        self.told.round([], None);
+        self.updates.round([], None);
     }
 
     fn assert_counted(&self, checks: u32, failing: u32) {
@@ -152,7 +152,9 @@ async fn listeners_follow_ports_and_end_with_their_services() {
     until_answering(&world, second, 503).await;
     world.assert_counted(2, 0);
     // Both change places in one round: each takes over what the other gives up.
-    world.told.round([mk_check("web", second.port(), 1), mk_check("api", first.port(), 0)], None);
+    world
+        .updates
+        .round([mk_check("web", second.port(), 1), mk_check("api", first.port(), 0)], None);
     until_answering(&world, first, 503).await;
     until_answering(&world, second, 200).await;
     assert!(get(first, "/").await.body.contains("\"api\""));
@@ -192,7 +194,7 @@ async fn a_port_that_is_taken_is_reported_once_and_tried_again_in_each_round() {
     assert!(failure.reason.contains("Address already in use"), "{failure:?}");
     assert!(failure.to_string().starts_with("Service ns/web: cannot listen on 0.0.0.0:"));
     world.assert_counted(1, 1);
-    // Another Service is told of after the round in which the first one failed again.
+    // Another Service is updated after the round in which the first one failed again.
     let other = free_address();
     world.round();
     world.tell("api", other.port(), 1);
@@ -245,8 +247,8 @@ async fn the_nodes_own_addresses_are_the_first_of_each_family() {
     let world = World::new(&Family::BOTH, NodePortAddresses::Primary(Vec::new()), Duration::ZERO);
     let port = free_address().port();
     let node = vec!["127.0.0.3".parse().unwrap(), "127.0.0.4".parse().unwrap()];
-    let addresses = Addresses { local: Vec::new(), node };
-    world.told.round([mk_check("web", port, 0)], Some(addresses));
+    let addresses = NodeAddresses { local: Vec::new(), node };
+    world.updates.round([mk_check("web", port, 0)], Some(addresses));
     // The node's first address of the family, and no IPv6 address since it has none.
     until_answering(&world, SocketAddr::from(([127, 0, 0, 3], port)), 503).await;
     TcpStream::connect(("127.0.0.4", port)).unwrap_err();
@@ -265,12 +267,12 @@ async fn a_thousand_services_are_a_matter_of_moments() {
     let addresses: Vec<SocketAddr> = free.take(1_000).collect();
     assert_eq!(addresses.len(), 1_000);
     let check = |(n, address): (usize, &SocketAddr)| mk_check(&n.to_string(), address.port(), 1);
-    world.told.round(addresses.iter().enumerate().map(check), None);
+    world.updates.round(addresses.iter().enumerate().map(check), None);
     for address in [addresses[0], addresses[500], addresses[999]] {
         until_answering(&world, address, 200).await;
     }
     world.assert_counted(1_000, 0);
-    world.told.round((0..1_000).map(|n| (ServiceName::new("ns", n.to_string()), None)), None);
+    world.updates.round((0..1_000).map(|n| (ServiceName::new("ns", n.to_string()), None)), None);
     for address in addresses {
         until_closed(address).await;
     }
@@ -283,13 +285,13 @@ async fn only_the_services_families_are_answered() {
     let v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), v4.port());
     let (name, check) = mk_check("web", v4.port(), 1);
     let dual = check.unwrap();
-    world.told.round([(name.clone(), Some(HealthCheck { local_v6: None, ..dual }))], None);
+    world.updates.round([(name.clone(), Some(HealthCheck { local_v6: None, ..dual }))], None);
     until_answering(&world, v4, 200).await;
     assert!(TcpStream::connect(v6).is_err(), "the Service has no IPv6 address");
-    world.told.round([(name.clone(), Some(dual))], None);
+    world.updates.round([(name.clone(), Some(dual))], None);
     until_answering(&world, v6, 200).await;
     // `spec.ipFamilies` may lose its second entry again.
-    world.told.round([(name, Some(HealthCheck { local_v6: None, ..dual }))], None);
+    world.updates.round([(name, Some(HealthCheck { local_v6: None, ..dual }))], None);
     until_closed(v6).await;
     assert_eq!(get(v4, "/").await.status, 200);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plan::model::{Choice, Weights};
 use plan::settings::SchedulerName;
 
-use super::Report;
+use super::ObjectWarnings;
 use crate::config::duration::GoDuration;
 use crate::source::object::Annotations;
 
@@ -46,25 +46,26 @@ const LONGEST_DRAIN_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn convert(
     annotations: &Annotations,
     default: &SchedulerName,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<Box<Choice>> {
     let scheduler =
-        written(&annotations.scheduler).and_then(|text| scheduler(text, default, report));
+        written(&annotations.scheduler).and_then(|text| scheduler(text, default, warnings));
     let in_force = scheduler.as_ref().unwrap_or(default).as_str();
     let choice = Choice {
         scheduler: scheduler.clone(),
         scheduler_flags: written(&annotations.scheduler_flags)
-            .and_then(|text| scheduler_flags(text, in_force, report)),
+            .and_then(|text| scheduler_flags(text, in_force, warnings)),
         drain_seconds: written(&annotations.drain_deadline)
-            .and_then(|text| report.keep(DRAIN_DEADLINE, drain_seconds(text))),
-        weights: written(&annotations.weights).and_then(|text| report.keep(WEIGHTS, weights(text))),
+            .and_then(|text| warnings.ok_or_warn(DRAIN_DEADLINE, drain_seconds(text))),
+        weights: written(&annotations.weights)
+            .and_then(|text| warnings.ok_or_warn(WEIGHTS, weights(text))),
     };
     if choice.weights.is_some() && WITHOUT_WEIGHTS.contains(&in_force) {
         let problem = format_args!(
             "the scheduler {in_force} pays no attention to them; choose another one, such as wrr \
              or wlc, with kube-ipvs.io/scheduler"
         );
-        report.complain(WEIGHTS, problem);
+        warnings.add(WEIGHTS, problem);
     }
     (choice != Choice::default()).then(|| Box::new(choice))
 }
@@ -74,21 +75,25 @@ fn written(annotation: &Option<String>) -> Option<&str> {
     annotation.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }
 
-fn scheduler(text: &str, default: &SchedulerName, report: &mut Report) -> Option<SchedulerName> {
+fn scheduler(
+    text: &str,
+    default: &SchedulerName,
+    warnings: &mut ObjectWarnings,
+) -> Option<SchedulerName> {
     let name = SchedulerName::new(text).ok().filter(|name| SCHEDULERS.contains(&name.as_str()));
     if name.is_none() {
         let problem = format_args!(
             "{text:?} is none of {}; the default, {default}, is used",
             SCHEDULERS.join(", ")
         );
-        report.complain(SCHEDULER, problem);
+        warnings.add(SCHEDULER, problem);
     }
     name
 }
 
 /// The flags that mean something to the scheduler; 0 if the Service wants none, nothing if it does
 /// not say.
-fn scheduler_flags(text: &str, scheduler: &str, report: &mut Report) -> Option<u32> {
+fn scheduler_flags(text: &str, scheduler: &str, warnings: &mut ObjectWarnings) -> Option<u32> {
     if text == NO_FLAGS {
         return Some(0);
     }
@@ -101,17 +106,17 @@ fn scheduler_flags(text: &str, scheduler: &str, report: &mut Report) -> Option<u
                     "{name} means something to the scheduler {of}, and this Service has \
                      {scheduler}; left out"
                 );
-                report.complain(SCHEDULER_FLAGS, problem);
+                warnings.add(SCHEDULER_FLAGS, problem);
             }
             None if name == NO_FLAGS => {
                 let problem = format_args!("{NO_FLAGS} stands beside other flags; left out");
-                report.complain(SCHEDULER_FLAGS, problem);
+                warnings.add(SCHEDULER_FLAGS, problem);
             }
             None => {
                 let known = FLAGS.map(|(known, ..)| known).join(", ");
                 let problem =
                     format_args!("{name:?} is none of {known}, and not {NO_FLAGS}; left out");
-                report.complain(SCHEDULER_FLAGS, problem);
+                warnings.add(SCHEDULER_FLAGS, problem);
             }
         }
     }

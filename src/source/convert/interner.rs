@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_dropped() {
+    fn unused_strings_are_dropped() {
         let mut interner = Interner::default();
         let kept = interner.intern("kept");
         for index in 0..100 * FIRST_SWEEP {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use plan::model::{Family, Service, ServiceKind, ServiceName, ServicePort, TrafficPolicy};
 
-use super::{Interner, Report, address, port, protocol};
+use super::{Interner, ObjectWarnings, address, port, protocol};
 use crate::source::object::{self, ServiceSpec};
 
 /// `spec.clusterIP` of a headless Service.
@@ -29,33 +29,33 @@ pub(super) fn convert(
     object: &object::Service,
     name: ServiceName,
     interner: &mut Interner,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<Service> {
     let spec = &object.spec;
     if object.metadata.labels.service_proxy_name || spec.kind.as_deref() == Some("ExternalName") {
         return None;
     }
-    let (cluster_v4, cluster_v6) = cluster_addresses(spec, report)?;
-    let kind = kind(spec.kind.as_deref(), report);
-    let external_policy = external_policy(spec, kind, report);
+    let (cluster_v4, cluster_v6) = cluster_addresses(spec, warnings)?;
+    let kind = kind(spec.kind.as_deref(), warnings);
+    let external_policy = external_policy(spec, kind, warnings);
     Some(Service {
         name,
-        created: created(object.metadata.creation_timestamp.as_deref(), report),
+        created: created(object.metadata.creation_timestamp.as_deref(), warnings),
         kind,
         cluster_v4,
         cluster_v6,
-        external: addresses("spec.externalIPs", &spec.external_ips, report),
-        load_balancer: load_balancer(&object.status, report),
-        source_ranges: source_ranges(&spec.load_balancer_source_ranges, report),
-        affinity: affinity(spec, report),
+        external: addresses("spec.externalIPs", &spec.external_ips, warnings),
+        load_balancer: load_balancer(&object.status, warnings),
+        source_ranges: source_ranges(&spec.load_balancer_source_ranges, warnings),
+        affinity: affinity(spec, warnings),
         external_policy,
         internal_policy: policy(
             "spec.internalTrafficPolicy",
             spec.internal_traffic_policy.as_deref(),
-            report,
+            warnings,
         ),
-        health_check_node_port: health_check_node_port(spec, kind, external_policy, report),
-        ports: ports(&spec.ports, interner, report),
+        health_check_node_port: health_check_node_port(spec, kind, external_policy, warnings),
+        ports: ports(&spec.ports, interner, warnings),
         choice: None,
     })
 }
@@ -66,7 +66,7 @@ pub(super) fn convert(
 /// the family follows from the address.
 fn cluster_addresses(
     spec: &ServiceSpec,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
     let texts = match (&spec.cluster_ip, spec.cluster_ips.as_slice()) {
         (Some(primary), []) => std::slice::from_ref(primary),
@@ -84,10 +84,10 @@ fn cluster_addresses(
         if family.is_none() && !spec.ip_families.is_empty() {
             break;
         }
-        let Some(address) = report.keep(path, address::parse(text)) else { continue };
+        let Some(address) = warnings.ok_or_warn(path, address::parse(text)) else { continue };
         if let Some(family) = family.filter(|name| **name != Family::of(address).to_string()) {
             let problem = format_args!("{text:?} is not of spec.ipFamilies[{index}] ({family})");
-            report.complain(path, problem);
+            warnings.add(path, problem);
             continue;
         }
         match address {
@@ -98,44 +98,44 @@ fn cluster_addresses(
     (v4.is_some() || v6.is_some()).then_some((v4, v6))
 }
 
-fn kind(name: Option<&str>, report: &mut Report) -> ServiceKind {
+fn kind(name: Option<&str>, warnings: &mut ObjectWarnings) -> ServiceKind {
     match name {
         None | Some("" | "ClusterIP") => ServiceKind::ClusterIp,
         Some("NodePort") => ServiceKind::NodePort,
         Some("LoadBalancer") => ServiceKind::LoadBalancer,
         Some(other) => {
             let problem = format_args!("{other:?} is not known, taken as ClusterIP");
-            report.complain("spec.type", problem);
+            warnings.add("spec.type", problem);
             ServiceKind::ClusterIp
         }
     }
 }
 
 /// Seconds since 1970, 0 if unknown.
-fn created(timestamp: Option<&str>, report: &mut Report) -> i64 {
+fn created(timestamp: Option<&str>, warnings: &mut ObjectWarnings) -> i64 {
     let Some(text) = timestamp else { return 0 };
     match text.parse::<jiff::Timestamp>() {
         Ok(time) => time.as_second(),
         Err(_) => {
             let problem = format_args!("{text:?} is not a time, taken as unknown");
-            report.complain("metadata.creationTimestamp", problem);
+            warnings.add("metadata.creationTimestamp", problem);
             0
         }
     }
 }
 
-fn addresses(path: &str, texts: &[String], report: &mut Report) -> Vec<IpAddr> {
+fn addresses(path: &str, texts: &[String], warnings: &mut ObjectWarnings) -> Vec<IpAddr> {
     let mut addresses = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         let path = format_args!("{path}[{index}]");
-        addresses.extend(report.keep(path, address::parse(text)));
+        addresses.extend(warnings.ok_or_warn(path, address::parse(text)));
     }
     keep_first(&mut addresses);
     addresses
 }
 
 /// `ipMode: Proxy` means that the load balancer wants to be passed through, not to be bypassed.
-fn load_balancer(status: &object::ServiceStatus, report: &mut Report) -> Vec<IpAddr> {
+fn load_balancer(status: &object::ServiceStatus, warnings: &mut ObjectWarnings) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for (index, ingress) in status.load_balancer.ingress.iter().enumerate() {
         let Some(text) = ingress.ip.as_deref().filter(|text| !text.is_empty()) else { continue };
@@ -143,23 +143,23 @@ fn load_balancer(status: &object::ServiceStatus, report: &mut Report) -> Vec<IpA
             continue;
         }
         let path = format_args!("status.loadBalancer.ingress[{index}].ip");
-        addresses.extend(report.keep(path, address::parse(text)));
+        addresses.extend(warnings.ok_or_warn(path, address::parse(text)));
     }
     keep_first(&mut addresses);
     addresses
 }
 
 /// The source ranges of both families. One that is everyone leaves no restriction for its family.
-fn source_ranges(texts: &[String], report: &mut Report) -> Vec<IpNet> {
+fn source_ranges(texts: &[String], warnings: &mut ObjectWarnings) -> Vec<IpNet> {
     let mut ranges: Vec<IpNet> = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         let path = format_args!("spec.loadBalancerSourceRanges[{index}]");
-        ranges.extend(report.keep(path, address::parse_network(text)));
+        ranges.extend(warnings.ok_or_warn(path, address::parse_network(text)));
     }
     keep_first(&mut ranges);
     if ranges.is_empty() && !texts.is_empty() {
         let problem = "none of them can be used, so every client is let in";
-        report.complain("spec.loadBalancerSourceRanges", problem);
+        warnings.add("spec.loadBalancerSourceRanges", problem);
     }
     for family in Family::BOTH {
         let of_family = |range: &IpNet| Family::of_net(range) == family;
@@ -170,13 +170,13 @@ fn source_ranges(texts: &[String], report: &mut Report) -> Vec<IpNet> {
     ranges
 }
 
-fn affinity(spec: &ServiceSpec, report: &mut Report) -> Option<u32> {
+fn affinity(spec: &ServiceSpec, warnings: &mut ObjectWarnings) -> Option<u32> {
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return None,
         Some("ClientIP") => {}
         Some(other) => {
             let problem = format_args!("{other:?} is neither None nor ClientIP, taken as None");
-            report.complain("spec.sessionAffinity", problem);
+            warnings.add("spec.sessionAffinity", problem);
             return None;
         }
     }
@@ -186,7 +186,7 @@ fn affinity(spec: &ServiceSpec, report: &mut Report) -> Option<u32> {
     let allowed = 1..=LONGEST_AFFINITY_SECONDS;
     let seconds = u32::try_from(written).ok().filter(|seconds| allowed.contains(seconds));
     if seconds.is_none() {
-        report.complain(
+        warnings.add(
             "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
             format_args!(
                 "{written} is not within 1 to {LONGEST_AFFINITY_SECONDS}, \
@@ -197,13 +197,13 @@ fn affinity(spec: &ServiceSpec, report: &mut Report) -> Option<u32> {
     seconds.or(Some(DEFAULT_AFFINITY_SECONDS))
 }
 
-fn policy(path: &str, name: Option<&str>, report: &mut Report) -> TrafficPolicy {
+fn policy(path: &str, name: Option<&str>, warnings: &mut ObjectWarnings) -> TrafficPolicy {
     match name {
         None | Some("" | "Cluster") => TrafficPolicy::Cluster,
         Some("Local") => TrafficPolicy::Local,
         Some(other) => {
             let problem = format_args!("{other:?} is neither Cluster nor Local, taken as Cluster");
-            report.complain(path, problem);
+            warnings.add(path, problem);
             TrafficPolicy::Cluster
         }
     }
@@ -211,9 +211,13 @@ fn policy(path: &str, name: Option<&str>, report: &mut Report) -> TrafficPolicy 
 
 /// The policy means something only to a Service that is reached from outside by its kind, or by
 /// external addresses of any family.
-fn external_policy(spec: &ServiceSpec, kind: ServiceKind, report: &mut Report) -> TrafficPolicy {
+fn external_policy(
+    spec: &ServiceSpec,
+    kind: ServiceKind,
+    warnings: &mut ObjectWarnings,
+) -> TrafficPolicy {
     let name = spec.external_traffic_policy.as_deref();
-    let policy = policy("spec.externalTrafficPolicy", name, report);
+    let policy = policy("spec.externalTrafficPolicy", name, warnings);
     match kind {
         ServiceKind::ClusterIp if spec.external_ips.is_empty() => TrafficPolicy::Cluster,
         ServiceKind::ClusterIp | ServiceKind::NodePort | ServiceKind::LoadBalancer => policy,
@@ -224,16 +228,16 @@ fn health_check_node_port(
     spec: &ServiceSpec,
     kind: ServiceKind,
     external_policy: TrafficPolicy,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<NonZeroU16> {
     if kind != ServiceKind::LoadBalancer || external_policy != TrafficPolicy::Local {
         return None;
     }
     let path = "spec.healthCheckNodePort";
-    let number = report.keep(path, port(spec.health_check_node_port))?;
+    let number = warnings.ok_or_warn(path, port(spec.health_check_node_port))?;
     if number.is_none() {
         let problem = "none, so the load balancer cannot ask which nodes have endpoints";
-        report.complain(path, problem);
+        warnings.add(path, problem);
     }
     number
 }
@@ -243,13 +247,13 @@ fn health_check_node_port(
 fn ports(
     ports: &[object::ServicePort],
     interner: &mut Interner,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Vec<ServicePort> {
     let mut converted: Vec<ServicePort> = Vec::with_capacity(ports.len());
     let (mut names, mut numbers) = (HashMap::new(), HashMap::new());
     for (index, written) in ports.iter().enumerate() {
         let path = format!("spec.ports[{index}]");
-        let Some(new) = service_port(&path, written, interner, report) else { continue };
+        let Some(new) = service_port(&path, written, interner, warnings) else { continue };
         let name = (new.protocol, Arc::clone(&new.name));
         let number = (new.protocol, new.port);
         let others = names.get(&name).into_iter().chain(numbers.get(&number));
@@ -259,7 +263,7 @@ fn ports(
                     "has the name or the number of another port ({} {} {:?}); left out",
                     other.protocol, other.port, other.name
                 );
-                report.complain(path, problem);
+                warnings.add(path, problem);
             }
             None => {
                 names.insert(name, converted.len());
@@ -271,7 +275,7 @@ fn ports(
     converted
 }
 
-/// Takes out what is there already, further ahead.
+/// Removes repetitions.
 fn keep_first<T: Copy + Eq + Hash>(items: &mut Vec<T>) {
     if items.len() > 1 {
         let mut known = HashSet::with_capacity(items.len());
@@ -283,14 +287,16 @@ fn service_port(
     path: &str,
     written: &object::ServicePort,
     interner: &mut Interner,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<ServicePort> {
     let number = port(written.port).and_then(|number| number.ok_or("there is none".to_owned()));
     Some(ServicePort {
-        port: report.keep(format_args!("{path}.port"), number)?,
-        protocol: report
-            .keep(format_args!("{path}.protocol"), protocol(written.protocol.as_deref()))?,
-        node_port: report.keep(format_args!("{path}.nodePort"), port(written.node_port)).flatten(),
+        port: warnings.ok_or_warn(format_args!("{path}.port"), number)?,
+        protocol: warnings
+            .ok_or_warn(format_args!("{path}.protocol"), protocol(written.protocol.as_deref()))?,
+        node_port: warnings
+            .ok_or_warn(format_args!("{path}.nodePort"), port(written.node_port))
+            .flatten(),
         name: interner.intern(written.name.as_deref().unwrap_or_default()),
     })
 }

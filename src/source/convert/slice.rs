@@ -7,7 +7,7 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, Hints, ServiceName, SliceName, SlicePort,
 };
 
-use super::{Interner, Report, address, port, protocol};
+use super::{Interner, ObjectWarnings, address, port, protocol};
 use crate::source::object;
 
 /// The slice as it is to be planned with, or nothing if it is not to be.
@@ -15,7 +15,7 @@ pub(super) fn convert(
     object: &object::EndpointSlice,
     name: SliceName,
     interner: &mut Interner,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Option<EndpointSlice> {
     let labels = &object.metadata.labels;
     if labels.headless {
@@ -26,21 +26,23 @@ pub(super) fn convert(
     let family = match object.address_type.as_deref() {
         Some("IPv4") => Family::V4,
         Some("IPv6") => Family::V6,
-        // Names, for who looks them up. It is of no use to a proxy, and nothing is wrong with it.
+        // DNS names: of no use to a proxy, and valid.
         Some("FQDN") => return None,
         other => {
             let other = other.unwrap_or_default();
-            report.complain("addressType", format_args!("{other:?} is neither IPv4 nor IPv6"));
+            warnings.add("addressType", format_args!("{other:?} is neither IPv4 nor IPv6"));
             return None;
         }
     };
     let service = ServiceName::new(Arc::clone(&name.namespace), service);
     let service = interner.intern_service(service);
-    let ports = ports(&object.ports, interner, report);
+    let ports = ports(&object.ports, interner, warnings);
     let mut endpoints: Vec<Endpoint> = Vec::with_capacity(object.endpoints.len());
     for (index, endpoint) in object.endpoints.iter().enumerate() {
         let path = format_args!("endpoints[{index}].addresses");
-        let Some(address) = report.keep(path, first_address(endpoint, family)) else { continue };
+        let Some(address) = warnings.ok_or_warn(path, first_address(endpoint, family)) else {
+            continue;
+        };
         endpoints.push(Endpoint {
             address,
             conditions: conditions(&endpoint.conditions),
@@ -58,14 +60,15 @@ pub(super) fn convert(
 fn ports(
     ports: &[object::SlicePort],
     interner: &mut Interner,
-    report: &mut Report,
+    warnings: &mut ObjectWarnings,
 ) -> Vec<SlicePort> {
     let mut converted = Vec::with_capacity(ports.len());
     for (index, slice_port) in ports.iter().enumerate() {
         let path = format_args!("ports[{index}].port");
-        let Some(Some(number)) = report.keep(path, port(slice_port.port)) else { continue };
+        let Some(Some(number)) = warnings.ok_or_warn(path, port(slice_port.port)) else { continue };
         let path = format_args!("ports[{index}].protocol");
-        let Some(protocol) = report.keep(path, protocol(slice_port.protocol.as_deref())) else {
+        let Some(protocol) = warnings.ok_or_warn(path, protocol(slice_port.protocol.as_deref()))
+        else {
             continue;
         };
         let name = interner.intern(slice_port.name.as_deref().unwrap_or_default());

@@ -20,7 +20,7 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(10);
 /// Characters of a refusal that are kept: a proxy's error page has no place in a log.
 const LONGEST_MESSAGE: usize = 300;
 
-/// Longest time that a server may ask to be left alone. Its maintenance may be over sooner than it said.
+/// Longest `Retry-After` that is honoured. A server's maintenance may be over sooner.
 const LONGEST_RETRY: u64 = 60;
 
 /// Sends a request. Returns the body of an answer that is no refusal.

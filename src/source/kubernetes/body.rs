@@ -23,7 +23,7 @@ pub(super) struct Body {
 
 /// Reason for which there is no more of a body.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum BodyError {
     /// Not a byte for as long as one was ready to wait.
     Silent(Duration),
     /// The connection broke.
@@ -47,8 +47,8 @@ impl Body {
     /// end is part of a line that was cut off, and is nothing either.
     ///
     /// # Errors
-    /// When nothing comes for `patience`, or nothing can. After [`Fault::Silent`] one may go on.
-    pub(super) async fn line(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
+    /// When nothing comes for `patience`, or nothing can. After [`BodyError::Silent`] one may go on.
+    pub(super) async fn line(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
         loop {
             let chunk = read(&mut self.bytes, patience).await?;
             if chunk.is_empty() {
@@ -59,7 +59,7 @@ impl Body {
             self.line.extend_from_slice(chunk.split_at(end.unwrap_or(chunk.len())).0);
             self.bytes.as_mut().consume(taken);
             if self.line.len() > LONGEST_LINE {
-                return Err(Fault::Endless);
+                return Err(BodyError::Endless);
             }
             if end.is_some() {
                 return Ok(Some(std::mem::take(&mut self.line)));
@@ -71,7 +71,7 @@ impl Body {
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can.
-    pub(super) async fn chunk(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) async fn chunk(&mut self, patience: Duration) -> Result<Option<Vec<u8>>, BodyError> {
         let chunk = read(&mut self.bytes, patience).await?.to_vec();
         self.bytes.as_mut().consume(chunk.len());
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
@@ -81,7 +81,7 @@ impl Body {
     ///
     /// # Errors
     /// When nothing comes for `patience`, or nothing can.
-    pub(super) async fn all(mut self, patience: Duration) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn all(mut self, patience: Duration) -> Result<Vec<u8>, BodyError> {
         let mut all = Vec::new();
         while let Some(chunk) = self.chunk(patience).await? {
             all.extend(chunk);
@@ -94,16 +94,16 @@ impl Body {
 async fn read(
     bytes: &mut Pin<Box<dyn AsyncBufRead + Send>>,
     patience: Duration,
-) -> Result<&[u8], Fault> {
+) -> Result<&[u8], BodyError> {
     match timeout(patience, bytes.fill_buf()).await {
-        Ok(chunk) => chunk.map_err(Fault::Broken),
-        Err(_) => Err(Fault::Silent(patience)),
+        Ok(chunk) => chunk.map_err(BodyError::Broken),
+        Err(_) => Err(BodyError::Silent(patience)),
     }
 }
 
-// === impl Fault ===
+// === impl BodyError ===
 
-impl fmt::Display for Fault {
+impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Silent(patience) => write!(f, "nothing was sent for {patience:?}"),

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use super::failure::chain;
 use super::measured::ClientMetrics;
-use super::renew::{self, Origin};
+use super::renew::{self, CredentialsOrigin};
 use super::{proxy, transport};
 
 /// Way to the API server. Neither a kubeconfig nor a master: as a pod in its cluster.
@@ -43,10 +43,10 @@ pub struct ClientOptions {
 /// Reason for which there is no client.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct ClientError(#[from] Problem);
+pub struct ClientError(#[from] ClientProblem);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum ClientProblem {
     #[error(
         "no way to the API server as a pod of its cluster: {}; \
          outside of a pod, name a kubeconfig (--kubeconfig, clientConnection.kubeconfig)",
@@ -79,8 +79,8 @@ pub(super) enum Problem {
 /// Takes the place of a cluster's proxy while kube reads it. It never asks it for anything.
 const UNUSED_PROXY: &str = "http://unused.invalid";
 
-/// Clients for the API server, over the same connections. Each has a rate of its own, so that Events
-/// do not delay what is followed.
+/// Clients for the API server, over the same connections. Each has a rate of its own, so that
+/// Events do not delay what is followed.
 #[derive(Clone)]
 pub struct Clients {
     /// For following objects.
@@ -89,15 +89,15 @@ pub struct Clients {
     pub events: Client,
     /// Metrics of both.
     pub metrics: ClientMetrics,
-    /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where nodes have
-    /// gone.
+    /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where
+    /// nodes have gone.
     pub n_nodes: Arc<AtomicUsize>,
 }
 
 /// A client, and what else is known once it is made.
 pub(super) struct Made {
     pub(super) client: Client,
-    pub(super) origin: Origin,
+    pub(super) origin: CredentialsOrigin,
     server: Uri,
     proxy: Option<Uri>,
 }
@@ -109,16 +109,18 @@ pub(super) struct Made {
 /// program that prints credentials is asked again before they expire, and when they are refused.
 ///
 /// # Errors
-/// When the files that say who the API server is and who we are cannot be used.
+/// When the files with the API server's address or our credentials cannot be used.
 pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
     let made = make(options).await?;
     let server = host_and_port(&made.server);
-    let metrics = ClientMetrics::new(&server)
-        .map_err(|error| Problem::Credentials { server: server.clone(), error: error.into() })?;
+    let metrics = ClientMetrics::new(&server).map_err(|error| ClientProblem::Credentials {
+        server: server.clone(),
+        error: error.into(),
+    })?;
     // Failures to connect do not say where to.
     match &made.proxy {
-        None => info!("the API server is {server}"),
-        Some(proxy) => info!("the API server is {server}, by the proxy {proxy}"),
+        None => info!("API server: {server}"),
+        Some(proxy) => info!("API server: {server}, through the proxy {proxy}"),
     }
     let client = renew::client(options, made, metrics.clone());
     let at_rate = || {
@@ -140,10 +142,11 @@ pub fn check(options: &ClientOptions) -> Result<(), ClientError> {
 }
 
 /// Reads files, and asks programs, for a client.
-pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
+pub(super) async fn make(options: &ClientOptions) -> Result<Made, ClientProblem> {
     let ServerAccess { mut config, proxy, authority } = find(options).await?;
     let user_agent = HeaderValue::from_str(&options.user_agent);
-    let user_agent = user_agent.map_err(|_| Problem::UserAgent(options.user_agent.clone()))?;
+    let user_agent =
+        user_agent.map_err(|_| ClientProblem::UserAgent(options.user_agent.clone()))?;
     config.headers.push((USER_AGENT, user_agent));
     // Following is tried again for ever, with its own pauses, and says so.
     config.default_retry = false;
@@ -152,9 +155,9 @@ pub(super) async fn make(options: &ClientOptions) -> Result<Made, Problem> {
     let user = &config.auth_info;
     let files = [&user.client_certificate, &user.client_key].into_iter().flatten();
     let files = files.map(PathBuf::from).chain(authority);
-    let origin = Origin::new(files, user.exec.is_some());
+    let origin = CredentialsOrigin::new(files, user.exec.is_some());
     let client = transport::client(config, proxy.as_ref(), token_file)
-        .map_err(|error| Problem::Credentials { server: host_and_port(&server), error })?;
+        .map_err(|error| ClientProblem::Credentials { server: host_and_port(&server), error })?;
     Ok(Made { client, origin, server, proxy: proxy.map(|proxy| proxy.uri().clone()) })
 }
 
@@ -166,11 +169,11 @@ struct ServerAccess {
     authority: Option<PathBuf>,
 }
 
-async fn find(options: &ClientOptions) -> Result<ServerAccess, Problem> {
+async fn find(options: &ClientOptions) -> Result<ServerAccess, ClientProblem> {
     let path = options.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty());
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let config = match (path, master) {
-        (None, None) => Config::incluster().map_err(Problem::InCluster)?,
+        (None, None) => Config::incluster().map_err(ClientProblem::InCluster)?,
         // No credentials: this is for a port that needs none, like that of `kubectl proxy`.
         (None, Some(master)) => Config::new(url(master, &Scheme::HTTP)?),
         (Some(path), master) => return from_kubeconfig(path, master).await,
@@ -179,11 +182,11 @@ async fn find(options: &ClientOptions) -> Result<ServerAccess, Problem> {
     Ok(ServerAccess { config, proxy, authority: None })
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<ServerAccess, Problem> {
-    let problem = |error| Problem::Kubeconfig { path: path.to_owned(), error };
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<ServerAccess, ClientProblem> {
+    let problem = |error| ClientProblem::Kubeconfig { path: path.to_owned(), error };
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(problem)?;
     if let Some(master) = master {
-        // A cluster without a server is an error, unless the server is said elsewhere.
+        // A cluster without a server is an error, unless `--master` has the server.
         for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
             cluster.server = Some(url(master, &Scheme::HTTPS)?.to_string());
         }
@@ -194,7 +197,7 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<ServerAcce
     let authority = cluster.filter(|it| it.certificate_authority_data.is_none());
     let authority = authority.and_then(|it| it.certificate_authority.clone()).map(PathBuf::from);
     let config = match read(&kubeconfig).await {
-        // Of the environment. It is told below, and does not matter if there is one in the file.
+        // Of the environment: warned of below, and unused if the file has a proxy.
         Err(KubeconfigError::ParseProxyUrl(_)) => {
             let clusters = kubeconfig.clusters.iter_mut();
             for cluster in clusters.filter_map(|named| named.cluster.as_mut()) {
@@ -209,7 +212,7 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<ServerAcce
         None => from_environment(&config),
         Some(text) => {
             let proxy = proxy::named(&text, &config.cluster_url);
-            Some(proxy.ok_or_else(|| Problem::Proxy(path.to_owned()))?)
+            Some(proxy.ok_or_else(|| ClientProblem::Proxy(path.to_owned()))?)
         }
     };
     Ok(ServerAccess { config, proxy, authority })
@@ -237,15 +240,18 @@ fn current_cluster(kubeconfig: &Kubeconfig) -> Option<&Cluster> {
 fn from_environment(config: &Config) -> Option<Intercept> {
     let variable = |name: &str| std::env::var(name).ok();
     proxy::from_environment(&config.cluster_url, variable).unwrap_or_else(|name| {
-        warn!("the variable {name} names no proxy; the API server is asked without one");
+        warn!(
+            "environment variable {name} is not the URL of a proxy; connections to the API server \
+             use none"
+        );
         None
     })
 }
 
 /// A URL that may leave out its scheme.
-fn url(text: &str, scheme: &Scheme) -> Result<Uri, Problem> {
+fn url(text: &str, scheme: &Scheme) -> Result<Uri, ClientProblem> {
     let full = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
-    let problem = || Problem::Master(text.to_owned());
+    let problem = || ClientProblem::Master(text.to_owned());
     let url: Uri = full.parse().map_err(|_| problem())?;
     let is_web = url.scheme() == Some(&Scheme::HTTP) || url.scheme() == Some(&Scheme::HTTPS);
     if is_web && url.host().is_some_and(|host| !host.is_empty()) { Ok(url) } else { Err(problem()) }
@@ -253,12 +259,12 @@ fn url(text: &str, scheme: &Scheme) -> Result<Uri, Problem> {
 
 /// Takes the token file out of the configuration, so that it is ours to read. A token beside it is
 /// what is used if it cannot be read.
-fn token_file(config: &mut Config) -> Result<Option<transport::TokenFile>, Problem> {
+fn token_file(config: &mut Config) -> Result<Option<transport::TokenFile>, ClientProblem> {
     let Some(path) = config.auth_info.token_file.take() else { return Ok(None) };
     let path = PathBuf::from(path);
     config.auth_info.token = None;
     match transport::TokenFile::open(path.clone()) {
         Ok(file) => Ok(Some(file)),
-        Err(error) => Err(Problem::TokenFile { path, error }),
+        Err(error) => Err(ClientProblem::TokenFile { path, error }),
     }
 }

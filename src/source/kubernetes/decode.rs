@@ -40,7 +40,7 @@ pub(super) struct Undecodable {
     pub(super) kind: ResourceKind,
     /// Metadata: no more than name, namespace and resource version, where these are fine.
     pub(super) metadata: Metadata,
-    /// Field that is wrong, and what is wrong with it.
+    /// Field that cannot be decoded, and the reason.
     pub(super) problem: String,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower::BoxError;
 
-use super::body::Fault;
+use super::body::BodyError;
 use super::decode::Status;
 
 /// The alert of TLS for a client and a server that have nothing in common (RFC 8446, 6.2), in
@@ -37,13 +37,15 @@ impl Failure {
     /// In words, for a log.
     pub(super) fn cause(&self) -> String {
         match self {
-            Self::Unwanted => "no one reads them any more".to_owned(),
-            Self::Expired => "the version to continue from is forgotten (410)".to_owned(),
+            Self::Unwanted => "the receiver of the events is gone".to_owned(),
+            Self::Expired => {
+                "the API server no longer has the version to continue from (410)".to_owned()
+            }
             Self::Refused(status) => {
                 let hint = match status.code {
                     401 => {
                         "; the credentials are not, or no longer, accepted: \
-                         look at the token or the certificate in use"
+                         check the token or the certificate in use"
                     }
                     403 => {
                         "; the account needs list and watch on services, nodes and \
@@ -58,8 +60,8 @@ impl Failure {
                  can be used here: a key of ECDSA P-521 cannot be, of P-256 and P-384, RSA and Ed25519 can"
             ),
             Self::Unreachable(cause) => format!("no connection: {cause}"),
-            Self::Garbage(cause) => format!("the answer makes no sense: {cause}"),
-            Self::NoStreams(cause) => format!("no list as a stream: {cause}"),
+            Self::Garbage(cause) => format!("the answer cannot be used: {cause}"),
+            Self::NoStreams(cause) => format!("no streaming list: {cause}"),
             Self::BrokenList(cause) => format!("the list broke off: {cause}"),
         }
     }
@@ -91,11 +93,11 @@ impl Failure {
     }
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
+impl From<BodyError> for Failure {
+    fn from(fault: BodyError) -> Self {
         match fault {
-            Fault::Silent(_) | Fault::Broken(_) => Self::Unreachable(fault.to_string()),
-            Fault::Endless => Self::Garbage(fault.to_string()),
+            BodyError::Silent(_) | BodyError::Broken(_) => Self::Unreachable(fault.to_string()),
+            BodyError::Endless => Self::Garbage(fault.to_string()),
         }
     }
 }
@@ -123,7 +125,7 @@ pub(super) fn innermost(error: kube::Error) -> BoxError {
     }
 }
 
-/// An error and what it goes back to, each thing said once.
+/// Returns an error and its sources as text, without repetitions.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -143,7 +145,7 @@ mod tests {
 
     /// Alert of a server whose certificate has a key of ECDSA P-521 (openssl s_server 3.0).
     #[test]
-    fn a_handshake_that_fails_is_told_with_what_to_look_at() {
+    fn a_handshake_failure_names_what_to_check() {
         let text = "client error (Connect): received fatal alert: HandshakeFailure";
         let cause = Failure::Unreachable(text.to_owned()).cause();
         assert!(cause.starts_with(&format!("no connection: {text}; ")), "{cause}");

@@ -15,8 +15,8 @@
 //!   list in one piece ──────────────────────────────────┘
 //! ```
 //!
-//! The lists are client-go's (`Reflector.list` in tools/cache/reflector.go): a list of the cache is one
-//! of version 0, or not older than what was seen, and costs etcd nothing.
+//! The lists are client-go's (`Reflector.list` in tools/cache/reflector.go): a list of the cache is
+//! one of version 0, or not older than what was seen, and costs etcd nothing.
 //!
 //! This is what kube's `watcher` does, but for what it does not (kube-runtime 5.0.0):
 //! - it skips an event that it cannot read and goes on, so that the change is lost until the next
@@ -40,13 +40,13 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
 use super::answer::ask;
-use super::body::{Body, Fault};
+use super::backoff::Backoff;
+use super::body::{Body, BodyError};
 use super::decode::{Line, Status};
 use super::failure::{Failure, chain};
 use super::inventory::Step;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
-use super::pause::Pause;
 use crate::spread::random_up_to;
 use list::Lists;
 pub(super) use list::not_a_list;
@@ -59,14 +59,14 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(15);
 /// thousand nodes do not end all at once.
 const WATCH_TIME: Duration = Duration::from_secs(240);
 
-/// After this many silent watches in a row, objects are listed again: a server whose etcd was restored
-/// sends nothing before it has reached our version once more (`process` in
+/// After this many silent watches in a row, objects are listed again: a server whose etcd was
+/// restored sends nothing before it has reached our version once more (`process` in
 /// storage/cacher/cache_watcher.go).
 const SILENT_WATCHES: u32 = 2;
 
-/// Longest silence of a watch: two bookmarks and some more. HTTP/2's pings are of the connection, and
-/// what answers them may be a balancer. The API server sends a bookmark a minute, plus up to a quarter (`nextBookmarkTime` in
-/// storage/cacher/cache_watcher.go).
+/// Longest silence of a watch: two bookmarks and some more. HTTP/2's pings are of the connection,
+/// and what answers them may be a balancer. The API server sends a bookmark a minute, plus up to a
+/// quarter (`nextBookmarkTime` in storage/cacher/cache_watcher.go).
 const SILENCE: Duration = Duration::from_secs(160);
 
 /// A watch that has lasted this long works, even if nothing has changed.
@@ -81,7 +81,7 @@ const WATCH_ATTEMPTS: u32 = 3;
 
 /// Message of a follower.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum FollowReport {
     /// Something was seen.
     Step(Step),
     /// An attempt failed, and there will be another one.
@@ -100,14 +100,14 @@ pub(super) struct Follower {
     client: Client,
     kind: ResourceKind,
     node_name: String,
-    reports: Sender<(ResourceKind, Report)>,
+    reports: Sender<(ResourceKind, FollowReport)>,
     metrics: ClientMetrics,
     lists: Lists,
     /// Reason of the next list.
     list_reason: ListReason,
     /// Time at which to ask for streams again, once they could not be had.
     streams_at: Option<Instant>,
-    pause: Pause,
+    backoff: Backoff,
     /// The last version that was seen.
     seen: Option<String>,
     /// True if it can be watched from. Otherwise a list is needed first.
@@ -130,8 +130,8 @@ impl Follower {
         client: Client,
         kind: ResourceKind,
         node_name: String,
-        pause: Pause,
-        reports: Sender<(ResourceKind, Report)>,
+        backoff: Backoff,
+        reports: Sender<(ResourceKind, FollowReport)>,
         metrics: ClientMetrics,
     ) -> Self {
         metrics.begin(kind);
@@ -144,7 +144,7 @@ impl Follower {
             lists: Lists::Streamed,
             list_reason: ListReason::Start,
             streams_at: None,
-            pause,
+            backoff,
             seen: None,
             continues: false,
             works: false,
@@ -175,24 +175,26 @@ impl Follower {
                     continue;
                 }
                 Failure::Expired => {
-                    info!(kind, "{}; lists all again", failure.cause());
+                    info!(kind, "watch ended: {}; all objects are listed again", failure.cause());
                     self.list_again(ListReason::Expired);
                     // The server is back, after an outage that made the pauses long. One that
                     // forgets everything at once gets no list sooner for it.
                     if self.n_expired == 1 {
-                        self.pause.reset();
+                        self.backoff.reset();
                     }
                 }
                 Failure::Refused(Status { code: 400 | 404 | 422, .. }) => {
                     self.list_again(ListReason::Refused);
                 }
-                // A server that is behind will get there, one whose etcd was restored will not soon.
+                // A server that is behind will get there, one whose etcd was restored will not
+                // soon.
                 Failure::Refused(status)
-                    if status.is_too_large_version() && self.pause.failures() >= WATCH_ATTEMPTS =>
+                    if status.is_too_large_version()
+                        && self.backoff.failures() >= WATCH_ATTEMPTS =>
                 {
                     self.list_again(ListReason::Refused);
                 }
-                Failure::Garbage(_) if self.pause.failures() >= WATCH_ATTEMPTS => {
+                Failure::Garbage(_) if self.backoff.failures() >= WATCH_ATTEMPTS => {
                     self.list_again(ListReason::Garbage);
                 }
                 Failure::Refused(_)
@@ -209,8 +211,13 @@ impl Follower {
     /// Reports a failure, and waits until the next attempt.
     async fn rest(&mut self, failure: &Failure) -> Result<(), Failure> {
         self.failed(failure).await?;
-        let next = self.pause.next(failure, Instant::now());
-        debug!(kind = self.kind.name(), pause = ?next - Instant::now(), "{}", failure.cause());
+        let next = self.backoff.next(failure, Instant::now());
+        debug!(
+            kind = self.kind.name(),
+            pause = ?next - Instant::now(),
+            "list or watch failed, next attempt after the pause: {}",
+            failure.cause()
+        );
         sleep_until(next).await;
         Ok(())
     }
@@ -233,19 +240,19 @@ impl Follower {
         };
         if self.lists == Lists::Streamed
             && !self.continues
-            && self.pause.failures() >= STREAM_ATTEMPTS
+            && self.backoff.failures() >= STREAM_ATTEMPTS
             && is_the_streams
         {
             self.avoid_streams(failure);
         }
-        let was_fine = self.works && self.pause.failures() == 0;
+        let was_fine = self.works && self.backoff.failures() == 0;
         match failure {
             Failure::Expired if self.n_expired < 2 => Ok(()),
             Failure::Unreachable(_) if was_fine => Ok(()),
             failure => {
                 let (cause, refused) = (failure.cause(), failure.is_forbidden());
                 self.metrics.following(self.kind, false);
-                self.report(Report::Failed { cause, refused }).await
+                self.report(FollowReport::Failed { cause, refused }).await
             }
         }
     }
@@ -295,21 +302,21 @@ impl Follower {
                 (false, true) => SILENCE,
             };
             let line = match body.line(patience).await {
-                Err(Fault::Silent(_)) if is_listing => {
-                    let problem = format!("its end does not come within {STREAM_PATIENCE:?}");
+                Err(BodyError::Silent(_)) if is_listing => {
+                    let problem = format!("no end of the list within {STREAM_PATIENCE:?}");
                     return Err(Failure::NoStreams(problem));
                 }
-                Err(Fault::Silent(_)) if !self.works => {
+                Err(BodyError::Silent(_)) if !self.works => {
                     self.works().await?;
                     continue;
                 }
                 Err(fault) if is_listing => return Err(Failure::BrokenList(fault.to_string())),
-                Err(Fault::Silent(patience)) => {
+                Err(BodyError::Silent(patience)) => {
                     self.n_silent += 1;
                     if self.has_bookmarks && self.n_silent >= SILENT_WATCHES {
                         self.list_again(ListReason::Silent);
                     }
-                    return Err(Fault::Silent(patience).into());
+                    return Err(BodyError::Silent(patience).into());
                 }
                 line => line?,
             };
@@ -327,7 +334,7 @@ impl Follower {
         }
     }
 
-    /// A line of a watch. Whether it is still part of the list.
+    /// Takes a line of a watch. Returns true if it is still part of the list.
     async fn line(&mut self, line: &[u8], is_listing: bool) -> Result<bool, Failure> {
         self.metrics.heard(self.kind);
         let decoded = Line::decode(self.kind, line);
@@ -384,19 +391,19 @@ impl Follower {
     }
 
     async fn works(&mut self) -> Result<(), Failure> {
-        self.pause.reset();
+        self.backoff.reset();
         if std::mem::replace(&mut self.works, true) {
             return Ok(());
         }
         self.metrics.following(self.kind, true);
-        self.report(Report::Works).await
+        self.report(FollowReport::Works).await
     }
 
     async fn step(&self, step: Step) -> Result<(), Failure> {
-        self.report(Report::Step(step)).await
+        self.report(FollowReport::Step(step)).await
     }
 
-    async fn report(&self, report: Report) -> Result<(), Failure> {
+    async fn report(&self, report: FollowReport) -> Result<(), Failure> {
         self.reports.send((self.kind, report)).await.map_err(|_| Failure::Unwanted)
     }
 }

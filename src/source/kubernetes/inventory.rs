@@ -3,7 +3,7 @@
 //!
 //! Names are all that is kept of objects, and they are the planner's copies. So an object that
 //! comes again as it was is delivered again, after each list; the planner sees that it is the same.
-//! What is wrong with it is said once.
+//! Each warning about it is reported once.
 
 #[cfg(test)]
 mod tests;
@@ -19,10 +19,10 @@ use tracing::{info, warn};
 use super::decode::{Item, Undecodable};
 use super::kind::ResourceKind;
 use super::others::OtherNodes;
-use super::warnings::Warnings;
+use super::warnings::ReportedWarnings;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
-use crate::source::{Options, SourceEvent, Subject, Warning};
+use crate::source::{Options, SourceEvent, Warning, WarningSubject};
 
 /// Step of what is seen of the objects of a kind, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Inventory {
     services: Delivered,
     slices: Delivered,
     triggers: Triggers,
-    warnings: Warnings,
+    warnings: ReportedWarnings,
     others: OtherNodes,
     /// True if this node's Node was ever there.
     node_seen: bool,
@@ -89,7 +89,7 @@ impl Inventory {
             services: Delivered::default(),
             slices: Delivered::default(),
             triggers: Triggers { started, newest: started, newest_before_list: started },
-            warnings: Warnings::default(),
+            warnings: ReportedWarnings::default(),
             others: OtherNodes::default(),
             node_seen: false,
             unlisted: ResourceKind::ALL.to_vec(),
@@ -130,9 +130,9 @@ impl Inventory {
         self.converter.n_nodes()
     }
 
-    /// All that is wrong with objects now, and was said before.
-    pub(super) fn still_wrong(&self) -> Vec<SourceEvent> {
-        self.warnings.all().cloned().map(SourceEvent::StillWrong).collect()
+    /// Returns the warnings that were reported and still hold.
+    pub(super) fn repeated_warnings(&self) -> Vec<SourceEvent> {
+        self.warnings.all().cloned().map(SourceEvent::RepeatedWarning).collect()
     }
 
     fn begin_list(&mut self, kind: ResourceKind) {
@@ -167,20 +167,22 @@ impl Inventory {
         events
     }
 
-    /// Says that this node's Node is not there, if it never was.
+    /// Warns that this node's Node does not exist, if it was never seen.
     fn miss_node(&mut self) -> Vec<SourceEvent> {
         if self.node_seen {
             return Vec::new();
         }
         let text = "there is no such Node; until there is one, /healthz answers 503, and this \
                     node's zone and addresses are not known; if the Node has another name than \
-                    the host, say it with --hostname-override (hostnameOverride)";
-        let subject =
-            Subject::Object { kind: ResourceKind::Node.name(), name: Arc::clone(&self.node_name) };
+                    the host, set it with --hostname-override (hostnameOverride)";
+        let subject = WarningSubject::Object {
+            kind: ResourceKind::Node.name(),
+            name: Arc::clone(&self.node_name),
+        };
         let warning = Warning { subject, text: text.to_owned() };
         let metadata = Metadata { name: Some(self.node_name.to_string()), ..Metadata::default() };
-        let news = self.warnings.news(ResourceKind::Node, &metadata, vec![warning]);
-        news.into_iter().map(SourceEvent::Warning).collect()
+        let changed = self.warnings.changed(ResourceKind::Node, &metadata, vec![warning]);
+        changed.into_iter().map(SourceEvent::Warning).collect()
     }
 
     /// `floor`: which triggers are too old to count.
@@ -199,7 +201,7 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![warning(nameless)],
         };
-        let warnings = self.warnings.news(ResourceKind::Service, &service.metadata, warnings);
+        let warnings = self.warnings.changed(ResourceKind::Service, &service.metadata, warnings);
         let event = match event {
             Event::ServiceApplied(mut service) => {
                 service.name = self.services.add(service.name);
@@ -223,7 +225,8 @@ impl Inventory {
             Ok(converted) => converted,
             Err(nameless) => return vec![warning(nameless)],
         };
-        let warnings = self.warnings.news(ResourceKind::EndpointSlice, &slice.metadata, warnings);
+        let warnings =
+            self.warnings.changed(ResourceKind::EndpointSlice, &slice.metadata, warnings);
         let mut triggered = None;
         let event = match event {
             Event::SliceApplied(mut converted) => {
@@ -250,7 +253,7 @@ impl Inventory {
         self.node_seen = true;
         match self.converter.node(node) {
             Ok(Converted { event, warnings }) => {
-                let warnings = self.warnings.news(ResourceKind::Node, &node.metadata, warnings);
+                let warnings = self.warnings.changed(ResourceKind::Node, &node.metadata, warnings);
                 events(warnings, Some(event))
                     .chain([SourceEvent::NodeLeaving(node.is_leaving())])
                     .collect()
@@ -283,7 +286,7 @@ impl Inventory {
         let name = match (kind, self.converter.object_name(kind.name(), metadata)) {
             (ResourceKind::Node, _) => {
                 if metadata.name.as_deref() == Some(&*self.node_name) {
-                    info!(node = %self.node_name, "the Node was deleted; goes on with what it said");
+                    info!(node = %self.node_name, "Node deleted; its last zone and addresses stay in use");
                 }
                 return Vec::new();
             }
@@ -293,7 +296,7 @@ impl Inventory {
             }
             (_, Ok(name)) => name,
             (_, Err(nameless)) => {
-                warn!("{nameless} is said to be gone");
+                warn!("deletion of {nameless} ignored: the API server sent no name");
                 return Vec::new();
             }
         };
@@ -333,10 +336,10 @@ impl Inventory {
             Some(false) => "it is left out",
             Some(true) | None => "it stays in force as it was before",
         };
-        let subject = Subject::Object { kind: kind.name(), name: name.into() };
+        let subject = WarningSubject::Object { kind: kind.name(), name: name.into() };
         let warning = Warning { subject, text: format!("{problem}; {follows}") };
-        let news = self.warnings.news(*kind, metadata, vec![warning]);
-        news.into_iter().map(SourceEvent::Warning).collect()
+        let changed = self.warnings.changed(*kind, metadata, vec![warning]);
+        changed.into_iter().map(SourceEvent::Warning).collect()
     }
 
     #[cfg(test)]
@@ -376,7 +379,7 @@ impl Delivered {
         name
     }
 
-    /// Notes that an object is on the list. Whether it is in force.
+    /// Notes that an object is on the list. Returns true if it is in force.
     fn keep(&mut self, name: &ObjectName) -> bool {
         let list = self.list;
         self.lists.get_mut(name).map(|last| *last = list).is_some()
@@ -408,6 +411,6 @@ fn events(warnings: Vec<Warning>, event: Option<Event>) -> impl Iterator<Item = 
 }
 
 fn warning(nameless: Nameless) -> SourceEvent {
-    let subject = Subject::Object { kind: nameless.kind, name: "(without a name)".into() };
+    let subject = WarningSubject::Object { kind: nameless.kind, name: "(without a name)".into() };
     SourceEvent::Warning(Warning { subject, text: "has no metadata.name; left out".to_owned() })
 }

@@ -73,7 +73,7 @@ impl ClientMetrics {
                 Opts::new(
                     "kube_ipvs_api_following",
                     "1 while changes of this kind of object arrive from the API server, 0 while they \
-                     cannot: traffic then goes on as it was.",
+                     cannot; traffic then goes on without them.",
                 ),
                 &["kind"],
             )?,
@@ -89,24 +89,24 @@ impl ClientMetrics {
             lists: IntCounterVec::new(
                 Opts::new(
                     "kube_ipvs_api_lists_total",
-                    "Lists of all objects of a kind that were begun, by the reason: the start, why the \
-                     last watch could not be continued, or the period of what is not watched.",
+                    "Number of lists of all objects of a kind that were begun, by the reason: the start, \
+                     the failure of the last watch, or the period of a kind that is not watched.",
                 ),
                 &["kind", "reason"],
             )?,
             requests: IntCounterVec::new(
                 Opts::new(
                     "rest_client_requests_total",
-                    "Requests to the API server, by the status of the answer; <error> if there was \
-                     none.",
+                    "Number of requests to the API server, by the status code of the answer; <error> if \
+                     there was none.",
                 ),
                 &["code", "method", "host"],
             )?,
             durations: HistogramVec::new(
                 HistogramOpts::new(
                     "rest_client_request_duration_seconds",
-                    "Time from a request to the API server to the beginning of the answer, with the time \
-                     in which another request makes the connection.",
+                    "Time from a request to the API server to the beginning of the answer, including the \
+                     wait for a connection that another request makes.",
                 )
                 .buckets(BUCKETS.to_vec()),
                 &["verb", "host"],

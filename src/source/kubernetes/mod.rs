@@ -7,16 +7,16 @@
 //!   other Nodes ───┘ (if they matter) ─────────┘
 //! ```
 //!
-//! - `client`: who the API server is, and who we are;
+//! - `client`: address of the API server, and our credentials;
 //! - `transport`: the connections to it; `turns`: one for all; `proxy`: what they go through;
 //!   `renew`: credentials that are replaced;
 //! - `follow`: listing and watching a kind of object, for ever;
 //! - `answer`, `body`, `decode`: what it sends;
 //! - `inventory`: what has been delivered, and what follows from what is seen;
-//! - `warnings`: what has been said about objects that are not as they should be;
-//! - `survey`: listing the other Nodes now and then; `others`: what is known of them, and the
-//!   Services that wait for that;
-//! - `outage`, `pause`, `failure`: when it is away;
+//! - `warnings`: warnings that were reported about objects;
+//! - `node_poller`: listing the other Nodes every quarter of an hour; `others`: their addresses,
+//!   and the Services that wait for these;
+//! - `outage`, `backoff`, `failure`: when it is away;
 //! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
@@ -24,6 +24,7 @@
 //! warning, the fact that it was reported is kept.
 
 mod answer;
+mod backoff;
 mod body;
 mod client;
 mod decode;
@@ -32,12 +33,13 @@ mod follow;
 mod inventory;
 mod kind;
 mod measured;
+mod node_poller;
 mod others;
 mod outage;
-mod pause;
+
 mod proxy;
 mod renew;
-mod survey;
+
 mod transport;
 mod turns;
 mod warnings;
@@ -60,20 +62,20 @@ use tracing::{info, warn};
 use super::object::Node;
 use super::{FollowNodes, Options, SourceEvent};
 use crate::spread::random_up_to;
+use backoff::Backoff;
 use decode::Item;
-use follow::{Follower, Report};
+use follow::{FollowReport, Follower};
 use inventory::{Inventory, Step};
 use kind::ResourceKind;
+use node_poller::{NodePoller, Wanted};
 use others::Gate;
 use outage::Outage;
-use pause::Pause;
-use survey::{Survey, Wanted};
 
 /// Capacity of the channel from the followers to the inventory. The followers wait while it is
 /// full.
 const QUEUE: usize = 64;
 
-/// Least time after which is said again what is still wrong, and what is added to it at random.
+/// Least time after which warnings that still hold are repeated, and the longest random addition.
 /// Events are kept for an hour (`--event-ttl` of the API server).
 const REPEAT: Duration = Duration::from_secs(3_700);
 const REPEAT_SPREAD: Duration = Duration::from_secs(600);
@@ -127,22 +129,22 @@ impl Kubernetes {
     /// them, wait for the first list of the Nodes, five seconds at most.
     pub async fn run(self, sink: Sender<SourceEvent>) {
         let (reports, inbox) = channel(QUEUE);
-        let pause = Pause::default();
+        let backoff = Backoff::default();
         let follow = |kind| {
             let (client, node_name) = (self.client.clone(), self.options.node_name.to_string());
-            let (pause, metrics) = (pause.of_another_kind(), self.metrics.clone());
-            Follower::new(client, kind, node_name, pause, reports.clone(), metrics).run()
+            let (backoff, metrics) = (backoff.of_another_kind(), self.metrics.clone());
+            Follower::new(client, kind, node_name, backoff, reports.clone(), metrics).run()
         };
         let addresses = self.options.follow_nodes == FollowNodes::Always;
         let (wanted, others_wanted) = watch::channel(Wanted { addresses, all_addresses: false });
-        let survey = Survey {
+        let survey = NodePoller {
             client: self.client.clone(),
             node_name: self.options.node_name.to_string(),
             wanted: others_wanted,
-            pause: pause.of_another_kind(),
+            backoff: backoff.of_another_kind(),
             reports: reports.clone(),
             metrics: self.metrics.clone(),
-            said: false,
+            has_warned: false,
             has_listed: false,
         };
         let followers = async {
@@ -171,7 +173,7 @@ impl Delivery<'_> {
     /// Ends when the receiver of the events is dropped.
     async fn run(
         mut self,
-        mut inbox: Receiver<(ResourceKind, Report)>,
+        mut inbox: Receiver<(ResourceKind, FollowReport)>,
     ) -> Result<Infallible, Unwanted> {
         let mut repeat_at = repeat_at();
         loop {
@@ -188,14 +190,16 @@ impl Delivery<'_> {
                 }
                 () = sleep_until(repeat_at) => {
                     repeat_at = self::repeat_at();
-                    for event in self.inventory.still_wrong() {
+                    for event in self.inventory.repeated_warnings() {
                         self.send(event).await?;
                     }
                 }
                 () = patience => {
                     warn!(
-                        "the addresses of the cluster's other nodes are not there yet; Services \
-                         are served without knowing them, also where they name such an address"
+                        "no list of the cluster's other Nodes within {:?}; Services are programmed \
+                         without it, and one with another node's address in spec.externalIPs \
+                         makes that node unreachable from this one",
+                        others::PATIENCE
                     );
                     self.open().await?;
                 }
@@ -203,39 +207,39 @@ impl Delivery<'_> {
         }
     }
 
-    async fn take(&mut self, kind: ResourceKind, report: Report) -> Result<(), Unwanted> {
+    async fn take(&mut self, kind: ResourceKind, report: FollowReport) -> Result<(), Unwanted> {
         match report {
-            Report::Step(step) => self.step(kind, step).await,
-            Report::Failed { cause, refused } if kind == ResourceKind::OtherNode => {
+            FollowReport::Step(step) => self.step(kind, step).await,
+            FollowReport::Failed { cause, refused } if kind == ResourceKind::OtherNode => {
                 if self.gate.failed(&cause) {
                     warn!(
                         "cannot list the cluster's other Nodes: {cause}; without them, a Service \
-                         with another node's address in spec.externalIPs takes that node away \
-                         from this one. It is tried again now and then; if it is not to be, say \
+                         with another node's address in spec.externalIPs makes that node \
+                         unreachable from this one. It is retried; to do without, set \
                          followNodes: never"
                     );
                 }
                 if refused { self.open().await } else { Ok(()) }
             }
-            Report::Failed { cause, .. } => {
+            FollowReport::Failed { cause, .. } => {
                 if self.outage.failed(kind, &cause, Instant::now()) {
                     warn!(
                         kind = kind.name(),
-                        "cannot follow the API server: {cause}; \
-                         traffic goes on as it is, and it is tried again"
+                        "cannot follow the API server: {cause}; traffic goes on without changes of \
+                         this kind, and it is retried"
                     );
                 }
                 Ok(())
             }
-            Report::Works if kind == ResourceKind::OtherNode => {
+            FollowReport::Works if kind == ResourceKind::OtherNode => {
                 if self.gate.works() {
-                    info!("the cluster's other Nodes can be listed");
+                    info!("listing the cluster's other Nodes works again");
                 }
                 Ok(())
             }
-            Report::Works => {
+            FollowReport::Works => {
                 if let Some(duration) = self.outage.works(kind, Instant::now()) {
-                    info!("the API server is followed again, after {} s", duration.as_secs());
+                    info!("API server followed again after {} s", duration.as_secs());
                 }
                 Ok(())
             }

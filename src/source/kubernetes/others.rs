@@ -1,7 +1,7 @@
 //! The cluster's other nodes: their addresses, and the wait for them.
 //!
-//! A Service that names another node's address as its own, by mistake or on purpose, would take
-//! that node away from this one: every packet to it would end here. If it is the API server's,
+//! A Service that has another node's address as its own, by mistake or on purpose, would make that
+//! node unreachable from this one: every packet to it would end here. If it is the API server's,
 //! the Nodes could not be listed any more, so the mistake would stay. The first Services whose
 //! addresses could be another node's therefore wait until these are known, though not for long.
 
@@ -16,17 +16,17 @@ use crate::source::{FollowNodes, SourceEvent};
 
 /// Longest time that Services wait for the other nodes' addresses, once. A list takes a fraction of
 /// a second.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Addresses of the other nodes. Nodes without addresses are as if they were not there.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
-    nodes: HashMap<Arc<str>, OtherNode>,
+    nodes: HashMap<Arc<str>, KnownNode>,
     list: u32,
 }
 
 #[derive(Debug)]
-struct OtherNode {
+struct KnownNode {
     addresses: Vec<IpAddr>,
     /// The last list that it was on.
     list: u32,
@@ -36,13 +36,13 @@ struct OtherNode {
 /// node's, until these are known, or are not to be had.
 #[derive(Debug)]
 pub(super) struct Gate {
-    state: State,
-    /// The cause that was said last of why they are not to be had.
-    said: Option<String>,
+    state: GateState,
+    /// Cause that was last reported for a failed list of them.
+    reported: Option<String>,
 }
 
 #[derive(Debug)]
-enum State {
+enum GateState {
     /// No event has needed the other nodes yet.
     Idle,
     /// Until then.
@@ -73,13 +73,13 @@ impl OtherNodes {
         if addresses.is_empty() {
             return self.remove(&name);
         }
-        let new = OtherNode { addresses: addresses.clone(), list: self.list };
+        let new = KnownNode { addresses: addresses.clone(), list: self.list };
         let former = self.nodes.insert(Arc::clone(&name), new);
         let is_same = former.is_some_and(|former| former.addresses == addresses);
         (!is_same).then_some(Event::OtherNodeApplied(name, addresses))
     }
 
-    /// A node is on the list, and nothing else can be said of it.
+    /// A node is on the list, and cannot be decoded.
     pub(super) fn keep(&mut self, name: &str) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.list = self.list;
@@ -96,22 +96,22 @@ impl OtherNodes {
 impl Gate {
     pub(super) fn new(follow: FollowNodes) -> Self {
         let state = match follow {
-            FollowNodes::Auto | FollowNodes::Always => State::Idle,
-            FollowNodes::Never => State::Open,
+            FollowNodes::Auto | FollowNodes::Always => GateState::Idle,
+            FollowNodes::Never => GateState::Open,
         };
-        Self { state, said: None }
+        Self { state, reported: None }
     }
 
     /// Returns the event if it may go on, and true if the gate is closed from now on.
     pub(super) fn pass(&mut self, event: SourceEvent, now: Instant) -> (Option<SourceEvent>, bool) {
-        if let State::Idle = self.state
+        if let GateState::Idle = self.state
             && could_be_another_nodes(&event)
         {
-            self.state = State::Closed { until: now + PATIENCE, held: vec![event] };
+            self.state = GateState::Closed { until: now + PATIENCE, held: vec![event] };
             return (None, true);
         }
         match &mut self.state {
-            State::Closed { held, .. } if !is_about_another_node(&event) => {
+            GateState::Closed { held, .. } if !is_about_another_node(&event) => {
                 held.push(event);
                 (None, false)
             }
@@ -122,29 +122,29 @@ impl Gate {
     /// Returns the time until which what is held back waits; nothing if the gate is not closed.
     pub(super) fn until(&self) -> Option<Instant> {
         match self.state {
-            State::Closed { until, .. } => Some(until),
-            State::Idle | State::Open => None,
+            GateState::Closed { until, .. } => Some(until),
+            GateState::Idle | GateState::Open => None,
         }
     }
 
     /// Opens the gate for good. What was held back, in order.
     pub(super) fn open(&mut self) -> Vec<SourceEvent> {
-        match std::mem::replace(&mut self.state, State::Open) {
-            State::Closed { held, .. } => held,
-            State::Idle | State::Open => Vec::new(),
+        match std::mem::replace(&mut self.state, GateState::Open) {
+            GateState::Closed { held, .. } => held,
+            GateState::Idle | GateState::Open => Vec::new(),
         }
     }
 
-    /// The other nodes cannot be followed. Whether that is worth saying.
+    /// Notes that the other nodes cannot be listed. Returns true if the cause is to be reported.
     pub(super) fn failed(&mut self, cause: &str) -> bool {
-        let is_new = self.said.as_deref() != Some(cause);
-        self.said = Some(cause.to_owned());
+        let is_new = self.reported.as_deref() != Some(cause);
+        self.reported = Some(cause.to_owned());
         is_new
     }
 
-    /// They can. Whether it was said that they cannot.
+    /// Notes that they can be listed. Returns true if a failure had been reported.
     pub(super) fn works(&mut self) -> bool {
-        self.said.take().is_some()
+        self.reported.take().is_some()
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_cause_is_reported_once() {
         let mut gate = Gate::new(FollowNodes::Auto);
         assert!(!gate.works());
         assert!(gate.failed("403"));

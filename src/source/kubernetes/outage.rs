@@ -1,15 +1,14 @@
-//! Outages of the API server, and what is to be said about them: now and then, not with every
-//! attempt.
+//! Outages of the API server, and which failures to log: not one for every attempt.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::kind::ResourceKind;
 
-/// Most different causes that are said.
-const CAUSES_SAID: usize = 5;
+/// Most different causes that are logged.
+const MOST_CAUSES: usize = 5;
 
-/// Pause before causes are logged again: the log of the last hour must have them.
+/// Time after which causes are logged again: the log of the last hour must have them.
 const REMINDER: Duration = Duration::from_secs(600);
 
 /// The kinds that cannot be followed now.
@@ -17,28 +16,29 @@ const REMINDER: Duration = Duration::from_secs(600);
 pub(super) struct Outage {
     failing: BTreeSet<ResourceKind>,
     began: Option<Instant>,
-    said: BTreeSet<String>,
-    /// Time at which the first of them was said.
-    said_since: Option<Instant>,
+    reported: BTreeSet<String>,
+    /// Time at which the first of them was reported.
+    reported_since: Option<Instant>,
 }
 
 // === impl Outage ===
 
 impl Outage {
-    /// An attempt to follow a kind failed. Whether the cause is worth saying: it was not said
-    /// lately.
+    /// Notes a failed attempt to follow a kind. Returns true if the cause is to be logged: it was
+    /// not logged lately.
     pub(super) fn failed(&mut self, kind: ResourceKind, cause: &str, now: Instant) -> bool {
         self.began.get_or_insert(now);
         self.failing.insert(kind);
-        let since = *self.said_since.get_or_insert(now);
+        let since = *self.reported_since.get_or_insert(now);
         if now.duration_since(since) >= REMINDER {
-            self.said.clear();
-            self.said_since = Some(now);
+            self.reported.clear();
+            self.reported_since = Some(now);
         }
-        self.said.len() < CAUSES_SAID && self.said.insert(cause.to_owned())
+        self.reported.len() < MOST_CAUSES && self.reported.insert(cause.to_owned())
     }
 
-    /// A kind is followed again. How long the outage was, if this was the last one.
+    /// Notes that a kind is followed again. Returns the length of the outage if this was the last
+    /// kind.
     pub(super) fn works(&mut self, kind: ResourceKind, now: Instant) -> Option<Duration> {
         if !self.failing.remove(&kind) {
             return None;
@@ -46,8 +46,8 @@ impl Outage {
         if !self.failing.is_empty() {
             return None;
         }
-        self.said.clear();
-        self.said_since = None;
+        self.reported.clear();
+        self.reported_since = None;
         self.began.take().map(|began| now.duration_since(began))
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_said_once_with_each_of_its_causes() {
+    fn an_outage_is_logged_once_with_each_of_its_causes() {
         let mut outage = Outage::default();
         let start = Instant::now();
         assert!(outage.failed(ResourceKind::Service, "connection refused", start));
@@ -77,21 +77,21 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_goes_on_is_said_again_after_a_while() {
+    fn an_outage_that_goes_on_is_logged_again_after_a_while() {
         let mut outage = Outage::default();
         let start = Instant::now();
-        let said = (0..7_200).step_by(10).filter(|seconds| {
+        let reported = (0..7_200).step_by(10).filter(|seconds| {
             outage.failed(ResourceKind::Service, "403", start + Duration::from_secs(*seconds))
         });
-        assert_eq!(said.collect::<Vec<_>>(), (0..7_200).step_by(600).collect::<Vec<_>>());
+        assert_eq!(reported.collect::<Vec<_>>(), (0..7_200).step_by(600).collect::<Vec<_>>());
     }
 
     #[test]
     fn causes_that_are_never_the_same_do_not_fill_the_log() {
         let mut outage = Outage::default();
         let now = Instant::now();
-        let said =
+        let reported =
             (0..100).filter(|n| outage.failed(ResourceKind::Node, &n.to_string(), now)).count();
-        assert_eq!(said, CAUSES_SAID);
+        assert_eq!(reported, MOST_CAUSES);
     }
 }

@@ -18,15 +18,15 @@ use super::failure::chain;
 use super::measured::ClientMetrics;
 use super::transport::sent;
 
-/// Longest time for which the program does not notice that files were replaced. client-go looks every
-/// five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
+/// Longest time for which the program does not notice that files were replaced. client-go looks
+/// every five minutes (`CertCallbackRefreshDuration` in transport/cert_rotation.go).
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Origin of a client's credentials, beside a token in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Origin {
-    /// Files of the certificate authority, and of the client's certificate and key, with what they held
-    /// just before the client was made. None: the file could not be read.
+pub(super) struct CredentialsOrigin {
+    /// Files of the certificate authority, and of the client's certificate and key, with what they
+    /// held just before the client was made. None: the file could not be read.
     files: Vec<(PathBuf, Option<Vec<u8>>)>,
     /// True if a program prints the credentials.
     is_program: bool,
@@ -35,7 +35,7 @@ pub(super) struct Origin {
 /// The client in use.
 struct Current {
     client: Client,
-    origin: Origin,
+    origin: CredentialsOrigin,
     checked: Instant,
     /// True if the server did not accept the credentials since the client was made.
     is_refused: bool,
@@ -48,15 +48,15 @@ struct Renewing {
 }
 
 /// A request that is counted when it ends, also by being given up.
-struct Counted {
+struct MeasuredRequest {
     metrics: ClientMetrics,
     method: Method,
     begun: Instant,
     status: Option<StatusCode>,
 }
 
-/// A client that counts its requests, and is made anew when the files of its certificate have changed,
-/// or when the server no longer accepts what a program had printed.
+/// A client that counts its requests, and is made anew when the files of its certificate have
+/// changed, or when the server no longer accepts what a program had printed.
 pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics) -> Client {
     let namespace = made.client.default_namespace().to_owned();
     let renewing =
@@ -66,7 +66,8 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
         async move {
             let client = renewing.client().await;
             let method = request.method().clone();
-            let mut counted = Counted { metrics, method, begun: Instant::now(), status: None };
+            let mut counted =
+                MeasuredRequest { metrics, method, begun: Instant::now(), status: None };
             let answer = sent(client, request).await;
             counted.status = answer.as_ref().ok().map(Response::status);
             if counted.status == Some(StatusCode::UNAUTHORIZED) {
@@ -78,11 +79,11 @@ pub(super) fn client(options: &ClientOptions, made: Made, metrics: ClientMetrics
     Client::new(service, namespace)
 }
 
-// === impl Origin ===
+// === impl CredentialsOrigin ===
 
-impl Origin {
-    /// Reads the files. To be called before a client is made of them: what is replaced in between is
-    /// then seen as a change.
+impl CredentialsOrigin {
+    /// Reads the files. To be called before a client is made of them: what is replaced in between
+    /// is then seen as a change.
     pub(super) fn new(files: impl Iterator<Item = PathBuf>, is_program: bool) -> Self {
         let read = |file: PathBuf| {
             let content = std::fs::read(&file).ok();
@@ -96,9 +97,9 @@ impl Origin {
     }
 }
 
-// === impl Counted ===
+// === impl MeasuredRequest ===
 
-impl Drop for Counted {
+impl Drop for MeasuredRequest {
     fn drop(&mut self) {
         self.metrics.requested(&self.method, self.status, self.begun.elapsed());
     }
@@ -112,19 +113,23 @@ impl Renewing {
         if current.is_outdated() {
             match self.make().await {
                 Ok(made) => {
-                    info!("the credentials for the API server were replaced");
+                    info!("credentials for the API server reloaded");
                     *current = Current::new(made);
                 }
                 // Half of them may be written. They are looked at again in a minute.
                 Err(error) => {
-                    warn!("new credentials are not used, the former stay in use: {error}");
+                    warn!(
+                        "cannot reload the credentials for the API server: {error}; the former stay in \
+                         use, and it is retried"
+                    );
                 }
             }
         }
         current.client.clone()
     }
 
-    /// Programs that print credentials are waited for, which must not stop everything else.
+    /// Makes a client in a thread of the pool, since it may wait for a program that prints
+    /// credentials.
     async fn make(&self) -> Result<Made, String> {
         let (options, runtime) = (self.options.clone(), Handle::current());
         let made = tokio::task::spawn_blocking(move || runtime.block_on(make(&options)));
@@ -140,8 +145,8 @@ impl Current {
         Self { client, origin, checked: Instant::now(), is_refused: false }
     }
 
-    /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and whenever the
-    /// server refused what was in them.
+    /// True if the client should be made anew. Files are looked at once in [`PERIOD`], and whenever
+    /// the server refused what was in them.
     fn is_outdated(&mut self) -> bool {
         let was_refused = std::mem::take(&mut self.is_refused);
         if !was_refused && self.checked.elapsed() < PERIOD {

@@ -40,9 +40,10 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_ATTEMPTS: u32 = 3;
 
-/// A connection of HTTP/2 on which nothing comes gets a ping after this time, and is dropped if there
-/// is no answer to it. What is behind a balancer can vanish while the balancer answers for the
-/// connection. These are client-go's (`readIdleTimeout`, `pingTimeout` in apimachinery's util/net).
+/// A connection of HTTP/2 on which nothing comes gets a ping after this time, and is dropped if
+/// there is no answer to it. What is behind a balancer can vanish while the balancer answers for
+/// the connection. These are client-go's (`readIdleTimeout`, `pingTimeout` in apimachinery's
+/// util/net).
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -70,7 +71,7 @@ pub(super) struct Rate {
     bucket: Option<Arc<Mutex<Bucket>>>,
 }
 
-/// Counted in time: the moment at which the bucket will be full again.
+/// Bucket, as the time at which it will be full again.
 #[derive(Debug)]
 struct Bucket {
     per_request: Duration,
@@ -186,8 +187,8 @@ where
 {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
-        // Watches are renewed after minutes: the pool would take the connection for idle meanwhile, and
-        // make another one. Pings tell a dead one.
+        // Watches are renewed after minutes: the pool would take the connection for idle meanwhile,
+        // and make another one. Pings tell a dead one.
         .pool_idle_timeout(None)
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_PATIENCE)

@@ -1,4 +1,4 @@
-//! Saying what is wrong with an object once, and not whenever the object comes again.
+//! Warnings about objects, each reported once and not whenever the object comes again.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use crate::source::object::Metadata;
 /// Problems that were reported about objects which are still as they were then. Nothing is kept of
 /// objects that are fine.
 #[derive(Debug, Default)]
-pub(super) struct Warnings {
-    said: HashMap<(ResourceKind, String), Said>,
+pub(super) struct ReportedWarnings {
+    reported: HashMap<(ResourceKind, String), Reported>,
 }
 
 #[derive(Debug)]
-struct Said {
-    what: Vec<Warning>,
+struct Reported {
+    warnings: Vec<Warning>,
     /// True if the object was seen since the last list of its kind began.
     seen: bool,
 }
 
-// === impl Warnings ===
+// === impl ReportedWarnings ===
 
-impl Warnings {
-    /// The warnings about an object as it is now, or none if they are the same as before.
-    pub(super) fn news(
+impl ReportedWarnings {
+    /// Returns the warnings about an object as it is now, or none if they are the same as before.
+    pub(super) fn changed(
         &mut self,
         kind: ResourceKind,
         metadata: &Metadata,
@@ -34,38 +34,38 @@ impl Warnings {
             self.forget(kind, metadata);
             return warnings;
         }
-        let said = Said { what: warnings.clone(), seen: true };
-        match self.said.insert(key(kind, metadata), said) {
-            Some(before) if before.what == warnings => Vec::new(),
+        let reported = Reported { warnings: warnings.clone(), seen: true };
+        match self.reported.insert(key(kind, metadata), reported) {
+            Some(before) if before.warnings == warnings => Vec::new(),
             _ => warnings,
         }
     }
 
-    /// The object is gone, or nothing is wrong with it.
+    /// Forgets an object: it is gone, or nothing is wrong with it.
     pub(super) fn forget(&mut self, kind: ResourceKind, metadata: &Metadata) {
-        if !self.said.is_empty() {
-            self.said.remove(&key(kind, metadata));
+        if !self.reported.is_empty() {
+            self.reported.remove(&key(kind, metadata));
         }
     }
 
     pub(super) fn begin_list(&mut self, kind: ResourceKind) {
-        let of_kind = self.said.iter_mut().filter(|((other, _), _)| *other == kind);
-        of_kind.for_each(|(_, said)| said.seen = false);
+        let of_kind = self.reported.iter_mut().filter(|((other, _), _)| *other == kind);
+        of_kind.for_each(|(_, reported)| reported.seen = false);
     }
 
     /// Forgets the objects of a kind that were not on the list: they are gone.
     pub(super) fn end_list(&mut self, kind: ResourceKind) {
-        self.said.retain(|(other, _), said| *other != kind || said.seen);
+        self.reported.retain(|(other, _), reported| *other != kind || reported.seen);
     }
 
-    /// Everything that was said and still holds.
+    /// Returns the warnings that were reported and still hold.
     pub(super) fn all(&self) -> impl Iterator<Item = &Warning> {
-        self.said.values().flat_map(|said| &said.what)
+        self.reported.values().flat_map(|reported| &reported.warnings)
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.said.is_empty()
+        self.reported.is_empty()
     }
 }
 

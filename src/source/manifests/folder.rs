@@ -14,7 +14,7 @@ use tracing::debug;
 use super::parse::parse;
 use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, Object};
-use crate::source::{FollowNodes, Options, Subject, Warning};
+use crate::source::{FollowNodes, Options, Warning, WarningSubject};
 
 /// A file's name within the folder.
 pub type FileName = Arc<str>;
@@ -31,7 +31,7 @@ pub struct Folder {
     converter: Converter,
     files: HashMap<FileName, Contents>,
     /// Files that hold each object.
-    holders: HashMap<Key, BTreeSet<FileName>>,
+    holders: HashMap<ObjectKey, BTreeSet<FileName>>,
 }
 
 /// Change of a file.
@@ -56,13 +56,13 @@ pub struct FolderScan {
 
 /// Objects that a file holds. A Service that is not to be balanced is held as nothing: it still
 /// claims its name.
-type Contents = HashMap<Key, Option<Event>>;
+type Contents = HashMap<ObjectKey, Option<Event>>;
 
 /// An object that a file can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Key {
+enum ObjectKey {
     Node,
-    /// Before Services: whose address it is has to be known before it is asked for.
+    /// Before Services: the owner of an address has to be known before a Service asks for it.
     OtherNode(Arc<str>),
     Service(ServiceName),
     Slice(SliceName),
@@ -70,7 +70,7 @@ enum Key {
 
 /// State of an object before a batch of changes.
 #[derive(Debug)]
-struct Before {
+struct FormerState {
     in_force: Option<Event>,
     holders: BTreeSet<FileName>,
 }
@@ -157,16 +157,21 @@ impl Folder {
     }
 
     fn warning(&self, file: &FileName, text: String) -> Warning {
-        Warning { subject: Subject::Path(self.directory.join(&**file)), text }
+        Warning { subject: WarningSubject::Path(self.directory.join(&**file)), text }
     }
 
     /// Puts new contents in the place of a file's old ones, and notes what was before.
-    fn replace(&mut self, file: &FileName, contents: Contents, before: &mut BTreeMap<Key, Before>) {
+    fn replace(
+        &mut self,
+        file: &FileName,
+        contents: Contents,
+        before: &mut BTreeMap<ObjectKey, FormerState>,
+    ) {
         let old = self.files.get(file).into_iter().flat_map(HashMap::keys);
         for key in old.chain(contents.keys()) {
             if !before.contains_key(key) {
                 let holders = self.holders.get(key).cloned().unwrap_or_default();
-                before.insert(key.clone(), Before { in_force: self.in_force(key), holders });
+                before.insert(key.clone(), FormerState { in_force: self.in_force(key), holders });
             }
         }
         for key in self.files.get(file).into_iter().flat_map(HashMap::keys) {
@@ -190,14 +195,14 @@ impl Folder {
         }
     }
 
-    fn in_force(&self, key: &Key) -> Option<Event> {
+    fn in_force(&self, key: &ObjectKey) -> Option<Event> {
         let holder = self.holders.get(key)?.first()?;
         self.files.get(holder)?.get(key)?.clone()
     }
 
     fn differences(
         &self,
-        before: BTreeMap<Key, Before>,
+        before: BTreeMap<ObjectKey, FormerState>,
         warnings: &mut Vec<Warning>,
     ) -> Vec<Event> {
         let mut events = Vec::new();
@@ -220,7 +225,7 @@ impl Folder {
     }
 }
 
-// === impl Reading ===
+// === impl FolderReader ===
 
 impl FolderReader<'_> {
     fn take(&mut self, object: Object) {
@@ -239,13 +244,13 @@ impl FolderReader<'_> {
                 return;
             }
             Object::Untyped(_) | Object::List(_) => {
-                return self.complain("holds an object without apiVersion and kind; left out");
+                return self.warn("holds an object without apiVersion and kind; left out");
             }
         };
         match converted {
             Ok(converted) => self.hold(converted),
             Err(Nameless { kind }) => {
-                self.complain(&format!("holds a {kind} without metadata.name; left out"));
+                self.warn(&format!("holds a {kind} without metadata.name; left out"));
             }
         }
     }
@@ -259,21 +264,21 @@ impl FolderReader<'_> {
             // One without addresses holds its name, and is nothing else.
             let is_there = !addresses.is_empty();
             let event = is_there.then(|| Event::OtherNodeApplied(Arc::clone(&name), addresses));
-            self.insert(Key::OtherNode(name), event);
+            self.insert(ObjectKey::OtherNode(name), event);
         }
     }
 
     fn hold(&mut self, converted: Converted) {
         let (key, event) = match converted.event {
             Event::ServiceApplied(service) => {
-                (Key::Service(service.name.clone()), Some(Event::ServiceApplied(service)))
+                (ObjectKey::Service(service.name.clone()), Some(Event::ServiceApplied(service)))
             }
-            Event::ServiceRemoved(name) => (Key::Service(name), None),
+            Event::ServiceRemoved(name) => (ObjectKey::Service(name), None),
             Event::SliceApplied(slice) => {
-                (Key::Slice(slice.name.clone()), Some(Event::SliceApplied(slice)))
+                (ObjectKey::Slice(slice.name.clone()), Some(Event::SliceApplied(slice)))
             }
-            Event::SliceRemoved(name) => (Key::Slice(name), None),
-            Event::NodeApplied(node) => (Key::Node, Some(Event::NodeApplied(node))),
+            Event::SliceRemoved(name) => (ObjectKey::Slice(name), None),
+            Event::NodeApplied(node) => (ObjectKey::Node, Some(Event::NodeApplied(node))),
             // Not what these objects become.
             Event::LocalAddresses(_)
             | Event::OtherNodeApplied(..)
@@ -292,30 +297,30 @@ impl FolderReader<'_> {
     }
 
     /// Adds an object. Returns true if it was not there yet.
-    fn insert(&mut self, key: Key, event: Option<Event>) -> bool {
+    fn insert(&mut self, key: ObjectKey, event: Option<Event>) -> bool {
         if self.contents.contains_key(&key) {
-            self.complain(&format!("holds {key} twice; the first one is in force"));
+            self.warn(&format!("holds {key} twice; the first one is in force"));
             return false;
         }
         self.contents.insert(key, event);
         true
     }
 
-    fn complain(&mut self, text: &str) {
+    fn warn(&mut self, text: &str) {
         self.warnings.push(self.folder.warning(self.file, text.to_owned()));
     }
 
     fn finish(self) -> Contents {
         if !self.ignored.is_empty() {
-            debug!(file = &**self.file, kinds = ?self.ignored, "objects that mean nothing here");
+            debug!(file = &**self.file, kinds = ?self.ignored, "objects of other kinds ignored");
         }
         self.contents
     }
 }
 
-// === impl Key ===
+// === impl ObjectKey ===
 
-impl Key {
+impl ObjectKey {
     /// The event that says that the object is gone. A Node that is gone changes nothing.
     fn removal(&self) -> Option<Event> {
         match self {
@@ -327,7 +332,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Node => f.write_str("this node's Node"),

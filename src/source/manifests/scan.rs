@@ -19,8 +19,8 @@ use tracing::info;
 
 use super::folder::{FileChange, FileName, Folder, FolderScan};
 use super::parse::MAX_FILE_BYTES;
-use super::watch::{Watch, Watched};
-use crate::source::{Options, Subject, Warning};
+use super::watch::{Inotify, WatchDescriptor};
+use crate::source::{Options, Warning, WarningSubject};
 
 /// Extensions of the files that are read.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -30,15 +30,15 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 pub(super) struct Scanner {
     directory: PathBuf,
     folder: Folder,
-    watch: Option<Arc<Watch>>,
-    watched: Option<Watched>,
+    watch: Option<Arc<Inotify>>,
+    watched: Option<WatchDescriptor>,
     /// The directory that was listed last.
-    identity: Option<Identity>,
-    state: State,
+    identity: Option<DirectoryIdentity>,
+    state: DirectoryState,
     /// The files as they were read.
-    read: Listing,
+    read: Stamps,
     /// The files as they were at the last look.
-    seen: Listing,
+    seen: Stamps,
 }
 
 /// Result of a look at the directory.
@@ -53,25 +53,25 @@ pub(super) struct Scan {
 
 /// The directory, from one look to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DirectoryState {
     /// There, as always.
     Present,
-    /// Gone or not readable, which has been said.
+    /// Gone or not readable, which has been reported.
     Missing,
     /// There again, or another one by the same name. As long as it holds no manifest at all it is
     /// taken to be still being filled, or to be what was below a mount that went away.
     Replaced,
 }
 
-/// Identity of the directory.
+/// DirectoryIdentity of the directory.
 #[derive(Debug, Clone, Copy)]
-struct Identity {
+struct DirectoryIdentity {
     device: u64,
     inode: u64,
-    watched: Option<Watched>,
+    watched: Option<WatchDescriptor>,
 }
 
-type Listing = BTreeMap<FileName, Stamp>;
+type Stamps = BTreeMap<FileName, Stamp>;
 
 /// Properties that tell one state of a file from another one without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,13 +90,13 @@ impl Scanner {
             watch: None,
             watched: None,
             identity: None,
-            state: State::Present,
-            read: Listing::new(),
-            seen: Listing::new(),
+            state: DirectoryState::Present,
+            read: Stamps::new(),
+            seen: Stamps::new(),
         }
     }
 
-    pub(super) fn watch_with(&mut self, watch: Option<Arc<Watch>>) {
+    pub(super) fn watch_with(&mut self, watch: Option<Arc<Inotify>>) {
         self.watch = watch;
     }
 
@@ -115,7 +115,7 @@ impl Scanner {
                 return Scan { outcome, pending: false, watched: false };
             }
         };
-        let may_be_gone = self.settle_state(&listing);
+        let may_be_gone = self.update_state(&listing);
         let names: BTreeSet<_> = self.read.keys().chain(listing.keys()).cloned().collect();
         let mut changes = Vec::new();
         let mut pending = false;
@@ -141,13 +141,13 @@ impl Scanner {
 
     /// The manifests that are there. The directory is watched before it is listed, so that what
     /// happens after the listing is noticed.
-    fn look(&mut self, warnings: &mut Vec<Warning>) -> io::Result<Listing> {
+    fn look(&mut self, warnings: &mut Vec<Warning>) -> io::Result<Stamps> {
         let now = self.watch.as_ref().map(|watch| watch.add(&self.directory)).transpose();
         let metadata = std::fs::metadata(&self.directory)?;
         let watched = now.unwrap_or_else(|error| {
             if self.watched.is_some() || self.identity.is_none() {
                 let text = format!(
-                    "changes are only seen once a second: inotify does not watch it ({error}); \
+                    "changes are seen once a second only, because inotify_add_watch failed: {error}; \
                      raise fs.inotify.max_user_watches"
                 );
                 warnings.push(self.warning(text));
@@ -160,12 +160,12 @@ impl Scanner {
             watch.remove(old);
         }
         self.watched = watched;
-        let identity = Identity { device: metadata.dev(), inode: metadata.ino(), watched };
+        let identity = DirectoryIdentity { device: metadata.dev(), inode: metadata.ino(), watched };
         if self.identity.is_some_and(|before| !before.is(identity)) {
-            self.state = State::Replaced;
+            self.state = DirectoryState::Replaced;
         }
         self.identity = Some(identity);
-        let mut listing = Listing::new();
+        let mut listing = Stamps::new();
         for entry in std::fs::read_dir(&self.directory)? {
             let entry = entry?;
             let Some(name) =
@@ -179,30 +179,31 @@ impl Scanner {
     }
 
     /// Updates the state. Returns true if a file that is not listed may be taken as gone.
-    fn settle_state(&mut self, listing: &Listing) -> bool {
+    fn update_state(&mut self, listing: &Stamps) -> bool {
         match self.state {
-            State::Present => return true,
-            State::Missing | State::Replaced if listing.is_empty() => {
-                self.state = State::Replaced;
+            DirectoryState::Present => return true,
+            DirectoryState::Missing | DirectoryState::Replaced if listing.is_empty() => {
+                self.state = DirectoryState::Replaced;
                 return false;
             }
-            State::Missing | State::Replaced => {}
+            DirectoryState::Missing | DirectoryState::Replaced => {}
         }
-        info!(directory = %self.directory.display(), "the manifest directory is there again");
-        self.state = State::Present;
+        info!(directory = %self.directory.display(), "manifest directory there again; its files are read");
+        self.state = DirectoryState::Present;
         true
     }
 
     fn missing(&mut self, error: &io::Error) -> Option<Warning> {
-        let said = std::mem::replace(&mut self.state, State::Missing) == State::Missing;
+        let was_reported =
+            std::mem::replace(&mut self.state, DirectoryState::Missing) == DirectoryState::Missing;
         let text = format!(
             "the manifest directory cannot be listed: {error}; what it held stays in force"
         );
-        (!said).then(|| self.warning(text))
+        (!was_reported).then(|| self.warning(text))
     }
 
     fn warning(&self, text: String) -> Warning {
-        Warning { subject: Subject::Path(self.directory.clone()), text }
+        Warning { subject: WarningSubject::Path(self.directory.clone()), text }
     }
 
     /// Reads a file again. Returns what became of it, unless it is changing at this very moment.
@@ -233,9 +234,9 @@ impl Scanner {
     }
 }
 
-// === impl Identity ===
+// === impl DirectoryIdentity ===
 
-impl Identity {
+impl DirectoryIdentity {
     /// A new directory may have an old one's inode number; what the kernel watches it by tells.
     fn is(self, other: Self) -> bool {
         let same_watch = match (self.watched, other.watched) {

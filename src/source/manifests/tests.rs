@@ -39,7 +39,7 @@ impl Followed {
         }
     }
 
-    async fn complains(&mut self) -> String {
+    async fn next_warning(&mut self) -> String {
         match self.next().await {
             SourceEvent::Warning(warning) => warning.to_string(),
             other => panic!("{other:?} is no warning"),
@@ -84,7 +84,7 @@ async fn changes_are_followed_as_they_are_saved() {
     followed.says(Some("10.96.0.3")).await;
 
     fs::write(&file, "kind: [").unwrap();
-    let warning = followed.complains().await;
+    let warning = followed.next_warning().await;
     assert!(warning.contains("a.yaml: does not parse"), "{warning}");
     fs::remove_file(&file).unwrap();
     followed.says(None).await;
@@ -132,7 +132,7 @@ async fn a_directory_that_is_removed_and_there_again() {
 
     fs::rename(&directory, root.path().join("away")).unwrap();
     fs::remove_dir_all(root.path().join("away")).unwrap();
-    let warning = followed.complains().await;
+    let warning = followed.next_warning().await;
     assert!(warning.contains("stays in force"), "{warning}");
 
     fs::create_dir(&directory).unwrap();
@@ -144,7 +144,7 @@ async fn a_directory_that_is_removed_and_there_again() {
 }
 
 #[tokio::test]
-async fn it_ends_when_nobody_listens() {
+async fn it_ends_when_the_receiver_is_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let mut followed = Followed::new(directory.path());
     assert_eq!(followed.next().await, SourceEvent::Complete);

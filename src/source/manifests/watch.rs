@@ -17,16 +17,16 @@ const BUFFER_BYTES: usize = 4096;
 /// The runtime has no word for it. It is held as what it behaves like: the reading end of a pipe,
 /// which the kernel writes notifications to.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Inotify {
     instance: Receiver,
 }
 
 /// A watched directory. Another directory by the same name is another one here too: the kernel
 /// does not give a number out again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Watched(i32);
+pub(super) struct WatchDescriptor(i32);
 
-impl Watch {
+impl Inotify {
     /// # Errors
     /// When the user has too many instances (`fs.inotify.max_user_instances`).
     pub(super) fn new() -> io::Result<Self> {
@@ -35,7 +35,7 @@ impl Watch {
     }
 
     /// Watches a directory. For one that is watched already this changes nothing.
-    pub(super) fn add(&self, directory: &Path) -> io::Result<Watched> {
+    pub(super) fn add(&self, directory: &Path) -> io::Result<WatchDescriptor> {
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
@@ -45,11 +45,11 @@ impl Watch {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        Ok(Watched(inotify::add_watch(&self.instance, directory, flags)?))
+        Ok(WatchDescriptor(inotify::add_watch(&self.instance, directory, flags)?))
     }
 
     /// Forgets a directory. One that does not exist any more is forgotten already.
-    pub(super) fn remove(&self, Watched(number): Watched) {
+    pub(super) fn remove(&self, WatchDescriptor(number): WatchDescriptor) {
         let _ = inotify::remove_watch(&self.instance, number);
     }
 

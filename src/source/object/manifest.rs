@@ -49,10 +49,10 @@ enum ManifestKind {
 
 /// Fields that are known of an object while the others are being read.
 #[derive(Default)]
-struct Head {
+struct PartialObject {
     api_version: Option<String>,
     kind: Option<String>,
-    items: Vec<Listed>,
+    items: Vec<ListItem>,
     /// The fields that came before the kind was known.
     early: Map<String, Value>,
 }
@@ -64,10 +64,10 @@ struct ObjectVisitor {
 
 /// An object that is one of a list's items, and not a list itself. So the author of a manifest
 /// cannot choose how deep lists nest.
-struct Listed(Object);
+struct ListItem(Object);
 
 /// The fields that were read before the kind was known, then the rest of the map.
-struct Chain<A> {
+struct ChainedFields<A> {
     early: serde_json::map::IntoIter,
     pending: Option<(String, Value)>,
     rest: A,
@@ -84,15 +84,15 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-// === impl Listed ===
+// === impl ListItem ===
 
-impl<'de> Deserialize<'de> for Listed {
+impl<'de> Deserialize<'de> for ListItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ObjectVisitor { listed: true }).map(Self)
     }
 }
 
-// === impl Kind ===
+// === impl ManifestKind ===
 
 impl ManifestKind {
     fn of(api_version: &str, kind: &str) -> Self {
@@ -109,9 +109,9 @@ impl ManifestKind {
     }
 }
 
-// === impl Head ===
+// === impl PartialObject ===
 
-impl Head {
+impl PartialObject {
     fn known(&self) -> Option<ManifestKind> {
         Some(ManifestKind::of(self.api_version.as_deref()?, self.kind.as_deref()?))
     }
@@ -120,7 +120,7 @@ impl Head {
         self,
         item: Option<(&'static str, &'static str)>,
     ) -> Result<Object, E> {
-        let mut items: Vec<_> = self.items.into_iter().map(|Listed(item)| item).collect();
+        let mut items: Vec<_> = self.items.into_iter().map(|ListItem(item)| item).collect();
         let Some((api_version, kind)) = item else { return Ok(Object::List(items)) };
         for (index, item) in items.iter_mut().enumerate() {
             if let Object::Untyped(fields) = item {
@@ -154,7 +154,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-        let mut head = Head::default();
+        let mut head = PartialObject::default();
         loop {
             match head.known() {
                 Some(ManifestKind::Service) => return read(head, map).map(Object::Service),
@@ -191,14 +191,17 @@ impl<'de> Visitor<'de> for ObjectVisitor {
 }
 
 /// The fields that were read already and those that were not, as one typed object.
-fn read<'de, A: MapAccess<'de>, T: DeserializeOwned>(head: Head, rest: A) -> Result<T, A::Error> {
-    let chain = Chain { early: head.early.into_iter(), pending: None, rest };
+fn read<'de, A: MapAccess<'de>, T: DeserializeOwned>(
+    head: PartialObject,
+    rest: A,
+) -> Result<T, A::Error> {
+    let chain = ChainedFields { early: head.early.into_iter(), pending: None, rest };
     T::deserialize(MapAccessDeserializer::new(chain))
 }
 
-// === impl Chain ===
+// === impl ChainedFields ===
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Chain<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for ChainedFields<A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(

@@ -95,7 +95,7 @@ fn a_network_plugins_mark_stays_on_every_packet_from_the_first_on() {
 }
 
 #[test]
-fn kubernetes_marks_masquerade_and_drop_whoever_sets_them() {
+fn packets_with_kubernetes_marks_are_masqueraded_and_dropped() {
     let bed = bed();
     let pod = &bed.pod(1, 2).namespace;
     let _proxy = bed.start(&[]);

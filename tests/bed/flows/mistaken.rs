@@ -1,12 +1,12 @@
 //! Answers that IPVS takes for another connection's.
 //!
 //! A node's IPVS tells whose an answer is by the client's address and port and the real server's
-//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c), and finds the entry that was made last.
-//! Where a client uses one port for two frontends that lead to one real server, the former
-//! connection's answers get the latter's address, and are lost, until the latter's entry is gone: two
-//! minutes after its end. Masquerading gives both another port, but is undone before IPVS looks. The
-//! kernel chooses a socket's port by its destination (`inet_hash_connect`), so it does that.
-//! Each question of the bed has therefore a port of its own.
+//! (`ip_vs_conn_out_get` in net/netfilter/ipvs/ip_vs_conn.c), and finds the entry that was made
+//! last. Where a client uses one port for two frontends that lead to one real server, the former
+//! connection's answers get the latter's address, and are lost, until the latter's entry is gone:
+//! two minutes after its end. Masquerading gives both another port, but is undone before IPVS
+//! looks. The kernel chooses a socket's port by its destination (`inet_hash_connect`), so it does
+//! that. Each question of the bed has therefore a port of its own.
 //!
 //! One case is left: a port that masquerading chooses and that another node knows from this one, as
 //! a client of its own. With thousands of connections in a minute, that happens in one run of
@@ -137,7 +137,7 @@ fn a_port_used_for_two_frontends_of_one_endpoint_loses_the_former_connections_an
 }
 
 #[test]
-fn the_connection_that_gets_anothers_answer_is_told() {
+fn a_tracked_connection_is_matched_with_that_of_ipvs() {
     let tracked = "tcp      6 106 SYN_SENT src=fd00:244:2::12 dst=fd00:203::2:29 sport=57154 \
                    dport=80 [UNREPLIED] src=fd00:192::11 dst=fd00:244:2::12 sport=8080 \
                    dport=57154 mark=0 use=1";

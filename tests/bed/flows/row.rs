@@ -5,10 +5,10 @@ use std::fmt;
 /// Client that asks. "Here" is the first node, through which clients outside come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Client {
-    /// A client outside, which is among the friends of a Service for friends.
+    /// A client outside, which the ranges [`Ranges::OutsideAndPod`] allow.
     Outside,
-    /// A client outside, which is not.
-    Stranger,
+    /// A client outside, which they do not allow.
+    SecondOutside,
     /// A pod here that is no endpoint.
     PodHere,
     /// A pod here that is the endpoint itself.
@@ -77,18 +77,19 @@ pub(super) enum Endpoints {
 /// Clients that may use the load balancer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ranges {
-    /// Everybody.
-    Everybody,
+    /// All clients.
+    Unrestricted,
     /// [`Client::Outside`] and [`Client::PodHere`].
-    Friends,
+    OutsideAndPod,
     /// The node here.
     Node,
     /// Nodes and clients outside, which are one network.
     Underlay,
-    /// The same as `Friends`; another port of the same address is for [`Client::Stranger`].
-    FriendsSharing,
-    /// [`Client::Stranger`], at the other port of the address of `FriendsSharing`.
-    StrangersSharing,
+    /// The same as `OutsideAndPod`; another port of the same address is for
+    /// [`Client::SecondOutside`].
+    OutsideAndPodSharing,
+    /// [`Client::SecondOutside`], at the other port of the address of `OutsideAndPodSharing`.
+    SecondOutsideSharing,
 }
 
 /// Properties of a Service.
@@ -131,7 +132,7 @@ pub(super) struct Row {
     pub(super) outcome: Outcome,
 }
 
-/// A row about a Service for everybody.
+/// A row about a Service without source ranges.
 pub(super) const fn flow(
     clients: &'static [Client],
     frontends: &'static [Frontend],
@@ -139,7 +140,7 @@ pub(super) const fn flow(
     endpoints: Endpoints,
     outcome: Outcome,
 ) -> Row {
-    Row { clients, frontends, policies, endpoints, ranges: Ranges::Everybody, outcome }
+    Row { clients, frontends, policies, endpoints, ranges: Ranges::Unrestricted, outcome }
 }
 
 /// A row about a load balancer's address with source ranges, of a Service with both endpoints.
@@ -178,7 +179,7 @@ impl fmt::Display for Given {
         let Self { policy, endpoints, ranges } = self;
         write!(formatter, "a Service with policy {policy:?}, endpoints {endpoints:?}")?;
         match ranges {
-            Ranges::Everybody => Ok(()),
+            Ranges::Unrestricted => Ok(()),
             ranges => write!(formatter, ", ranges {ranges:?}"),
         }
     }

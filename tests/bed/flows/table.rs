@@ -2,7 +2,7 @@
 //! kube-proxy's iptables mode.
 
 use super::row::Client::{
-    EndpointHere, OtherNode, Outside, PodElsewhere, PodHere, Stranger, ThisNode,
+    EndpointHere, OtherNode, Outside, PodElsewhere, PodHere, SecondOutside, ThisNode,
 };
 use super::row::Endpoints::{
     Away, Both, Ended, EndingAway, EndingHere, EndingHereReadyAway, Here, HostAway, HostHere, None,
@@ -10,7 +10,9 @@ use super::row::Endpoints::{
 use super::row::Frontend::{Balancer, Cluster, External, NodePort, PortElsewhere};
 use super::row::Outcome::{Answer, Dropped, Refused};
 use super::row::Policy::{Anywhere, ExternalLocal, InternalLocal};
-use super::row::Ranges::{Friends, FriendsSharing, Node as NodeOnly, StrangersSharing, Underlay};
+use super::row::Ranges::{
+    Node as NodeOnly, OutsideAndPod, OutsideAndPodSharing, SecondOutsideSharing, Underlay,
+};
 use super::row::Seen::{Itself, Node};
 use super::row::{Client, Frontend, Policy, Row, flow, to_balancer, to_restricted};
 
@@ -42,7 +44,7 @@ const NODE1: &[&str] = &["node1"];
 const NODE2: &[&str] = &["node2"];
 
 /// Flows without a usable endpoint, where every client gets the same.
-pub(super) const NOBODY: &[Row] = &[
+pub(super) const NO_ENDPOINTS: &[Row] = &[
     flow(ALL, &[Cluster, External, Balancer, NodePort], EVERY, None, Refused),
     flow(ALL, &[Cluster, External, Balancer, NodePort], EVERY, Ended, Refused),
 ];
@@ -59,7 +61,7 @@ pub(super) const TO_PODS: &[Row] = &[
     ),
 ];
 
-/// A cluster address leads to all endpoints. A pod keeps its address, everybody else has the
+/// A cluster address leads to all endpoints. A pod keeps its address, all others have the
 /// node's. What arrives at the node itself is not masqueraded: its answer comes by anyway.
 pub(super) const TO_CLUSTER_ADDRESSES: &[Row] = &[
     flow(PODS, &[Cluster], INTERNAL_CLUSTER, Here, Answer(POD1, Itself)),
@@ -115,7 +117,7 @@ pub(super) const TO_LOCAL_CLUSTER_ADDRESSES: &[Row] = &[
     flow(&[Outside, PodHere, ThisNode], &[Cluster], INTERNAL_LOCAL, HostAway, Dropped),
 ];
 
-/// External frontends lead to all endpoints, and everybody has the node's address: only so the
+/// External frontends lead to all endpoints, and all clients have the node's address: only so the
 /// answer comes back by this node. `internalTrafficPolicy` is not about them.
 pub(super) const TO_EXTERNAL_FRONTENDS: &[Row] = &[
     flow(ALL, EXTERNAL, EXTERNAL_CLUSTER, Here, Answer(POD1, Node)),
@@ -217,42 +219,53 @@ pub(super) const TO_LOCAL_EXTERNAL_FRONTENDS: &[Row] = &[
 ];
 
 /// Source ranges: who is not in them hears nothing from the load balancer's address, wherever it
-/// asks from. All other frontends are for everybody.
+/// asks from. All other frontends are unrestricted.
 pub(super) const TO_RANGES: &[Row] = &[
-    to_balancer(Friends, &[Outside, PodHere], &[Anywhere], Answer(POD1_POD2, Node)),
-    to_balancer(Friends, &[Outside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
-    to_balancer(Friends, &[PodHere], EXTERNAL_LOCAL, Answer(POD1_POD2, Itself)),
-    to_balancer(Friends, &[Stranger, EndpointHere, PodElsewhere], INTERNAL_CLUSTER, Dropped),
-    to_balancer(Friends, NODES, INTERNAL_CLUSTER, Dropped),
+    to_balancer(OutsideAndPod, &[Outside, PodHere], &[Anywhere], Answer(POD1_POD2, Node)),
+    to_balancer(OutsideAndPod, &[Outside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
+    to_balancer(OutsideAndPod, &[PodHere], EXTERNAL_LOCAL, Answer(POD1_POD2, Itself)),
+    to_balancer(
+        OutsideAndPod,
+        &[SecondOutside, EndpointHere, PodElsewhere],
+        INTERNAL_CLUSTER,
+        Dropped,
+    ),
+    to_balancer(OutsideAndPod, NODES, INTERNAL_CLUSTER, Dropped),
     to_balancer(NodeOnly, &[ThisNode], INTERNAL_CLUSTER, Answer(POD1_POD2, Node)),
     to_balancer(NodeOnly, &[Outside, OtherNode], INTERNAL_CLUSTER, Dropped),
     to_balancer(NodeOnly, PODS, INTERNAL_CLUSTER, Dropped),
-    to_balancer(Underlay, &[Outside, Stranger], &[Anywhere], Answer(POD1_POD2, Node)),
-    to_balancer(Underlay, &[Outside, Stranger], EXTERNAL_LOCAL, Answer(POD1, Itself)),
+    to_balancer(Underlay, &[Outside, SecondOutside], &[Anywhere], Answer(POD1_POD2, Node)),
+    to_balancer(Underlay, &[Outside, SecondOutside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
     to_balancer(Underlay, NODES, INTERNAL_CLUSTER, Answer(POD1_POD2, Node)),
     to_balancer(Underlay, PODS, INTERNAL_CLUSTER, Dropped),
     // Two Services at one address: each has its own.
-    to_balancer(FriendsSharing, &[Outside, PodHere], &[Anywhere], Answer(POD1_POD2, Node)),
-    to_balancer(FriendsSharing, &[Outside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
-    to_balancer(FriendsSharing, &[PodHere], EXTERNAL_LOCAL, Answer(POD1_POD2, Itself)),
-    to_balancer(FriendsSharing, &[Stranger, ThisNode], INTERNAL_CLUSTER, Dropped),
-    to_balancer(StrangersSharing, &[Stranger], &[Anywhere], Answer(POD1_POD2, Node)),
-    to_balancer(StrangersSharing, &[Stranger], EXTERNAL_LOCAL, Answer(POD1, Itself)),
-    to_balancer(StrangersSharing, &[Outside, PodHere, ThisNode], INTERNAL_CLUSTER, Dropped),
+    to_balancer(OutsideAndPodSharing, &[Outside, PodHere], &[Anywhere], Answer(POD1_POD2, Node)),
+    to_balancer(OutsideAndPodSharing, &[Outside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
+    to_balancer(OutsideAndPodSharing, &[PodHere], EXTERNAL_LOCAL, Answer(POD1_POD2, Itself)),
+    to_balancer(OutsideAndPodSharing, &[SecondOutside, ThisNode], INTERNAL_CLUSTER, Dropped),
+    to_balancer(SecondOutsideSharing, &[SecondOutside], &[Anywhere], Answer(POD1_POD2, Node)),
+    to_balancer(SecondOutsideSharing, &[SecondOutside], EXTERNAL_LOCAL, Answer(POD1, Itself)),
+    to_balancer(SecondOutsideSharing, &[Outside, PodHere, ThisNode], INTERNAL_CLUSTER, Dropped),
     // The other frontends of the same Services.
-    to_restricted(Friends, &[Stranger], &[Cluster], INTERNAL_CLUSTER, Answer(POD1_POD2, Node)),
-    to_restricted(Friends, PODS, &[Cluster], INTERNAL_CLUSTER, Answer(POD1_POD2, Itself)),
-    to_restricted(Friends, NODES, &[Cluster], INTERNAL_CLUSTER, Answer(POD1_POD2, Node)),
     to_restricted(
-        Friends,
-        &[Stranger],
+        OutsideAndPod,
+        &[SecondOutside],
+        &[Cluster],
+        INTERNAL_CLUSTER,
+        Answer(POD1_POD2, Node),
+    ),
+    to_restricted(OutsideAndPod, PODS, &[Cluster], INTERNAL_CLUSTER, Answer(POD1_POD2, Itself)),
+    to_restricted(OutsideAndPod, NODES, &[Cluster], INTERNAL_CLUSTER, Answer(POD1_POD2, Node)),
+    to_restricted(
+        OutsideAndPod,
+        &[SecondOutside],
         &[External, NodePort],
         &[Anywhere],
         Answer(POD1_POD2, Node),
     ),
     to_restricted(
-        Friends,
-        &[Stranger],
+        OutsideAndPod,
+        &[SecondOutside],
         &[External, NodePort],
         EXTERNAL_LOCAL,
         Answer(POD1, Itself),
@@ -261,7 +274,7 @@ pub(super) const TO_RANGES: &[Row] = &[
 
 /// All of them.
 pub(super) const ROWS: &[&[Row]] = &[
-    NOBODY,
+    NO_ENDPOINTS,
     TO_PODS,
     TO_CLUSTER_ADDRESSES,
     TO_LOCAL_CLUSTER_ADDRESSES,

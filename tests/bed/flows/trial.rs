@@ -108,7 +108,7 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
                         answers.iter().map(|answer| answer.server.as_str()).collect();
                     let right = names == servers.iter().copied().collect()
                         && answers.iter().all(|answer| sources.contains(&answer.seen_source.ip()));
-                    if right { Ok(()) } else { Err(told(&answers)) }
+                    if right { Ok(()) } else { Err(describe(&answers)) }
                 })
             };
             let mut seen = attempt();
@@ -138,7 +138,7 @@ fn answers(from: &Namespace, question: Question, endpoints: usize) -> Result<Vec
         match ask(from, question) {
             Ok(answer) => answers.push(answer),
             Err(refusal) if answers.is_empty() => return Err(refusal.to_string()),
-            Err(refusal) => return Err(format!("{}; {refusal}", told(&answers))),
+            Err(refusal) => return Err(format!("{}; {refusal}", describe(&answers))),
         }
     }
     Ok(answers)
@@ -150,7 +150,7 @@ fn refusal(from: &Namespace, question: Question) -> Result<(), String> {
         match ask(from, question) {
             Err(Refusal::Refused) if asked.elapsed() < AT_ONCE_IS => {}
             Err(refusal) => return Err(format!("{refusal} after {:?}", asked.elapsed())),
-            Ok(answer) => return Err(told(&[answer])),
+            Ok(answer) => return Err(describe(&[answer])),
         }
     }
     Ok(())
@@ -159,17 +159,17 @@ fn refusal(from: &Namespace, question: Question) -> Result<(), String> {
 fn silence(from: &Namespace, question: Question) -> Result<(), String> {
     match ask(from, question) {
         Err(Refusal::Timeout) => Ok(()),
-        // A node is told of what its own rules drop before it has left.
+        // On a node, its own rules drop a packet before it has left: the socket gets an error.
         Err(Refusal::Other(error)) if error.contains("not permitted") => Ok(()),
         Err(refusal) => Err(refusal.to_string()),
-        Ok(answer) => Err(told(&[answer])),
+        Ok(answer) => Err(describe(&[answer])),
     }
 }
 
-fn told(answers: &[Answer]) -> String {
-    let told =
+fn describe(answers: &[Answer]) -> String {
+    let answers =
         answers.iter().map(|answer| format!("{} saw {}", answer.server, answer.seen_source.ip()));
-    told.collect::<Vec<_>>().join(", ")
+    answers.collect::<Vec<_>>().join(", ")
 }
 
 /// Every failure in a line; the first ones with what both nodes hold of the address; the rules.

@@ -56,7 +56,7 @@ impl World {
         let cluster = &self.bed.cluster;
         match client {
             Client::Outside => cluster.client(1),
-            Client::Stranger => cluster.client(2),
+            Client::SecondOutside => cluster.client(2),
             Client::EndpointHere => cluster.pod(1, 1),
             Client::PodHere => cluster.pod(1, 2),
             Client::PodElsewhere => cluster.pod(2, 2),
@@ -80,8 +80,9 @@ impl World {
             Frontend::Cluster => pick("10.96.1", "fd00:96:"),
             Frontend::External => pick("198.51.100", "fd00:203::1"),
             Frontend::Balancer => {
-                let shared = Given { ranges: Ranges::FriendsSharing, ..given };
-                let owner = if given.ranges == Ranges::StrangersSharing { shared } else { given };
+                let shared = Given { ranges: Ranges::OutsideAndPodSharing, ..given };
+                let owner =
+                    if given.ranges == Ranges::SecondOutsideSharing { shared } else { given };
                 let number = self.number(owner);
                 let text = if ipv4 {
                     format!("203.0.113.{number}")
@@ -188,9 +189,11 @@ impl World {
             clients.iter().flat_map(of_client).map(single).collect()
         };
         match ranges {
-            Ranges::Everybody => Vec::new(),
-            Ranges::Friends | Ranges::FriendsSharing => hosts(&[Client::Outside, Client::PodHere]),
-            Ranges::StrangersSharing => hosts(&[Client::Stranger]),
+            Ranges::Unrestricted => Vec::new(),
+            Ranges::OutsideAndPod | Ranges::OutsideAndPodSharing => {
+                hosts(&[Client::Outside, Client::PodHere])
+            }
+            Ranges::SecondOutsideSharing => hosts(&[Client::SecondOutside]),
             Ranges::Node => hosts(&[Client::ThisNode]),
             Ranges::Underlay => vec!["192.168.0.0/24".to_owned(), "fd00:192::/64".to_owned()],
         }
@@ -227,7 +230,7 @@ fn node_yaml(number: u8, node: &Host) -> String {
 
 /// Two Services at one address have different ports.
 fn port(given: Given) -> u16 {
-    if given.ranges == Ranges::StrangersSharing { 81 } else { 80 }
+    if given.ranges == Ranges::SecondOutsideSharing { 81 } else { 80 }
 }
 
 fn address(host: &Host, ipv4: bool) -> IpAddr {

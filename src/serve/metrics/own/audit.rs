@@ -12,7 +12,7 @@ use crate::reconcile::observer::Pass;
 
 /// Activity of the audit and the drift checks.
 #[derive(Debug)]
-pub struct Audit {
+pub struct AuditMetrics {
     drift_checks: IntCounterVec,
     passes: IntCounterVec,
     duration: Gauge,
@@ -22,9 +22,9 @@ pub struct Audit {
     last_comparison: Gauge,
 }
 
-// === impl Audit ===
+// === impl AuditMetrics ===
 
-impl Audit {
+impl AuditMetrics {
     pub(super) fn new(make: &Maker<'_>) -> Result<Self, prometheus::Error> {
         let made = Self {
             drift_checks: make.counters(

@@ -15,16 +15,16 @@ pub type Length = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// Waiting changes: the lengths of the queues, and the age of the oldest change.
 #[derive(Debug, Clone)]
-pub struct Queues(Arc<Inner>);
+pub struct Queues(Arc<QueueGauges>);
 
-struct Inner {
+struct QueueGauges {
     oldest: Gauge,
     lengths: IntGaugeVec,
-    known: Mutex<Known>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Default)]
-struct Known {
+struct QueueState {
     /// Time since which the oldest change that is not written yet has been waiting.
     waiting_since: Option<Instant>,
     /// The queues between threads and tasks, by their names.
@@ -50,7 +50,7 @@ impl Queues {
         for name in names {
             lengths.with_label_values(&[name]);
         }
-        let made = Self(Arc::new(Inner { oldest, lengths, known: Mutex::default() }));
+        let made = Self(Arc::new(QueueGauges { oldest, lengths, state: Mutex::default() }));
         registry.register(Box::new(made.clone()))?;
         Ok(made)
     }
@@ -65,9 +65,9 @@ impl Queues {
         self.lock().queues.push((name, length));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, QueueState> {
         // A thread that panicked while holding the lock left plain values behind.
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,10 +77,10 @@ impl Collector for Queues {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let known = self.lock();
-        let age = known.waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        let state = self.lock();
+        let age = state.waiting_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         self.0.oldest.set(age);
-        for (name, length) in &known.queues {
+        for (name, length) in &state.queues {
             let length = i64::try_from(length()).unwrap_or(i64::MAX);
             self.0.lengths.with_label_values(&[name]).set(length);
         }
@@ -88,9 +88,9 @@ impl Collector for Queues {
     }
 }
 
-// === impl Inner ===
+// === impl QueueGauges ===
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for QueueGauges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queues").finish_non_exhaustive()
     }

@@ -41,7 +41,7 @@ async fn a_kubeconfig_and_a_master_that_overrides_its_server() {
 }
 
 #[tokio::test]
-async fn a_master_alone_asks_nobody_who_we_are() {
+async fn a_master_alone_needs_no_credentials() {
     for (master, url) in [
         ("127.0.0.1:8001", "http://127.0.0.1:8001/"),
         ("https://[::1]:6443", "https://[::1]:6443/"),

@@ -17,8 +17,8 @@ const PAGE: u32 = 500;
 /// Longest silence while a list is being sent.
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time for which lists are not asked for as streams after they could not be had. The server may have
-/// been upgraded by then, or its bad hour be over.
+/// Time for which lists are not asked for as streams after they could not be had. The server may
+/// have been upgraded by then, or its bad hour be over.
 const STREAM_PAUSE: Duration = Duration::from_secs(3_600);
 
 /// Attempts at a page while the server is away or busy. client-go makes as many
@@ -44,13 +44,22 @@ impl Follower {
     /// Lists otherwise for a while.
     pub(super) fn avoid_streams(&mut self, failure: &Failure) {
         let kind = self.kind.name();
-        info!(kind, "{}; lists as streams are tried again in an hour", failure.cause());
+        info!(
+            kind,
+            "streaming list failed: {}; the server's cache is listed instead, streams are tried again \
+             in an hour",
+            failure.cause()
+        );
         self.lists = Lists::Cached;
         self.streams_at = Some(Instant::now() + STREAM_PAUSE);
     }
 
     fn list_in_pages(&mut self, failure: &Failure) {
-        info!(kind = self.kind.name(), "{}; lists what etcd has, in pages", failure.cause());
+        info!(
+            kind = self.kind.name(),
+            "list of the server's cache failed: {}; etcd is listed instead, in pages",
+            failure.cause()
+        );
         self.lists = Lists::Paged;
     }
 
@@ -95,8 +104,8 @@ impl Follower {
         }
     }
 
-    /// Fetches a page. One after the first is asked for again with its token while the server is away
-    /// or busy, or else the pages before it would have been for nothing.
+    /// Fetches a page. One after the first is asked for again with its token while the server is
+    /// away or busy, or else the pages before it would have been for nothing.
     async fn insist_on_page(&mut self, parameters: &ListParams) -> Result<PageEnd, Failure> {
         let is_first = parameters.continue_token.is_none();
         let mut attempts = 1;
@@ -110,7 +119,10 @@ impl Follower {
                 Failure::Expired if !is_first => {
                     // The server forgets sooner than we read. What came stays; the list begins
                     // again.
-                    info!(kind, "a page's token has expired; lists in one piece");
+                    info!(
+                        kind,
+                        "continue token of a list expired (410); the list is fetched in one piece"
+                    );
                     self.lists = Lists::Whole;
                 }
                 // The version is one of before etcd was restored, or none that this server knows.

@@ -59,17 +59,17 @@ fn bad(kind: ResourceKind, name: Option<&str>) -> Item {
 
 impl Inventory {
     /// A step's events, in short.
-    fn said(&mut self, kind: ResourceKind, step: Step) -> Vec<String> {
+    fn texts(&mut self, kind: ResourceKind, step: Step) -> Vec<String> {
         let events = self.take(kind, step, at(5_000));
         events.into_iter().map(|event| short(&event)).collect()
     }
 
     fn list(&mut self, kind: ResourceKind, items: impl IntoIterator<Item = Item>) -> Vec<String> {
-        let mut said = self.said(kind, Step::ListBegins);
+        let mut said = self.texts(kind, Step::ListBegins);
         for item in items {
-            said.extend(self.said(kind, Step::Listed(item)));
+            said.extend(self.texts(kind, Step::Listed(item)));
         }
-        said.extend(self.said(kind, Step::ListEnds));
+        said.extend(self.texts(kind, Step::ListEnds));
         said
     }
 }
@@ -93,7 +93,7 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::NodeLeaving(leaving) => format!("leaving {leaving}"),
         SourceEvent::Complete => "complete".to_owned(),
         SourceEvent::Warning(warning) => warning.to_string(),
-        SourceEvent::StillWrong(warning) => format!("still: {warning}"),
+        SourceEvent::RepeatedWarning(warning) => format!("still: {warning}"),
     }
 }
 
@@ -112,12 +112,12 @@ fn complete_once_when_every_kind_has_been_listed() {
 fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
     let mut inventory = inventory();
     inventory.list(ResourceKind::Service, ["a", "b", "c"].map(service));
-    inventory.said(ResourceKind::Service, Step::Applied(service("d")));
-    assert_eq!(inventory.said(ResourceKind::Service, Step::Deleted(service("c"))), ["-n/c"]);
+    inventory.texts(ResourceKind::Service, Step::Applied(service("d")));
+    assert_eq!(inventory.texts(ResourceKind::Service, Step::Deleted(service("c"))), ["-n/c"]);
     // One that fails half-way, twice.
     for _ in 0..2 {
-        assert_eq!(inventory.said(ResourceKind::Service, Step::ListBegins), Vec::<String>::new());
-        assert_eq!(inventory.said(ResourceKind::Service, Step::Listed(service("b"))), ["+n/b"]);
+        assert_eq!(inventory.texts(ResourceKind::Service, Step::ListBegins), Vec::<String>::new());
+        assert_eq!(inventory.texts(ResourceKind::Service, Step::Listed(service("b"))), ["+n/b"]);
     }
     assert_eq!(
         inventory.list(ResourceKind::Service, ["a", "e"].map(service)),
@@ -125,7 +125,7 @@ fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
     );
     assert_eq!(inventory.names(), ["Service n/a", "Service n/e"]);
     assert_eq!(
-        inventory.said(ResourceKind::Service, Step::Deleted(service("d"))),
+        inventory.texts(ResourceKind::Service, Step::Deleted(service("d"))),
         Vec::<String>::new()
     );
 }
@@ -135,7 +135,8 @@ fn a_bad_object_stays_as_it_was() {
     let mut inventory = inventory();
     inventory.list(ResourceKind::Service, ["a", "b"].map(service));
     assert_eq!(
-        inventory.said(ResourceKind::Service, Step::Applied(bad(ResourceKind::Service, Some("a")))),
+        inventory
+            .texts(ResourceKind::Service, Step::Applied(bad(ResourceKind::Service, Some("a")))),
         ["Service n/a: spec: odd; it stays in force as it was before"]
     );
     assert_eq!(
@@ -147,18 +148,19 @@ fn a_bad_object_stays_as_it_was() {
     );
     assert_eq!(inventory.names(), ["Service n/a"]);
     assert_eq!(
-        inventory.said(ResourceKind::Service, Step::Deleted(bad(ResourceKind::Service, Some("a")))),
+        inventory
+            .texts(ResourceKind::Service, Step::Deleted(bad(ResourceKind::Service, Some("a")))),
         ["-n/a"]
     );
     assert_eq!(
-        inventory.said(
+        inventory.texts(
             ResourceKind::EndpointSlice,
             Step::Applied(bad(ResourceKind::EndpointSlice, None))
         ),
         ["EndpointSlice (without a name): has no metadata.name; left out"]
     );
     assert_eq!(
-        inventory.said(ResourceKind::Node, Step::Applied(bad(ResourceKind::Node, Some("this")))),
+        inventory.texts(ResourceKind::Node, Step::Applied(bad(ResourceKind::Node, Some("this")))),
         ["Node this: spec: odd; it stays in force as it was before"]
     );
 }
@@ -172,10 +174,10 @@ fn a_service_that_is_no_longer_balanced_is_removed_once() {
     .unwrap();
     let headless = || Item::Service(Box::new(headless.clone()));
     assert_eq!(inventory.list(ResourceKind::Service, [headless()]), Vec::<String>::new());
-    inventory.said(ResourceKind::Service, Step::Applied(service("a")));
-    assert_eq!(inventory.said(ResourceKind::Service, Step::Applied(headless())), ["-n/a"]);
+    inventory.texts(ResourceKind::Service, Step::Applied(service("a")));
+    assert_eq!(inventory.texts(ResourceKind::Service, Step::Applied(headless())), ["-n/a"]);
     assert_eq!(
-        inventory.said(ResourceKind::Service, Step::Applied(headless())),
+        inventory.texts(ResourceKind::Service, Step::Applied(headless())),
         Vec::<String>::new()
     );
 }
@@ -189,11 +191,11 @@ fn this_node_and_no_other() {
     );
     let leaving = node("this", "ToBeDeletedByClusterAutoscaler");
     assert_eq!(
-        inventory.said(ResourceKind::Node, Step::Applied(leaving)),
+        inventory.texts(ResourceKind::Node, Step::Applied(leaving)),
         ["node", "leaving true"]
     );
     assert_eq!(
-        inventory.said(ResourceKind::Node, Step::Deleted(node("this", "x"))),
+        inventory.texts(ResourceKind::Node, Step::Deleted(node("this", "x"))),
         Vec::<String>::new()
     );
     assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
@@ -211,7 +213,7 @@ fn a_node_that_is_not_there_is_missed_once() {
 }
 
 #[test]
-fn what_is_wrong_is_said_again_only_when_it_is_different() {
+fn a_warning_is_repeated_only_when_it_is_different() {
     let mut inventory = inventory();
     let odd = |port: u32| {
         let text = format!(
@@ -229,18 +231,18 @@ fn what_is_wrong_is_said_again_only_when_it_is_different() {
     assert_eq!(inventory.list(kind, [odd(70_000)]), [warning(70_000), "+n/a".to_owned()]);
     for _ in 0..3 {
         assert_eq!(inventory.list(kind, [odd(70_000)]), ["+n/a"]);
-        assert_eq!(inventory.said(kind, Step::Applied(odd(70_000))), ["+n/a"]);
+        assert_eq!(inventory.texts(kind, Step::Applied(odd(70_000))), ["+n/a"]);
     }
-    let said = inventory.said(kind, Step::Applied(odd(70_001)));
+    let said = inventory.texts(kind, Step::Applied(odd(70_001)));
     assert_eq!(said, [warning(70_001), "+n/a".to_owned()]);
     // Repaired, gone, or not on a list: it is a new mistake the next time.
     let again = [warning(70_001), "+n/a".to_owned()];
-    inventory.said(kind, Step::Applied(service("a")));
+    inventory.texts(kind, Step::Applied(service("a")));
     assert!(inventory.warnings.is_empty());
-    assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
-    inventory.said(kind, Step::Deleted(odd(70_001)));
+    assert_eq!(inventory.texts(kind, Step::Applied(odd(70_001))), again);
+    inventory.texts(kind, Step::Deleted(odd(70_001)));
     assert!(inventory.warnings.is_empty());
-    assert_eq!(inventory.said(kind, Step::Applied(odd(70_001))), again);
+    assert_eq!(inventory.texts(kind, Step::Applied(odd(70_001))), again);
     inventory.list(ResourceKind::EndpointSlice, []);
     assert!(!inventory.warnings.is_empty());
     inventory.list(kind, []);
@@ -256,10 +258,10 @@ fn triggers_count_once() {
     assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "triggered 1001", "+n/c"]);
     // What a watch sends has changed, in whatever order it happened.
     for seconds in [1_200, 1_100] {
-        let said = inventory.said(kind, Step::Applied(triggered("a", seconds)));
+        let said = inventory.texts(kind, Step::Applied(triggered("a", seconds)));
         assert_eq!(said, [format!("triggered {seconds}"), "+n/a".to_owned()]);
     }
-    assert_eq!(inventory.said(kind, Step::Applied(triggered("a", 999))), ["+n/a"]);
+    assert_eq!(inventory.texts(kind, Step::Applied(triggered("a", 999))), ["+n/a"]);
     // A new list: nothing counts again, and what happened meanwhile does, in any order.
     let listed = || {
         [triggered("a", 1_100), triggered("b", 1_400), triggered("c", 1_300), triggered("d", 1_200)]
@@ -271,12 +273,12 @@ fn triggers_count_once() {
     assert_eq!(inventory.list(kind, listed()), ["+n/a", "+n/b", "+n/c", "+n/d"]);
     // A time that lies ahead counts, and does not keep others from it.
     assert_eq!(inventory.list(kind, [triggered("a", 9_999)]).last().unwrap(), "-n/d");
-    inventory.said(kind, Step::Applied(triggered("a", 9_999)));
-    assert_eq!(inventory.said(kind, Step::ListBegins), Vec::<String>::new());
+    inventory.texts(kind, Step::Applied(triggered("a", 9_999)));
+    assert_eq!(inventory.texts(kind, Step::ListBegins), Vec::<String>::new());
     let later = inventory.take(kind, Step::Listed(triggered("b", 5_100)), at(6_000));
     assert_eq!(short(later.first().unwrap()), "triggered 5100");
     // No time at all.
-    assert_eq!(inventory.said(kind, Step::Applied(slice("a", "yesterday"))), ["+n/a"]);
+    assert_eq!(inventory.texts(kind, Step::Applied(slice("a", "yesterday"))), ["+n/a"]);
 }
 
 #[test]
@@ -324,7 +326,7 @@ proptest! {
         let mut inventory = inventory();
         let mut in_force = BTreeSet::new();
         let take = |inventory: &mut Inventory, in_force: &mut BTreeSet<String>, step| {
-            for said in inventory.said(ResourceKind::Service, step) {
+            for said in inventory.texts(ResourceKind::Service, step) {
                 match said.split_at(1) {
                     ("+", name) => _ = in_force.insert(name.to_owned()),
                     ("-", name) => assert!(in_force.remove(name), "{name}"),
@@ -374,26 +376,26 @@ fn other(name: &str, address: &str) -> Item {
 }
 
 #[test]
-fn other_nodes_are_told_of_when_their_addresses_change() {
+fn other_nodes_are_reported_when_their_addresses_change() {
     let mut inventory = inventory();
     // A server that does not know the field sends this node's Node too.
     let all = [other("this", "192.0.2.1"), other("b", "192.0.2.2"), other("c", "192.0.2.3")];
     assert_eq!(inventory.list(ResourceKind::OtherNode, all), ["+other b", "+other c"]);
     let nothing = Vec::<String>::new();
-    let mut say = |step| inventory.said(ResourceKind::OtherNode, step);
+    let mut say = |step| inventory.texts(ResourceKind::OtherNode, step);
     assert_eq!(say(Step::Applied(other("b", "192.0.2.2"))), nothing);
     assert_eq!(say(Step::Applied(other("b", "192.0.2.22"))), ["+other b"]);
     assert_eq!(say(Step::Applied(other("d", ""))), nothing, "no address");
     assert_eq!(say(Step::Deleted(other("d", ""))), nothing);
     assert_eq!(say(Step::Deleted(other("this", "192.0.2.1"))), nothing);
     assert_eq!(say(Step::Applied(bad(ResourceKind::OtherNode, Some("b")))), nothing);
-    // A list that fails half-way, and one that does not: only that one says who is gone.
+    // A list that fails half-way, and one that does not: only that one shows which are gone.
     assert_eq!(say(Step::ListBegins), nothing);
     assert_eq!(say(Step::Listed(other("b", "192.0.2.22"))), nothing);
     let list = [bad(ResourceKind::OtherNode, Some("b")), other("e", "192.0.2.5")];
     assert_eq!(inventory.list(ResourceKind::OtherNode, list), ["+other e", "-other c"]);
     assert_eq!(
-        inventory.said(ResourceKind::OtherNode, Step::Deleted(other("b", "x"))),
+        inventory.texts(ResourceKind::OtherNode, Step::Deleted(other("b", "x"))),
         ["-other b"]
     );
     assert!(!inventory.unlisted.is_empty(), "nothing is complete because of other nodes");

@@ -137,7 +137,7 @@ fn the_first_file_by_name_wins_and_the_next_one_takes_over() {
     let expected = "/manifests/c.yaml: Service default/a is in b.yaml too, \
                     and is in force as it is there";
     assert_eq!(warning, expected);
-    // Saved again without a difference in who holds it: nothing new to say.
+    // Saved again by the same holders: no new warning.
     assert!(apply(&mut folder, [read("c.yaml", mk_service("a", "10.96.0.4"))]).is_empty());
     let outcome = folder.apply([read("a.yaml", mk_service("a", "10.96.0.1"))]);
     assert_eq!(words(&outcome.events), ["default/a 10.96.0.1"]);

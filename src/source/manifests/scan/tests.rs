@@ -18,7 +18,7 @@ fn mk_scanner() -> (tempfile::TempDir, PathBuf, Scanner) {
 }
 
 /// Looks until nothing is pending any more. No file is written meanwhile, so no time has to pass.
-fn settle(scanner: &mut Scanner) -> (Vec<Event>, Vec<String>) {
+fn scan_until_stable(scanner: &mut Scanner) -> (Vec<Event>, Vec<String>) {
     let (mut events, mut warnings) = (vec![], vec![]);
     for _ in 0..3 {
         let scan = scanner.scan();
@@ -51,13 +51,13 @@ fn a_file_that_is_moved_away_for_a_moment_is_not_gone() {
     let (_root, directory, mut scanner) = mk_scanner();
     let file = directory.join("a.yaml");
     fs::write(&file, SERVICE).unwrap();
-    assert_eq!(settle(&mut scanner).0.len(), 1);
+    assert_eq!(scan_until_stable(&mut scanner).0.len(), 1);
     fs::rename(&file, directory.join("a.yaml~")).unwrap();
     assert!(scanner.scan().pending);
     fs::write(&file, format!("# edited\n{SERVICE}")).unwrap();
-    assert_eq!(settle(&mut scanner), (vec![], vec![]));
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]));
     fs::remove_file(&file).unwrap();
-    assert!(matches!(settle(&mut scanner).0.as_slice(), [Event::ServiceRemoved(_)]));
+    assert!(matches!(scan_until_stable(&mut scanner).0.as_slice(), [Event::ServiceRemoved(_)]));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn which_files_are_manifests() {
     }
     fs::create_dir(directory.join("h.yaml")).unwrap();
     symlink("nowhere", directory.join("i.yaml")).unwrap();
-    let (events, warnings) = settle(&mut scanner);
+    let (events, warnings) = scan_until_stable(&mut scanner);
     assert_eq!((events.len(), warnings), (3, vec![]));
 }
 
@@ -84,13 +84,13 @@ fn unreadable_files() {
     symlink("b.yaml", directory.join("b.yaml")).unwrap();
     File::create(directory.join("c.yaml")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
     fs::write(directory.join("d.yaml"), SERVICE).unwrap();
-    let (events, warnings) = settle(&mut scanner);
+    let (events, warnings) = scan_until_stable(&mut scanner);
     assert_eq!(events.len(), 1, "the other file goes on");
     let [socket, circle, large] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert!(socket.contains("a.yaml: cannot be read: it is not a regular file"), "{socket}");
     assert!(circle.contains("b.yaml: cannot be read: "), "{circle}");
     assert!(large.contains("c.yaml: cannot be read: it has 268435457 bytes"), "{large}");
-    assert_eq!(settle(&mut scanner), (vec![], vec![]), "said once");
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]), "said once");
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn a_file_without_permission_is_read_once_it_has_it() {
     let file = directory.join("a.yaml");
     fs::write(&file, SERVICE).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
-    let (mut events, warnings) = settle(&mut scanner);
+    let (mut events, warnings) = scan_until_stable(&mut scanner);
     // Root reads it nevertheless.
     if File::open(&file).is_err() {
         assert!(events.is_empty() && warnings[0].contains("cannot be read"), "{warnings:?}");
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    events.extend(settle(&mut scanner).0);
+    events.extend(scan_until_stable(&mut scanner).0);
     assert_eq!(events.len(), 1);
 }
 
@@ -113,35 +113,35 @@ fn a_file_without_permission_is_read_once_it_has_it() {
 fn a_directory_that_is_gone_takes_nothing_with_it() {
     let (root, directory, mut scanner) = mk_scanner();
     fs::write(directory.join("a.yaml"), SERVICE).unwrap();
-    assert_eq!(settle(&mut scanner).0.len(), 1);
+    assert_eq!(scan_until_stable(&mut scanner).0.len(), 1);
     fs::rename(&directory, root.path().join("away")).unwrap();
-    let (events, warnings) = settle(&mut scanner);
+    let (events, warnings) = scan_until_stable(&mut scanner);
     assert!(events.is_empty());
     assert!(warnings[0].ends_with("what it held stays in force"), "{warnings:?}");
-    assert_eq!(settle(&mut scanner), (vec![], vec![]), "said once");
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]), "said once");
     // There again, but still empty.
     fs::create_dir(&directory).unwrap();
-    assert_eq!(settle(&mut scanner), (vec![], vec![]));
-    assert_eq!(settle(&mut scanner), (vec![], vec![]));
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]));
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]));
     fs::write(directory.join("b.yaml"), SERVICE.replace("name: a", "name: b")).unwrap();
-    let (events, _) = settle(&mut scanner);
+    let (events, _) = scan_until_stable(&mut scanner);
     assert_eq!(events.len(), 2, "b is there and a is gone: {events:?}");
     // From now on an empty directory means what it says.
     fs::remove_file(directory.join("b.yaml")).unwrap();
-    assert_eq!(settle(&mut scanner).0.len(), 1);
+    assert_eq!(scan_until_stable(&mut scanner).0.len(), 1);
 }
 
 #[test]
 fn another_directory_in_its_place_counts_once_it_holds_something() {
     let (root, directory, mut scanner) = mk_scanner();
     fs::write(directory.join("a.yaml"), SERVICE).unwrap();
-    assert_eq!(settle(&mut scanner).0.len(), 1);
+    assert_eq!(scan_until_stable(&mut scanner).0.len(), 1);
     // As with a mount that goes away: never missing, but another one, and empty.
     fs::create_dir(root.path().join("below")).unwrap();
     fs::rename(&directory, root.path().join("mounted")).unwrap();
     fs::rename(root.path().join("below"), &directory).unwrap();
-    assert_eq!(settle(&mut scanner), (vec![], vec![]));
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]));
     fs::remove_dir(&directory).unwrap();
     fs::rename(root.path().join("mounted"), &directory).unwrap();
-    assert_eq!(settle(&mut scanner), (vec![], vec![]));
+    assert_eq!(scan_until_stable(&mut scanner), (vec![], vec![]));
 }

@@ -17,15 +17,15 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Attempts of one kind that failed in a row, and the pauses between them.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub(super) struct Backoff {
     failures: u32,
     /// End of the last pause of any kind of object while the API server was away.
     server: Arc<Mutex<Option<Instant>>>,
 }
 
-// === impl Pause ===
+// === impl Backoff ===
 
-impl Pause {
+impl Backoff {
     /// For another kind of object of the same API server.
     pub(super) fn of_another_kind(&self) -> Self {
         Self { failures: 0, server: Arc::clone(&self.server) }
@@ -43,8 +43,8 @@ impl Pause {
 
     /// Notes a failed attempt. Returns the time at which to make the next one.
     ///
-    /// Kinds pause together while the API server is away. One that has failed less often than others
-    /// does not wait for them: what is wrong may be theirs alone.
+    /// Kinds pause together while the API server is away. One that has failed less often than
+    /// others does not wait for them: the problem may be theirs alone.
     pub(super) fn next(&mut self, failure: &Failure, now: Instant) -> Instant {
         let limit = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn pauses_grow_to_their_limit_and_begin_again() {
         for failure in [away(), Failure::Garbage("{".to_owned())] {
-            let (mut pause, mut now) = (Pause::default(), Instant::now());
+            let (mut pause, mut now) = (Backoff::default(), Instant::now());
             let mut limit = FIRST;
             for _ in 0..100 {
                 let next = pause.next(&failure, now);
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn kinds_pause_together_while_the_server_is_away() {
-        let (mut one, mut now) = (Pause::default(), Instant::now());
+        let (mut one, mut now) = (Backoff::default(), Instant::now());
         let mut others = [one.of_another_kind(), one.of_another_kind()];
         for _ in 0..8 {
             let next = one.next(&away(), now);
@@ -110,7 +110,7 @@ mod tests {
     fn one_kind_that_fails_alone_is_asked_for_less_and_less() {
         let refused = Failure::Refused(Status { code: 500, ..Status::default() });
         for failure in [refused, away()] {
-            let (mut failing, mut now) = (Pause::default(), Instant::now());
+            let (mut failing, mut now) = (Backoff::default(), Instant::now());
             let mut fine = failing.of_another_kind();
             for _ in 0..20 {
                 now = failing.next(&failure, now);
@@ -125,14 +125,14 @@ mod tests {
         let retry_after = Some(Duration::from_secs(20));
         let status = Status { code: 429, retry_after, ..Status::default() };
         let now = Instant::now();
-        let next = Pause::default().next(&Failure::Refused(status), now).duration_since(now);
+        let next = Backoff::default().next(&Failure::Refused(status), now).duration_since(now);
         assert!((Duration::from_secs(20)..=Duration::from_secs(22)).contains(&next), "{next:?}");
     }
 
     #[test]
     fn pauses_are_not_the_same_everywhere() {
         let now = Instant::now();
-        let pauses: Vec<_> = (0..20).map(|_| Pause::default().next(&away(), now)).collect();
+        let pauses: Vec<_> = (0..20).map(|_| Backoff::default().next(&away(), now)).collect();
         assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
     }
 }

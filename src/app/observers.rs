@@ -7,17 +7,17 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
-use crate::announce::{Announcement, Announcer, Extent, Regarding, Severity};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::{ReadError, Refusal};
 use crate::reconcile::observer::{Observer, Pass, Round};
 
-/// Tells each of them everything.
+/// Observers that all get every report.
 #[derive(Debug)]
 pub(super) struct Observers(Vec<Box<dyn Observer>>);
 
-/// Announces what is wrong with Services, and with the switches that they need.
+/// Records Events about the problems of Services and of the sysctls that they need.
 #[derive(Debug)]
-pub(super) struct Announcing(Announcer);
+pub(super) struct EventObserver(EventRecorder);
 
 // === impl Observers ===
 
@@ -30,8 +30,8 @@ impl Observers {
         self.0.push(observer);
     }
 
-    fn each(&mut self, tell: impl FnMut(&mut Box<dyn Observer>)) {
-        self.0.iter_mut().for_each(tell);
+    fn each(&mut self, report: impl FnMut(&mut Box<dyn Observer>)) {
+        self.0.iter_mut().for_each(report);
     }
 }
 
@@ -97,24 +97,24 @@ impl Observer for Observers {
     }
 }
 
-// === impl Announcing ===
+// === impl EventObserver ===
 
-impl Announcing {
-    pub(super) fn new(announcer: Announcer) -> Self {
-        Self(announcer)
+impl EventObserver {
+    pub(super) fn new(recorder: EventRecorder) -> Self {
+        Self(recorder)
     }
 }
 
-impl Observer for Announcing {
+impl Observer for EventObserver {
     fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
         for (service, problems) in &plan.problems {
-            self.0.stand(service, problems);
+            self.0.set_problems(service, problems);
         }
         for (service, problems) in &plan.new_problems {
-            self.0.problems(service, problems);
+            self.0.record_problems(service, problems);
         }
         for overfull in &plan.overfull {
-            self.0.announce(Announcement {
+            self.0.record(NewEvent {
                 regarding: Regarding::Node,
                 severity: Severity::Warning,
                 reason: "LimitReached",
@@ -126,7 +126,7 @@ impl Observer for Announcing {
     }
 
     fn sysctl_warning(&mut self, note: &str) {
-        self.0.announce(Announcement {
+        self.0.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
             reason: "SysctlChanged",

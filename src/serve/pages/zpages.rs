@@ -1,4 +1,4 @@
-//! Content of `/flagz` and `/statusz`, as text for people and as JSON for programs.
+//! Kubernetes' z-pages, `/flagz` and `/statusz`, as text for people and as JSON for programs.
 //!
 //! The JSON form is asked for as with kube-proxy: `Accept:
 //! application/json;v=v1beta1;g=config.k8s.io;as=Flagz`. The text has no promised form; ours is
@@ -21,7 +21,7 @@ const PATHS: [&str; 5] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyM
 
 /// Page: `/flagz` or `/statusz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PageKind {
+pub(super) enum ZPage {
     /// `/flagz`.
     Flagz,
     /// `/statusz`.
@@ -36,13 +36,13 @@ pub(super) enum Form {
     /// As JSON.
     Json {
         /// In this version.
-        version: Version,
+        version: FormVersion,
     },
 }
 
 /// The versions of the JSON forms. They have the same fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum FormVersion {
     /// The former one.
     V1Alpha1,
     /// The present one.
@@ -51,16 +51,16 @@ pub(super) enum Version {
 
 /// Content of `/statusz`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Status {
+pub(super) struct Statusz {
     /// Time at which the program started.
     pub(super) started: SystemTime,
     /// Time that has passed since the start.
     pub(super) up: Duration,
 }
 
-// === impl Kind ===
+// === impl ZPage ===
 
-impl PageKind {
+impl ZPage {
     const fn name(self) -> &'static str {
         match self {
             Self::Flagz => "Flagz",
@@ -69,9 +69,9 @@ impl PageKind {
     }
 }
 
-// === impl Version ===
+// === impl FormVersion ===
 
-impl Version {
+impl FormVersion {
     /// As it is written.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl Version {
     }
 
     /// Returns the additional warning for a client of an old version (RFC 7234, section 5.5).
-    pub(super) fn warning(self, kind: PageKind) -> Option<HeaderValue> {
+    pub(super) fn warning(self, kind: ZPage) -> Option<HeaderValue> {
         let (Self::V1Alpha1, kind) = (self, kind.name()) else { return None };
         let text = format!("299 - \"{GROUP}/v1alpha1 {kind} is deprecated; use {GROUP}/v1beta1\"");
         HeaderValue::try_from(text).ok()
@@ -89,7 +89,7 @@ impl Version {
 }
 
 /// The first form that a client accepts and that there is; nothing if there is none.
-pub(super) fn form(kind: PageKind, accept: &str) -> Option<Form> {
+pub(super) fn form(kind: ZPage, accept: &str) -> Option<Form> {
     if accept.trim().is_empty() {
         return Some(Form::Text);
     }
@@ -101,7 +101,7 @@ pub(super) fn form(kind: PageKind, accept: &str) -> Option<Form> {
                 let parameters: Vec<(&str, &str)> =
                     parts.filter_map(|part| part.split_once('=')).collect();
                 let is = |name, value| parameters.contains(&(name, value));
-                let known = [Version::V1Beta1, Version::V1Alpha1];
+                let known = [FormVersion::V1Beta1, FormVersion::V1Alpha1];
                 let version = known.into_iter().find(|version| is("v", version.name()))?;
                 (is("g", GROUP) && is("as", kind.name())).then_some(Form::Json { version })
             }
@@ -111,7 +111,7 @@ pub(super) fn form(kind: PageKind, accept: &str) -> Option<Form> {
 }
 
 /// Returns the answer to a client that accepts none of the forms that there are.
-pub(super) fn not_acceptable(kind: PageKind) -> String {
+pub(super) fn not_acceptable(kind: ZPage) -> String {
     let kind = kind.name();
     format!("acceptable are text/plain and application/json;v=v1beta1;g={GROUP};as={kind}\n")
 }
@@ -130,7 +130,7 @@ pub(super) fn flags_json(flags: &[(String, String)], version: &str) -> Value {
     let flags: Map<String, Value> =
         flags.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
     json!({
-        "kind": PageKind::Flagz.name(),
+        "kind": ZPage::Flagz.name(),
         "apiVersion": format!("{GROUP}/{version}"),
         "metadata": { "name": COMPONENT },
         "flags": flags,
@@ -138,7 +138,7 @@ pub(super) fn flags_json(flags: &[(String, String)], version: &str) -> Value {
 }
 
 /// `/statusz` for people.
-pub(super) fn status_text(status: &Status) -> String {
+pub(super) fn status_text(status: &Statusz) -> String {
     let seconds = status.up.as_secs();
     let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
     format!(
@@ -152,9 +152,9 @@ pub(super) fn status_text(status: &Status) -> String {
 }
 
 /// `/statusz` for programs. No Go has built this program, so it names no version of it.
-pub(super) fn status_json(status: &Status, version: &str) -> Value {
+pub(super) fn status_json(status: &Statusz, version: &str) -> Value {
     json!({
-        "kind": PageKind::Statusz.name(),
+        "kind": ZPage::Statusz.name(),
         "apiVersion": format!("{GROUP}/{version}"),
         "metadata": { "name": COMPONENT },
         "startTime": timestamp(status.started).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

@@ -1,4 +1,4 @@
-//! Announcements to the API server.
+//! Publishes Events to the API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,42 +17,42 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info};
 
-use super::pace::{Pace, Turn};
-use super::{Announcement, Extent, Outlet, Regarding, Severity};
+use super::throttle::{Sampling, TokenBucket};
+use super::{EventQueue, Extent, NewEvent, Regarding, Severity};
 use crate::spread::random_up_to;
 
 /// Number of attempts for each Event, and longest time of each attempt.
 const ATTEMPTS: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Least time after which is said again what is still wrong, and what is added to it at random. Events are
-/// kept for an hour (`--event-ttl` of the API server).
+/// Least time after which the Event of a problem that lasts is published again, and the longest
+/// random addition to it. Events are kept for an hour (`--event-ttl` of the API server).
 const REPEAT: Duration = Duration::from_secs(3_700);
 const REPEAT_SPREAD: Duration = Duration::from_secs(600);
 
-/// Namespace of Events about what has none.
+/// Namespace of Events about objects without a namespace.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// HTTP 409: the Event is there already.
 const CONFLICT: u16 = 409;
 
-/// Identity under which Events are published.
+/// Reporter of the Events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct Reporter {
     /// `reportingController`: kube-proxy's, which dashboards and alerts know.
     pub controller: &'static str,
-    /// The Node that is announced about.
+    /// This node's name, which Events about the Node have.
     pub node_name: String,
     /// The host's name, for `reportingInstance`.
     pub host_name: String,
 }
 
-/// Publishes what is announced.
+/// Publishes recorded Events.
 pub struct Publisher {
-    /// For the API server.
+    /// Client of the API server.
     pub client: Client,
-    /// Identity to publish under.
-    pub identity: Identity,
+    /// Reporter of the Events.
+    pub reporter: Reporter,
     /// Number of nodes of the cluster, as far as it is known.
     pub n_nodes: Arc<AtomicUsize>,
 }
@@ -60,66 +60,67 @@ pub struct Publisher {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Publishes until no announcer is left. What every node sees and is still wrong when Events have expired
-    /// is published again.
-    pub async fn publish(self, mut outlet: Outlet) {
-        let mut pace = Pace::new(Instant::now());
+    /// Publishes until no recorder is left. When Events have expired, those of problems that last
+    /// and that every node sees are published again.
+    pub async fn publish(self, mut queue: EventQueue) {
+        let mut tokens = TokenBucket::new(Instant::now());
         let mut n_dropped = 0_u64;
         let (mut time, mut repeat_at) = (0, repeat_at());
         loop {
-            let announcements = tokio::select! {
-                announcement = outlet.queue.recv() => match announcement {
-                    Some(announcement) => vec![announcement],
+            let events = tokio::select! {
+                event = queue.recorded.recv() => match event {
+                    Some(event) => vec![event],
                     None => return,
                 },
                 () = sleep_until(repeat_at) => {
                     (time, repeat_at) = (time + 1, self::repeat_at());
-                    outlet.standing()
+                    queue.current()
                 }
             };
-            for announcement in announcements {
-                let what = (&announcement.regarding, &announcement.note);
-                let turn = (announcement.extent == Extent::Cluster)
-                    .then(|| Turn::of(&self.identity.node_name, what, time));
-                if turn.is_some_and(|turn| !self.tries(turn)) {
+            for event in events {
+                let what = (&event.regarding, &event.note);
+                let sampling = (event.extent == Extent::Cluster)
+                    .then(|| Sampling::of(&self.reporter.node_name, what, time));
+                if sampling.is_some_and(|sampling| !self.is_selected(sampling)) {
                     continue;
                 }
-                if pace.take(Instant::now()) {
-                    self.send(announcement, turn);
+                if tokens.take(Instant::now()) {
+                    self.send(event, sampling);
                     continue;
                 }
                 n_dropped += 1;
                 if n_dropped.is_power_of_two() {
                     info!(
                         n_dropped,
-                        "too many Events at once; the log has all that was to be said"
+                        "Kubernetes Events not published, because too many came at once; the log \
+                         has each problem"
                     );
                 }
             }
         }
     }
 
-    fn tries(&self, turn: Turn) -> bool {
-        turn.tries(self.n_nodes.load(Ordering::Relaxed))
+    fn is_selected(&self, sampling: Sampling) -> bool {
+        sampling.selects(self.n_nodes.load(Ordering::Relaxed))
     }
 
-    /// Sends an announcement by and by. One that waits for its time does not hold up the others; there are
-    /// as many as the pace lets through.
-    fn send(&self, announcement: Announcement, turn: Option<Turn>) {
-        let (client, identity) = (self.client.clone(), self.identity.clone());
+    /// Publishes an Event in a task of its own, so that one that is delayed does not hold up the
+    /// others. The token bucket limits the number of these tasks.
+    fn send(&self, event: NewEvent, sampling: Option<Sampling>) {
+        let (client, reporter) = (self.client.clone(), self.reporter.clone());
         let n_nodes = Arc::clone(&self.n_nodes);
         tokio::spawn(async move {
-            if let Some(turn) = turn {
-                sleep(turn.delay()).await;
-                // How many nodes there are may not have been known before.
-                if !turn.tries(n_nodes.load(Ordering::Relaxed)) {
+            if let Some(sampling) = sampling {
+                sleep(sampling.delay()).await;
+                // The number of nodes may not have been known before.
+                if !sampling.selects(n_nodes.load(Ordering::Relaxed)) {
                     return;
                 }
             }
-            if let Err(error) = insist(&client, &identity, &announcement).await {
+            if let Err(error) = publish_with_retries(&client, &reporter, &event).await {
                 debug!(
-                    "no Event {} about {:?}: {error:#}",
-                    announcement.reason, announcement.regarding
+                    "Event {} about {} not published after {ATTEMPTS} attempts: {error:#}",
+                    event.reason, event.regarding
                 );
             }
         });
@@ -130,35 +131,43 @@ fn repeat_at() -> Instant {
     Instant::now() + REPEAT + random_up_to(REPEAT_SPREAD)
 }
 
-async fn insist(client: &Client, identity: &Identity, announcement: &Announcement) -> Result<()> {
+async fn publish_with_retries(
+    client: &Client,
+    reporter: &Reporter,
+    event: &NewEvent,
+) -> Result<()> {
     let mut pause = Duration::from_secs(1);
     for _ in 1..ATTEMPTS {
-        match attempt(client, identity, announcement).await {
+        match attempt(client, reporter, event).await {
             Ok(()) => return Ok(()),
-            Err(error) => debug!("an Event is tried again in {pause:?}: {error:#}"),
+            Err(error) => debug!(
+                "Event {} about {} not published, next attempt in {pause:?}: {error:#}",
+                event.reason, event.regarding
+            ),
         }
         sleep(pause).await;
         pause *= 4;
     }
-    attempt(client, identity, announcement).await
+    attempt(client, reporter, event).await
 }
 
-async fn attempt(client: &Client, identity: &Identity, announcement: &Announcement) -> Result<()> {
-    timeout(PATIENCE, create(client, identity, announcement)).await.context("no answer in time")?
+async fn attempt(client: &Client, reporter: &Reporter, event: &NewEvent) -> Result<()> {
+    let created = timeout(TIMEOUT, create(client, reporter, event)).await;
+    created.with_context(|| format!("no answer of the API server within {TIMEOUT:?}"))?
 }
 
-async fn create(client: &Client, identity: &Identity, announcement: &Announcement) -> Result<()> {
-    let regarding = match &announcement.regarding {
+async fn create(client: &Client, reporter: &Reporter, event: &NewEvent) -> Result<()> {
+    let regarding = match &event.regarding {
         Regarding::Node => ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
-            name: Some(identity.node_name.clone()),
+            name: Some(reporter.node_name.clone()),
             ..ObjectReference::default()
         },
         Regarding::Service(name) => reference::<Service>(client, name).await?,
         Regarding::EndpointSlice(name) => reference::<EndpointSlice>(client, name).await?,
     };
-    let event = event(identity, announcement, regarding, Timestamp::now());
+    let event = to_api(reporter, event, regarding, Timestamp::now());
     let namespace = event.metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     match events.create(&PostParams::default(), &event).await {
@@ -169,8 +178,8 @@ async fn create(client: &Client, identity: &Identity, announcement: &Announcemen
     }
 }
 
-/// `kubectl describe` finds Events by the object's uid. It is asked for here rather than kept for
-/// every object; by a list, because that is what kube-proxy's role allows.
+/// Looks up the object's uid, by which `kubectl describe` finds Events. It is looked up here rather
+/// than kept for every object; by a list, because that is what kube-proxy's role allows.
 async fn reference<K>(client: &Client, name: &ServiceName) -> Result<ObjectReference>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
@@ -192,19 +201,19 @@ where
     })
 }
 
-/// events.k8s.io/v1 Event, with every field that the API wants of a new one.
-pub(super) fn event(
-    identity: &Identity,
-    announcement: &Announcement,
+/// Returns the events.k8s.io/v1 Event, with every field that the API wants of a new one.
+pub(super) fn to_api(
+    reporter: &Reporter,
+    new: &NewEvent,
     regarding: ObjectReference,
     now: Timestamp,
 ) -> Event {
     let object = regarding.name.as_deref().unwrap_or_default();
     let uid = regarding.uid.as_deref().unwrap_or_default();
     let unique = u64::try_from(now.as_nanosecond()).unwrap_or_default();
-    let name = announcement.event_name(object, uid, unique);
+    let name = new.event_name(object, uid, unique);
     let namespace = regarding.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.into());
-    let kind = match announcement.severity {
+    let kind = match new.severity {
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
     };
@@ -216,12 +225,12 @@ pub(super) fn event(
         },
         event_time: Some(MicroTime(now)),
         type_: Some(kind.into()),
-        reason: Some(announcement.reason.into()),
-        action: Some(announcement.action.into()),
-        note: Some(announcement.short_note().to_owned()),
+        reason: Some(new.reason.into()),
+        action: Some(new.action.into()),
+        note: Some(new.short_note().to_owned()),
         regarding: Some(regarding),
-        reporting_controller: Some(identity.controller.into()),
-        reporting_instance: Some(format!("{}-{}", identity.controller, identity.host_name)),
+        reporting_controller: Some(reporter.controller.into()),
+        reporting_instance: Some(format!("{}-{}", reporter.controller, reporter.host_name)),
         ..Event::default()
     }
 }

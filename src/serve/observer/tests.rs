@@ -18,7 +18,7 @@ use crate::serve::tests::{free_address, get, until_listening};
 
 /// An observer, and what it feeds. No timeout, so what waits is not healthy.
 struct World {
-    observing: Observing,
+    observing: ServerObserver,
     health: SharedHealth,
     metrics: Arc<Metrics>,
     services: Option<ServiceHealth>,
@@ -43,7 +43,11 @@ impl World {
             failures,
         );
         Self {
-            observing: Observing::new(health.clone(), Arc::clone(&metrics), services.told()),
+            observing: ServerObserver::new(
+                health.clone(),
+                Arc::clone(&metrics),
+                services.updates(),
+            ),
             health,
             metrics,
             services: Some(services),
@@ -181,7 +185,7 @@ fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
 }
 
 #[test]
-fn only_what_everything_rests_on_makes_the_node_unhealthy() {
+fn only_refused_prerequisites_make_the_node_unhealthy() {
     let mut world = World::new();
     world.refuse(Op::BindAddress([10, 96, 0, 9].into()));
     world.end(RoundKind::Changes, &[]);
@@ -297,7 +301,7 @@ fn what_a_round_leaves_goes_on_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_gets_older_while_nobody_says_anything() {
+async fn a_pending_change_gets_older_without_further_reports() {
     let mut world = World::new();
     world.observing.waiting(1);
     tokio::time::advance(Duration::from_secs(40)).await;
@@ -308,7 +312,7 @@ async fn what_waits_gets_older_while_nobody_says_anything() {
 }
 
 #[test]
-fn the_audit_is_told() {
+fn the_audit_is_measured() {
     let mut world = World::new();
     let pass = |full_speed| Pass {
         took: Duration::from_secs(30),

@@ -105,7 +105,7 @@ fn endpoints_that_move_to_another_node_leave_a_local_policys_clients_what_they_h
         [bed.client(), pod, bed.node()].map(|from| connected(from, target, here)).into();
     bed.manifests.apply(&external("Local", [away])).unwrap();
     let frontend = format!("{EXTERNAL}:80");
-    bed.wait_until("its virtual server retires", || weight(&bed, &frontend, here) == Some(0));
+    bed.wait_until("its virtual server has weight 0", || weight(&bed, &frontend, here) == Some(0));
     let still_there = |held: &mut Vec<Connection>| {
         for connection in held {
             assert_eq!(connection.say().unwrap().server, here.name);

@@ -1,12 +1,12 @@
 //! The cluster's other nodes, listed now and then.
 //!
-//! They are not watched: every kubelet reports its Node's status at least every five minutes, and each
-//! report would be sent to every node of the cluster, while the addresses hardly ever change.
+//! They are not watched: every kubelet reports its Node's status at least every five minutes, and
+//! each report would be sent to every node of the cluster, while the addresses hardly ever change.
 //!
-//! A list is a Table of the server's cache, as `kubectl get nodes` shows it: some 200 bytes for a node,
-//! where a Node has 10,000 and more. Of a node it has the first InternalIP and the first ExternalIP.
-//! Nodes of two families have two InternalIPs, and some of one family have several; where this node is one
-//! of those, all others are listed whole as long as they are few.
+//! A list is a Table of the server's cache, as `kubectl get nodes` shows it: some 200 bytes for a
+//! node, where a Node has 10,000 and more. Of a node it has the first InternalIP and the first
+//! ExternalIP. Nodes of two families have two InternalIPs, and some of one family have several;
+//! where this node is one of those, all others are listed whole as long as they are few.
 
 use std::time::Duration;
 
@@ -21,35 +21,37 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use super::answer::ask;
+use super::backoff::Backoff;
 use super::decode::{Item, ListReader, Table};
 use super::failure::{Failure, chain};
-use super::follow::{Report, not_a_list};
+use super::follow::{FollowReport, not_a_list};
 use super::inventory::Step;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
-use super::pause::Pause;
 use crate::spread::random_up_to;
 
-/// Least time between two lists, and what is added to it at random: a quarter of an hour on average.
+/// Least time between two lists, and what is added to it at random: a quarter of an hour on
+/// average.
 const PERIOD: Duration = Duration::from_secs(720);
 const PERIOD_SPREAD: Duration = Duration::from_secs(360);
 
-/// Time over which the nodes of a cluster spread their first lists when the Service that asks for them is
-/// created: all of them learn of it at once. At the start of a node nothing is spread.
+/// Time over which the nodes of a cluster spread their first lists when the Service that asks for
+/// them is created: all of them learn of it at once. At the start of a node nothing is spread.
 const FIRST_SPREAD: Duration = Duration::from_secs(3);
 
 /// Time after the start from which on a Service that appears is taken for one that was created.
 const START: Duration = Duration::from_secs(60);
 
-/// Number of other nodes up to which whole Nodes are listed where nodes have several addresses of a type.
-/// Each of 500 nodes lists some 6 MB every quarter of an hour: the server sends 3 MB a second.
+/// Number of other nodes up to which whole Nodes are listed where nodes have several addresses of a
+/// type. Each of 500 nodes lists some 6 MB every quarter of an hour: the server sends 3 MB a
+/// second.
 const MOST_WHOLE: usize = 500;
 
 /// Longest silence while a list is being sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Once Nodes may not be listed, it is tried again after this time at most, and after the usual pauses
-/// before that: one refusal may be of a server that is only starting.
+/// Once Nodes may not be listed, it is tried again after this time at most, and after the usual
+/// pauses before that: one refusal may be of a server that is only starting.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
 const FORBIDDEN_ATTEMPTS: u32 = 5;
 
@@ -66,24 +68,24 @@ pub(super) struct Wanted {
 }
 
 /// Lists the other nodes.
-pub(super) struct Survey {
+pub(super) struct NodePoller {
     pub(super) client: Client,
     pub(super) node_name: String,
     pub(super) wanted: watch::Receiver<Wanted>,
-    pub(super) pause: Pause,
-    pub(super) reports: Sender<(ResourceKind, Report)>,
+    pub(super) backoff: Backoff,
+    pub(super) reports: Sender<(ResourceKind, FollowReport)>,
     pub(super) metrics: ClientMetrics,
-    /// True once it was said that second addresses are not known.
-    pub(super) said: bool,
+    /// True once the log has the warning that second addresses are not known.
+    pub(super) has_warned: bool,
     /// True once there was a list.
     pub(super) has_listed: bool,
 }
 
-// === impl Survey ===
+// === impl NodePoller ===
 
-impl Survey {
-    /// Lists them as soon as they are wanted, then every quarter of an hour, and when more of them is
-    /// wanted. Ends when the receiver of the reports is dropped.
+impl NodePoller {
+    /// Lists them as soon as they are wanted, then every quarter of an hour, and when more of them
+    /// is wanted. Ends when the receiver of the reports is dropped.
     pub(super) async fn run(mut self) {
         let started = Instant::now();
         if self.wanted.wait_for(|wanted| wanted.addresses).await.is_err() {
@@ -111,20 +113,21 @@ impl Survey {
 
     /// Time of the next list after a good one.
     async fn rest(&mut self) -> Result<Instant, Failure> {
-        self.pause.reset();
+        self.backoff.reset();
         self.metrics.following(ResourceKind::OtherNode, true);
-        self.report(Report::Works).await?;
+        self.report(FollowReport::Works).await?;
         Ok(Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD))
     }
 
-    /// Time of the next attempt after one that failed. Everything else goes on without the other Nodes.
+    /// Time of the next attempt after one that failed. Everything else goes on without the other
+    /// Nodes.
     async fn failed(&mut self, failure: &Failure) -> Result<Instant, Failure> {
         let (cause, refused) = (failure.cause(), failure.is_forbidden());
-        debug!("{cause}");
+        debug!("list of the cluster's other Nodes failed: {cause}");
         self.metrics.following(ResourceKind::OtherNode, false);
-        self.report(Report::Failed { cause, refused }).await?;
-        let is_refused_for_good = refused && self.pause.failures() >= FORBIDDEN_ATTEMPTS;
-        let next = self.pause.next(failure, Instant::now());
+        self.report(FollowReport::Failed { cause, refused }).await?;
+        let is_refused_for_good = refused && self.backoff.failures() >= FORBIDDEN_ATTEMPTS;
+        let next = self.backoff.next(failure, Instant::now());
         if is_refused_for_good {
             return Ok(Instant::now() + FORBIDDEN_PAUSE / 2 + random_up_to(FORBIDDEN_PAUSE / 2));
         }
@@ -138,17 +141,17 @@ impl Survey {
             return self.listed(nodes).await;
         }
         if nodes.len() > MOST_WHOLE {
-            if !std::mem::replace(&mut self.said, true) {
+            if !std::mem::replace(&mut self.has_warned, true) {
                 warn!(
-                    "of the cluster's {} other nodes only the first InternalIP and the first ExternalIP \
-                     are known: lists of whole Nodes are for {MOST_WHOLE} at most. A Service with another \
-                     node's second address in spec.externalIPs takes that node away from this one",
+                    "only the first InternalIP and the first ExternalIP are known of each of the cluster's {} other \
+                     nodes: whole Nodes are listed up to {MOST_WHOLE} nodes. A Service with another \
+                     node's second address in spec.externalIPs makes that node unreachable from this one",
                     nodes.len()
                 );
             }
             return self.listed(nodes).await;
         }
-        self.said = false;
+        self.has_warned = false;
         match self.whole().await {
             Ok(nodes) => self.listed(nodes).await,
             Err(failure) => {
@@ -162,12 +165,12 @@ impl Survey {
     }
 
     async fn listed(&mut self, nodes: Vec<Item>) -> Result<(), Failure> {
-        self.report(Report::Step(Step::ListBegins)).await?;
+        self.report(FollowReport::Step(Step::ListBegins)).await?;
         for node in nodes {
-            self.report(Report::Step(Step::Listed(node))).await?;
+            self.report(FollowReport::Step(Step::Listed(node))).await?;
         }
         self.has_listed = true;
-        self.report(Report::Step(Step::ListEnds)).await
+        self.report(FollowReport::Step(Step::ListEnds)).await
     }
 
     /// Every other node, with the first of each type of its addresses.
@@ -215,7 +218,7 @@ impl Survey {
         Ok(body)
     }
 
-    async fn report(&self, report: Report) -> Result<(), Failure> {
+    async fn report(&self, report: FollowReport) -> Result<(), Failure> {
         self.reports.send((ResourceKind::OtherNode, report)).await.map_err(|_| Failure::Unwanted)
     }
 }

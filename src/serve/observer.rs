@@ -1,4 +1,4 @@
-//! Listens to the event loop, and passes on what health, metrics and health checks need of it.
+//! Observer of the event loop for health, metrics and health checks of Services.
 
 #[cfg(test)]
 mod tests;
@@ -16,41 +16,41 @@ use plan::planner::{Plan, Planner};
 
 use super::health::{Moment, SharedHealth};
 use super::metrics::Metrics;
-use super::service_health::{Addresses, Told};
+use super::service_health::{CheckUpdates, NodeAddresses};
 use crate::kernel::ReadError;
 use crate::kernel::Refusal;
 use crate::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use crate::reconcile::retry_queue::RetryQueue;
 
-/// The event loop's observer.
+/// Observer of the event loop that updates health, metrics and health checks.
 #[derive(Debug)]
-pub struct Observing {
+pub struct ServerObserver {
     health: SharedHealth,
     metrics: Arc<Metrics>,
-    told: Told,
+    updates: CheckUpdates,
     /// The Services whose changes are not planned yet.
     pending: HashSet<ServiceName>,
     /// Health checks that were planned and are not written yet.
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
-    addresses: Addresses,
+    addresses: NodeAddresses,
     /// True if the listeners do not know these addresses yet.
     are_addresses_new: bool,
 }
 
-// === impl Observing ===
+// === impl ServerObserver ===
 
-impl Observing {
-    /// Passes on to these.
+impl ServerObserver {
+    /// Returns an observer that updates these.
     #[must_use]
-    pub fn new(health: SharedHealth, metrics: Arc<Metrics>, told: Told) -> Self {
+    pub fn new(health: SharedHealth, metrics: Arc<Metrics>, updates: CheckUpdates) -> Self {
         metrics.proxy.queued(SystemTime::now());
         Self {
             health,
             metrics,
-            told,
+            updates,
             pending: HashSet::new(),
             checks: BTreeMap::new(),
-            addresses: Addresses::default(),
+            addresses: NodeAddresses::default(),
             are_addresses_new: false,
         }
     }
@@ -72,7 +72,7 @@ impl Observing {
         metrics.service_changes_pending.set(gauge(self.pending.len().min(backlog)));
     }
 
-    fn addresses_known(&mut self, addresses: Addresses) {
+    fn set_addresses(&mut self, addresses: NodeAddresses) {
         if addresses != self.addresses {
             self.addresses = addresses;
             self.are_addresses_new = true;
@@ -93,7 +93,7 @@ impl Observing {
     }
 }
 
-impl Observer for Observing {
+impl Observer for ServerObserver {
     fn arrived(&mut self, event: &Event) {
         match event {
             Event::ServiceApplied(service) => self.service_changed(&service.name),
@@ -105,11 +105,11 @@ impl Observer for Observing {
             Event::LocalAddresses(local) => {
                 let mut local = local.clone();
                 local.sort_unstable();
-                self.addresses_known(Addresses { local, ..self.addresses.clone() });
+                self.set_addresses(NodeAddresses { local, ..self.addresses.clone() });
             }
             Event::NodeApplied(node) => {
                 let node = node.addresses.clone();
-                self.addresses_known(Addresses { node, ..self.addresses.clone() });
+                self.set_addresses(NodeAddresses { node, ..self.addresses.clone() });
             }
             Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
@@ -216,7 +216,7 @@ impl Observer for Observing {
             self.metrics.own.audit.compared(now.time);
         }
         let addresses = mem::take(&mut self.are_addresses_new).then(|| self.addresses.clone());
-        self.told.round(mem::take(&mut self.checks), addresses);
+        self.updates.round(mem::take(&mut self.checks), addresses);
     }
 }
 

@@ -1,40 +1,40 @@
-//! Rate at which announcements are published, and the nodes that publish them.
+//! Limits of publishing: the rate, and the nodes that publish an Event that every node sees.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// This many at once, as client-go's spam filter lets through.
+/// Events at once, as client-go's spam filter lets through.
 const BURST: u32 = 25;
 
-/// And then one in this time.
+/// Time for one further Event after a burst.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Nodes that all have the same to say spread it over this time.
+/// Time over which nodes spread an Event that all of them see.
 const SPREAD: Duration = Duration::from_secs(20);
 
-/// Number of nodes up to which all try.
+/// Number of nodes up to which all of them try.
 const ALL: usize = 100;
 
 /// Number of nodes that try on average, where there are more than that.
 const FEW: u32 = 16;
 
-/// A token bucket.
+/// Rate limit of [`BURST`] Events and one more every [`INTERVAL`].
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct TokenBucket {
     tokens: u32,
     since: Instant,
 }
 
-/// Turn of a node to say what every node has to say: tells if it does, and after which delay. Each
-/// node has its own turn with each thing, and another one each time.
+/// Selection of the nodes that publish an Event that every node sees, and the delay of each. It is
+/// a hash of the node, the Event and the number of times that the Event was due.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn(u64);
+pub(super) struct Sampling(u64);
 
-// === impl Pace ===
+// === impl TokenBucket ===
 
-impl Pace {
+impl TokenBucket {
     pub(super) fn new(now: Instant) -> Self {
         Self { tokens: BURST, since: now }
     }
@@ -57,31 +57,31 @@ impl Pace {
     }
 }
 
-// === impl Turn ===
+// === impl Sampling ===
 
-impl Turn {
-    /// The turn of a node with something that every node has to say, for the first time or a later one.
+impl Sampling {
+    /// Returns the sampling of a node and an Event, for the first or a later time.
     pub(super) fn of(node: &str, what: impl Hash, time: u32) -> Self {
         let mut hasher = DefaultHasher::new();
         (node, what, time).hash(&mut hasher);
         Self(hasher.finish())
     }
 
-    /// Time that this node waits.
+    /// Returns the time that this node waits.
     pub(super) fn delay(self) -> Duration {
         let spread = u64::try_from(SPREAD.as_millis()).unwrap_or(u64::MAX);
         Duration::from_millis(self.0 % spread)
     }
 
-    /// True if this node is one of those that try, in a cluster of so many. That none is has a
-    /// probability of 1 in 10 million, or of 1 in 3,000 where half of the nodes counted have gone. Where few
-    /// of the nodes run this program, it is another time's turn that finds one of them.
-    pub(super) fn tries(self, n_nodes: usize) -> bool {
+    /// True if this node is selected in a cluster of `n_nodes`. The probability that no node is
+    /// selected is 1 in 10 million, or 1 in 3,000 where half of the nodes counted have gone. Where
+    /// few of the nodes run this program, a later sampling selects one of them.
+    pub(super) fn selects(self, n_nodes: usize) -> bool {
         if n_nodes <= ALL {
             return true;
         }
         let n_nodes = u128::try_from(n_nodes).unwrap_or(u128::MAX);
-        // The high digits: the low ones are the delay's.
+        // The high digits: the low ones decide the delay.
         u128::from(self.0).saturating_mul(n_nodes) < u128::from(FEW) << u64::BITS
     }
 }

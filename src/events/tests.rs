@@ -1,0 +1,106 @@
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::publish::to_api;
+use super::throttle::{Sampling, TokenBucket};
+use super::*;
+
+fn mk_event(extent: Extent, note: &str) -> NewEvent {
+    NewEvent {
+        regarding: Regarding::Service(ServiceName::new("ns", "web")),
+        severity: Severity::Warning,
+        reason: "FrontendTaken",
+        action: "ProgramService",
+        note: note.into(),
+        extent,
+    }
+}
+
+fn name(new: &NewEvent, node: &str, second: i64) -> String {
+    let reporter =
+        Reporter { controller: "kube-proxy", node_name: node.into(), host_name: node.into() };
+    let regarding = ObjectReference {
+        name: Some("web".into()),
+        namespace: Some("ns".into()),
+        uid: Some("1".into()),
+        ..ObjectReference::default()
+    };
+    let event = to_api(&reporter, new, regarding, Timestamp::from_second(second).unwrap());
+    assert_eq!(event.metadata.namespace.as_deref(), Some("ns"));
+    assert_eq!(event.reporting_instance, Some(format!("kube-proxy-{node}")));
+    event.metadata.name.unwrap()
+}
+
+#[test]
+fn an_event_of_all_nodes_has_one_name_and_that_of_one_node_has_its_own() {
+    let cluster = mk_event(Extent::Cluster, "taken");
+    assert_eq!(name(&cluster, "n1", 1), name(&cluster, "n2", 2));
+    assert_ne!(name(&cluster, "n1", 1), name(&mk_event(Extent::Cluster, "other"), "n1", 1));
+    let local = mk_event(Extent::ThisNode, "taken");
+    assert_ne!(name(&local, "n1", 1), name(&local, "n1", 2));
+    assert!(name(&local, "n1", 1).starts_with("web."));
+}
+
+#[test]
+fn a_long_note_is_cut_between_characters() {
+    let note = "ü".repeat(600);
+    let event = mk_event(Extent::Cluster, &note);
+    assert_eq!(event.short_note().len(), LONGEST_NOTE);
+}
+
+#[test]
+fn a_burst_goes_through_and_then_one_at_a_time() {
+    let start = Instant::now();
+    let mut tokens = TokenBucket::new(start);
+    assert_eq!((0..100).filter(|_| tokens.take(start)).count(), 25);
+    let later = start + Duration::from_secs(5);
+    assert_eq!((0..100).filter(|_| tokens.take(later)).count(), 2);
+    let much_later = start + Duration::from_secs(3_600);
+    assert_eq!((0..100).filter(|_| tokens.take(much_later)).count(), 25);
+}
+
+fn samplings(n_nodes: usize, what: &str) -> impl Iterator<Item = Sampling> {
+    (0..n_nodes).map(move |node| Sampling::of(&format!("n{node}"), what, 0))
+}
+
+#[test]
+fn nodes_publish_at_different_times() {
+    let delays: std::collections::BTreeSet<Duration> =
+        samplings(100, "taken").map(Sampling::delay).collect();
+    assert!(delays.len() > 90, "{delays:?}");
+    assert!(delays.iter().all(|delay| *delay < Duration::from_secs(20)));
+}
+
+#[test]
+fn all_of_few_nodes_are_selected_and_few_of_many() {
+    for known in [0, 1, 100] {
+        assert!(samplings(1_000, "taken").all(|sampling| sampling.selects(known)), "{known}");
+    }
+    for what in ["taken", "twice", "impossible"] {
+        let n = samplings(5_000, what).filter(|sampling| sampling.selects(5_000)).count();
+        assert!((4..40).contains(&n), "{n} are selected for {what}");
+    }
+    // Another node is selected another time.
+    let times = (0..100).filter(|time| Sampling::of("n1", "taken", *time).selects(160)).count();
+    assert!((1..50).contains(&times), "{times} of 100 times");
+}
+
+#[test]
+fn solved_problems_are_not_current() {
+    let (recorder, queue) = EventRecorder::new();
+    let (one, other) = (ServiceName::new("ns", "one"), ServiceName::new("ns", "other"));
+    let problems = [Problem::More { count: 3 }];
+    recorder.set_problems(&one, &problems);
+    recorder.set_problems(&other, &problems);
+    recorder.set_problems(&one, &[]);
+    // It concerns this node alone.
+    let missing = Problem::SchedulerMissing { scheduler: "mh".to_owned() };
+    recorder.set_problems(&ServiceName::new("ns", "missing"), &[missing]);
+    let events = queue.current();
+    let [event] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(event.regarding, Regarding::Service(other));
+    assert_eq!(event.note, problems[0].to_string());
+}
