@@ -210,7 +210,7 @@ impl Observer for Listener {
     fn round_ended(&mut self, round: &Round<'_>) {
         let now = Instant::now();
         self.0.note(|seen| {
-            if round.kind != RoundKind::SecondLook {
+            if round.kind != RoundKind::Retry {
                 // While Services wait, some of what was planned may be for the next round.
                 if round.backlog == 0 {
                     seen.done = seen.planned;

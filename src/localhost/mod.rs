@@ -132,7 +132,7 @@ impl Observer for LocalhostObserver {
 
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
-        if round.kind != RoundKind::SecondLook && !self.planned.is_empty() {
+        if round.kind != RoundKind::Retry && !self.planned.is_empty() {
             self.updates.ports(mem::take(&mut self.planned));
         }
     }

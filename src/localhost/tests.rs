@@ -422,7 +422,7 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
     }
     let peek = || updates.0.pending.lock().unwrap().ports.clone();
     assert!(peek().is_empty(), "nothing is written yet");
-    round_ended(&mut observer, RoundKind::SecondLook);
+    round_ended(&mut observer, RoundKind::Retry);
     assert!(peek().is_empty(), "something else was");
     round_ended(&mut observer, RoundKind::Changes);
     let expected: BTreeMap<_, _> = ports("web", 3).into_iter().chain(ports("api", 2)).collect();

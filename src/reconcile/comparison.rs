@@ -1,7 +1,7 @@
-//! Comparing a part of the kernel with what it should be, and repairing it.
+//! Comparing a part of the kernel with its desired state, and repairing it.
 //!
-//! Refused writes belong to the retry queue, and are tried again at their time. Until then they are
-//! neither written here nor taken for what others changed.
+//! Refused writes belong to the retry queue, and are retried at their time. Until then a comparison
+//! neither writes them nor takes them for changes by other programs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,253 +12,225 @@ use plan::event::Event;
 use plan::kernel::Frontend;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
+use plan::planner::Planner;
 use plan::sets::SetId;
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::Reconciler;
-use super::audit::{AuditedPart, LARGEST_CHUNK};
-use super::drain::Known;
-use super::writing::Basis;
+use super::context::Context;
+use super::writer::{Known, Writer};
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 use crate::kernel::{KernelRead, Listing};
 
-/// Number of operations that repair what others had changed; none if the kernel could not be read,
-/// which has been reported.
-type Repaired = Option<usize>;
+/// Most virtual servers in one read request.
+pub(super) const LARGEST_CHUNK: usize = 256;
 
-impl Reconciler {
-    /// Compares a part of the kernel with what it should be, and repairs it.
-    pub(super) async fn inspect(&mut self, part: &AuditedPart) -> Result<Repaired, WorkerGone> {
-        let done = match part {
-            AuditedPart::Addresses => self.inspect_addresses().await,
-            AuditedPart::RuleSet(family) => self.inspect_rule_set(*family).await,
-            AuditedPart::Set(set) => self.inspect_set(*set).await,
-            AuditedPart::Frontends => self.inspect_frontends().await,
-            AuditedPart::VirtualServers(frontends) => self.inspect_virtual_servers(frontends).await,
-        };
-        self.or_report(done)
-    }
+/// A part of the kernel that is compared in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AuditedPart {
+    /// The interface and its addresses.
+    Addresses,
+    /// A family's rules.
+    RuleSet(Family),
+    /// A set.
+    Set(SetId),
+    /// List of the virtual servers that exist.
+    Frontends,
+    /// These virtual servers.
+    VirtualServers(Arc<[Frontend]>),
+}
 
-    async fn inspect_addresses(&mut self) -> Result<usize, ReadFailure> {
-        let read = KernelRead::Addresses;
-        let found = self.kernel.read(read, |kernel| kernel.read_addresses()).await?;
-        if found.local != *self.planner.local_addresses() {
-            self.take(Event::LocalAddresses(found.local.into_iter().collect()));
-        }
-        let mut ops = self.planner.compare_addresses(&found.bound);
-        ops.extend(self.planner.compare_routes(&found.routes));
-        if !found.link {
-            ops.push(Op::CreateLink);
-        }
-        let mut beside = Actual::default();
-        for op in &ops {
-            match op {
-                Op::UnbindAddress(address) => drop(beside.addresses.insert(*address)),
-                Op::RemoveRoute(route) => drop(beside.routes.insert(*route)),
-                _ => {}
+/// Result of a comparison.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    /// True if another program had changed the part.
+    pub(super) found_drift: bool,
+    /// Parts that turned out to be wrong, to compare before any other.
+    pub(super) suspects: Vec<AuditedPart>,
+    /// True if some of the part could not be read.
+    pub(super) has_missed: bool,
+}
+
+// === impl AuditedPart ===
+
+impl AuditedPart {
+    /// True if a subject is compared with this part. Virtual servers are known by their frontends.
+    pub(super) fn has(&self, subject: &Subject) -> bool {
+        match self {
+            Self::Addresses => {
+                matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
             }
+            Self::RuleSet(family) => *subject == Subject::RuleSet(*family),
+            Self::Set(set) => match subject {
+                Subject::Set(it) | Subject::Entry(it, _) => it == set,
+                _ => false,
+            },
+            Self::Frontends | Self::VirtualServers(_) => false,
         }
-        if beside != Actual::default() {
-            ops.extend(self.strangers(beside).await?);
-        }
-        Ok(self.repair(ops, Some(&AuditedPart::Addresses)).await?)
-    }
-
-    async fn inspect_rule_set(&mut self, family: Family) -> Result<usize, ReadFailure> {
-        let read = KernelRead::Rules;
-        let is_there = self.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await?;
-        let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
-        Ok(self.repair(ops, Some(&AuditedPart::RuleSet(family))).await?)
-    }
-
-    async fn inspect_set(&mut self, set: SetId) -> Result<usize, ReadFailure> {
-        let found = self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await?;
-        let mut ops = self.planner.compare_set(set, found.as_ref());
-        drop(found);
-        let extra: ActualSet = ops
-            .iter()
-            .filter_map(|op| match op {
-                Op::RemoveEntry(_, entry) => Some(*entry),
-                _ => None,
-            })
-            .collect();
-        if !extra.entries.is_empty() {
-            let beside = Actual { sets: HashMap::from([(set, extra)]), ..Actual::default() };
-            ops.extend(self.strangers(beside).await?);
-        }
-        Ok(self.repair(ops, Some(&AuditedPart::Set(set))).await?)
-    }
-
-    /// Looks for virtual servers that are there and should not be, and removes them, or are not
-    /// there and should be, and has the audit look at those before anything else.
-    async fn inspect_frontends(&mut self) -> Result<usize, ReadFailure> {
-        let listing = self.list_virtual_servers().await?;
-        let mut repaired = 0;
-        let strangers = self.strangers_among(&listing, Actual::default());
-        repaired += self.repair(strangers, None).await?;
-        let found: HashSet<Frontend> = listing.frontends().collect();
-        let desired = self.planner.desired();
-        let suspects = desired.frontends().filter(|frontend| match desired.at(frontend) {
-            DesiredFrontend::Open(..) => !found.contains(frontend),
-            DesiredFrontend::Closed | DesiredFrontend::Unclaimed => {
-                found.contains(frontend) && !self.drain.is_draining(frontend)
-            }
-        });
-        // Pending operations have a retry time of their own. No other program caused them.
-        let is_pending = |it: &&Frontend| self.retry_queue.contains(&Subject::VirtualServer(**it));
-        let mut suspects: Vec<Frontend> = suspects.filter(|it| !is_pending(it)).copied().collect();
-        suspects.sort_unstable();
-        if let Some(table) = listing.table {
-            table.sort_for_return(&mut suspects);
-        }
-        // Without the API server nothing on this node can follow the cluster.
-        let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
-        suspects.sort_by_key(is_other);
-        // There may be very many. Changes are written in between.
-        for chunk in suspects.chunks(LARGEST_CHUNK) {
-            self.audit.suspect(AuditedPart::VirtualServers(chunk.into()));
-        }
-        Ok(repaired + suspects.len())
-    }
-
-    async fn inspect_virtual_servers(
-        &mut self,
-        frontends: &Arc<[Frontend]>,
-    ) -> Result<usize, ReadFailure> {
-        let mut seen = self.read_virtual_servers(frontends).await?;
-        // Drops frontends without an owner: what they needed is done, or pending.
-        let desired = self.planner.desired();
-        let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
-        seen.found.retain(|(frontend, _)| is_ours(frontend));
-        if seen.unread.iter().any(|(frontend, _)| is_ours(frontend)) {
-            self.audit.missed_some();
-        }
-        let now = Instant::now();
-        let (mut ops, mut in_order) = (Vec::new(), Vec::new());
-        for (frontend, found) in &seen.found {
-            let repairs = self.planner.repair(frontend, found.as_ref());
-            let subject = Subject::VirtualServer(*frontend);
-            if repairs.is_empty() || !self.is_put_off(&subject, now) {
-                let known = Known::Compared(*frontend, found.as_ref());
-                let repairs = self.let_drain(repairs, known, now);
-                if repairs.is_empty() {
-                    in_order.push(subject);
-                }
-                ops.extend(repairs);
-            }
-        }
-        self.settle(&in_order);
-        Ok(self.repair(ops, None).await?)
-    }
-
-    /// Writes what repairs a part of the kernel, and if all of the part was compared, strikes out
-    /// what is pending of it and turned out to be in order. Returns how many operations that took
-    /// which others are to blame for.
-    pub(super) async fn repair(
-        &mut self,
-        ops: Vec<Op>,
-        compared: Option<&AuditedPart>,
-    ) -> Result<usize, WorkerGone> {
-        if let Some(part) = compared {
-            self.settle_part(part, &ops);
-        }
-        let ops = self.not_put_off(ops);
-        if ops.is_empty() {
-            return Ok(0);
-        }
-        let n_drift = self.count_drift(&ops);
-        self.flows.note_ops(&ops, &self.planner);
-        let (prerequisites, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
-        let rests_on: Vec<Subject> = prerequisites.iter().map(Op::subject).collect();
-        self.carry_out(prerequisites, Basis::Reading).await?;
-        match rests_on.iter().filter_map(|subject| self.retry_queue.due_time(subject)).max() {
-            // The prerequisite's retry finds the rest.
-            Some(due) => self.postpone(&rest, due),
-            None => self.carry_out(rest, Basis::Reading).await?,
-        }
-        Ok(n_drift)
-    }
-
-    /// Strikes out what is pending of a part and needs none of these operations.
-    fn settle_part(&mut self, part: &AuditedPart, ops: &[Op]) {
-        if self.retry_queue.is_empty() {
-            return;
-        }
-        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
-        let pending = self.retry_queue.iter().map(|(subject, _)| *subject);
-        let settled: Vec<Subject> =
-            pending.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
-        self.settle(&settled);
-    }
-
-    /// Returns the operations that may be written now. Puts off all of them while an operation
-    /// waits that the others rest on.
-    fn not_put_off(&mut self, mut ops: Vec<Op>) -> Vec<Op> {
-        if self.retry_queue.is_empty() {
-            return ops;
-        }
-        let now = Instant::now();
-        let is_put_off = |op: &Op| self.is_put_off(&op.subject(), now);
-        // Nothing can be done while what the others rest on is missing.
-        let prerequisites = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
-        let due = prerequisites.filter_map(|op| self.retry_queue.due_time(&op.subject())).max();
-        if let Some(due) = due {
-            self.postpone(&ops, due);
-            return Vec::new();
-        }
-        ops.retain(|op| !is_put_off(op));
-        ops
-    }
-
-    /// Puts off what is pending of this.
-    fn postpone(&mut self, ops: &[Op], due: Instant) {
-        for subject in ops.iter().map(Op::subject) {
-            if self.retry_queue.due_time(&subject).is_some_and(|it| it < due) {
-                self.retry_queue.postpone(&subject, due);
-            }
-        }
-    }
-
-    /// Counts what others changed: not what we could not write ourselves.
-    fn count_drift(&mut self, ops: &[Op]) -> usize {
-        let is_drift =
-            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.contains(&op.subject());
-        let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
-        if !drift.is_empty() {
-            warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
-            self.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
-            self.observer.drifted(&drift);
-        }
-        drift.len()
-    }
-
-    /// True if a retry is pending for a subject and not due yet.
-    pub(super) fn is_put_off(&self, subject: &Subject, now: Instant) -> bool {
-        self.retry_queue.is_put_off(subject, now)
-    }
-
-    /// Returns the operations that remove virtual servers which are ours by what was found beside
-    /// them, and which no Service asks for.
-    async fn strangers(&mut self, beside: Actual) -> Result<Vec<Op>, ReadFailure> {
-        let listing = self.list_virtual_servers().await?;
-        Ok(self.strangers_among(&listing, beside))
-    }
-
-    fn strangers_among(&self, listing: &Listing, beside: Actual) -> Vec<Op> {
-        let local_addresses = self.planner.local_addresses().clone();
-        let beside = Actual { local_addresses, ..beside };
-        let desired = self.planner.desired();
-        let ours = listing.frontends().filter(|frontend| {
-            desired.owner(frontend).is_none() && self.planner.is_ours(frontend, &beside)
-        });
-        let mut ours: Vec<Frontend> = ours.collect();
-        ours.sort_unstable();
-        ours.into_iter().map(Op::RemoveVirtualServer).collect()
     }
 }
 
-/// True if nothing else of the same part can be done before this operation.
-fn others_rest_on(op: &Op) -> bool {
-    matches!(op, Op::CreateLink | Op::CreateSet(..))
+// === impl Compared ===
+
+impl Compared {
+    /// The result if all of the part was compared.
+    fn whole(found_drift: bool) -> Self {
+        Self { found_drift, ..Self::default() }
+    }
+}
+
+/// Compares a part of the kernel with its desired state, and repairs it. Returns nothing if the
+/// kernel could not be read, which has been reported.
+pub(super) async fn compare(
+    part: &AuditedPart,
+    cx: &mut Context,
+    writer: &mut Writer,
+) -> Result<Option<Compared>, WorkerGone> {
+    let compared = match part {
+        AuditedPart::Addresses => compare_addresses(cx, writer).await,
+        AuditedPart::RuleSet(family) => compare_rule_set(*family, cx, writer).await,
+        AuditedPart::Set(set) => compare_set(*set, cx, writer).await,
+        AuditedPart::Frontends => compare_frontends(cx, writer).await,
+        AuditedPart::VirtualServers(frontends) => {
+            compare_virtual_servers(frontends, cx, writer).await
+        }
+    };
+    cx.or_report(compared)
+}
+
+async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
+    let found = cx.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await?;
+    if found.local != *cx.planner.local_addresses() {
+        cx.apply(Event::LocalAddresses(found.local.into_iter().collect()));
+    }
+    let mut ops = cx.planner.compare_addresses(&found.bound);
+    ops.extend(cx.planner.compare_routes(&found.routes));
+    if !found.link {
+        ops.push(Op::CreateLink);
+    }
+    let mut excess = Actual::default();
+    for op in &ops {
+        match op {
+            Op::UnbindAddress(address) => drop(excess.addresses.insert(*address)),
+            Op::RemoveRoute(route) => drop(excess.routes.insert(*route)),
+            _ => {}
+        }
+    }
+    if excess != Actual::default() {
+        let listing = cx.list_virtual_servers().await?;
+        ops.extend(orphaned(&cx.planner, &listing, excess));
+    }
+    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Addresses)).await?;
+    Ok(Compared::whole(found_drift))
+}
+
+async fn compare_rule_set(
+    family: Family,
+    cx: &mut Context,
+    writer: &mut Writer,
+) -> Result<Compared, ReadFailure> {
+    let read = KernelRead::Rules;
+    let is_there = cx.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await?;
+    let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
+    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::RuleSet(family))).await?;
+    Ok(Compared::whole(found_drift))
+}
+
+async fn compare_set(
+    set: SetId,
+    cx: &mut Context,
+    writer: &mut Writer,
+) -> Result<Compared, ReadFailure> {
+    let found = cx.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await?;
+    let mut ops = cx.planner.compare_set(set, found.as_ref());
+    drop(found);
+    let extra: ActualSet = ops
+        .iter()
+        .filter_map(|op| match op {
+            Op::RemoveEntry(_, entry) => Some(*entry),
+            _ => None,
+        })
+        .collect();
+    if !extra.entries.is_empty() {
+        let excess = Actual { sets: HashMap::from([(set, extra)]), ..Actual::default() };
+        let listing = cx.list_virtual_servers().await?;
+        ops.extend(orphaned(&cx.planner, &listing, excess));
+    }
+    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Set(set))).await?;
+    Ok(Compared::whole(found_drift))
+}
+
+/// Compares which virtual servers exist. Removes those that are ours and that no Service asks for.
+/// The suspects are those that should exist and do not, or the other way round.
+async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
+    let listing = cx.list_virtual_servers().await?;
+    let ops = orphaned(&cx.planner, &listing, Actual::default());
+    let found_drift = writer.repair(cx, ops, None).await?;
+    let found: HashSet<Frontend> = listing.frontends().collect();
+    let desired = cx.planner.desired();
+    let wrong = desired.frontends().filter(|frontend| match desired.at(frontend) {
+        DesiredFrontend::Open(..) => !found.contains(frontend),
+        DesiredFrontend::Closed | DesiredFrontend::Unclaimed => {
+            found.contains(frontend) && !writer.is_draining(frontend)
+        }
+    });
+    // Pending operations have a retry time of their own. No other program caused them.
+    let retry_queue = writer.retry_queue();
+    let is_pending = |it: &&Frontend| retry_queue.contains(&Subject::VirtualServer(**it));
+    let mut wrong: Vec<Frontend> = wrong.filter(|it| !is_pending(it)).copied().collect();
+    wrong.sort_unstable();
+    if let Some(table) = listing.table {
+        table.sort_for_return(&mut wrong);
+    }
+    // Without the API server nothing on this node can follow the cluster.
+    let is_other = |it: &Frontend| !desired.owner(it).is_some_and(ServiceName::is_api_server);
+    wrong.sort_by_key(is_other);
+    // There may be very many. Changes are written in between.
+    let chunks = wrong.chunks(LARGEST_CHUNK).map(|it| AuditedPart::VirtualServers(it.into()));
+    let suspects: Vec<AuditedPart> = chunks.collect();
+    let found_drift = found_drift || !suspects.is_empty();
+    Ok(Compared { found_drift, suspects, has_missed: false })
+}
+
+async fn compare_virtual_servers(
+    frontends: &Arc<[Frontend]>,
+    cx: &mut Context,
+    writer: &mut Writer,
+) -> Result<Compared, ReadFailure> {
+    let mut seen = cx.read_virtual_servers(frontends).await?;
+    // Drops frontends without an owner: what they needed is done, or pending.
+    let desired = cx.planner.desired();
+    let is_ours = |frontend: &Frontend| desired.owner(frontend).is_some();
+    seen.found.retain(|(frontend, _)| is_ours(frontend));
+    let has_missed = seen.unread.iter().any(|(frontend, _)| is_ours(frontend));
+    let now = Instant::now();
+    let (mut ops, mut in_order) = (Vec::new(), Vec::new());
+    for (frontend, found) in &seen.found {
+        let repairs = cx.planner.repair(frontend, found.as_ref());
+        let subject = Subject::VirtualServer(*frontend);
+        if repairs.is_empty() || !writer.retry_queue().is_put_off(&subject, now) {
+            let known = Known::Compared(*frontend, found.as_ref());
+            let repairs = writer.let_drain(cx, repairs, known, now);
+            if repairs.is_empty() {
+                in_order.push(subject);
+            }
+            ops.extend(repairs);
+        }
+    }
+    writer.resolve(cx, &in_order);
+    let found_drift = writer.repair(cx, ops, None).await?;
+    Ok(Compared { found_drift, has_missed, ..Compared::default() })
+}
+
+/// Returns the operations that remove virtual servers which no Service asks for, and which are ours
+/// by the desired state or by their ownership markers among `excess`.
+fn orphaned(planner: &Planner, listing: &Listing, excess: Actual) -> Vec<Op> {
+    let local_addresses = planner.local_addresses().clone();
+    let excess = Actual { local_addresses, ..excess };
+    let desired = planner.desired();
+    let ours = listing
+        .frontends()
+        .filter(|frontend| desired.owner(frontend).is_none() && planner.is_ours(frontend, &excess));
+    let mut ours: Vec<Frontend> = ours.collect();
+    ours.sort_unstable();
+    ours.into_iter().map(Op::RemoveVirtualServer).collect()
 }

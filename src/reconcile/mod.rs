@@ -6,40 +6,35 @@
 //!   timers ─────────▶ └────────────┘ ──Status──▶ watchers
 //! ```
 //!
-//! - `start`: nothing is written before the first complete list of every source. Then
-//!   what there is in the kernel is listed once, and taken over in rounds: what is right already is
-//!   adopted as it is.
-//! - `rounds`: from then on a change costs what it changes. Dirty Services are compiled in the
-//!   order in which they became so, a limited number in one round, and the difference to their
-//!   former state is written.
-//! - [`retry_queue`]: what the kernel refuses stays pending and is tried again (`second_look`);
-//!   what was refused because the kernel is not as we left it is read again first.
-//! - `audit`: everything is compared once every sync period, a little at a time (`comparison`), and
-//!   every second `drift_check` reads signs that something was flushed, and the
-//!   kernel's switches (`sysctls`); of addresses the kernel tells by itself (`addresses`). What
-//!   others changed is put back.
+//! The [`Reconciler`] connects the parts: it takes input, and gives each part its turn. A part owns
+//! its state and says when it wakes.
+//!
+//! - `context`: what all parts work with. It holds the planner, which has the desired state, the
+//!   kernel's handle and the observers, and makes the reads that several parts need.
+//! - `takeover`: brings the kernel in sync after the first complete list of every source; nothing
+//!   is written before. It holds the found state that is not adopted or removed yet.
+//! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
+//!   the pending retries, the draining real servers, the flows to remove, and the times of these.
+//! - `auditor`: finds changes by other programs, every second by their signs, and by comparing
+//!   everything once every sync period. It holds the schedule of that, the expected counts, and the
+//!   sysctls that another program keeps setting.
+//!
+//! `comparison` compares a part of the kernel with its desired state, for the auditor and for
+//! retries. `agenda` is the queue of retries and draining real servers. [`observer`] and [`Status`]
+//! are the loop's reports.
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
 //! that a change waits for a few milliseconds of other work at most.
 
-mod addresses;
 mod agenda;
-mod audit;
+mod auditor;
 mod comparison;
-pub mod drain;
-mod drift_check;
-mod flows;
+mod context;
 pub mod observer;
-mod reading;
 pub mod retry_queue;
-mod rounds;
-mod schedulers;
-mod second_look;
-mod short_circuits;
-mod start;
 mod status;
-mod sysctls;
-mod writing;
+mod takeover;
+mod writer;
 
 use std::future::Future;
 use std::time::{Duration, SystemTime};
@@ -53,25 +48,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::kernel::ReadError;
 use crate::kernel::address_monitor::{Changes, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
-use audit::Audit;
-use drain::Drain;
-use drift_check::Expected;
-use flows::Flows;
-use observer::{Observer, Unobserved};
-use retry_queue::RetryQueue;
-use schedulers::Schedulers;
-use start::Stage;
+use auditor::Auditor;
+use context::Context;
+use observer::Observer;
 pub use status::Status;
-use sysctls::Sysctls;
+use takeover::Takeover;
+use writer::Writer;
 
-/// While the kernel cannot be read, it is tried again after this time.
+/// Time until a failed read of the kernel is retried.
 const READ_RETRY: Duration = Duration::from_secs(5);
-
-/// Most trigger times of changes that are kept while nothing can be written. They are for a metric.
-const MOST_TRIGGERS: usize = 10_000;
 
 /// Most inputs that are taken before the loop looks at what is due.
 const MOST_INPUTS: usize = 4_096;
@@ -105,28 +92,27 @@ pub struct Pace {
     pub drain_deadline: Duration,
 }
 
-/// The event loop's state.
+/// The event loop: its parts, and how far it has come.
 #[derive(Debug)]
 pub struct Reconciler {
-    planner: Planner,
-    kernel: KernelHandle,
-    pace: Pace,
-    retry_queue: RetryQueue,
-    drain: Drain,
-    flows: Flows,
+    context: Context,
+    writer: Writer,
+    auditor: Auditor,
+    /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
-    audit: Audit,
-    expected: Expected,
-    sysctls: Sysctls,
-    schedulers: Schedulers,
-    /// Time at which changes may be written next.
-    next_write: Instant,
-    /// Start of the planner's moments, which are in microseconds.
-    epoch: Instant,
-    status: watch::Sender<Status>,
-    observer: Box<dyn Observer>,
-    /// Trigger times of the endpoint changes that are not written yet.
-    triggers: Vec<(Family, SystemTime)>,
+}
+
+/// Progress of the loop.
+#[derive(Debug)]
+enum Stage {
+    /// The source has not delivered everything yet.
+    Incomplete,
+    /// The kernel is to be read, not before this.
+    Unread(Instant),
+    /// The kernel's state is being taken over.
+    TakingOver(Box<Takeover>),
+    /// The kernel was once as it should be, as far as it let us.
+    Running,
 }
 
 // === impl Pace ===
@@ -159,40 +145,29 @@ impl Reconciler {
         }
         let now = Instant::now();
         Ok(Self {
-            planner,
-            kernel,
-            pace,
-            retry_queue: RetryQueue::default(),
-            drain: Drain::new(),
-            flows: Flows::default(),
+            context: Context::new(planner, kernel, pace),
+            writer: Writer::new(now),
+            auditor: Auditor::new(now),
             stage: Stage::Incomplete,
-            audit: Audit::new(now),
-            expected: Expected::default(),
-            sysctls: Sysctls::default(),
-            schedulers: Schedulers::default(),
-            next_write: now,
-            epoch: now,
-            status: watch::Sender::new(Status::default()),
-            observer: Box::new(Unobserved),
-            triggers: Vec::new(),
         })
     }
 
-    /// The same loop, which tells this observer what it does.
+    /// The same loop, which reports to this observer.
     #[must_use]
-    pub fn observed_by(self, observer: Box<dyn Observer>) -> Self {
-        Self { observer, ..self }
+    pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
+        self.context.observer = observer;
+        self
     }
 
     /// Follows what the loop does.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+        self.context.status.subscribe()
     }
 
     /// Runs until `shutdown` is ready. The kernel's state stays as it is then: traffic goes on.
     ///
-    /// A source that ends is no reason to stop: what it said stays in force, and is looked after.
+    /// The loop goes on without its source: what it delivered last stays in force.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -218,7 +193,7 @@ impl Reconciler {
                         }
                     }
                     None => {
-                        warn!("the source has ended; what it said last stays in force");
+                        warn!("the source of Services has ended; what it delivered last stays in force");
                         source_ended = true;
                     }
                 },
@@ -234,48 +209,41 @@ impl Reconciler {
         }
     }
 
-    /// Takes an input, and whatever else is there already.
+    /// Takes an input, and those that have come meanwhile, up to a limit.
     fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>) {
-        let moment = self.moment();
-        let mut next = Some(first);
-        let mut room = MOST_INPUTS;
+        let cx = &mut self.context;
+        let timestamp = cx.timestamp();
+        let later = std::iter::from_fn(|| inputs.try_recv().ok());
         let mut n_changes = 0;
-        while let Some(input) = next {
+        for input in std::iter::once(first).chain(later).take(MOST_INPUTS) {
             match input {
                 Input::Change(event) => {
-                    self.take_at(event, moment);
+                    cx.apply_at(event, timestamp);
                     n_changes += 1;
                 }
-                Input::Triggered(family, at) => {
-                    if self.triggers.len() < MOST_TRIGGERS {
-                        self.triggers.push((family, at));
-                    }
-                }
+                Input::Triggered(family, at) => self.writer.triggered(family, at),
                 Input::Complete => self.stage.source_is_complete(),
             }
-            room -= 1;
-            next = if room > 0 { inputs.try_recv().ok() } else { None };
         }
-        self.observer.taken(n_changes);
-        if self.stage.may_write() && self.planner.is_dirty() {
-            self.observer.waiting(self.planner.backlog());
+        cx.observer.taken(n_changes);
+        if !matches!(self.stage, Stage::Incomplete) && cx.planner.is_dirty() {
+            cx.observer.waiting(cx.planner.backlog());
         }
     }
 
-    fn take(&mut self, event: Event) {
-        self.take_at(event, self.moment());
+    async fn addresses_changed(&mut self, happened: Happened) -> Result<(), WorkerGone> {
+        let cx = &mut self.context;
+        if matches!(self.stage, Stage::Running) {
+            return self.auditor.addresses_changed(happened, cx, &mut self.writer).await;
+        }
+        // Before the takeover, no address is ours that another program could have removed.
+        if happened.others {
+            cx.read_addresses().await?;
+        }
+        Ok(())
     }
 
-    fn take_at(&mut self, event: Event, moment: u64) {
-        self.observer.arrived(&event);
-        self.planner.apply_at(event, moment);
-    }
-
-    /// Now, for the planner: in microseconds.
-    fn moment(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
-
+    /// Returns the time at which a part has something to do.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         match &self.stage {
@@ -283,47 +251,52 @@ impl Reconciler {
             Stage::Unread(retry) => *retry,
             Stage::TakingOver(_) => now,
             Stage::Running => {
-                let write = self.planner.is_dirty().then_some(self.next_write);
-                let again =
-                    [self.retry_queue.next_due(), self.drain.next_due(), self.flows.next_due()];
-                let due = again.into_iter().flatten().chain(write);
-                due.fold(self.audit.next_wake(now), Instant::min)
+                let audit = self.auditor.next_wake(now);
+                self.writer.next_wake(&self.context).map_or(audit, |write| write.min(audit))
             }
         }
     }
 
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
-        let now = Instant::now();
-        match &self.stage {
-            Stage::Incomplete => Ok(()),
-            Stage::Unread(retry) if now < *retry => Ok(()),
-            Stage::Unread(_) => self.begin().await,
-            Stage::TakingOver(_) => {
-                self.take_over_some().await?;
-                self.second_looks().await
+        let Self { context: cx, writer, auditor, stage } = self;
+        match stage {
+            Stage::Incomplete => {}
+            Stage::Unread(retry) if Instant::now() < *retry => {}
+            Stage::Unread(_) => {
+                *stage = match Takeover::begin(cx, writer).await? {
+                    Some(takeover) => Stage::TakingOver(Box::new(takeover)),
+                    None => Stage::Unread(Instant::now() + READ_RETRY),
+                };
+            }
+            Stage::TakingOver(takeover) => {
+                let left = takeover.step(cx, writer).await?;
+                let is_over = left.is_some();
+                if let Some(left) = left {
+                    auditor.begin(left, cx);
+                    *stage = Stage::Running;
+                }
+                writer.retry_due(cx, is_over).await?;
             }
             Stage::Running => {
-                if self.planner.is_dirty() && now >= self.next_write {
-                    self.write_changes().await?;
-                }
-                self.second_looks().await?;
-                self.check_draining().await?;
-                self.watch_over().await?;
-                self.remove_flows().await
+                writer.write_changes(cx).await?;
+                writer.retry_due(cx, true).await?;
+                writer.check_draining(cx).await?;
+                auditor.step(cx, writer).await?;
+                writer.remove_flows(cx).await?;
             }
         }
+        Ok(())
     }
+}
 
-    /// True if the kernel has been taken over.
-    fn is_running(&self) -> bool {
-        matches!(self.stage, Stage::Running)
-    }
+// === impl Stage ===
 
-    fn reading_failed(&mut self, error: &ReadError) {
-        warn!("{error}; the next try is in {} s", READ_RETRY.as_secs());
-        self.observer.reading_failed(error);
-        self.status.send_modify(|status| status.failed_readings += 1);
+impl Stage {
+    fn source_is_complete(&mut self) {
+        if matches!(self, Self::Incomplete) {
+            *self = Self::Unread(Instant::now());
+        }
     }
 }
 

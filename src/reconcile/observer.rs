@@ -1,6 +1,6 @@
-//! Observers of the event loop: metrics, health, events.
+//! Observers of the event loop: metrics, health, Events.
 //!
-//! The loop tells, and never asks: an observer must not block, and cannot make it fail.
+//! The loop reports, and never asks: an observer must not block, and cannot make it fail.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use crate::kernel::{ReadError, Refusal};
 
 /// Reports of the event loop. Every method may be ignored.
 pub trait Observer: fmt::Debug + Send {
-    /// A change arrived, and is about to be applied. Before the first complete list as well.
+    /// Reports a change that is about to be applied. Before the first complete list as well.
     fn arrived(&mut self, event: &Event) {
         let _ = event;
     }
@@ -31,71 +31,71 @@ pub trait Observer: fmt::Debug + Send {
         let _ = backlog;
     }
 
-    /// Reports the plan for what was dirty, and the time that it took. `planner` is as it is after
-    /// that.
+    /// Reports the plan for what was dirty, and the time that planning took. `planner` is as it is
+    /// after that.
     fn planned(&mut self, plan: &Plan, planner: &Planner, took: Duration) {
         let _ = (plan, planner, took);
     }
 
-    /// The kernel could not be read.
+    /// Reports that the kernel could not be read.
     fn reading_failed(&mut self, error: &ReadError) {
         let _ = error;
     }
 
-    /// The kernel was not as it had been left: these operations repair it.
+    /// Reports operations that repair what another program changed.
     fn drifted(&mut self, repairs: &[&Op]) {
         let _ = repairs;
     }
 
-    /// Operations were carried out, in this time, with a result for each.
+    /// Reports operations that were sent to the kernel, a result for each, and their duration.
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         let _ = (ops, results, took);
     }
 
-    /// The signs that something was flushed, deleted or added were looked for, in this time, and
-    /// were as expected or not.
+    /// Reports a drift check, its duration, and if the kernel was as expected.
     fn drift_checked(&mut self, took: Duration, as_expected: bool) {
         let _ = (took, as_expected);
     }
 
-    /// A switch was set again that something else had changed.
+    /// Reports that a sysctl was set again which another program had changed.
     fn sysctl_put_back(&mut self) {}
 
-    /// The number of switches without the value that Services need has changed, to this.
+    /// Reports the number of sysctls without the value that Services need, when it has changed.
     fn sysctl_mismatches(&mut self, mismatches: usize) {
         let _ = mismatches;
     }
 
-    /// A switch cannot be put back, or something else sets it again and again. It is in the log.
+    /// Reports a sysctl that cannot be set again, or that another program sets again and again. The
+    /// log has it, too.
     fn sysctl_warning(&mut self, note: &str) {
         let _ = note;
     }
 
-    /// The audit goes on without pauses from now on, because the kernel was not as kube-ipvs had
-    /// left it; or no longer does.
+    /// Reports that the audit runs at full speed from now on, because another program changed the
+    /// kernel; or no longer does.
     fn full_speed(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// A pass of the audit has ended.
+    /// Reports a pass of the audit that has ended.
     fn pass_ended(&mut self, pass: &Pass) {
         let _ = pass;
     }
 
-    /// The UDP and SCTP flows of a family that lead nowhere were looked for, in this time, and so
-    /// many removed.
+    /// Reports a search for UDP and SCTP flows of a family that lead nowhere, the number of removed
+    /// ones, and its duration.
     fn flows_removed(&mut self, family: Family, count: u64, took: Duration) {
         let _ = (family, count, took);
     }
 
-    /// A round has ended with the kernel's last answer. What was waiting when it began is written,
-    /// as far as the kernel let us, except after a [`RoundKind::SecondLook`].
+    /// Reports a round that has ended with the kernel's last answer. What was waiting when it began
+    /// is written, as far as the kernel let us, except after a [`RoundKind::Retry`].
     fn round_ended(&mut self, round: &Round<'_>) {
         let _ = round;
     }
 }
 
-/// A walk to the kernel's last answer.
+/// A round of planning or reading, up to the kernel's last answer.
 #[derive(Debug)]
 pub struct Round<'a> {
     /// The families that are served.
@@ -114,11 +114,11 @@ pub struct Round<'a> {
     /// From the arrival of the oldest change that was written to the last answer; nothing if there
     /// was none.
     pub oldest: Duration,
-    /// Writes that the kernel refused, and that are tried again.
+    /// Writes that the kernel refused, and that are retried.
     pub pending: &'a RetryQueue,
 }
 
-/// A pass of the audit, which compares everything with what it should be, part by part.
+/// A pass of the audit, which compares everything with the desired state, part by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     /// From its beginning to its end, pauses included.
@@ -134,10 +134,10 @@ pub struct Pass {
 pub enum RoundKind {
     /// Something had changed.
     Changes,
-    /// All was read and compared with what it should be.
+    /// All was read and compared with the desired state.
     Comparison,
-    /// Refused writes were looked at again, or draining real servers.
-    SecondLook,
+    /// Refused writes were retried, or draining real servers checked.
+    Retry,
 }
 
 /// Observer that ignores everything.

@@ -5,9 +5,9 @@
 pub struct Status {
     /// True if the kernel was once as it should be, as far as it let us.
     pub in_sync_once: bool,
-    /// Starts: how often what there is in the kernel was listed.
+    /// Number of times that all kernel state was listed, to take it over.
     pub readings: u64,
-    /// Passes of the audit: so often everything was compared since.
+    /// Passes of the audit since, each of which compared everything.
     pub passes: u64,
     /// Readings of the kernel, or of a part, that failed.
     pub failed_readings: u64,
@@ -15,18 +15,18 @@ pub struct Status {
     pub operations: u64,
     /// Those that were refused.
     pub failures: u64,
-    /// Operations that put back what others had changed.
+    /// Operations that repaired what other programs had changed.
     pub drift_repaired: u64,
-    /// Switches that were set again, because something else had changed them.
+    /// Sysctls that were set again, because another program had changed them.
     pub sysctls_put_back: u64,
-    /// Switches that do not have the value that Services need, and could not be set.
+    /// Sysctls that do not have the value that Services need, and could not be set.
     pub sysctl_mismatches: usize,
-    /// Subjects whose last write failed, and is tried again.
+    /// Subjects whose last write failed, and is retried.
     pub pending: usize,
     /// True if a prerequisite is among them: the interface, a set, the rules, a route.
     pub has_pending_prerequisite: bool,
     /// UDP and SCTP flows that led nowhere, and were removed.
     pub flows_removed: u64,
-    /// Frontends whose flows may lead nowhere: they are to be removed when the kernel lets us.
+    /// Frontends whose flows may lead nowhere, and are removed when the kernel lets us.
     pub flows_pending: usize,
 }

@@ -187,7 +187,7 @@ impl Observer for ServerObserver {
 
     fn round_ended(&mut self, round: &Round<'_>) {
         self.note_pending(round);
-        if round.kind == RoundKind::SecondLook {
+        if round.kind == RoundKind::Retry {
             // What was planned meanwhile may still wait.
             return;
         }

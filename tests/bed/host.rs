@@ -104,7 +104,7 @@ fn switches_that_others_change_are_put_back() {
     assert!(timeouts.contains(": 1200 "), "{timeouts}");
     let log = proxy.stop().unwrap();
     for switch in ["net.ipv4.vs.conntrack=1 (it was 0)", "net.ipv4.ip_forward=1 (it was 0)"] {
-        let line = format!("put back what something else had changed: {switch}");
+        let line = format!("another program changed a sysctl; sets it again: {switch}");
         assert!(log.contains(&line), "{log}");
     }
 }

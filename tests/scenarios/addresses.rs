@@ -1,4 +1,4 @@
-//! Addresses that others take off the interface are told, and put back at once.
+//! Addresses that others take off the interface are reports, and put back at once.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -80,7 +80,7 @@ async fn whatever_is_flushed_is_back_within_two_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flushed_addresses_are_told_and_put_back_at_once() {
+async fn flushed_addresses_are_reported_and_put_back_at_once() {
     let mut world = in_sync(3).await;
     world.addresses.report(|happened| happened.anything = true);
     let took = time_until_whole(&mut world, |actual| actual.addresses.clear()).await;
@@ -157,7 +157,7 @@ async fn a_kernel_that_does_not_count_is_listed_once_a_pass() {
 #[tokio::test(start_paused = true)]
 async fn where_something_is_wrong_the_rest_is_looked_at_without_a_pause() {
     let mut world = in_sync(300).await;
-    world.told.take();
+    world.reports.take();
     let damage = |actual: &mut Actual| {
         actual.virtual_servers.remove(&frontend(3, Protocol::Tcp));
         // By itself, that would be found within a pass.
@@ -169,7 +169,7 @@ async fn where_something_is_wrong_the_rest_is_looked_at_without_a_pause() {
     assert!(took <= 2 * SECOND, "{took:?}");
     world.compared().await;
     let paces: Vec<String> =
-        world.told.take().into_iter().filter(|it| it.starts_with("full speed")).collect();
+        world.reports.take().into_iter().filter(|it| it.starts_with("full speed")).collect();
     assert_eq!(paces, ["full speed", "full speed is over"]);
     assert_eq!(world.now().drift_repaired, 3 + 3);
 }
@@ -377,8 +377,8 @@ async fn what_the_kernel_refuses_is_nobodys_damage() {
     world.until("pending", |status, _| status.pending == 1).await;
     world.compared().await;
     world.compared().await;
-    let told = world.told.take();
-    assert!(!told.iter().any(|words| words.starts_with("full speed")), "{told:?}");
+    let reports = world.reports.take();
+    assert!(!reports.iter().any(|words| words.starts_with("full speed")), "{reports:?}");
     assert_eq!(world.now().drift_repaired, 0);
 }
 

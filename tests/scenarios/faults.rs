@@ -134,7 +134,7 @@ fn refusals_in_a_row_at_every_operation() {
         Fault::Refused(RefusalClass::Conflict),
         Fault::Refused(RefusalClass::Exhausted),
         Fault::NotDone,
-        Fault::NotTold,
+        Fault::NotAnswered,
     ];
     at_every_writing(&faults, 5);
     at_every_writing(&faults, 60);
@@ -142,7 +142,7 @@ fn refusals_in_a_row_at_every_operation() {
 
 #[test]
 fn a_lost_answer_at_every_operation() {
-    at_every_writing(&[Fault::NotDone, Fault::NotTold], 1);
+    at_every_writing(&[Fault::NotDone, Fault::NotAnswered], 1);
 }
 
 #[test]

@@ -63,7 +63,7 @@ async fn an_entry_for_which_a_set_has_no_room_stays_pending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answers_are_made_good_by_a_second_look() {
+async fn lost_answers_are_made_good_by_a_retry() {
     let mut world = World::in_sync(&[]).await;
     let started = Instant::now();
     world.fake.lose_answers(usize::MAX, |op| matches!(op, Op::CreateVirtualServer(..)));
@@ -153,7 +153,7 @@ async fn attempts_get_rarer_while_a_part_of_the_subject_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_drained_settles_nothing_else_of_its_virtual_server() {
+async fn what_has_drained_resolves_nothing_else_of_its_virtual_server() {
     let (service, endpoints) = tcp(1, &[1]);
     let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
     let at = frontend(1, Protocol::Tcp);

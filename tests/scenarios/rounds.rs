@@ -51,7 +51,7 @@ async fn in_a_storm_everyone_is_served_in_turn_and_the_newest_state_is_written()
     world.feed(&all).await;
     world.complete().await;
     world.fake.take_log();
-    world.told.take();
+    world.reports.take();
     // All of it comes within the minimum period. In the middle comes one more, and the first of
     // all changes again at the end.
     let (first, middle) = (usize::from(STORM), usize::from(STORM / 2));
@@ -82,10 +82,10 @@ async fn in_a_storm_everyone_is_served_in_turn_and_the_newest_state_is_written()
         .filter(|op| op.subject() == Subject::VirtualServer(frontend(STORM, Protocol::Tcp)));
     let words: Vec<String> = of_first.map(ToString::to_string).collect();
     assert_eq!(words, ["add real server 10.244.0.3:8080 weight 1 to TCP 10.96.19.136:80"]);
-    let told = world.told.take();
-    let rounds = told.iter().filter(|it| it.starts_with("end of changes")).count();
+    let reports = world.reports.take();
+    let rounds = reports.iter().filter(|it| it.starts_with("end of changes")).count();
     assert!(rounds >= usize::from(STORM) / ROUND, "{rounds}");
-    let most = told.iter().filter_map(|it| it.strip_prefix("planned ")?.parse().ok()).max();
+    let most = reports.iter().filter_map(|it| it.strip_prefix("planned ")?.parse().ok()).max();
     assert!(most.is_some_and(|ops: usize| ops <= 2 * ROUND), "{most:?} at once");
     world.assert_converged(&[]);
 }
@@ -122,9 +122,9 @@ async fn the_first_service_does_not_wait_for_the_others() {
     let bound = log.iter().position(|op| *op == Op::BindAddress(server.address)).unwrap();
     let is_early = |op: &Op| op.is_prerequisite() || op.to_string().contains("10.96.7.208");
     assert!(log[..bound].iter().all(is_early), "{:?}", &log[..bound]);
-    let told = world.told.take();
-    let rounds = told.iter().filter(|it| it.starts_with("end of comparison")).count();
-    assert_eq!(rounds, 4, "{told:?}");
+    let reports = world.reports.take();
+    let rounds = reports.iter().filter(|it| it.starts_with("end of comparison")).count();
+    assert_eq!(rounds, 4, "{reports:?}");
     world.assert_converged(&[]);
 }
 
@@ -174,13 +174,13 @@ async fn a_large_service_that_is_complete_is_adopted_in_parts_and_nothing_of_it_
     assert_eq!(before.virtual_servers.len(), 300 + usize::from(PORTS));
     let mut world = World::on(fake, Pace::default());
     world.feed(&all).await;
-    world.told.take();
+    world.reports.take();
     world.complete().await;
     assert_eq!(world.fake.take_log(), []);
     assert_eq!((world.fake.actual(), world.now().operations), (before, 0));
-    let told = world.told.take();
-    let rounds = told.iter().filter(|it| it.starts_with("end of comparison")).count();
-    assert!(rounds >= 4, "{told:?}");
+    let reports = world.reports.take();
+    let rounds = reports.iter().filter(|it| it.starts_with("end of comparison")).count();
+    assert!(rounds >= 4, "{reports:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Switches of the kernel that something else changes are put back; a program that goes on changing
+//! Sysctls that another program changes are put back; a program that goes on changing
 //! them is not fought with, and what cannot be put back is reported.
 
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::world::{World, tcp};
 const CONNTRACK: &str = "net/ipv4/vs/conntrack";
 const FORWARD: &str = "net/ipv4/ip_forward";
 
-/// A node in sync whose switches are as they should be.
+/// A node in sync whose sysctls are as they should be.
 async fn mk_world() -> World {
     let world = World::in_sync(&[tcp(1, &[1])]).await;
     world.fake.keep_sysctls(wanted(ServiceAddressesArp::Answered, None));
-    world.told.take();
+    world.reports.take();
     world
 }
 
 /// Returns the warnings about sysctls since the last time.
 fn warnings(world: &World) -> Vec<String> {
-    let told = world.told.take().into_iter();
-    told.filter(|words| words.contains("net.ipv4.")).collect()
+    let reports = world.reports.take().into_iter();
+    reports.filter(|words| words.contains("net.ipv4.")).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +53,7 @@ async fn a_program_that_keeps_setting_a_sysctl_is_reported_once_and_not_fought_w
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("keeps setting net.ipv4.ip_forward=0"), "{warnings:?}");
     world.until("wrong again", |status, _| status.sysctl_mismatches == 1).await;
-    // It ends: the switch is put back for good, and after a calm time at once again.
+    // It ends: the sysctl is put back for good, and after a calm time at once again.
     world.fake.end_contest();
     world.until("put back", |status, _| status.sysctl_mismatches == 0).await;
     assert_eq!(world.fake.sysctl(FORWARD).as_deref(), Some("1"));

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::told::Told;
+use crate::reports::Reports;
 
 /// Time limit of a wait on the paused clock. Passes move it on, so that every wait ends.
 const PATIENCE: Duration = Duration::from_secs(48 * 3_600);
@@ -33,7 +33,7 @@ pub(crate) const NODE_ADDRESS: [u8; 4] = [192, 0, 2, 11];
 pub(crate) struct World {
     pub(crate) fake: Fake,
     pub(crate) status: watch::Receiver<Status>,
-    pub(crate) told: Told,
+    pub(crate) reports: Reports,
     pub(crate) addresses: Reporter,
     inputs: Option<mpsc::Sender<Input>>,
     running: AbortHandle,
@@ -58,10 +58,10 @@ impl World {
     /// The same with other settings.
     pub(crate) fn with(settings: Settings, fake: Fake, pace: Pace) -> Self {
         let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
-        let told = Told::default();
+        let reports = Reports::default();
         let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()
-            .observed_by(Box::new(told.clone()));
+            .observed_by(Box::new(reports.clone()));
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = address_monitor::channel();
         let status = reconciler.status();
@@ -69,7 +69,7 @@ impl World {
         let running = tokio::spawn(run).abort_handle();
         let inputs = Some(inputs);
         let shadow = Planner::new(settings);
-        Self { fake, status, told, addresses, inputs, running, shadow }
+        Self { fake, status, reports, addresses, inputs, running, shadow }
     }
 
     /// A node in sync with these Services, each with these endpoints; the log is empty.

@@ -165,7 +165,7 @@ fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
     assert!(world.is_healthy());
     world.observing.waiting(1);
     assert!(!world.is_healthy());
-    world.end(RoundKind::SecondLook, &[]);
+    world.end(RoundKind::Retry, &[]);
     assert!(!world.is_healthy());
     let last = r#"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"}"#;
     assert_eq!(world.value(last), 0.0);
@@ -193,13 +193,13 @@ fn only_refused_prerequisites_make_the_node_unhealthy() {
     assert_eq!(world.value(r#"kube_ipvs_pending_retries{class="exhausted"}"#), 1.0);
     let rules = Op::WriteRuleSet(Family::V6);
     world.refuse(rules.clone());
-    world.end(RoundKind::SecondLook, &[]);
+    world.end(RoundKind::Retry, &[]);
     let body = world.health.lock().livez(Moment::now()).body;
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     let families = [&body["status"]["IPv4"]["healthy"], &body["status"]["IPv6"]["healthy"]];
     assert_eq!(families, [true, false]);
     world.retry_queue.resolve(&rules.subject());
-    world.end(RoundKind::SecondLook, &[]);
+    world.end(RoundKind::Retry, &[]);
     assert!(world.is_healthy());
     world.refuse(Op::CreateLink);
     world.end(RoundKind::Comparison, &[]);
@@ -369,7 +369,7 @@ async fn a_health_check_says_yes_only_after_the_kernel_has_it() {
     assert_eq!(get(address, "/").await.status, 503);
     world.arrive(mk_slice("n1"));
     world.plan();
-    world.end(RoundKind::SecondLook, &[]);
+    world.end(RoundKind::Retry, &[]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(get(address, "/").await.status, 503, "planned, and not written");
     world.end(RoundKind::Changes, &[]);

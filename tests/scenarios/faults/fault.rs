@@ -23,7 +23,7 @@ pub(super) enum Fault {
     /// Its answer is lost, and it was not carried out.
     NotDone,
     /// Its answer is lost, and it was carried out.
-    NotTold,
+    NotAnswered,
     /// Another program does the same with other values, right before the operation.
     TheirsFirst,
     /// Another program removes the operation's prerequisites right before it.
@@ -179,7 +179,7 @@ impl Seen {
             }
             Fault::Refused(class) => Answer::refused(class),
             Fault::NotDone => Answer::Lost { carried_out: false },
-            Fault::NotTold => Answer::Lost { carried_out: true },
+            Fault::NotAnswered => Answer::Lost { carried_out: true },
             Fault::TheirsFirst => {
                 forestall(op, actual);
                 Answer::Honest

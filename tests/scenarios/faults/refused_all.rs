@@ -38,11 +38,12 @@ async fn owing(world: &World, count: usize) {
 
 /// The numbers of operations in the requests since the last time.
 fn requests(world: &World) -> Vec<usize> {
-    let told = world.told.take().into_iter();
-    told.filter_map(|words| {
-        words.strip_prefix("written ")?.split(',').next()?.parse::<usize>().ok()
-    })
-    .collect()
+    let reports = world.reports.take().into_iter();
+    reports
+        .filter_map(|words| {
+            words.strip_prefix("written ")?.split(',').next()?.parse::<usize>().ok()
+        })
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,8 @@
 //! Flows that lead nowhere: which frontends' are to be removed from connection tracking, and when.
 //!
-//! It is done after the kernel has been written. A flow that is forgotten while its endpoint is
-//! still a real server would be led to it again by the client's next packet; so what is pending of
-//! a virtual server is waited for.
+//! They are removed after the kernel has been written. A flow that is removed while its endpoint is
+//! still a real server would be led to it again by the client's next packet; so the pending retries
+//! of a virtual server come first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,28 +16,29 @@ use plan::planner::Planner;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::Reconciler;
-use super::retry_queue::{RetryQueue, delay};
 use crate::kernel::Refusal;
 use crate::kernel::worker::WorkerGone;
+use crate::reconcile::context::Context;
+use crate::reconcile::retry_queue::{RetryQueue, delay};
 
-/// Flows are looked for once in this time at most: the kernel lists all that it has for that.
+/// Shortest time between two searches: the kernel lists all flows for each.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Looking for them rests so many times what it took.
+/// Pause after a search, as a multiple of its duration.
 const REST: u32 = 9;
-/// But no longer than this: until then, clients may be led to an endpoint that is gone.
+/// Longest pause after a search. Meanwhile clients may be led to an endpoint that is gone.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// The frontends whose flows may lead nowhere.
+/// The frontends whose flows may lead nowhere, and the time of the next search for these flows. The
+/// writer adds frontends with each plan and repair.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    /// As clients see them.
+    /// Frontends as clients see them.
     pending: BTreeSet<Frontend>,
     /// Reason for which the flows could not be removed the last time.
     obstacle: Option<Obstacle>,
-    /// They are not looked for before this.
+    /// End of the pause after the last search.
     rested: Option<Instant>,
-    /// Something waits for that.
+    /// True if frontends wait for the end of the pause.
     is_waiting: bool,
 }
 
@@ -51,12 +52,12 @@ struct Obstacle {
 // === impl Flows ===
 
 impl Flows {
-    /// The flows to these may lead nowhere now.
+    /// Notes that the flows to these may lead nowhere now.
     pub(super) fn note(&mut self, frontends: impl IntoIterator<Item = Frontend>) {
         self.pending.extend(frontends);
     }
 
-    /// The same for the virtual servers that these operations are about.
+    /// Notes the same of the virtual servers that these operations are about.
     pub(super) fn note_ops(&mut self, ops: &[Op], planner: &Planner) {
         let frontends = ops.iter().filter_map(|op| match op.subject() {
             Subject::VirtualServer(frontend) => Some(frontend),
@@ -66,7 +67,7 @@ impl Flows {
         self.pending.extend(stateless.map(|frontend| seen_by_clients(frontend, planner)));
     }
 
-    /// Returns the time of the next look for them; none while nothing waits for that.
+    /// Returns the time of the next search; none while nothing waits for it.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let rested = self.rested.filter(|_| self.is_waiting);
         let again =
@@ -79,20 +80,16 @@ impl Flows {
         self.obstacle.as_ref().map(|obstacle| obstacle.due)
     }
 
-    /// True if the flows were looked for just now.
+    /// True during the pause after a search.
     fn is_resting(&mut self, now: Instant) -> bool {
         let rests = self.rested.is_some_and(|rested| now < rested);
         self.is_waiting = rests && !self.pending.is_empty();
         rests
     }
 
-    /// Looking for them took so long.
+    /// Begins the pause after a search that took this long.
     fn rest(&mut self, took: Duration, now: Instant) {
         self.rested = Some(now + (took * REST).clamp(PAUSE, LONGEST_REST));
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.pending.len()
     }
 
     /// Returns the frontends whose flows can be removed now.
@@ -112,28 +109,30 @@ impl Flows {
         }
     }
 
-    /// Returns whether it is news.
+    /// Notes a refusal. Returns true if it is news.
     fn refused(&mut self, refusal: Refusal, now: Instant) -> bool {
         let known = self.obstacle.take();
-        let news = known.as_ref().is_none_or(|known| known.refusal != refusal);
+        let is_news = known.as_ref().is_none_or(|known| known.refusal != refusal);
         let attempts = known.map_or(0, |known| known.attempts).saturating_add(1);
         let due = now + delay(refusal.class, attempts);
         self.obstacle = Some(Obstacle { refusal, attempts, due });
-        news
+        is_news
     }
-}
 
-impl Reconciler {
     /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as desired.
-    pub(super) async fn remove_flows(&mut self) -> Result<(), WorkerGone> {
+    pub(super) async fn remove(
+        &mut self,
+        cx: &mut Context,
+        retry_queue: &RetryQueue,
+    ) -> Result<(), WorkerGone> {
         let begun = Instant::now();
-        if self.flows.is_resting(begun) {
+        if self.is_resting(begun) {
             return Ok(());
         }
-        let targets = self.flows.ready(&self.planner, &self.retry_queue, begun);
+        let targets = self.ready(&cx.planner, retry_queue, begun);
         if targets.is_empty() {
-            // All that was to be tried again waits for its virtual server now.
-            self.flows.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
+            // All that was to be retried waits for its virtual server now.
+            self.obstacle.take_if(|obstacle| obstacle.due <= Instant::now());
             return Ok(());
         }
         let targets = Arc::new(targets);
@@ -142,11 +141,11 @@ impl Reconciler {
         for family in Family::BOTH.into_iter().filter(|family| targets.has(*family)) {
             let started = Instant::now();
             let stale = Arc::clone(&targets);
-            match self.kernel.call(move |kernel| kernel.remove_flows(family, &stale)).await? {
+            match cx.kernel.call(move |kernel| kernel.remove_flows(family, &stale)).await? {
                 Ok(count) => {
                     let took = started.elapsed();
-                    self.flows.done(family, &targets);
-                    self.observer.flows_removed(family, count, took);
+                    self.done(family, &targets);
+                    cx.observer.flows_removed(family, count, took);
                     removed += count;
                     if count > 0 {
                         debug!(%family, count, "removed UDP and SCTP flows that led nowhere");
@@ -155,31 +154,31 @@ impl Reconciler {
                 Err(refusal) => refused = Some((family, refusal)),
             }
         }
-        self.flows.rest(begun.elapsed(), Instant::now());
+        self.rest(begun.elapsed(), Instant::now());
         match refused {
-            None => self.flows.obstacle = None,
+            None => self.obstacle = None,
             Some((family, refusal)) => {
                 let text = refusal.to_string();
-                if self.flows.refused(refusal, Instant::now()) {
+                if self.refused(refusal, Instant::now()) {
                     warn!(
                         "cannot remove {family} flows that lead nowhere from connection tracking: \
-                         {text}. It is tried again; until then, a UDP client that goes on sending \
-                         from the same port may not reach a new endpoint. The kernel module \
+                         {text}. Retries; until then, a UDP client that goes on sending from the \
+                         same port may not reach a new endpoint. The kernel module \
                          nf_conntrack_netlink is needed; by hand: conntrack -D -p udp \
                          --orig-dst ADDRESS"
                     );
                 }
             }
         }
-        self.status.send_modify(|status| {
+        cx.status.send_modify(|status| {
             status.flows_removed += removed;
-            status.flows_pending = self.flows.len();
+            status.flows_pending = self.pending.len();
         });
         Ok(())
     }
 }
 
-/// The frontend whose short circuit this is, or itself.
+/// Returns the frontend whose short circuit this is, or itself.
 fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
     let desired = planner.desired();
     let fragment = desired.owner(&frontend).and_then(|owner| desired.fragment(owner));

@@ -1,4 +1,4 @@
-//! A pass of the audit under way: what is still to be looked at, and how much of it may be by now.
+//! A pass of the audit under way: what is still to be compared, and how much of it may be by now.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use plan::kernel::Frontend;
 use tokio::time::Instant;
 
-use super::{AuditedPart, SECOND};
+use super::schedule::SECOND;
+use crate::reconcile::comparison::AuditedPart;
 
-/// A pass takes at least so many times what it costs, unless it is at full speed.
+/// Shortest duration of a pass that is not at full speed, as a multiple of its cost.
 pub(super) const REST: u32 = 40;
 
-/// A part that is not virtual servers counts as so many of them, where a pass is dealt out.
+/// Number of virtual servers that any other part counts as, where a pass is dealt out.
 const WEIGHT_OF_PART: usize = 64;
 
 /// A pass under way.
@@ -20,7 +21,7 @@ const WEIGHT_OF_PART: usize = 64;
 pub(super) struct AuditPass {
     pub(super) began: Instant,
     pub(super) cost: Duration,
-    /// Parts that are still to be looked at.
+    /// Parts that are still to be compared.
     parts: VecDeque<AuditedPart>,
     frontends: Vec<Frontend>,
     /// Work of the whole pass, counted in virtual servers; then the work done, and what may be by
@@ -31,7 +32,7 @@ pub(super) struct AuditPass {
     pub(super) is_full_speed: bool,
     /// True if some of the pass could not be read.
     pub(super) has_missed: bool,
-    /// True if something was wrong since the pass began.
+    /// True if drift was found since the pass began.
     pub(super) found_drift: bool,
 }
 
@@ -62,7 +63,7 @@ impl AuditPass {
             && (self.is_full_speed || now - self.began >= self.cost.saturating_mul(REST))
     }
 
-    /// True if everything was looked at, and the time of the pass is up.
+    /// True if everything was compared, and the time of the pass is up.
     pub(super) fn is_over(&self) -> bool {
         self.done.min(self.granted) >= self.total
     }

@@ -1,112 +1,61 @@
-//! The audit: everything is compared with what it should be, again and again, a little at a time.
-//!
-//! A pass takes one sync period, or forty times what it costs if that is longer. Its work is dealt
-//! out to the seconds, and each second's part follows the drift check, so that an idle loop wakes
-//! up once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the
-//! loop takes what came in.
-//!
-//! When something was wrong the audit is at *full speed*: it begins anew and goes on without pauses
-//! until one whole pass has found nothing.
-
-mod pass;
+//! Schedule of the audit. It knows no kernel and no clock: its methods take the times.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use plan::kernel::Frontend;
-use plan::model::Family;
-use plan::op::Subject;
-use plan::sets::SetId;
 use tokio::time::Instant;
-use tracing::info;
 
-use self::pass::AuditPass;
-use super::observer::{Pass, RoundKind};
-use super::rounds::Ended;
-use super::{READ_RETRY, Reconciler};
-use crate::kernel::worker::WorkerGone;
+use super::pass::AuditPass;
+use crate::reconcile::READ_RETRY;
+use crate::reconcile::comparison::{AuditedPart, LARGEST_CHUNK};
+use crate::reconcile::observer::Pass;
 
-/// From one drift check to the next.
-const SECOND: Duration = Duration::from_secs(1);
-/// A drift check rests so many times what drift checks take: x_tables hands out the rules of
-/// others, too (docs/kernel-use.md).
+/// Time from one drift check to the next.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// Pause after a drift check, as a multiple of its duration: x_tables hands out the rules of other
+/// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
-
-/// Most virtual servers in one read request.
-pub(super) const LARGEST_CHUNK: usize = 256;
 
 /// Time that comparing a chunk of virtual servers is to take, since changes wait for it. The next
 /// chunk is as large as fits, and at most twice as large as the last one. Each chunk wakes two
 /// threads, too.
 const CHUNK_TIME: Duration = Duration::from_millis(5);
 
-/// After so many readings in a row that failed, all others wait as well.
+/// Number of readings that fail in a row before all others wait as well.
 const FAILURES_IN_A_ROW: u32 = 2;
 
-/// After so many passes in a row that found something, there is a second's rest between them:
-/// another program undoes our changes, and neither side wins by being busier.
+/// Number of passes in a row with drift before there is a second's rest between them: another
+/// program undoes our changes, and neither side wins by being busier.
 const PASSES_IN_A_ROW: u32 = 8;
 
-/// A part of the kernel that is compared in one go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum AuditedPart {
-    /// The interface and its addresses.
-    Addresses,
-    /// A family's rules.
-    RuleSet(Family),
-    /// A set.
-    Set(SetId),
-    /// List of the virtual servers that exist.
-    Frontends,
-    /// These virtual servers.
-    VirtualServers(Arc<[Frontend]>),
-}
-
-/// Position of the audit, and the time at which it goes on.
+/// Position of the audit, and the time at which it goes on. The auditor takes the next part from it,
+/// and reports what became of it.
 #[derive(Debug)]
-pub(super) struct Audit {
+pub(super) struct Schedule {
     next_drift_check: Instant,
     /// Duration of the last drift check.
     drift_check_took: Duration,
-    /// Nothing is looked at before this.
+    /// End of the pause after readings that failed.
     paused: Instant,
-    /// Parts to look at before any other.
+    /// Parts to compare before any other.
     suspects: VecDeque<AuditedPart>,
     /// Parts that could not be read, each with the time of its next try.
     unread: Vec<(Instant, AuditedPart)>,
     /// Number of readings in a row that failed.
     n_failures: u32,
     pass: Option<AuditPass>,
+    /// True from the first sign of drift until a whole pass finds none.
     is_full_speed: bool,
-    /// Number of full-speed passes in a row that found something.
+    /// Number of full-speed passes in a row that found drift.
     n_with_drift: u32,
     /// Number of virtual servers per read request.
     chunk: usize,
 }
 
-// === impl Part ===
+// === impl Schedule ===
 
-impl AuditedPart {
-    /// True if a subject is compared with this part. Virtual servers are told by their frontends.
-    pub(super) fn has(&self, subject: &Subject) -> bool {
-        match self {
-            Self::Addresses => {
-                matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
-            }
-            Self::RuleSet(family) => *subject == Subject::RuleSet(*family),
-            Self::Set(set) => match subject {
-                Subject::Set(it) | Subject::Entry(it, _) => it == set,
-                _ => false,
-            },
-            Self::Frontends | Self::VirtualServers(_) => false,
-        }
-    }
-}
-
-// === impl Audit ===
-
-impl Audit {
+impl Schedule {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             next_drift_check: now,
@@ -122,34 +71,35 @@ impl Audit {
         }
     }
 
-    /// The kernel has just been taken over.
+    /// Begins when the kernel has just been taken over.
     pub(super) fn begin(&mut self, now: Instant) {
         self.next_drift_check = now + SECOND;
     }
 
-    /// The kernel cannot be read: nothing is looked at before this.
+    /// Compares nothing until then, because the kernel cannot be read.
     pub(super) fn pause(&mut self, until: Instant) {
         self.paused = until;
     }
 
-    fn is_paused(&self, now: Instant) -> bool {
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
         now < self.paused
     }
 
-    /// Looks at this part before any other, unless it could not be read a moment ago.
+    /// Has a part compared before any other, unless it could not be read a moment ago.
     pub(super) fn suspect(&mut self, part: AuditedPart) {
         if !self.suspects.contains(&part) && !self.is_unread(&part) {
             self.suspects.push_back(part);
         }
     }
 
-    /// True if a part is to be looked at before any other.
-    pub(super) fn has_suspects(&self) -> bool {
-        !self.suspects.is_empty()
+    /// True if a part has a time of its own: it could not be read, or those of its virtual servers
+    /// that are wrong are compared already.
+    pub(super) fn is_scheduled(&self, part: &AuditedPart) -> bool {
+        let is_listed = *part == AuditedPart::Frontends && !self.suspects.is_empty();
+        is_listed || self.is_unread(part)
     }
 
-    /// True if a part could not be read, and has not been tried again yet.
-    pub(super) fn is_unread(&self, part: &AuditedPart) -> bool {
+    fn is_unread(&self, part: &AuditedPart) -> bool {
         self.unread.iter().any(|(_, unread)| unread == part)
     }
 
@@ -164,7 +114,7 @@ impl Audit {
         next.max(self.paused)
     }
 
-    /// A drift check took so long. One that does by chance changes nothing.
+    /// Notes the duration of a drift check. A single long one changes nothing.
     pub(super) fn drift_check_ended(&mut self, took: Duration, period: Duration, now: Instant) {
         let usual = took.min(std::mem::replace(&mut self.drift_check_took, took));
         self.next_drift_check =
@@ -172,7 +122,7 @@ impl Audit {
     }
 
     /// True if a drift check is due. If so, also grants the pass its work up to now.
-    fn begin_drift_check(&mut self, period: Duration, now: Instant) -> bool {
+    pub(super) fn begin_drift_check(&mut self, period: Duration, now: Instant) -> bool {
         if now < self.next_drift_check {
             return false;
         }
@@ -187,8 +137,8 @@ impl Audit {
         true
     }
 
-    /// Takes the part to look at now.
-    fn next_part(&mut self, now: Instant) -> Option<AuditedPart> {
+    /// Takes the part to compare now.
+    pub(super) fn next_part(&mut self, now: Instant) -> Option<AuditedPart> {
         if let Some(part) = self.suspects.pop_front() {
             return Some(part);
         }
@@ -201,9 +151,9 @@ impl Audit {
         pass.take(self.chunk)
     }
 
-    /// A part could not be read. It is tried again by itself, and the others go on without it; but
-    /// where one after the other cannot be read, all of them wait. Rules are read by programs, and
-    /// say nothing of the others.
+    /// Notes that a part could not be read. It is retried by itself, and the others go on without it;
+    /// but where one after the other cannot be read, all of them wait. Rules are read by programs,
+    /// and say nothing of the others.
     pub(super) fn failed(&mut self, part: AuditedPart, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
         if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, AuditedPart::RuleSet(_)) {
@@ -214,20 +164,20 @@ impl Audit {
         }
     }
 
-    /// Some of a part could not be read, which will hardly be otherwise before the next pass.
+    /// Notes that some of a part could not be read. It will hardly be readable before the next pass.
     pub(super) fn missed_some(&mut self) {
         if let Some(pass) = &mut self.pass {
             pass.has_missed = true;
         }
     }
 
-    /// Something could be read.
+    /// Notes that a read succeeded.
     pub(super) fn succeeded(&mut self) {
         self.n_failures = 0;
     }
 
-    /// A part took this time.
-    fn looked_at(&mut self, part: &AuditedPart, took: Duration) {
+    /// Notes the time that comparing a part took.
+    pub(super) fn compared(&mut self, part: &AuditedPart, took: Duration) {
         self.succeeded();
         if let AuditedPart::VirtualServers(frontends) = part {
             let fits = (frontends.len() as u128 * CHUNK_TIME.as_nanos())
@@ -241,8 +191,9 @@ impl Audit {
         }
     }
 
-    /// Something was wrong. Returns whether that is news.
-    fn alarm(&mut self) -> bool {
+    /// Goes on at full speed, because the kernel was not as we had left it. Returns true if that is
+    /// news.
+    pub(super) fn go_full_speed(&mut self) -> bool {
         if let Some(pass) = self.pass.as_mut().filter(|pass| pass.is_full_speed) {
             pass.found_drift = true;
         } else {
@@ -252,7 +203,7 @@ impl Audit {
     }
 
     /// Begins a pass, unless there is one.
-    fn begin_pass(
+    pub(super) fn begin_pass(
         &mut self,
         start: impl FnOnce() -> (VecDeque<AuditedPart>, Vec<Frontend>),
         now: Instant,
@@ -264,8 +215,13 @@ impl Audit {
         });
     }
 
-    /// Ends the pass if everything was looked at. Says also whether all of it could be read.
-    fn end_pass(&mut self, now: Instant) -> Option<(Pass, bool)> {
+    /// True if the audit runs without pauses.
+    pub(super) fn is_full_speed(&self) -> bool {
+        self.is_full_speed
+    }
+
+    /// Ends the pass if everything was compared. Returns true beside it if all of it could be read.
+    pub(super) fn end_pass(&mut self, now: Instant) -> Option<(Pass, bool)> {
         let are_parts_left = !self.suspects.is_empty();
         let pass = self.pass.take_if(|pass| pass.is_over() && !are_parts_left)?;
         let whole = self.unread.is_empty() && !pass.has_missed;
@@ -280,83 +236,11 @@ impl Audit {
     }
 }
 
-impl Reconciler {
-    /// Does what is due of the watch over the kernel: a drift check, a part of the audit, or nothing.
-    pub(super) async fn watch_over(&mut self) -> Result<(), WorkerGone> {
-        let now = Instant::now();
-        if !self.audit.is_paused(now) && self.audit.begin_drift_check(self.pace.sync_period, now) {
-            self.drift_check().await?;
-        }
-        // That may have failed.
-        if self.audit.is_paused(now) {
-            return Ok(());
-        }
-        let planner = &self.planner;
-        let is_number_unknown = self.expected.is_number_unknown();
-        self.audit.begin_pass(
-            || {
-                let families = planner.settings().families.iter();
-                let sets = families.flat_map(|family| SetId::all(*family)).map(AuditedPart::Set);
-                // Otherwise their number tells.
-                let all = is_number_unknown.then_some(AuditedPart::Frontends);
-                let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();
-                (parts, planner.desired().frontends().copied().collect())
-            },
-            now,
-        );
-        if let Some(part) = self.audit.next_part(now) {
-            self.look_at(part).await?;
-        }
-        if let Some((pass, whole)) = self.audit.end_pass(Instant::now()) {
-            self.pass_ended(&pass, whole);
-        }
-        Ok(())
-    }
-
-    /// Compares a part of the kernel with what it should be.
-    pub(super) async fn look_at(&mut self, part: AuditedPart) -> Result<(), WorkerGone> {
-        let started = Instant::now();
-        match self.inspect(&part).await? {
-            None => self.audit.failed(part, Instant::now()),
-            Some(repaired) => {
-                self.audit.looked_at(&part, started.elapsed());
-                if repaired > 0 {
-                    self.alarm();
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Something was not as we left it: where that is so, there is often more.
-    pub(super) fn alarm(&mut self) {
-        if self.audit.alarm() {
-            self.observer.full_speed(true);
-        }
-    }
-
-    fn pass_ended(&mut self, pass: &Pass, whole: bool) {
-        if pass.full_speed && !self.audit.is_full_speed {
-            if whole {
-                info!("all kernel state was compared at full speed, and nothing else had changed");
-            }
-            self.observer.full_speed(false);
-        }
-        // One in which something could not be read is no comparison of everything.
-        if !whole {
-            return;
-        }
-        self.observer.pass_ended(pass);
-        self.round_ended(Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None });
-        self.status.send_modify(|status| status.passes += 1);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use plan::model::Protocol;
 
-    use super::pass::REST;
+    use super::super::pass::REST;
     use super::*;
 
     fn frontends(count: u16) -> Vec<Frontend> {
@@ -367,19 +251,19 @@ mod tests {
 
     /// Goes on for so many seconds, a request taking this long; says how many requests there were
     /// in each second.
-    fn audit(audit: &mut Audit, from: Instant, seconds: u32, cost: Duration) -> Vec<usize> {
+    fn audit(schedule: &mut Schedule, from: Instant, seconds: u32, cost: Duration) -> Vec<usize> {
         let period = Duration::from_secs(30);
         let second = |number| {
             let now = from + number * SECOND;
-            audit.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(6_000)), now);
-            assert!(audit.begin_drift_check(period, now));
+            schedule.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(6_000)), now);
+            assert!(schedule.begin_drift_check(period, now));
             let parts = std::iter::from_fn(|| {
-                let part = audit.next_part(now)?;
-                audit.looked_at(&part, cost);
+                let part = schedule.next_part(now)?;
+                schedule.compared(&part, cost);
                 Some(part)
             });
             let count = parts.count();
-            audit.end_pass(now);
+            schedule.end_pass(now);
             count
         };
         (0..seconds).map(second).collect()
@@ -388,7 +272,7 @@ mod tests {
     #[test]
     fn a_pass_is_spread_over_its_period() {
         let now = Instant::now();
-        let requests = audit(&mut Audit::new(now), now, 120, Duration::ZERO);
+        let requests = audit(&mut Schedule::new(now), now, 120, Duration::ZERO);
         let (most, all) = (requests.iter().max().unwrap(), requests.iter().sum::<usize>());
         assert!(*most <= 6, "{requests:?}");
         assert!((4 * 24..=4 * 34).contains(&all), "{all}");
@@ -397,7 +281,7 @@ mod tests {
     #[test]
     fn one_that_costs_much_takes_forty_times_that() {
         let now = Instant::now();
-        let mut it = Audit::new(now);
+        let mut it = Schedule::new(now);
         let requests = audit(&mut it, now, 1_000, Duration::from_millis(100));
         let cost =
             Duration::from_millis(100) * u32::try_from(requests.iter().sum::<usize>()).unwrap();
@@ -408,12 +292,12 @@ mod tests {
     #[test]
     fn a_chunk_is_as_large_as_its_time_allows() {
         let now = Instant::now();
-        let mut it = Audit::new(now);
+        let mut it = Schedule::new(now);
         let mut look = |cost: Duration, times: usize| {
             for _ in 0..times {
                 let frontends = frontends(u16::try_from(it.chunk).unwrap());
                 let took = cost * u32::try_from(frontends.len()).unwrap();
-                it.looked_at(&AuditedPart::VirtualServers(frontends.into()), took);
+                it.compared(&AuditedPart::VirtualServers(frontends.into()), took);
             }
             it.chunk
         };
@@ -425,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_begins_it_anew_and_lets_it_go_on_until_nothing_is_found() {
+    fn drift_begins_it_anew_and_lets_it_go_on_until_nothing_is_found() {
         let now = Instant::now();
-        let mut it = Audit::new(now);
+        let mut it = Schedule::new(now);
         audit(&mut it, now, 10, Duration::ZERO);
-        assert!(it.alarm() && !it.alarm());
+        assert!(it.go_full_speed() && !it.go_full_speed());
         let then = now + 10 * SECOND;
         it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), then);
         let mut rounds = 0;
@@ -437,9 +321,9 @@ mod tests {
             assert_eq!(it.next_wake(then), then);
             it.begin_pass(|| ([AuditedPart::Addresses].into(), frontends(600)), then);
             let part = it.next_part(then).unwrap();
-            it.looked_at(&part, SECOND);
+            it.compared(&part, SECOND);
             if rounds == 0 {
-                assert!(!it.alarm());
+                assert!(!it.go_full_speed());
             }
             rounds += 1;
             if let Some((pass, whole)) = it.end_pass(then) {
@@ -454,15 +338,15 @@ mod tests {
     #[test]
     fn a_drift_check_that_takes_long_is_rarer() {
         let (mut now, period) = (Instant::now(), Duration::from_secs(30));
-        let mut audit = Audit::new(now);
+        let mut it = Schedule::new(now);
         let took_and_rest =
             [(0, 1_000), (900, 1_000), (100, 1_100), (800, 1_800), (800, 8_800), (9_000, 17_000)];
         for (took, rest) in took_and_rest.into_iter().chain([(9_000, 39_000)]) {
-            assert!(audit.begin_drift_check(period, now), "{took} ms");
+            assert!(it.begin_drift_check(period, now), "{took} ms");
             let took = Duration::from_millis(took);
-            audit.drift_check_ended(took, period, now + took);
+            it.drift_check_ended(took, period, now + took);
             let next = now + Duration::from_millis(rest);
-            assert!(!audit.begin_drift_check(period, next - Duration::from_millis(1)));
+            assert!(!it.begin_drift_check(period, next - Duration::from_millis(1)));
             now = next;
         }
     }

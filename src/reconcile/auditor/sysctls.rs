@@ -1,8 +1,7 @@
-//! The kernel's switches that Services need: looked at with every drift check, and put back.
+//! Sysctls that Services need: read with every drift check, and set again.
 //!
-//! Another program that sets one again and again is not fought with: each time it is put back
-//! later, up to a minute. Where `/proc/sys` is read-only, that is said once, and again when it
-//! changes.
+//! Another program that sets one again and again is not fought with: each time ours is set later, up
+//! to a minute. A read-only `/proc/sys` is logged once, and again when it changes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,33 +9,33 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Reconciler;
-use super::retry_queue::delay;
 use crate::kernel::RefusalClass;
 use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use crate::kernel::worker::WorkerGone;
+use crate::reconcile::context::Context;
+use crate::reconcile::retry_queue::delay;
 
-/// A switch that has kept its value for so long after it was put back is as if never changed.
+/// Time for which a sysctl keeps its value before it counts as never changed.
 const CALM: Duration = Duration::from_secs(600);
 
-/// Putting a switch back for the fourth time in a row is reported as a conflict, and no more.
+/// Number of times in a row that a sysctl is put back before that is a conflict. It is reported once.
 const CONFLICT: u32 = 4;
 
-/// The switches that something else has changed lately.
+/// The sysctls that another program has changed lately. Drift checks update it.
 #[derive(Debug, Default)]
 pub(super) struct Sysctls {
     disturbed: HashMap<&'static str, Disturbed>,
-    /// Number of switches without their value after the last drift check.
+    /// Number of sysctls without their value after the last drift check.
     mismatches: usize,
 }
 
 #[derive(Debug)]
 struct Disturbed {
-    /// Number of times that it was set in a row, or could not be.
+    /// Number of attempts to set it in a row, with or without success.
     attempts: u32,
-    /// Time of the last of them.
+    /// Time of the last attempt.
     last: Instant,
-    /// It is not set before this.
+    /// Time of the next attempt, if it has to be set again.
     due: Instant,
     /// Reason for which it could not be set the last time, as it was reported.
     obstacle: Option<String>,
@@ -45,7 +44,7 @@ struct Disturbed {
 // === impl Sysctls ===
 
 impl Sysctls {
-    /// Notes which switches do not have their value; all others do.
+    /// Notes which sysctls do not have their value; all others do.
     fn seen(&mut self, wrong: &[Sysctl], now: Instant) {
         self.disturbed.retain(|path, disturbed| {
             if wrong.iter().any(|sysctl| sysctl.path == *path) {
@@ -72,18 +71,17 @@ impl Sysctls {
         disturbed
     }
 
-    /// Notes that a switch was put back. Returns what operators should know beside the log: none
-    /// while nothing is in conflict with us.
-    fn put_back(&mut self, change: &SysctlChange, now: Instant) -> Option<String> {
+    /// Notes that a sysctl was put back. Returns a warning for operators if that is a conflict.
+    fn was_put_back(&mut self, change: &SysctlChange, now: Instant) -> Option<String> {
         let disturbed = self.tried(change.sysctl.path, now);
         disturbed.obstacle = None;
         if disturbed.attempts < CONFLICT {
-            warn!("put back what something else had changed: {change}");
+            warn!("another program changed a sysctl; sets it again: {change}");
         }
         (disturbed.attempts == CONFLICT).then(|| {
             format!(
-                "something else keeps setting {}={}, where kube-ipvs needs {}: {}. kube-ipvs puts \
-                 it back less and less often, once a minute in the end. Find the program that \
+                "another program keeps setting {}={}, where kube-ipvs needs {}: {}. kube-ipvs sets \
+                 it again less and less often, once a minute in the end. Find the program that \
                  sets it (files in /etc/sysctl.d, a service that runs sysctl)",
                 change.sysctl.path.replace('/', "."),
                 change.before,
@@ -93,8 +91,7 @@ impl Sysctls {
         })
     }
 
-    /// Notes that a switch could not be put back. Returns what operators should know, if that is
-    /// news.
+    /// Notes that a sysctl could not be put back. Returns a warning for operators if that is news.
     fn refused(&mut self, error: &SysctlError, now: Instant) -> Option<String> {
         let disturbed = self.tried(error.sysctl.path, now);
         let text = error.to_string();
@@ -103,46 +100,47 @@ impl Sysctls {
         }
         let consequence = if error.sysctl.required { "; Services need it" } else { "" };
         let note = format!(
-            "{text}. Something else has changed it{consequence}. It is tried again, at least once \
-             a minute"
+            "{text}. Another program changed it{consequence}. Retries at least once a minute"
         );
         disturbed.obstacle = Some(text);
         Some(note)
     }
-}
 
-impl Reconciler {
-    /// Puts these switches back, which do not have their value.
-    pub(super) async fn put_back_sysctls(&mut self, wrong: Vec<Sysctl>) -> Result<(), WorkerGone> {
+    /// Sets these sysctls again, which do not have their value.
+    pub(super) async fn put_back(
+        &mut self,
+        cx: &mut Context,
+        wrong: Vec<Sysctl>,
+    ) -> Result<(), WorkerGone> {
         let now = Instant::now();
-        self.sysctls.seen(&wrong, now);
+        self.seen(&wrong, now);
         let mut mismatches = wrong.len();
         for sysctl in wrong {
-            if !self.sysctls.is_due(&sysctl, now) {
+            if !self.is_due(&sysctl, now) {
                 continue;
             }
-            let note = match self.kernel.call(move |kernel| kernel.set_sysctl(&sysctl)).await? {
+            let note = match cx.kernel.call(move |kernel| kernel.set_sysctl(&sysctl)).await? {
                 Ok(None) => {
                     mismatches -= 1;
                     None
                 }
                 Ok(Some(change)) => {
                     mismatches -= 1;
-                    self.observer.sysctl_put_back();
-                    self.status.send_modify(|status| status.sysctls_put_back += 1);
-                    self.sysctls.put_back(&change, now)
+                    cx.observer.sysctl_put_back();
+                    cx.status.send_modify(|status| status.sysctls_put_back += 1);
+                    self.was_put_back(&change, now)
                 }
-                Err(error) => self.sysctls.refused(&error, now),
+                Err(error) => self.refused(&error, now),
             };
             if let Some(note) = note {
                 warn!("{note}");
-                self.observer.sysctl_warning(&note);
+                cx.observer.sysctl_warning(&note);
             }
         }
-        if mismatches != self.sysctls.mismatches {
-            self.sysctls.mismatches = mismatches;
-            self.observer.sysctl_mismatches(mismatches);
-            self.status.send_modify(|status| status.sysctl_mismatches = mismatches);
+        if mismatches != self.mismatches {
+            self.mismatches = mismatches;
+            cx.observer.sysctl_mismatches(mismatches);
+            cx.status.send_modify(|status| status.sysctl_mismatches = mismatches);
         }
         Ok(())
     }

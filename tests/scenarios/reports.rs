@@ -12,13 +12,13 @@ use plan::planner::{Plan, Planner};
 
 use crate::world::{World, slice, tcp};
 
-/// Keeps what it is told, in short words.
+/// Keeps what it is reports, in short words.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Reports(Arc<Mutex<Vec<String>>>);
 
-// === impl Told ===
+// === impl Reports ===
 
-impl Told {
+impl Reports {
     fn note(&self, words: impl Into<String>) {
         self.0.lock().unwrap().push(words.into());
     }
@@ -28,7 +28,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl Observer for Reports {
     fn arrived(&mut self, event: &Event) {
         match event {
             Event::ServiceApplied(_) => self.note("service"),
@@ -66,7 +66,7 @@ impl Observer for Told {
         let kind = match round.kind {
             RoundKind::Changes => "changes",
             RoundKind::Comparison => "comparison",
-            RoundKind::SecondLook => "second look",
+            RoundKind::Retry => "retry",
         };
         let (pending, triggers) = (round.pending.len(), round.triggers.len());
         self.note(format!("end of {kind}: {pending} pending, {triggers} triggers"));
@@ -74,10 +74,10 @@ impl Observer for Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
+async fn a_change_is_reported_from_its_arrival_to_the_kernels_answer() {
     let services = [tcp(1, &[1])];
     let mut world = World::in_sync(&services).await;
-    let first = world.told.take();
+    let first = world.reports.take();
     assert!(first.ends_with(&["end of comparison: 0 pending, 0 triggers".to_owned()]), "{first:?}");
     assert!(first.contains(&"waiting".to_owned()), "{first:?}");
     let operations = world.now().operations;
@@ -87,7 +87,7 @@ async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
     world.until("written", |status, _| status.operations > operations).await;
     world.compared().await;
     assert_eq!(
-        world.told.take(),
+        world.reports.take(),
         [
             "slice",
             "waiting",
@@ -101,22 +101,22 @@ async fn a_change_is_told_from_its_arrival_to_the_kernels_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_told_and_so_is_its_second_look() {
+async fn what_is_refused_is_reported_and_so_is_its_retry() {
     let services = [tcp(1, &[1])];
     let mut world = World::in_sync(&services).await;
-    world.told.take();
+    world.reports.take();
     world.fake.refuse(1, RefusalClass::Exhausted, |_| true);
     world.apply_slice(slice(&services[0].0, &[1, 2])).await;
     world.until("pending", |status, _| status.pending == 1).await;
     world.until("settled", |status, _| status.pending == 0).await;
     assert_eq!(
-        world.told.take()[2..],
+        world.reports.take()[2..],
         [
             "planned 1",
             "written 1, refused 1",
             "end of changes: 1 pending, 0 triggers",
             "written 1, refused 0",
-            "end of second look: 0 pending, 0 triggers",
+            "end of retry: 0 pending, 0 triggers",
         ]
     );
 }
@@ -128,6 +128,9 @@ async fn what_cannot_be_written_for_long_does_not_fill_the_memory() {
         world.triggered(Family::V4, SystemTime::UNIX_EPOCH).await;
     }
     world.complete().await;
-    let told = world.told.take();
-    assert!(told.contains(&"end of comparison: 0 pending, 10000 triggers".to_owned()), "{told:?}");
+    let reports = world.reports.take();
+    assert!(
+        reports.contains(&"end of comparison: 0 pending, 10000 triggers".to_owned()),
+        "{reports:?}"
+    );
 }

@@ -24,7 +24,7 @@ use plan::model::Protocol;
 use plan::op::Op;
 use tokio::time::Instant;
 
-use super::agenda::Agenda;
+use crate::reconcile::agenda::Agenda;
 use clock::Clock;
 
 /// Time until the first check of a virtual server after a real server of it began to drain. Each
@@ -41,7 +41,7 @@ const CHECKS_AT_ONCE: usize = 64;
 /// The draining real servers by virtual server, each virtual server due at the time of its next
 /// check. The writer passes operations through [`Drain::rewrite`], which adds to them.
 #[derive(Debug)]
-pub struct Drain {
+pub(super) struct Drain {
     clock: Clock,
     draining: Agenda<Frontend, Draining>,
     /// Number of virtual servers that are removed with the last of their draining real servers.
@@ -50,7 +50,7 @@ pub struct Drain {
 
 /// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy)]
-pub enum Known<'a> {
+pub(crate) enum Known<'a> {
     /// From what was desired before, without looking at the kernel.
     Nothing,
     /// From comparing this virtual server with what it should be, for no particular reason; none:
@@ -74,8 +74,7 @@ struct Draining {
 
 impl Drain {
     /// Nothing is draining.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { clock: Clock::read(), draining: Agenda::default(), n_retiring: 0 }
     }
 
@@ -86,7 +85,7 @@ impl Drain {
     ///
     /// Omits what the kernel has noted already. Removes what has nothing to drain any more, or no
     /// time for it.
-    pub fn rewrite(
+    pub(super) fn rewrite(
         &mut self,
         ops: Vec<Op>,
         known: Known<'_>,
@@ -110,25 +109,27 @@ impl Drain {
     }
 
     /// Returns the time of the next check; none while nothing is draining.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.draining.next_due()
     }
 
     /// Returns the virtual servers to check now. There may be more.
-    #[must_use]
-    pub fn due(&self, now: Instant) -> Vec<Frontend> {
+    pub(super) fn due(&self, now: Instant) -> Vec<Frontend> {
         self.draining.due(now).take(CHECKS_AT_ONCE).collect()
     }
 
     /// Puts all checks off that are due: the kernel cannot be read.
-    pub fn postpone_due(&mut self, now: Instant, until: Instant) {
+    pub(super) fn postpone_due(&mut self, now: Instant, until: Instant) {
         let due: Vec<Frontend> = self.draining.due(now).collect();
         self.postpone(due, until);
     }
 
     /// Sets the time of the next check of these, if something drains in them.
-    pub fn postpone(&mut self, frontends: impl IntoIterator<Item = Frontend>, until: Instant) {
+    pub(super) fn postpone(
+        &mut self,
+        frontends: impl IntoIterator<Item = Frontend>,
+        until: Instant,
+    ) {
         for frontend in frontends {
             self.draining.reschedule(&frontend, until);
         }
@@ -139,7 +140,7 @@ impl Drain {
     ///
     /// `time` is the longest that its connections may still take. It can bring a deadline forward,
     /// as after a change of the setting, and never puts one off.
-    pub fn check(
+    pub(super) fn check(
         &mut self,
         frontend: Frontend,
         actual: Option<&ActualVirtualServer>,
@@ -176,28 +177,14 @@ impl Drain {
         ops
     }
 
-    /// Returns the number of draining real servers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.draining.iter().map(|(_, draining)| draining.deadlines.len()).sum()
-    }
-
     /// Returns the number of virtual servers that stay only until their last real server has gone.
-    #[must_use]
-    pub fn n_retiring(&self) -> usize {
+    pub(super) fn n_retiring(&self) -> usize {
         self.n_retiring
     }
 
     /// True if a real server of a virtual server is draining.
-    #[must_use]
-    pub fn is_draining(&self, frontend: &Frontend) -> bool {
+    pub(super) fn is_draining(&self, frontend: &Frontend) -> bool {
         self.draining.contains(frontend)
-    }
-
-    /// True if no real server is draining.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.draining.is_empty()
     }
 
     fn rewrite_one(

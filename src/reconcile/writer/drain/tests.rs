@@ -8,6 +8,16 @@ use super::*;
 const LONGEST: Duration = Duration::from_secs(900);
 const SECOND: Duration = Duration::from_secs(1);
 
+impl Drain {
+    fn is_empty(&self) -> bool {
+        self.draining.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.draining.iter().map(|(_, draining)| draining.deadlines.len()).sum()
+    }
+}
+
 fn frontend(protocol: Protocol) -> Frontend {
     Frontend { address: IpAddr::from([10, 96, 0, 1]), protocol, port: 80 }
 }

@@ -1,0 +1,205 @@
+//! The audit: compares everything with its desired state, again and again, a little at a time.
+//!
+//! A pass takes one sync period, or forty times what it costs if that is longer. Its work is dealt
+//! out to the seconds, and each second's part follows the drift check, so that an idle loop wakes
+//! up once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the
+//! loop takes what came in.
+//!
+//! When another program changed something the audit is at *full speed*: it begins anew and goes on
+//! without pauses until one whole pass has found nothing.
+//!
+//! - `schedule`, `pass`: the order and the times in which parts are compared.
+//! - `drift_check`: every second, signs that something was flushed, deleted or added.
+//! - `sysctls`: sysctls that another program changed are set again.
+
+mod drift_check;
+mod pass;
+mod schedule;
+mod sysctls;
+
+use std::net::IpAddr;
+
+use plan::found::Found;
+use plan::op::Op;
+use plan::sets::SetId;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::comparison::{AuditedPart, Compared, compare};
+use super::context::Context;
+use super::observer::{Pass, RoundKind};
+use super::writer::{Ended, Writer};
+use crate::kernel::address_monitor::Happened;
+use crate::kernel::worker::WorkerGone;
+use drift_check::Expected;
+use schedule::Schedule;
+use sysctls::Sysctls;
+
+/// Everything that finds changes by other programs. The loop asks it once each turn, and when the
+/// kernel reports a change of addresses; the writer reports the drift that it met.
+#[derive(Debug)]
+pub(super) struct Auditor {
+    /// The next part to compare, and its time.
+    schedule: Schedule,
+    /// Counts that a drift check should find. The takeover begins them; drift checks learn.
+    expected: Expected,
+    /// Sysctls that another program changed lately. Drift checks update them.
+    sysctls: Sysctls,
+}
+
+// === impl Auditor ===
+
+impl Auditor {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            schedule: Schedule::new(now),
+            expected: Expected::default(),
+            sysctls: Sysctls::default(),
+        }
+    }
+
+    /// Begins when the kernel has just been taken over. `left`: what was found and stays.
+    pub(super) fn begin(&mut self, left: &Found, cx: &Context) {
+        self.expected.learn_all(left, cx.planner.settings());
+        self.schedule.begin(Instant::now());
+    }
+
+    /// Returns the time at which there is something to do next.
+    pub(super) fn next_wake(&self, now: Instant) -> Instant {
+        self.schedule.next_wake(now)
+    }
+
+    /// Does what is due: a drift check, a part of the audit, or nothing.
+    pub(super) async fn step(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        self.take_drift(cx, writer);
+        if !self.schedule.is_paused(now)
+            && self.schedule.begin_drift_check(cx.pace.sync_period, now)
+        {
+            self.drift_check(cx, writer).await?;
+        }
+        // That may have failed.
+        if self.schedule.is_paused(now) {
+            return Ok(());
+        }
+        let planner = &cx.planner;
+        let is_number_unknown = self.expected.is_number_unknown();
+        self.schedule.begin_pass(
+            || {
+                let families = planner.settings().families.iter();
+                let sets = families.flat_map(|family| SetId::all(*family)).map(AuditedPart::Set);
+                // Otherwise drift checks count them.
+                let all = is_number_unknown.then_some(AuditedPart::Frontends);
+                let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();
+                (parts, planner.desired().frontends().copied().collect())
+            },
+            now,
+        );
+        if let Some(part) = self.schedule.next_part(now) {
+            self.audit(part, cx, writer).await?;
+        }
+        if let Some((pass, is_whole)) = self.schedule.end_pass(Instant::now()) {
+            self.pass_ended(&pass, is_whole, cx, writer);
+        }
+        Ok(())
+    }
+
+    /// Applies what the node's addresses are now, and puts back at once those of ours that another
+    /// program removed.
+    pub(super) async fn addresses_changed(
+        &mut self,
+        happened: Happened,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        if happened.anything {
+            return self.audit(AuditedPart::Addresses, cx, writer).await;
+        }
+        if happened.others && cx.read_addresses().await?.is_none() {
+            self.schedule.failed(AuditedPart::Addresses, Instant::now());
+        }
+        // What is no longer desired may stay away.
+        let is_desired = |address: &IpAddr| cx.planner.desired().has_address(*address);
+        let removed = happened.taken.into_iter().filter(is_desired);
+        let repairs = removed.map(Op::BindAddress).collect();
+        writer.repair(cx, repairs, None).await?;
+        self.take_drift(cx, writer);
+        Ok(())
+    }
+
+    /// Compares a part of the kernel at its turn.
+    async fn audit(
+        &mut self,
+        part: AuditedPart,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        if self.compare(&part, cx, writer).await?.is_some() {
+            self.schedule.compared(&part, started.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Compares a part of the kernel, and repairs it. Returns nothing if it could not be read.
+    async fn compare(
+        &mut self,
+        part: &AuditedPart,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<Option<Compared>, WorkerGone> {
+        let mut compared = compare(part, cx, writer).await?;
+        let mut found_drift = writer.take_drift();
+        match &mut compared {
+            None => self.schedule.failed(part.clone(), Instant::now()),
+            Some(compared) => {
+                found_drift |= compared.found_drift;
+                if compared.has_missed {
+                    self.schedule.missed_some();
+                }
+                for suspect in compared.suspects.drain(..) {
+                    self.schedule.suspect(suspect);
+                }
+            }
+        }
+        if found_drift {
+            self.go_full_speed(cx);
+        }
+        Ok(compared)
+    }
+
+    /// Goes on at full speed if the writer met a kernel that was not as we had left it.
+    fn take_drift(&mut self, cx: &mut Context, writer: &mut Writer) {
+        if writer.take_drift() {
+            self.go_full_speed(cx);
+        }
+    }
+
+    /// Goes on at full speed: where something was not as we had left it, there is often more.
+    fn go_full_speed(&mut self, cx: &mut Context) {
+        if self.schedule.go_full_speed() {
+            cx.observer.full_speed(true);
+        }
+    }
+
+    fn pass_ended(&self, pass: &Pass, is_whole: bool, cx: &mut Context, writer: &mut Writer) {
+        if pass.full_speed && !self.schedule.is_full_speed() {
+            if is_whole {
+                info!("all kernel state was compared at full speed, and nothing else had changed");
+            }
+            cx.observer.full_speed(false);
+        }
+        // One in which something could not be read is no comparison of everything.
+        if !is_whole {
+            return;
+        }
+        cx.observer.pass_ended(pass);
+        let ended = Ended { kind: RoundKind::Comparison, took: pass.cost, oldest: None };
+        writer.round_ended(cx, ended);
+        cx.status.send_modify(|status| status.passes += 1);
+    }
+}

@@ -1,0 +1,259 @@
+//! Drift check, every second: reads signs that something was flushed, deleted or added. Its cost is
+//! the same however much there is of ours. Where it takes long it is rarer.
+//!
+//! The expected state is what is desired, and what stays although it is not: objects of other
+//! programs, and what drains. The number of foreign objects is learned: from what was left over at
+//! the start, and from every comparison of a part that was not as expected and turned out to be in
+//! order.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use plan::found::Found;
+use plan::model::Family;
+use plan::op::Subject;
+use plan::sets::SetId;
+use plan::settings::Settings;
+use tokio::time::Instant;
+
+use super::Auditor;
+use crate::kernel::worker::WorkerGone;
+use crate::kernel::{DriftCheck, KernelRead};
+use crate::reconcile::READ_RETRY;
+use crate::reconcile::comparison::AuditedPart;
+use crate::reconcile::context::Context;
+use crate::reconcile::retry_queue::RetryQueue;
+use crate::reconcile::writer::Writer;
+
+/// Pause after a needless reading of rules, as a multiple of its duration.
+const RULES_REST: u32 = 40;
+
+/// Objects that exist beside the desired ones. The takeover counts them, and drift checks learn.
+#[derive(Debug, Default)]
+pub(super) struct Expected {
+    /// Virtual servers that are not ours, those by firewall mark included.
+    foreign_virtual_servers: i64,
+    /// Entries of each set that are not ours.
+    foreign_entries: HashMap<SetId, i64>,
+    /// True if the kernel does not tell the number of virtual servers.
+    is_number_unknown: bool,
+    suspicions: HashMap<Family, Suspicion>,
+}
+
+/// Suspicion that a family's rules have been touched, which decides if they are read. That takes
+/// programs, which may take long where other programs have many rules. For some rules the kernel
+/// does not tell if they were touched.
+#[derive(Debug, Default)]
+struct Suspicion {
+    /// Number of times in a row that the suspicion was wrong.
+    n_wrong: u32,
+    /// Time of the next reading, if the rules seem touched.
+    again: Option<Instant>,
+}
+
+// === impl Expected ===
+
+impl Expected {
+    /// Counts what is left after everything that is ours was taken over or removed.
+    pub(super) fn learn_all(&mut self, left: &Found, settings: &Settings) {
+        self.foreign_virtual_servers = signed(left.n_virtual_servers());
+        let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
+        self.foreign_entries = sets.map(|set| (set, signed(left.n_entries(set)))).collect();
+    }
+
+    pub(super) fn is_number_unknown(&self) -> bool {
+        self.is_number_unknown
+    }
+
+    /// Returns the parts of the kernel that are not as expected, but for those with a pending retry
+    /// that is not due yet.
+    fn suspects(&mut self, found: &DriftCheck, cx: &Context, writer: &Writer) -> Vec<AuditedPart> {
+        let now = Instant::now();
+        let is_put_off = |subject| writer.retry_queue().is_put_off(&subject, now);
+        let mut suspects = Vec::new();
+        if !found.link && !is_put_off(Subject::Link) {
+            suspects.push(AuditedPart::Addresses);
+        }
+        let (virtual_servers, pending) = n_pending(writer.retry_queue());
+        self.is_number_unknown = found.n_virtual_servers.is_none();
+        if let Some(number) = found.n_virtual_servers {
+            let n = n_own_virtual_servers(cx, writer) + self.foreign_virtual_servers;
+            if !around(n, virtual_servers).contains(&i64::from(number)) {
+                suspects.push(AuditedPart::Frontends);
+            }
+        }
+        let families = &cx.planner.settings().families;
+        for set in families.iter().flat_map(|family| SetId::all(*family)) {
+            let foreign = self.foreign_entries.get(&set).copied().unwrap_or(0);
+            let n = n_own_entries(cx, set) + foreign;
+            let around = around(n, pending.get(&set).copied().unwrap_or(0));
+            let is_expected = found.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
+            let is_pending = is_expected.is_none() && is_put_off(Subject::Set(set));
+            if is_expected != Some(true) && !is_pending {
+                suspects.push(AuditedPart::Set(set));
+            }
+        }
+        for family in families {
+            let is_touched =
+                !found.untouched.contains(family) && !is_put_off(Subject::RuleSet(*family));
+            let suspicion = self.suspicions.entry(*family).or_default();
+            if suspicion.is_due(is_touched, now) {
+                suspects.push(AuditedPart::RuleSet(*family));
+            }
+        }
+        suspects
+    }
+
+    /// Learns that a part is in order which was not as expected: that is how it looks from now on.
+    fn learn(
+        &mut self,
+        part: &AuditedPart,
+        found: &DriftCheck,
+        took: Duration,
+        cx: &Context,
+        writer: &Writer,
+    ) {
+        match part {
+            AuditedPart::Frontends => {
+                if let Some(number) = found.n_virtual_servers {
+                    let own = n_own_virtual_servers(cx, writer);
+                    self.foreign_virtual_servers = i64::from(number) - own;
+                }
+            }
+            AuditedPart::Set(set) => {
+                if let Some(number) = found.set_entries.get(set) {
+                    let foreign = i64::from(*number) - n_own_entries(cx, *set);
+                    self.foreign_entries.insert(*set, foreign);
+                }
+            }
+            AuditedPart::RuleSet(family) => {
+                let suspicion = self.suspicions.entry(*family).or_default();
+                suspicion.was_wrong(took, Instant::now());
+            }
+            AuditedPart::Addresses | AuditedPart::VirtualServers(_) => {}
+        }
+    }
+
+    /// Ends the suspicion of a part that another program had changed.
+    fn confirm(&mut self, part: &AuditedPart) {
+        if let AuditedPart::RuleSet(family) = part {
+            self.suspicions.remove(family);
+        }
+    }
+}
+
+// === impl Suspicion ===
+
+impl Suspicion {
+    /// True if the rules are to be read. `touched`: they seem touched to the drift check.
+    fn is_due(&mut self, touched: bool, now: Instant) -> bool {
+        if !touched {
+            *self = Self::default();
+        }
+        touched && self.again.is_none_or(|again| again <= now)
+    }
+
+    /// Notes that the rules were in order, and that reading them took this long. Once means that
+    /// another program wrote just then: its next write must be noticed at once.
+    fn was_wrong(&mut self, took: Duration, now: Instant) {
+        self.n_wrong = self.n_wrong.saturating_add(1);
+        self.again = (self.n_wrong > 1).then(|| now + took * RULES_REST);
+    }
+}
+
+impl Auditor {
+    /// Makes a drift check, and repairs at once what is not as expected.
+    pub(super) async fn drift_check(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        let found = cx.kernel.read(KernelRead::DriftCheck, |kernel| kernel.drift_check()).await;
+        let Some(mut found) = cx.or_report(found)? else {
+            self.schedule.pause(Instant::now() + READ_RETRY);
+            return Ok(());
+        };
+        let took = started.elapsed();
+        self.schedule.drift_check_ended(took, cx.pace.sync_period, started + took);
+        self.schedule.succeeded();
+        let mut suspects = self.expected.suspects(&found, cx, writer);
+        suspects.retain(|part| !self.schedule.is_scheduled(part));
+        cx.observer.drift_checked(took, suspects.is_empty());
+        self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
+        writer.check_schedulers(cx).await?;
+        for part in suspects {
+            let started = Instant::now();
+            match self.compare(&part, cx, writer).await? {
+                Some(compared) if compared.found_drift => self.expected.confirm(&part),
+                Some(_) => {
+                    let took = started.elapsed();
+                    self.expected.learn(&part, &found, took, cx, writer);
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn n_own_virtual_servers(cx: &Context, writer: &Writer) -> i64 {
+    signed(cx.planner.desired().n_virtual_servers() + writer.n_retiring())
+}
+
+fn n_own_entries(cx: &Context, set: SetId) -> i64 {
+    signed(cx.planner.desired().n_entries(set))
+}
+
+/// Returns the number of virtual servers, and of entries of each set, that may or may not exist
+/// because the kernel refused a write.
+fn n_pending(retry_queue: &RetryQueue) -> (i64, HashMap<SetId, i64>) {
+    let (mut virtual_servers, mut entries) = (0, HashMap::new());
+    for (subject, _) in retry_queue.iter() {
+        match subject {
+            Subject::VirtualServer(_) => virtual_servers += 1,
+            Subject::Entry(set, _) => *entries.entry(*set).or_insert(0) += 1,
+            _ => {}
+        }
+    }
+    (virtual_servers, entries)
+}
+
+fn around(n: i64, distance: i64) -> RangeInclusive<i64> {
+    n - distance..=n + distance
+}
+
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_were_in_order_once_are_read_whenever_they_seem_touched() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut it = Suspicion::default();
+        assert!(!it.is_due(false, now) && it.is_due(true, now));
+        it.was_wrong(second, now);
+        assert!(!it.is_due(false, now + second));
+        for n in 2..5 {
+            assert!(it.is_due(true, now + n * second));
+            it.was_wrong(second, now + n * second);
+            assert!(!it.is_due(false, now + n * second));
+        }
+    }
+
+    #[test]
+    fn rules_of_which_the_kernel_does_not_tell_are_read_more_seldom() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut it = Suspicion::default();
+        it.was_wrong(second, now);
+        assert!(it.is_due(true, now + second));
+        it.was_wrong(second, now + second);
+        assert!(!it.is_due(true, now + 40 * second));
+        assert!(it.is_due(true, now + 41 * second));
+    }
+}

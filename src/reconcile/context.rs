@@ -1,0 +1,177 @@
+//! Everything that each part of the loop works with: the desired state, the kernel, the reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plan::actual::{ActualVirtualServer, ListedVirtualServer};
+use plan::event::Event;
+use plan::kernel::Frontend;
+use plan::planner::Planner;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::observer::{Observer, Unobserved};
+use super::{Pace, READ_RETRY, Status};
+use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
+use crate::kernel::{Addresses, KernelRead, Listing, ReadError, VirtualServerReading};
+
+/// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// The desired state. Input changes it, and so does what the kernel turns out to lack; the
+    /// writer tells it which operations were carried out.
+    pub(super) planner: Planner,
+    pub(super) kernel: KernelHandle,
+    /// Settings. They do not change.
+    pub(super) pace: Pace,
+    /// Each part reports what it does.
+    pub(super) observer: Box<dyn Observer>,
+    /// Each part updates the numbers that it knows of.
+    pub(super) status: watch::Sender<Status>,
+    /// Start of the planner's timestamps, which are in microseconds.
+    epoch: Instant,
+}
+
+/// Virtual servers that were read together.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Virtual servers that could be read, with what was found of each; none: it is not there.
+    pub(super) found: Vec<(Frontend, Option<ActualVirtualServer>)>,
+    /// Virtual servers that cannot be read, each with the reason, which has been reported.
+    pub(super) unread: Vec<(Frontend, ReadError)>,
+}
+
+// === impl Context ===
+
+impl Context {
+    pub(super) fn new(planner: Planner, kernel: KernelHandle, pace: Pace) -> Self {
+        Self {
+            planner,
+            kernel,
+            pace,
+            observer: Box::new(Unobserved),
+            status: watch::Sender::new(Status::default()),
+            epoch: Instant::now(),
+        }
+    }
+
+    /// Applies an event that arrived now.
+    pub(super) fn apply(&mut self, event: Event) {
+        self.apply_at(event, self.timestamp());
+    }
+
+    /// Applies an event that arrived at this time.
+    pub(super) fn apply_at(&mut self, event: Event, timestamp: u64) {
+        self.observer.arrived(&event);
+        self.planner.apply_at(event, timestamp);
+    }
+
+    /// Returns the present time as a timestamp of the planner's.
+    pub(super) fn timestamp(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the time since a timestamp.
+    pub(super) fn age(&self, timestamp: u64) -> Duration {
+        self.epoch.elapsed().saturating_sub(Duration::from_micros(timestamp))
+    }
+
+    /// Returns the longest time for the connections of a frontend's endpoints to end.
+    pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
+        let chosen = self.planner.desired().drain_seconds(frontend);
+        chosen.map_or(self.pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Passes the desired rules of each family to the kernel's port, which writes and checks them.
+    pub(super) async fn set_desired_rules(&mut self) -> Result<(), WorkerGone> {
+        for family in &self.planner.settings().families {
+            match self.planner.rule_set(*family) {
+                Ok(rules) => self.kernel.call(|kernel| kernel.set_desired_rules(rules)).await?,
+                Err(error) => warn!("{family} rules stay as they are: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the addresses and applies the node's own; none if they could not be read.
+    pub(super) async fn read_addresses(&mut self) -> Result<Option<Addresses>, WorkerGone> {
+        let read = self.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+        let addresses = self.or_report(read)?;
+        if let Some(addresses) = &addresses {
+            self.apply(Event::LocalAddresses(addresses.local.iter().copied().collect()));
+        }
+        Ok(addresses)
+    }
+
+    /// Lists the virtual servers.
+    pub(super) async fn list_virtual_servers(&mut self) -> Result<Listing, ReadFailure> {
+        self.kernel.read(KernelRead::Frontends, |kernel| kernel.list_virtual_servers()).await
+    }
+
+    /// Reads virtual servers. Those that cannot be read are reported, and set apart. If nothing of
+    /// the kernel can be read, that has not been reported.
+    pub(super) async fn read_virtual_servers(
+        &mut self,
+        frontends: &Arc<[Frontend]>,
+    ) -> Result<Seen, ReadFailure> {
+        let asked = Arc::clone(frontends);
+        let read = KernelRead::VirtualServers;
+        let found = self.kernel.read(read, move |kernel| kernel.read_virtual_servers(&asked));
+        let found = found.await?;
+        Ok(self.sort_readings(frontends.iter().copied().zip(found)))
+    }
+
+    /// Reads virtual servers that were listed a moment ago, in the same way.
+    pub(super) async fn read_listed(
+        &mut self,
+        listed: &Arc<[ListedVirtualServer]>,
+    ) -> Result<Seen, ReadFailure> {
+        let asked = Arc::clone(listed);
+        let read = KernelRead::VirtualServers;
+        let found = self.kernel.read(read, move |kernel| kernel.read_listed(&asked)).await?;
+        Ok(self.sort_readings(listed.iter().map(|it| it.frontend).zip(found)))
+    }
+
+    /// Reports a read that failed, and returns nothing of it. The caller retries it later.
+    pub(super) fn or_report<T>(
+        &mut self,
+        read: Result<T, ReadFailure>,
+    ) -> Result<Option<T>, WorkerGone> {
+        match read {
+            Ok(found) => Ok(Some(found)),
+            Err(failure) => {
+                self.reading_failed(&failure.retryable()?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reports that the kernel could not be read. The caller retries that later.
+    pub(super) fn reading_failed(&mut self, error: &ReadError) {
+        warn!("{error}; retries in {} s", READ_RETRY.as_secs());
+        self.observer.reading_failed(error);
+        self.status.send_modify(|status| status.failed_readings += 1);
+    }
+
+    fn sort_readings(
+        &mut self,
+        readings: impl Iterator<Item = (Frontend, VirtualServerReading)>,
+    ) -> Seen {
+        let mut seen = Seen::default();
+        for (frontend, reading) in readings {
+            match reading {
+                Ok(found) => seen.found.push((frontend, found)),
+                Err(error) => seen.unread.push((frontend, error)),
+            }
+        }
+        if let Some(((_, error), others)) = seen.unread.split_first() {
+            let mut error = error.clone();
+            if !others.is_empty() {
+                error.what += &format!(", and {} others", others.len());
+            }
+            self.reading_failed(&error);
+        }
+        seen
+    }
+}

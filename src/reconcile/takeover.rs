@@ -1,0 +1,205 @@
+//! The takeover: from the first complete list to a kernel in sync.
+//!
+//! The kernel's state is listed once, but for real servers. The prerequisites are written, then
+//! Services are planned in rounds as later on ([`super::writer`]), large ones in parts. Of each
+//! round, the virtual servers that were listed are read and compared, and what was not listed is
+//! written: so neither the time to the first Service, which is the API server's own, nor the memory
+//! in use meanwhile grows with the number of endpoints. In the end, found objects that no Service
+//! asks for are removed.
+
+use std::sync::Arc;
+
+use plan::actual::{Actual, ListedVirtualServer};
+use plan::found::Found;
+use plan::op::Op;
+use plan::planner::Limit;
+use plan::sets::SetId;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::comparison::LARGEST_CHUNK;
+use super::context::Context;
+use super::observer::RoundKind;
+use super::writer::{Basis, Ended, Known, ROUND, Writer};
+use crate::kernel::worker::{ReadFailure, WorkerGone};
+use crate::kernel::{Addresses, KernelRead};
+
+/// The kernel's state that is left to take over. Each step adopts or removes some of it.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    found: Found,
+    started: Instant,
+    /// Number of operations of the takeover so far.
+    n_changes: usize,
+}
+
+// === impl Takeover ===
+
+impl Takeover {
+    /// Reads the kernel's state, and writes the prerequisites. Returns nothing if the state could
+    /// not be read.
+    pub(super) async fn begin(
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<Option<Self>, WorkerGone> {
+        let started = Instant::now();
+        // Node ports have no place before the node's addresses are known, and the kernel's port must
+        // know the rules before it is asked whether they are there. Whether they are is part of the
+        // reading, so the plan that has only them is done with.
+        let Some(addresses) = cx.read_addresses().await? else { return Ok(None) };
+        drop(cx.planner.plan_round(Limit { services: 0, ..Limit::NONE }));
+        cx.set_desired_rules().await?;
+        let found = read_all(cx, addresses).await;
+        let Some((beside, listed)) = cx.or_report(found)? else { return Ok(None) };
+        cx.status.send_modify(|status| status.readings += 1);
+        let prerequisites = cx.planner.prerequisites(&beside);
+        let n_changes = prerequisites.len();
+        let found = cx.planner.take_over(beside, listed);
+        writer.carry_out(cx, prerequisites, Basis::Reading).await?;
+        // Before anything was taken over, a conflict is no drift.
+        writer.take_drift();
+        Ok(Some(Self { found, started, n_changes }))
+    }
+
+    /// Takes over what the Services of one round ask for, and after the last of them, removes what
+    /// is in excess. Returns what is left in the kernel once that is done.
+    pub(super) async fn step(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<Option<&Found>, WorkerGone> {
+        let (planned, oldest) = writer.plan(cx, ROUND).await?;
+        let adopted = self.found.adopt(planned);
+        let mut ops = writer.let_drain(cx, adopted.lacking, Known::Nothing, Instant::now());
+        writer.hold_back(&mut ops);
+        ops.extend(repair_found(cx, writer, adopted.found).await?);
+        self.n_changes += ops.len();
+        writer.note_flows(cx, &ops);
+        writer.carry_out(cx, ops, Basis::Reading).await?;
+        let ended = Ended { kind: RoundKind::Comparison, took: self.started.elapsed(), oldest };
+        // What is not planned of a Service yet would be in excess. Services that come meanwhile are
+        // not waited for, so that this ends however many there are.
+        if cx.planner.n_to_take_over() > 0 {
+            writer.round_ended(cx, ended);
+            return Ok(None);
+        }
+        self.remove_excess(cx, writer).await?;
+        info!(changes = self.n_changes, "first comparison with the kernel");
+        writer.rest(cx);
+        cx.status.send_modify(|status| status.in_sync_once = true);
+        info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
+        writer.round_ended(cx, ended);
+        Ok(Some(&self.found))
+    }
+
+    /// Removes what was found and is not desired, in the order in which traffic is led off:
+    /// see [`Op::phase`].
+    async fn remove_excess(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        let settings = cx.planner.settings().clone();
+        let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
+        let (leading, others): (Vec<SetId>, Vec<SetId>) =
+            sets.partition(|set| set.kind.leads_to_short_circuits());
+        for set in leading {
+            let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
+            self.remove(ops, cx, writer).await?;
+        }
+        let ops = self.found.excess_addresses(&settings);
+        self.remove(ops, cx, writer).await?;
+        loop {
+            let desired = cx.planner.desired();
+            let part = self.found.next_virtual_servers(LARGEST_CHUNK, desired, &settings);
+            if part.is_empty() {
+                break;
+            }
+            let ops = repair_found(cx, writer, part).await?;
+            writer.note_flows(cx, &ops);
+            self.remove(ops, cx, writer).await?;
+        }
+        for set in others {
+            let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
+            self.remove(ops, cx, writer).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(
+        &mut self,
+        mut ops: Vec<Op>,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        self.n_changes += ops.len();
+        ops.sort_by_key(Op::phase);
+        writer.apply(cx, ops, Basis::Reading).await
+    }
+}
+
+/// Reads which virtual servers there are, and all that is beside them and could be ours. A part that
+/// cannot be read makes it fail, but for rules: half a picture is worse than none.
+async fn read_all(
+    cx: &mut Context,
+    addresses: Addresses,
+) -> Result<(Actual, Vec<ListedVirtualServer>), ReadFailure> {
+    let mut beside = Actual {
+        link: addresses.link,
+        addresses: addresses.bound,
+        routes: addresses.routes,
+        local_addresses: addresses.local,
+        ..Actual::default()
+    };
+    let families = cx.planner.settings().families.clone();
+    for set in families.iter().flat_map(|family| SetId::all(*family)) {
+        let found = cx.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set));
+        beside.sets.extend(found.await?.map(|found| (set, found)));
+    }
+    for family in families {
+        let read = KernelRead::Rules;
+        let found = cx.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await;
+        // Writing reads the rules again, and they are pending if that fails, too. Rules that another
+        // program has spoiled hold up nothing else.
+        if cx.or_report(found)? == Some(true) {
+            beside.rule_sets.insert(family);
+        }
+    }
+    Ok((beside, cx.list_virtual_servers().await?.virtual_servers))
+}
+
+/// Returns the operations that repair virtual servers that were found. Those that cannot be read
+/// become pending retries: what is planned for them meanwhile is held back, and their ownership
+/// markers stay.
+async fn repair_found(
+    cx: &mut Context,
+    writer: &mut Writer,
+    mut rest: Vec<ListedVirtualServer>,
+) -> Result<Vec<Op>, WorkerGone> {
+    let mut ops = Vec::new();
+    while !rest.is_empty() {
+        let others = rest.split_off(rest.len().min(LARGEST_CHUNK));
+        let chunk: Arc<[ListedVirtualServer]> = rest.into();
+        let seen = match cx.read_listed(&chunk).await {
+            Ok(seen) => seen,
+            Err(failure) => {
+                let error = failure.retryable()?;
+                cx.reading_failed(&error);
+                // A kernel that does not answer is not asked once for each chunk.
+                let unread = chunk.iter().chain(&others);
+                let unread: Vec<_> = unread.map(|it| (it.frontend, error.clone())).collect();
+                writer.retry_unread(cx, &unread);
+                break;
+            }
+        };
+        writer.retry_unread(cx, &seen.unread);
+        let now = Instant::now();
+        for (frontend, found) in &seen.found {
+            let repairs = cx.planner.repair(frontend, found.as_ref());
+            let known = Known::Compared(*frontend, found.as_ref());
+            ops.extend(writer.let_drain(cx, repairs, known, now));
+        }
+        rest = others;
+    }
+    Ok(ops)
+}

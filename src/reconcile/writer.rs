@@ -1,0 +1,443 @@
+//! The writer: everything that goes to the kernel goes through it, and it keeps what has not
+//! succeeded yet.
+//!
+//! - `rounds`: a change costs what it changes. Dirty Services are compiled in the order in which
+//!   they became so, a limited number in one round, and the difference to their former state is
+//!   written.
+//! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
+//!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
+//! - `dependencies`: an operation waits while another one that has to come first is pending.
+//! - `drain`: TCP real servers go when their last connection has ended.
+//! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking.
+//! - `schedulers`: Services get the default scheduler while the kernel lacks the one they chose.
+
+mod dependencies;
+mod drain;
+mod flows;
+mod retries;
+mod rounds;
+mod schedulers;
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::SystemTime;
+
+use plan::kernel::Frontend;
+use plan::model::{Family, ServiceName};
+use plan::op::{Op, Phase, Subject};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::Status;
+use super::comparison::AuditedPart;
+use super::context::Context;
+use super::retry_queue::RetryQueue;
+use crate::kernel::worker::WorkerGone;
+use crate::kernel::{ReadError, Refusal, RefusalClass};
+use drain::Drain;
+pub(super) use drain::Known;
+use flows::Flows;
+pub(super) use rounds::{Ended, ROUND};
+use schedulers::MissingSchedulers;
+
+/// Most operations in one request to the kernel.
+const MOST_OPERATIONS: usize = 8_192;
+
+/// Most log lines for many of a kind at once, before the number of the others: with a full set or
+/// without a capability, there are tens of thousands.
+const MOST_LOGGED: usize = 10;
+
+/// Most trigger times of changes that are kept while nothing can be written. They are for a metric.
+const MOST_TRIGGERS: usize = 10_000;
+
+/// Basis from which operations were computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// The difference between what was and what is now desired.
+    Plan,
+    /// The difference between what was read and what is desired.
+    Reading,
+}
+
+/// Everything that still has to be written, and its times. Only the writer's methods change it.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// Time at which changes may be written next: the end of a write and the minimum period.
+    next_write: Instant,
+    /// Trigger times of the endpoint changes that are not written yet. Input adds to them, the end
+    /// of a round removes them.
+    triggers: Vec<(Family, SystemTime)>,
+    /// Writes that the kernel refused, and those that wait for them.
+    retry_queue: RetryQueue,
+    /// Real servers that are draining. Each operation that a difference asks for passes it.
+    drain: Drain,
+    /// Frontends whose flows may lead nowhere.
+    flows: Flows,
+    /// Schedulers that the kernel refused.
+    schedulers: MissingSchedulers,
+    /// True if the kernel was not as we had left it, since the auditor asked last.
+    found_drift: bool,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            next_write: now,
+            triggers: Vec::new(),
+            retry_queue: RetryQueue::default(),
+            drain: Drain::new(),
+            flows: Flows::default(),
+            schedulers: MissingSchedulers::default(),
+            found_drift: false,
+        }
+    }
+
+    /// Returns the time at which something is due; none while nothing waits.
+    pub(super) fn next_wake(&self, cx: &Context) -> Option<Instant> {
+        let write = cx.planner.is_dirty().then_some(self.next_write);
+        let others = [self.retry_queue.next_due(), self.drain.next_due(), self.flows.next_due()];
+        others.into_iter().chain([write]).flatten().min()
+    }
+
+    /// Keeps the trigger time of an endpoint change until it is written.
+    pub(super) fn triggered(&mut self, family: Family, at: SystemTime) {
+        if self.triggers.len() < MOST_TRIGGERS {
+            self.triggers.push((family, at));
+        }
+    }
+
+    /// Returns the pending retries.
+    pub(super) fn retry_queue(&self) -> &RetryQueue {
+        &self.retry_queue
+    }
+
+    /// Returns the number of virtual servers that stay only until their last real server has gone.
+    pub(super) fn n_retiring(&self) -> usize {
+        self.drain.n_retiring()
+    }
+
+    /// True if a real server of a virtual server is draining.
+    pub(super) fn is_draining(&self, frontend: &Frontend) -> bool {
+        self.drain.is_draining(frontend)
+    }
+
+    /// Returns true if the kernel was not as we had left it, once.
+    pub(super) fn take_drift(&mut self) -> bool {
+        std::mem::take(&mut self.found_drift)
+    }
+
+    /// Removes the flows that lead nowhere, of all frontends whose virtual servers are as desired.
+    pub(super) async fn remove_flows(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+        self.flows.remove(cx, &self.retry_queue).await
+    }
+
+    /// Has the Services planned again whose scheduler's module has been loaded meanwhile.
+    pub(super) async fn check_schedulers(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+        self.schedulers.check(cx).await
+    }
+
+    /// Turns removals into draining, where connections are to end by themselves.
+    pub(super) fn let_drain(
+        &mut self,
+        cx: &Context,
+        ops: Vec<Op>,
+        known: Known<'_>,
+        now: Instant,
+    ) -> Vec<Op> {
+        self.drain.rewrite(ops, known, &|frontend| cx.drain_deadline(frontend), now)
+    }
+
+    /// Sends operations to the kernel: prerequisites and the API server's own service first, since
+    /// without it nothing on this node can follow the cluster; then the rest.
+    pub(super) async fn carry_out(
+        &mut self,
+        cx: &mut Context,
+        mut ops: Vec<Op>,
+        basis: Basis,
+    ) -> Result<(), WorkerGone> {
+        if basis == Basis::Plan {
+            ops = self.let_drain(cx, ops, Known::Nothing, Instant::now());
+            self.hold_back(&mut ops);
+        }
+        ops.sort_by_key(Op::phase);
+        let api_server = cx.planner.asked_for_by(&ServiceName::new("default", "kubernetes"));
+        let (first, rest): (Vec<Op>, Vec<Op>) = ops
+            .into_iter()
+            .partition(|op| op.is_prerequisite() || api_server.contains(&op.subject()));
+        self.apply(cx, first, basis).await?;
+        self.apply(cx, rest, basis).await
+    }
+
+    /// Notes that these operations may leave flows behind that lead nowhere.
+    pub(super) fn note_flows(&mut self, cx: &Context, ops: &[Op]) {
+        self.flows.note_ops(ops, &cx.planner);
+    }
+
+    /// Removes operations whose subject has a pending retry: its state is not known. The retry is
+    /// made at once instead.
+    pub(super) fn hold_back(&mut self, ops: &mut Vec<Op>) {
+        let now = Instant::now();
+        ops.retain(|op| {
+            let subject = op.subject();
+            self.retry_queue.retry_now(&subject, now);
+            !self.retry_queue.contains(&subject)
+        });
+    }
+
+    /// Sends operations, which are in the order of their phases, to the kernel. An ownership marker
+    /// comes before its virtual server, and goes after it: a virtual server is not made while its
+    /// marker could not be written, and a marker stays while its virtual server could not be
+    /// removed. What leads clients to a short circuit comes after the short circuit, and goes before
+    /// it: see [`dependencies`].
+    pub(super) async fn apply(
+        &mut self,
+        cx: &mut Context,
+        ops: Vec<Op>,
+        basis: Basis,
+    ) -> Result<(), WorkerGone> {
+        let removes_marker = |op: &Op| !cx.planner.disowned_by(op).is_empty();
+        let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
+        let mut failed = HashSet::new();
+        if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
+            let rest = ops.split_off(first);
+            self.send(cx, ops, basis, &mut failed).await?;
+            ops = rest;
+            dependencies::await_markers(&cx.planner, &mut self.retry_queue, &mut ops);
+        }
+        let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
+        let mut after = Vec::new();
+        if !leading.is_empty() || !self.retry_queue.is_empty() {
+            after.extend(ops.extract_if(.., |op| op.phase() > Phase::LED_OFF));
+        }
+        self.send(cx, ops, basis, &mut failed).await?;
+        dependencies::cut_off(&cx.planner, &self.retry_queue, &failed, &mut leading);
+        dependencies::await_short_circuits(&cx.planner, &mut self.retry_queue, &mut leading);
+        let cut = dependencies::removed_though_desired(&cx.planner, &leading);
+        self.send(cx, leading, basis, &mut failed).await?;
+        dependencies::keep_pending(&cx.planner, &mut self.retry_queue, cut, &failed);
+        dependencies::keep_short_circuits(&cx.planner, &mut self.retry_queue, &mut after);
+        self.send(cx, after, basis, &mut failed).await?;
+        dependencies::keep_markers(&cx.planner, &mut self.retry_queue, &mut last);
+        self.send(cx, last, basis, &mut failed).await?;
+        self.report_pending(cx);
+        Ok(())
+    }
+
+    /// Sends operations to the kernel as they are. Adds the subjects of refused ones to `failed`.
+    async fn send(
+        &mut self,
+        cx: &mut Context,
+        ops: Vec<Op>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) -> Result<(), WorkerGone> {
+        let mut rest = ops;
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
+            cx.planner.make_room(&mut rest);
+            // A set that could not grow is as it was: what fits goes in all the same.
+            let now = Instant::now();
+            rest.retain(|op| {
+                let is_growth = matches!(op, Op::GrowSet(..));
+                !is_growth || !self.retry_queue.is_put_off(&op.subject(), now)
+            });
+            let (ops, results) = cx.kernel.apply(rest).await?;
+            let took = now.elapsed();
+            cx.observer.written(&ops, &results, took);
+            let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
+            self.note_results(cx, ops, results, basis, failed);
+            debug!(
+                operations = total,
+                failed = refused,
+                milliseconds = took.as_millis(),
+                "written to the kernel"
+            );
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Records failures for a retry, and reports successes to the planner.
+    fn note_results(
+        &mut self,
+        cx: &mut Context,
+        ops: Vec<Op>,
+        results: Vec<Result<(), Refusal>>,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) {
+        let now = Instant::now();
+        let total = ops.len();
+        let (done, refused): (Vec<_>, Vec<_>) =
+            ops.into_iter().zip(results).partition(|(_, result)| result.is_ok());
+        let n_refused = refused.len();
+        let mut news: BTreeMap<RefusalClass, usize> = BTreeMap::new();
+        for (op, result) in refused {
+            // The first failure explains those that follow from it on the same subject.
+            if let Err(refusal) = result
+                && failed.insert(op.subject())
+            {
+                let (class, text) = (refusal.class, format!("{op}: {refusal}"));
+                self.schedulers.note(cx, &op, &refusal);
+                self.found_drift |= class == RefusalClass::Conflict;
+                if self.retry_queue.record(op, refusal, now) {
+                    let n_news = news.entry(class).or_default();
+                    *n_news += 1;
+                    if *n_news <= MOST_LOGGED {
+                        warn!("{text}");
+                    }
+                }
+            }
+        }
+        for (class, n_news) in news.into_iter().filter(|(_, n_news)| *n_news > MOST_LOGGED) {
+            let more = n_news - MOST_LOGGED;
+            warn!("{more} more operations were refused in the same way{}", class.hint());
+        }
+        let mut in_order = Vec::new();
+        for (op, _) in done {
+            debug!("{op}");
+            cx.planner.carried_out(&op);
+            // A subject is in order only if all of what it needed was done.
+            if basis != Basis::Plan && !failed.contains(&op.subject()) {
+                in_order.push(op.subject());
+            }
+        }
+        self.resolve(cx, &in_order);
+        cx.status.send_modify(|status| {
+            status.operations += total as u64;
+            status.failures += n_refused as u64;
+            note_pending(status, &self.retry_queue);
+        });
+    }
+
+    /// Writes what repairs a part of the kernel, and if all of the part was compared, resolves what
+    /// is pending of it and turned out to be in order. Returns true if another program had changed
+    /// the part.
+    pub(super) async fn repair(
+        &mut self,
+        cx: &mut Context,
+        ops: Vec<Op>,
+        compared: Option<&AuditedPart>,
+    ) -> Result<bool, WorkerGone> {
+        if let Some(part) = compared {
+            self.resolve_part(cx, part, &ops);
+        }
+        let ops = self.not_put_off(ops);
+        if ops.is_empty() {
+            return Ok(false);
+        }
+        let is_drift = self.report_drift(cx, &ops);
+        self.flows.note_ops(&ops, &cx.planner);
+        let (prerequisites, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(others_rest_on);
+        let rests_on: Vec<Subject> = prerequisites.iter().map(Op::subject).collect();
+        self.carry_out(cx, prerequisites, Basis::Reading).await?;
+        match rests_on.iter().filter_map(|subject| self.retry_queue.due_time(subject)).max() {
+            // The prerequisite's retry finds the rest.
+            Some(due) => self.postpone(&rest, due),
+            None => self.carry_out(cx, rest, Basis::Reading).await?,
+        }
+        Ok(is_drift)
+    }
+
+    /// Resolves what is pending of a part and needs none of these operations.
+    fn resolve_part(&mut self, cx: &Context, part: &AuditedPart, ops: &[Op]) {
+        if self.retry_queue.is_empty() {
+            return;
+        }
+        let wrong: HashSet<Subject> = ops.iter().map(Op::subject).collect();
+        let pending = self.retry_queue.iter().map(|(subject, _)| *subject);
+        let in_order: Vec<Subject> =
+            pending.filter(|subject| part.has(subject) && !wrong.contains(subject)).collect();
+        self.resolve(cx, &in_order);
+    }
+
+    /// Returns the operations that may be written now. Puts off all of them while an operation
+    /// waits that the others rest on.
+    fn not_put_off(&mut self, mut ops: Vec<Op>) -> Vec<Op> {
+        let now = Instant::now();
+        let is_put_off = |op: &Op| self.retry_queue.is_put_off(&op.subject(), now);
+        // Nothing can be done while what the others rest on is missing.
+        let prerequisites = ops.iter().filter(|op| others_rest_on(op) && is_put_off(op));
+        let due = prerequisites.filter_map(|op| self.retry_queue.due_time(&op.subject())).max();
+        if let Some(due) = due {
+            self.postpone(&ops, due);
+            return Vec::new();
+        }
+        ops.retain(|op| !is_put_off(op));
+        ops
+    }
+
+    /// Puts off what is pending of these.
+    fn postpone(&mut self, ops: &[Op], until: Instant) {
+        for subject in ops.iter().map(Op::subject) {
+            if self.retry_queue.due_time(&subject).is_some_and(|due| due < until) {
+                self.retry_queue.postpone(&subject, until);
+            }
+        }
+    }
+
+    /// Reports what other programs changed, which is not what is pending. Returns true if they
+    /// changed something.
+    fn report_drift(&mut self, cx: &mut Context, ops: &[Op]) -> bool {
+        let is_drift =
+            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.contains(&op.subject());
+        let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
+        if drift.is_empty() {
+            return false;
+        }
+        warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
+        cx.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
+        cx.observer.drifted(&drift);
+        self.found_drift = true;
+        true
+    }
+
+    /// Has virtual servers retried that exist and could not be read.
+    pub(super) fn retry_unread(&mut self, cx: &Context, unread: &[(Frontend, ReadError)]) {
+        let now = Instant::now();
+        for (frontend, error) in unread {
+            // The most that it would take.
+            let desired = cx.planner.repair(frontend, None).into_iter().next();
+            let op = desired.unwrap_or(Op::RemoveVirtualServer(*frontend));
+            self.flows.note_ops(std::slice::from_ref(&op), &cx.planner);
+            self.retry_queue.record(op, Refusal::new(RefusalClass::AnswerLost, error), now);
+        }
+        self.report_pending(cx);
+    }
+
+    /// Removes the pending retries of subjects that are as desired.
+    pub(super) fn resolve(&mut self, cx: &Context, subjects: &[Subject]) {
+        let mut n_resolved = 0_usize;
+        for subject in subjects {
+            if self.retry_queue.resolve(subject) {
+                n_resolved += 1;
+                if n_resolved <= MOST_LOGGED {
+                    info!("{subject} is in order again");
+                }
+                dependencies::retry_dependents(&cx.planner, &mut self.retry_queue, subject);
+            }
+        }
+        if n_resolved > MOST_LOGGED {
+            info!("{} more are in order again", n_resolved - MOST_LOGGED);
+        }
+        self.report_pending(cx);
+    }
+
+    fn report_pending(&self, cx: &Context) {
+        cx.status.send_if_modified(|status| note_pending(status, &self.retry_queue));
+    }
+}
+
+/// Updates the numbers of pending retries. Returns true if they were others.
+fn note_pending(status: &mut Status, retry_queue: &RetryQueue) -> bool {
+    let former = *status;
+    status.pending = retry_queue.len();
+    status.has_pending_prerequisite = retry_queue.prerequisites().next().is_some();
+    *status != former
+}
+
+/// True if nothing else of the same part can be done before this operation.
+fn others_rest_on(op: &Op) -> bool {
+    matches!(op, Op::CreateLink | Op::CreateSet(..))
+}

@@ -1,0 +1,200 @@
+//! Retries: the kernel is read again where it refused a write, and where real servers drain.
+
+use std::sync::Arc;
+
+use plan::diff::DesiredFrontend;
+use plan::kernel::Frontend;
+use plan::op::{Op, Subject};
+use plan::planner::Planner;
+use tokio::time::Instant;
+
+use super::drain::Known;
+use super::rounds::Ended;
+use super::{Basis, Writer};
+use crate::kernel::RefusalClass;
+use crate::kernel::worker::WorkerGone;
+use crate::reconcile::READ_RETRY;
+use crate::reconcile::comparison::{AuditedPart, LARGEST_CHUNK, compare};
+use crate::reconcile::context::Context;
+use crate::reconcile::observer::RoundKind;
+use crate::reconcile::retry_queue::RetryQueue;
+
+impl Writer {
+    /// Retries what was refused, where the time has come. Without `may_compare`, leaves those out
+    /// for which a part of the kernel is to be compared: what is not taken over yet would be in
+    /// excess.
+    pub(crate) async fn retry_due(
+        &mut self,
+        cx: &mut Context,
+        may_compare: bool,
+    ) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        let mut due = self.retry_queue.due(now);
+        if !may_compare {
+            due.retain(|subject| rests_on(&self.retry_queue, subject).is_none());
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        let mut ops = Vec::new();
+        let mut frontends = Vec::new();
+        let mut compared: Vec<AuditedPart> = Vec::new();
+        for subject in &due {
+            match (subject, rests_on(&self.retry_queue, subject)) {
+                (_, Some(part)) if compared.contains(&part) => {}
+                (_, Some(part)) => {
+                    self.retry_part(cx, &part, &due).await?;
+                    compared.push(part);
+                }
+                (Subject::VirtualServer(frontend), _) => frontends.push(*frontend),
+                (subject, None) => ops.extend(as_desired(&cx.planner, *subject)),
+            }
+        }
+        ops.extend(self.read_for_retry(cx, &frontends).await?);
+        self.carry_out(cx, ops, Basis::Reading).await?;
+        self.round_ended(cx, Ended { kind: RoundKind::Retry, took: now.elapsed(), oldest: None });
+        Ok(())
+    }
+
+    /// Compares a part of the kernel. Puts off what rests on it if it cannot be read.
+    async fn retry_part(
+        &mut self,
+        cx: &mut Context,
+        part: &AuditedPart,
+        due: &[Subject],
+    ) -> Result<(), WorkerGone> {
+        if compare(part, cx, self).await?.is_none() {
+            let retry = Instant::now() + READ_RETRY;
+            for subject in due {
+                if rests_on(&self.retry_queue, subject).as_ref() == Some(part) {
+                    self.retry_queue.postpone(subject, retry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the operations that repair virtual servers. Those that cannot be read are put off,
+    /// or removed if no Service asks for them.
+    async fn read_for_retry(
+        &mut self,
+        cx: &mut Context,
+        frontends: &[Frontend],
+    ) -> Result<Vec<Op>, WorkerGone> {
+        let mut ops = Vec::new();
+        let mut rest = frontends;
+        while !rest.is_empty() {
+            let (chunk, others) = rest.split_at(rest.len().min(LARGEST_CHUNK));
+            let seen = cx.read_virtual_servers(&chunk.into()).await;
+            let Some(seen) = cx.or_report(seen)? else {
+                // A kernel that does not answer is not asked once for each chunk.
+                self.postpone_reading(rest.iter());
+                break;
+            };
+            let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+            let (unwanted, unread): (Vec<_>, Vec<_>) =
+                unread.partition(|frontend| is_unwanted(&cx.planner, frontend));
+            self.postpone_reading(unread.iter());
+            // Whatever it is, it goes.
+            ops.extend(unwanted.into_iter().map(Op::RemoveVirtualServer));
+            let now = Instant::now();
+            let mut in_order = Vec::new();
+            for (frontend, found) in &seen.found {
+                let repairs = cx.planner.repair(frontend, found.as_ref());
+                let known = Known::One(*frontend, found.as_ref());
+                let repairs = self.let_drain(cx, repairs, known, now);
+                if repairs.is_empty() {
+                    in_order.push(Subject::VirtualServer(*frontend));
+                }
+                ops.extend(repairs);
+            }
+            self.resolve(cx, &in_order);
+            rest = others;
+        }
+        Ok(ops)
+    }
+
+    fn postpone_reading<'a>(&mut self, frontends: impl Iterator<Item = &'a Frontend>) {
+        let due = Instant::now() + READ_RETRY;
+        for frontend in frontends {
+            self.retry_queue.postpone(&Subject::VirtualServer(*frontend), due);
+        }
+    }
+
+    /// Removes the draining real servers whose last connection has ended, or whose time is up.
+    pub(crate) async fn check_draining(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        let due: Arc<[Frontend]> = self.drain.due(started).into();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let seen = cx.read_virtual_servers(&due).await;
+        let Some(seen) = cx.or_report(seen)? else {
+            self.drain.postpone_due(started, Instant::now() + READ_RETRY);
+            return Ok(());
+        };
+        let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
+        self.drain.postpone(unread, Instant::now() + READ_RETRY);
+        let mut ops = Vec::new();
+        for (frontend, found) in &seen.found {
+            let time = cx.drain_deadline(frontend);
+            ops.extend(self.drain.check(*frontend, found.as_ref(), time, Instant::now()));
+        }
+        // A pending retry will find more of the virtual server than what was known to drain.
+        let is_pending = |it: &Frontend| self.retry_queue.contains(&Subject::VirtualServer(*it));
+        ops.retain(|op| !matches!(op, Op::RemoveVirtualServer(frontend) if is_pending(frontend)));
+        if ops.is_empty() {
+            return Ok(());
+        }
+        // Not `carry_out`, which would let them drain once more. What else may be pending of them
+        // was not compared.
+        self.apply(cx, ops, Basis::Plan).await?;
+        self.round_ended(
+            cx,
+            Ended { kind: RoundKind::Retry, took: started.elapsed(), oldest: None },
+        );
+        Ok(())
+    }
+}
+
+/// Returns the part of the kernel that is to be compared because of a pending retry: if the subject
+/// is one that others rest on, or if the refusal makes no sense unless something that it rests on is
+/// gone.
+fn rests_on(retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> {
+    let class = retry_queue.get(subject).map(|pending| pending.refusal.class);
+    let conflict = class == Some(RefusalClass::Conflict);
+    // A set that is full has entries that we do not know of, or is smaller than we know.
+    let full = class == Some(RefusalClass::SetFull);
+    match subject {
+        Subject::Link => Some(AuditedPart::Addresses),
+        Subject::Address(_) | Subject::Route(_) if conflict => Some(AuditedPart::Addresses),
+        Subject::Set(set) => Some(AuditedPart::Set(*set)),
+        Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Set(*set)),
+        Subject::RuleSet(family) => Some(AuditedPart::RuleSet(*family)),
+        Subject::Entry(..)
+        | Subject::Address(_)
+        | Subject::Route(_)
+        | Subject::VirtualServer(_) => None,
+    }
+}
+
+/// True if no Service asks for a frontend, so that it need not be read.
+fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
+    matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
+}
+
+/// Returns the operation that gives an entry, an address or a route its desired state.
+fn as_desired(planner: &Planner, subject: Subject) -> Option<Op> {
+    let desired = planner.desired();
+    match subject {
+        Subject::Entry(set, entry) if desired.has_entry(set, &entry) => {
+            Some(Op::AddEntry(set, entry))
+        }
+        Subject::Entry(set, entry) => Some(Op::RemoveEntry(set, entry)),
+        Subject::Address(address) if desired.has_address(address) => Some(Op::BindAddress(address)),
+        Subject::Address(address) => Some(Op::UnbindAddress(address)),
+        Subject::Route(route) if planner.settings().has_route(&route) => Some(Op::AddRoute(route)),
+        Subject::Route(route) => Some(Op::RemoveRoute(route)),
+        Subject::Link | Subject::Set(_) | Subject::RuleSet(_) | Subject::VirtualServer(_) => None,
+    }
+}

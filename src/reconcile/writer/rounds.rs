@@ -1,0 +1,100 @@
+//! Rounds of changes: a limited number of Services in one round, one round after another until none
+//! waits.
+//!
+//! Memory therefore does not grow with the number of changes, a storm of changes holds nothing up
+//! for longer than a round, and what is written of a Service is its newest state.
+
+use std::time::Duration;
+
+use plan::op::Op;
+use plan::planner::Limit;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{Basis, Writer};
+use crate::kernel::worker::WorkerGone;
+use crate::reconcile::FAR;
+use crate::reconcile::context::Context;
+use crate::reconcile::observer::{Round, RoundKind};
+
+/// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
+/// milliseconds of its work.
+pub(crate) const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
+
+/// Round that has ended, for the observer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) kind: RoundKind,
+    pub(crate) took: Duration,
+    /// Timestamp of the oldest change that was planned for it.
+    pub(crate) oldest: Option<u64>,
+}
+
+impl Writer {
+    /// Writes changes if they are due, as many of them as go into one round. The minimum period
+    /// begins when nothing is left: until then, one round follows another.
+    pub(crate) async fn write_changes(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+        let started = Instant::now();
+        if !cx.planner.is_dirty() || started < self.next_write {
+            return Ok(());
+        }
+        let (ops, oldest) = self.plan(cx, ROUND).await?;
+        self.carry_out(cx, ops, Basis::Plan).await?;
+        self.rest(cx);
+        self.round_ended(cx, Ended { kind: RoundKind::Changes, took: started.elapsed(), oldest });
+        Ok(())
+    }
+
+    /// Lets later changes wait for the minimum period, unless some wait already.
+    pub(crate) fn rest(&mut self, cx: &Context) {
+        if !cx.planner.is_dirty() {
+            let now = Instant::now();
+            self.next_write = now.checked_add(cx.pace.min_sync_period).unwrap_or(now + FAR);
+        }
+    }
+
+    /// Compiles the Services of a round, sets the desired rules if they are new, and logs what is
+    /// wrong with the input. Returns the operations, and the timestamp of the oldest change.
+    pub(crate) async fn plan(
+        &mut self,
+        cx: &mut Context,
+        limit: Limit,
+    ) -> Result<(Vec<Op>, Option<u64>), WorkerGone> {
+        let started = Instant::now();
+        cx.planner.set_moment(cx.timestamp());
+        let plan = cx.planner.plan_round(limit);
+        cx.observer.planned(&plan, &cx.planner, started.elapsed());
+        for (service, problems) in &plan.new_problems {
+            for problem in problems {
+                warn!(%service, "{problem}");
+            }
+        }
+        for overfull in &plan.overfull {
+            warn!("{overfull}");
+        }
+        if plan.ops.iter().any(|op| matches!(op, Op::WriteRuleSet(_))) {
+            cx.set_desired_rules().await?;
+        }
+        self.flows.note(plan.flows);
+        Ok((plan.ops, plan.oldest))
+    }
+
+    /// Reports the end of a round, with the trigger times that it goes back to if nothing is left
+    /// that could go back to the same.
+    pub(crate) fn round_ended(&mut self, cx: &mut Context, ended: Ended) {
+        let is_last = ended.kind != RoundKind::Retry && !cx.planner.is_dirty();
+        let triggers = if is_last { std::mem::take(&mut self.triggers) } else { Vec::new() };
+        let waiting = cx.planner.oldest().map(|timestamp| cx.age(timestamp));
+        let oldest = ended.oldest.map_or(Duration::ZERO, |timestamp| cx.age(timestamp));
+        cx.observer.round_ended(&Round {
+            families: &cx.planner.settings().families,
+            kind: ended.kind,
+            took: ended.took,
+            triggers: &triggers,
+            backlog: cx.planner.backlog(),
+            waiting,
+            oldest,
+            pending: &self.retry_queue,
+        });
+    }
+}
