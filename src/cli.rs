@@ -1,307 +1,25 @@
 //! The command line: every flag of kube-proxy's, with its name and meaning, and a few of our own.
 //!
-//! This module reads flags as they are written. `src/config` says what they mean, and what holds
-//! where nothing is written.
+//! [`Arguments`] has the flags with their types, [`reference`](crate::config::reference) says what each does. This module
+//! makes clap's command of both, and answers `--help`, `--version` and mistakes.
 
-mod help;
-pub(crate) mod retired;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
-
-use crate::config::address;
-use crate::config::duration::GoDuration;
-use crate::config::quantity::Quantity;
-use crate::version::VERSION;
-
-/// kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.
-///
-/// docs/config.md says more of each flag.
-#[derive(Debug, Clone, Default, Parser)]
-#[command(name = "kube-ipvs", about, max_term_width = 100, disable_version_flag = true)]
-pub struct Arguments {
-    /// Read the configuration from this file: a KubeProxyConfiguration as kube-proxy has it, and
-    /// after it, if there is one, a KubeIpvsConfiguration. It replaces all other flags but those
-    /// that say otherwise.
-    #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
-    pub config: Option<String>,
-
-    /// Write the configuration that would be in force to this file, and end.
-    #[arg(long, value_name = "FILE", help_heading = "Files and actions")]
-    pub write_config_to: Option<String>,
-
-    /// Remove everything that this program and kube-proxy have put into the kernel, and end.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
-    pub cleanup: Option<bool>,
-
-    /// Do only what needs all privileges, and end.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
-    pub init_only: Option<bool>,
-
-    /// Read Services, EndpointSlices and this node's Node from the YAML files in this folder, and
-    /// follow them as they are saved. No API server is needed. Has effect with --config too.
-    #[arg(long, value_name = "DIRECTORY", help_heading = "Files and actions")]
-    pub manifests: Option<String>,
-
-    /// Remove what kube-proxy's other modes have left, once IPVS carries the traffic. Has effect with
-    /// --config too.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Files and actions")]
-    pub cleanup_other_modes: Option<bool>,
-
-    /// The API server, instead of the one that the kubeconfig names. Has effect with --config too.
-    #[arg(long, value_name = "URL", help_heading = "The API server")]
-    pub master: Option<String>,
-
-    /// Kubeconfig of the API server. Without it and without --master: as a pod of the cluster.
-    #[arg(long, value_name = "FILE", help_heading = "The API server")]
-    pub kubeconfig: Option<String>,
-
-    /// Content type for the API server. No effect: JSON.
-    #[arg(long, value_name = "TYPE", help_heading = "The API server")]
-    pub kube_api_content_type: Option<String>,
-
-    /// Requests per second to the API server on average.
-    #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
-    pub kube_api_qps: Option<f32>,
-
-    /// Burst of requests to the API server.
-    #[arg(long, value_name = "NUMBER", help_heading = "The API server")]
-    pub kube_api_burst: Option<i32>,
-
-    /// Resync period of kube-proxy's informers. No effect.
-    #[arg(long, value_name = "DURATION", help_heading = "The API server")]
-    pub config_sync_period: Option<GoDuration>,
-
-    /// Feature gates, as all components of Kubernetes take them.
-    #[arg(long, value_name = "NAME=BOOL", help_heading = "The API server")]
-    pub feature_gates: Vec<GateSettings>,
-
-    /// This node's name, as EndpointSlices have it in nodeName. Default: the host's name. Has
-    /// effect with --config too.
-    #[arg(long, value_name = "NAME", help_heading = "The node")]
-    pub hostname_override: Option<String>,
-
-    /// This node's primary address, if it is not the one that its Node object names first. Nothing
-    /// is bound to it.
-    #[arg(long, value_name = "ADDRESS", value_parser = ip_or_nothing, help_heading = "The node")]
-    pub bind_address: Option<String>,
-
-    /// OOM score adjustment of this process, -1000 to 1000.
-    #[arg(long, value_name = "NUMBER", help_heading = "The node")]
-    pub oom_score_adj: Option<i32>,
-
-    /// Address and port of the health server (/healthz, /livez).
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
-          help_heading = "What is served")]
-    pub healthz_bind_address: Option<String>,
-
-    /// Address and port of the metrics server.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_or_nothing,
-          help_heading = "What is served")]
-    pub metrics_bind_address: Option<String>,
-
-    /// End when an address cannot be served on, instead of trying again.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
-    pub bind_address_hard_fail: Option<bool>,
-
-    /// Serve /debug/flags/v, which changes the log's verbosity.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "What is served")]
-    pub profiling: Option<bool>,
-
-    /// Show metrics that this version has hidden: kube-proxy's previous minor version.
-    #[arg(long, value_name = "VERSION", help_heading = "What is served")]
-    pub show_hidden_metrics_for_version: Option<String>,
-
-    /// Deprecated: the port of --healthz-bind-address, if that has none; 0 serves nothing.
-    #[arg(long, value_name = "PORT", help_heading = "What is served")]
-    pub healthz_port: Option<i32>,
-
-    /// Deprecated: the port of --metrics-bind-address, if that has none.
-    #[arg(long, value_name = "PORT", help_heading = "What is served")]
-    pub metrics_port: Option<i32>,
-
-    /// The proxy mode: ipvs, the only one yet.
-    #[arg(long, value_name = "MODE", help_heading = "Balancing")]
-    pub proxy_mode: Option<String>,
-
-    /// The scheduler of every virtual server: rr, wrr, lc, wlc, sh, dh, sed, nq, mh, ... as the
-    /// kernel has them.
-    #[arg(long, value_name = "NAME", help_heading = "Balancing")]
-    pub ipvs_scheduler: Option<String>,
-
-    /// Networks of other programs: virtual servers, addresses and set entries inside them are never
-    /// touched.
-    #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
-    pub ipvs_exclude_cidrs: Vec<String>,
-
-    /// Answer ARP only on the interface that has the address (arp_ignore 1, arp_announce 2).
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Balancing")]
-    pub ipvs_strict_arp: Option<bool>,
-
-    /// Period in which all kernel state is compared with the desired state.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub ipvs_sync_period: Option<GoDuration>,
-
-    /// Least time between two writes: changes within it are written together.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub ipvs_min_sync_period: Option<GoDuration>,
-
-    /// IPVS timeout of idle TCP connections; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub ipvs_tcp_timeout: Option<GoDuration>,
-
-    /// IPVS timeout of TCP connections after a FIN; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub ipvs_tcpfin_timeout: Option<GoDuration>,
-
-    /// IPVS timeout of idle UDP flows; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub ipvs_udp_timeout: Option<GoDuration>,
-
-    /// Time that the connections of a removed endpoint have to end. Has effect
-    /// with --config too.
-    #[arg(long, value_name = "DURATION", help_heading = "Balancing")]
-    pub drain_deadline: Option<GoDuration>,
-
-    /// Serve node ports on the node's addresses inside these networks only. Words for some: primary
-    /// (the first of each family in the Node object), localhost, all.
-    #[arg(long, value_name = "CIDRS", help_heading = "Balancing")]
-    pub nodeport_addresses: Vec<String>,
-
-    /// Masquerade everything that is sent to a cluster address.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Masquerading")]
-    pub masquerade_all: Option<bool>,
-
-    /// The bit of the packet mark that means "masquerade this", 0 to 31.
-    #[arg(long, value_name = "BIT", help_heading = "Masquerading")]
-    pub iptables_masquerade_bit: Option<i32>,
-
-    /// Kind of iptables to use, where the host has both: auto, nft or legacy. Has
-    /// effect with --config too.
-    #[arg(long, value_name = "VARIANT", help_heading = "Masquerading")]
-    pub iptables_variant: Option<String>,
-
-    /// Way to detect traffic of this node's own pods: ClusterCIDR, NodeCIDR, BridgeInterface or
-    /// InterfaceNamePrefix.
-    #[arg(long, value_name = "MODE", help_heading = "Masquerading")]
-    pub detect_local_mode: Option<String>,
-
-    /// With ClusterCIDR: the pods' networks, one of each family at most.
-    #[arg(long, value_name = "CIDRS", help_heading = "Masquerading")]
-    pub cluster_cidr: Option<String>,
-
-    /// With BridgeInterface: the bridge that this node's pods are on.
-    #[arg(long, value_name = "INTERFACE", help_heading = "Masquerading")]
-    pub pod_bridge_interface: Option<String>,
-
-    /// With InterfaceNamePrefix: the prefix of the interfaces of this node's pods.
-    #[arg(long, value_name = "PREFIX", help_heading = "Masquerading")]
-    pub pod_interface_name_prefix: Option<String>,
-
-    /// Limit of tracked connections per processor core; 0 leaves the kernel's limit.
-    #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
-    pub conntrack_max_per_core: Option<i32>,
-
-    /// Least limit of tracked connections, whatever the number of cores.
-    #[arg(long, value_name = "NUMBER", help_heading = "Connection tracking")]
-    pub conntrack_min: Option<i32>,
-
-    /// Conntrack timeout of established TCP connections; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
-    pub conntrack_tcp_timeout_established: Option<GoDuration>,
-
-    /// Conntrack timeout of TCP connections in CLOSE_WAIT; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
-    pub conntrack_tcp_timeout_close_wait: Option<GoDuration>,
-
-    /// Take TCP packets outside the window for valid ones.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Connection tracking")]
-    pub conntrack_tcp_be_liberal: Option<bool>,
-
-    /// Conntrack timeout of UDP flows without an answer; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
-    pub conntrack_udp_timeout: Option<GoDuration>,
-
-    /// Conntrack timeout of UDP flows with answers; 0 leaves the kernel's value.
-    #[arg(long, value_name = "DURATION", help_heading = "Connection tracking")]
-    pub conntrack_udp_timeout_stream: Option<GoDuration>,
-
-    /// Verbosity of the log, 0 to 10 as with kube-proxy; 4 and more show every kernel change.
-    #[arg(short, long, value_name = "LEVEL", help_heading = "Logging")]
-    pub v: Option<u32>,
-
-    /// Verbosity by source file. No effect.
-    #[arg(long, value_name = "PATTERN=LEVEL", help_heading = "Logging")]
-    pub vmodule: Vec<Vmodule>,
-
-    /// Format of the log: text or json.
-    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
-    pub logging_format: Option<String>,
-
-    /// Period in which log lines are flushed. No effect.
-    #[arg(long, value_name = "DURATION", help_heading = "Logging")]
-    pub log_flush_frequency: Option<GoDuration>,
-
-    /// With text: errors to standard error, the rest to standard output. No effect.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
-    pub log_text_split_stream: Option<bool>,
-
-    /// With text and two streams: size of the buffer. No effect.
-    #[arg(long, value_name = "SIZE", help_heading = "Logging")]
-    pub log_text_info_buffer_size: Option<Quantity>,
-
-    /// With json: errors to standard error, the rest to standard output. No effect.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Logging")]
-    pub log_json_split_stream: Option<bool>,
-
-    /// With json and two streams: size of the buffer. No effect.
-    #[arg(long, value_name = "SIZE", help_heading = "Logging")]
-    pub log_json_info_buffer_size: Option<Quantity>,
-
-    /// Setting of kube-proxy's mode iptables.
-    #[arg(long, value_name = "BOOL", value_parser = go_bool, help_heading = "Of no effect")]
-    pub iptables_localhost_nodeports: Option<bool>,
-
-    /// Setting of kube-proxy's mode iptables.
-    #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
-    pub iptables_sync_period: Option<GoDuration>,
-
-    /// Setting of kube-proxy's mode iptables.
-    #[arg(long, value_name = "DURATION", help_heading = "Of no effect")]
-    pub iptables_min_sync_period: Option<GoDuration>,
-
-    /// Setting of a library that kube-proxy has.
-    #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
-    pub boot_id_file: Option<String>,
-
-    /// Setting of a library that kube-proxy has.
-    #[arg(long, value_name = "FILES", help_heading = "Of no effect")]
-    pub machine_id_file: Option<String>,
-
-    /// Print the version and end; --version=vX.Y.Z changes the version that is reported.
-    #[arg(long, value_name = "true|raw|vX.Y.Z", require_equals = true, num_args = 0..=1,
-          default_missing_value = "true")]
-    pub version: Option<String>,
-
-    /// The flags that were given, by name, with their values as they were written.
-    #[arg(skip)]
-    pub given: Vec<(String, String)>,
-}
-
-/// One `--feature-gates`: `Name=true,Other=false`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GateSettings(pub Vec<(String, bool)>);
-
-/// One `--vmodule`: `pattern=3,other=4`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vmodule(pub Vec<(String, u32)>);
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _};
+
+use crate::config::Arguments;
+use crate::config::arguments::go_bool;
+use crate::config::flags::{self, FlagEntry};
+use crate::config::reference::RETIRED;
+
+/// Longest line of a flag's help.
+const HELP_WIDTH: usize = 90;
 
 /// The command line is answered already.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,59 +41,65 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
     let mut arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Answer::from(&error))?;
     arguments.given = given(&matches);
-    arguments.answer_version()?;
+    answer_version(&arguments)?;
     Ok(arguments)
 }
 
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
 /// a value that begins with a hyphen, and of a flag given twice the last one.
-pub fn command() -> clap::Command {
-    let command = Arguments::command().mut_args(help::completed).args(retired::arguments());
-    command.args_override_self(true).mut_args(|arg| {
-        let is_bool = arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
-        if is_bool {
-            arg.num_args(0..=1).require_equals(true).default_missing_value("true")
-        } else if arg.get_action().takes_values() && arg.get_num_args().is_none() {
-            arg.allow_hyphen_values(true)
-        } else {
-            arg
-        }
-    })
+pub fn command() -> Command {
+    let flags = flags::all();
+    let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpLong);
+    let retired = RETIRED.iter().filter_map(|setting| {
+        let flag = setting.flag?;
+        Some(Arg::new(flag.name).long(flag.name).value_name(flag.value).hide(true))
+    });
+    Arguments::augment_args(Command::new("kube-ipvs").disable_help_flag(true))
+        .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
+        .after_help("docs/config.md describes all flags, and the fields of the --config file.")
+        .next_line_help(true)
+        .arg(help)
+        .mut_args(|arg| match arg.get_long().and_then(|name| flags.get(name)) {
+            Some(entry) => described(arg, entry),
+            None => arg,
+        })
+        .args(retired)
+        .args_override_self(true)
+        .mut_args(read_as_in_go)
 }
 
-// === impl Arguments ===
+/// The argument as `--help` shows it.
+fn described(arg: Arg, entry: &FlagEntry) -> Arg {
+    let help: Vec<String> = entry.help().lines().map(wrapped).collect();
+    let arg = arg.help(help.join("\n")).help_heading(entry.flag.heading.text());
+    if arg.get_action().takes_values() { arg.value_name(entry.flag.value) } else { arg }
+}
 
-impl Arguments {
-    /// The version that is reported.
-    #[must_use]
-    pub fn reported_version(&self) -> &str {
-        match self.version.as_deref() {
-            Some(version) if version.starts_with('v') => version,
-            _ => &VERSION,
-        }
+fn read_as_in_go(arg: Arg) -> Arg {
+    let is_bool = arg.get_value_names().is_some_and(|names| names == ["BOOL"]);
+    if is_bool {
+        arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(go_bool)
+    } else if arg.get_action().takes_values() && arg.get_num_args().is_none() {
+        arg.allow_hyphen_values(true)
+    } else {
+        arg
     }
+}
 
-    /// The configuration file, if there is one.
-    #[must_use]
-    pub fn file(&self) -> Option<&str> {
-        self.config.as_deref().filter(|path| !path.is_empty())
-    }
-
-    fn answer_version(&self) -> Result<(), Answer> {
-        match self.version.as_deref() {
-            None => Ok(()),
-            Some(version) if version.starts_with('v') => Ok(()),
-            Some("raw") => Err(Answer::Asked(format!(
-                "kube-ipvs version={} arch={}\n",
-                self.reported_version(),
-                std::env::consts::ARCH
-            ))),
-            Some(other) => match go_bool(other) {
-                Ok(false) => Ok(()),
-                Ok(true) => Err(Answer::Asked(format!("kube-ipvs {}\n", self.reported_version()))),
-                Err(problem) => Err(Answer::Wrong(format!("Error: --version: {problem}\n"))),
-            },
+fn answer_version(arguments: &Arguments) -> Result<(), Answer> {
+    let version = arguments.reported_version();
+    match arguments.version.as_deref() {
+        None => Ok(()),
+        Some(reported) if reported.starts_with('v') => Ok(()),
+        Some("raw") => {
+            let arch = std::env::consts::ARCH;
+            Err(Answer::Asked(format!("kube-ipvs version={version} arch={arch}\n")))
         }
+        Some(other) => match go_bool(other) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Answer::Asked(format!("kube-ipvs {version}\n"))),
+            Err(problem) => Err(Answer::Wrong(format!("Error: --version: {problem}\n"))),
+        },
     }
 }
 
@@ -405,39 +129,6 @@ impl From<&clap::Error> for Answer {
     }
 }
 
-// === impl GateSettings ===
-
-impl FromStr for GateSettings {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair
-                .split_once('=')
-                .ok_or_else(|| format!("malformed pair {pair:?}, expect string=bool"))?;
-            let value = go_bool(value.trim())
-                .map_err(|problem| format!("invalid value of {}: {problem}", name.trim()))?;
-            Ok((name.trim().to_owned(), value))
-        });
-        pairs.collect::<Result<_, String>>().map(Self)
-    }
-}
-
-// === impl Vmodule ===
-
-impl FromStr for Vmodule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
-            let problem = || format!("{pair:?} does not have the pattern=N format");
-            let (pattern, level) = pair.split_once('=').ok_or_else(problem)?;
-            Ok((pattern.to_owned(), level.parse().map_err(|_| problem())?))
-        });
-        pairs.collect::<Result<_, String>>().map(Self)
-    }
-}
-
 /// Go's flags take underscores for hyphens.
 fn with_hyphens(word: OsString) -> OsString {
     match word.to_str() {
@@ -462,28 +153,22 @@ fn given(matches: &ArgMatches) -> Vec<(String, String)> {
     ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
 }
 
-/// Parses the values that Go's `strconv.ParseBool` accepts.
-fn go_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("{text:?} is neither true nor false")),
+/// Breaks a line into lines: clap does so only with a dependency for the terminal's width.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split(' ') {
+        let is_first = lines.is_empty();
+        let fits = length + 1 + word.len() <= HELP_WIDTH;
+        lines.push_str(if is_first {
+            ""
+        } else if fits {
+            " "
+        } else {
+            "\n"
+        });
+        lines.push_str(word);
+        length = if fits && !is_first { length + 1 + word.len() } else { word.len() };
     }
-}
-
-fn ip_or_nothing(text: &str) -> Result<String, String> {
-    if text.is_empty() || address::ip(text).is_some() {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not a valid IP address"))
-    }
-}
-
-fn socket_or_nothing(text: &str) -> Result<String, String> {
-    let is_address = address::ip(text).is_some() || address::socket(text).is_some();
-    if text.is_empty() || is_address {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is neither an IP address nor IP:port"))
-    }
+    lines
 }

@@ -5,7 +5,8 @@
 //!
 //! - [`app`]: connects the parts; the only module that knows all others;
 //! - [`cli`], [`config`]: kube-proxy's flags and file, resolved once to a `Configuration`;
-//!   `config::reference` has every field and flag, and `docs/config.md` is made of it;
+//!   [`config::reference`] describes every field and flag, for `--help` and `docs/config.md`;
+//! - [`syntax`]: durations, sizes and addresses as Go and Kubernetes write them;
 //! - `host`: prepares the host: modules, probes, sysctls, connection tracking;
 //! - [`source`]: where input comes from: [`source::kubernetes`] follows an API server,
 //!   [`source::manifests`] a folder; [`source::object`] has the fields that matter, and
@@ -34,4 +35,5 @@ pub mod reconcile;
 pub mod serve;
 pub mod source;
 mod spread;
+pub mod syntax;
 mod version;

@@ -1,4 +1,7 @@
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::config::arguments::{GateSettings, Vmodule};
 
 fn read(words: &[&str]) -> Result<Arguments, Answer> {
     parse(["kube-ipvs"].iter().chain(words).map(OsString::from))
@@ -14,6 +17,57 @@ fn wrong(words: &[&str]) -> String {
 #[test]
 fn the_arguments_are_consistent() {
     command().debug_assert();
+}
+
+#[test]
+fn every_flag_has_a_type_and_a_description_and_none_has_two() {
+    let typed = Arguments::augment_args(Command::new("typed"));
+    let of_clap = typed.get_arguments().filter(|arg| arg.get_help().is_some());
+    assert_eq!(of_clap.map(Arg::get_id).next(), None, "the reference has all help");
+    let names = typed.get_arguments().filter_map(Arg::get_long).chain(["help"]);
+    let flags = flags::all();
+    assert_eq!(names.collect::<BTreeSet<_>>(), flags.keys().copied().collect());
+    for arg in command().get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.starts_with(char::is_uppercase), "{}: {help:?}", arg.get_id());
+        let default = flags[arg.get_long().unwrap()].default.as_str();
+        let is_told = help.replace('\n', " ").contains(&format!("[default: {default}]"));
+        assert!(default.is_empty() || is_told, "{}: {help}", arg.get_id());
+    }
+}
+
+#[test]
+fn the_help_of_a_flag_stands_alone() {
+    let flags = flags::all();
+    for (name, help) in [
+        (
+            "cleanup",
+            "Removes all kernel state of this program and of kube-proxy, and ends\n[default: false] \
+             [with --config: applies]",
+        ),
+        (
+            "drain-deadline",
+            "Time that the connections of a removed endpoint have to end before they are cut\n\
+             [default: 15m0s] [with --config: overrides drainDeadline]",
+        ),
+        (
+            "ipvs-min-sync-period",
+            "Minimum time between two writes; changes that arrive in between go together\n\
+             [default: 1s] [with --config: replaced by ipvs.minSyncPeriod]",
+        ),
+        (
+            "metrics-port",
+            "Deprecated: port of --metrics-bind-address if that has none; 0 is refused, as \
+             kube-proxy refuses it\n[default: 10249] [with --config: ignored]",
+        ),
+        ("show-hidden-metrics-for-version", "No effect: there are no hidden metrics"),
+    ] {
+        assert_eq!(flags[name].help(), help);
+    }
+    let effect = flags["nodeport-addresses"].setting.effect.to_string();
+    let lines = wrapped(&effect);
+    assert!(lines.lines().all(|line| line.len() <= HELP_WIDTH), "{lines}");
+    assert_eq!((lines.lines().count(), lines.replace('\n', " ")), (3, effect));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::address;
 use super::document::{API_VERSION, FlushFrequency, KIND, KubeProxyConfiguration};
-use super::duration::GoDuration;
+use crate::syntax::address;
+use crate::syntax::duration::GoDuration;
 
 /// Port of the health server.
 pub const HEALTHZ_PORT: u16 = 10_256;

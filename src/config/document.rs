@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::duration::GoDuration;
-use super::quantity::Quantity;
+use crate::syntax::duration::GoDuration;
+use crate::syntax::quantity::Quantity;
 
 /// The group and version of kube-proxy's document.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";

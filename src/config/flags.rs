@@ -1,35 +1,46 @@
-//! From flags to documents, and what of the flags counts beside a file.
+//! From flags to documents, and what becomes of flags beside a file.
 
-use super::address;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::arguments::Arguments;
 use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
 use super::document::{FlushFrequency, KubeProxyConfiguration, Logging, VmoduleItem};
-use super::duration::GoDuration;
 use super::own::KubeIpvsConfiguration;
-use crate::cli::{Arguments, retired};
+use super::reference::{self, FIELDS, FLAGS_ONLY, Flag, Heading, OWN_FIELDS, Setting};
+use crate::syntax::address;
+use crate::syntax::duration::GoDuration;
 
-/// Flags that count beside a file too. All others it replaces.
-const BESIDE_A_FILE: [&str; 20] = [
-    "cleanup",
-    "cleanup-other-modes",
-    "config",
-    "drain-deadline",
-    "hostname-override",
-    "init-only",
-    "iptables-variant",
-    "log-flush-frequency",
-    "log-json-info-buffer-size",
-    "log-json-split-stream",
-    "log-text-info-buffer-size",
-    "log-text-split-stream",
-    "logging-format",
-    "manifests",
-    "master",
-    "v",
-    "version",
-    "vmodule",
-    "write-config-to",
-    "help",
-];
+/// A flag, its setting and its default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagEntry {
+    /// Flag.
+    pub flag: Flag,
+    /// Setting that the flag belongs to.
+    pub setting: &'static Setting,
+    /// Default as it would be written. Empty: none.
+    pub default: String,
+}
+
+/// Every flag but retired ones, by name.
+#[must_use]
+pub fn all() -> BTreeMap<&'static str, FlagEntry> {
+    let kube_proxy = serde_json::to_value(document(&Arguments::default())).unwrap_or_default();
+    let own = serde_json::to_value(KubeIpvsConfiguration::default().with_defaults());
+    let own = own.unwrap_or_default();
+    let entry = |setting: &'static Setting, document: &Value| {
+        let flag = setting.flag?;
+        let default = match setting.path {
+            "" => flag.default.to_owned(),
+            path => reference::default_of(document, path),
+        };
+        Some((flag.name, FlagEntry { flag, setting, default }))
+    };
+    let of_kube_proxy = FIELDS.iter().chain(&FLAGS_ONLY);
+    let of_kube_proxy = of_kube_proxy.filter_map(|setting| entry(setting, &kube_proxy));
+    of_kube_proxy.chain(OWN_FIELDS.iter().filter_map(|setting| entry(setting, &own))).collect()
+}
 
 /// kube-proxy's document as the flags have it, where there is no file.
 #[must_use]
@@ -82,29 +93,31 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
 /// Returns notes on flags that were given and are deprecated or have no effect.
 #[must_use]
 pub(super) fn notes(arguments: &Arguments) -> Vec<String> {
+    let given = arguments.given.iter();
+    let given: Vec<(&Setting, Flag)> =
+        given.filter_map(|(name, _)| reference::of_flag(name)).collect();
     let mut notes = Vec::new();
     if let Some(file) = arguments.file() {
-        notes.extend(replaced(arguments, file));
+        notes.extend(replaced(&given, file));
     }
-    for (name, _) in &arguments.given {
-        match name.as_str() {
+    for (setting, Flag { name, .. }) in given {
+        match name {
             "healthz-port" => notes.push(deprecated(name, "healthz-bind-address")),
             "metrics-port" => notes.push(deprecated(name, "metrics-bind-address")),
             _ => {}
         }
-        let why = super::reference::why_flag_has_no_effect(name).or_else(|| retired::why(name));
-        if let Some(why) = why {
+        if let Some(why) = setting.effect.none_because() {
             notes.push(format!("--{name} has no effect: {why}"));
         }
     }
     notes
 }
 
-fn replaced(arguments: &Arguments, file: &str) -> Option<String> {
-    let names = arguments.given.iter().map(|(name, _)| name.as_str());
-    let replaced: Vec<String> = names
-        .filter(|name| !BESIDE_A_FILE.contains(name) && retired::why(name).is_none())
-        .map(|name| format!("--{name}"))
+fn replaced(given: &[(&Setting, Flag)], file: &str) -> Option<String> {
+    let replaced: Vec<String> = given
+        .iter()
+        .filter(|(_, flag)| !flag.with_config)
+        .map(|(_, flag)| format!("--{}", flag.name))
         .collect();
     let verb = if replaced.len() == 1 { "does" } else { "do" };
     (!replaced.is_empty()).then(|| {
@@ -114,6 +127,30 @@ fn replaced(arguments: &Arguments, file: &str) -> Option<String> {
 
 fn deprecated(name: &str, instead: &str) -> String {
     format!("--{name} is deprecated; use --{instead}")
+}
+
+// === impl FlagEntry ===
+
+impl FlagEntry {
+    /// Text of `--help`: the effect, and on a line of its own the default, and what becomes of the
+    /// flag beside a file.
+    #[must_use]
+    pub fn help(&self) -> String {
+        let Self { flag, setting, default } = self;
+        let with_config = match (flag.with_config, setting.path) {
+            // These are about the command line itself.
+            _ if flag.heading == Heading::Options => None,
+            _ if setting.effect.none_because().is_some() => None,
+            (true, "") => Some("applies".to_owned()),
+            (true, path) => Some(format!("overrides {path}")),
+            (false, "") => Some("ignored".to_owned()),
+            (false, path) => Some(format!("replaced by {path}")),
+        };
+        let default = (!default.is_empty()).then(|| format!("[default: {default}]"));
+        let with_config = with_config.map(|text| format!("[with --config: {text}]"));
+        let notes: Vec<String> = default.into_iter().chain(with_config).collect();
+        format!("{}\n{}", setting.effect, notes.join(" ")).trim_end().to_owned()
+    }
 }
 
 fn connection(arguments: &Arguments, document: &mut KubeProxyConfiguration) {

@@ -10,14 +10,12 @@
 //! document again, which can be written and served, and from which the program's parts get what
 //! they need ([`Configuration`]).
 
-pub mod address;
+pub mod arguments;
 pub mod defaults;
 pub mod document;
-pub mod duration;
-mod flags;
+pub mod flags;
 pub mod gates;
 pub mod own;
-pub mod quantity;
 pub mod read;
 pub mod reference;
 mod resolved;
@@ -29,7 +27,8 @@ pub mod watch;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Arguments;
+use crate::syntax::duration::GoDuration;
+pub use arguments::Arguments;
 use document::KubeProxyConfiguration;
 use own::KubeIpvsConfiguration;
 pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
@@ -117,10 +116,11 @@ impl Configuration {
         if !violations.is_empty() {
             return Err(ConfigurationError::Validate { violations, notes });
         }
-        if !document.logging.vmodule.is_empty() {
-            notes.push(
-                "logging.vmodule has no effect: it names source files of kube-proxy's".to_owned(),
-            );
+        if !document.logging.vmodule.is_empty()
+            && let Some(why) =
+                reference::of_flag("vmodule").and_then(|(s, _)| s.effect.none_because())
+        {
+            notes.push(format!("logging.vmodule has no effect: {why}"));
         }
         resolved::Merged { document: in_force(document), own, file, notes, action }
             .resolve(arguments)
@@ -207,10 +207,10 @@ fn in_force(mut document: KubeProxyConfiguration) -> KubeProxyConfiguration {
     if document.detect_local_mode.is_empty() {
         "ClusterCIDR".clone_into(&mut document.detect_local_mode);
     }
-    document.iptables.sync_period = duration::GoDuration::ZERO;
-    document.iptables.min_sync_period = duration::GoDuration::ZERO;
-    document.nftables.sync_period = duration::GoDuration::ZERO;
-    document.nftables.min_sync_period = duration::GoDuration::ZERO;
+    document.iptables.sync_period = GoDuration::ZERO;
+    document.iptables.min_sync_period = GoDuration::ZERO;
+    document.nftables.sync_period = GoDuration::ZERO;
+    document.nftables.min_sync_period = GoDuration::ZERO;
     document.nftables.masquerade_all = false;
     document
 }

@@ -9,9 +9,9 @@ use plan::room::Capacity;
 use plan::settings::{SchedulerName, ShortCircuitNetworks};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::address;
-use super::duration::GoDuration;
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
+use crate::syntax::address;
+use crate::syntax::duration::GoDuration;
 
 /// The group and version of our document.
 pub const API_VERSION: &str = "kube-ipvs.io/v1alpha1";

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::document::{self, KubeProxyConfiguration};
 use super::own::{self, KubeIpvsConfiguration};
-use super::reference::{FIELDS, Field, OWN_FIELDS};
+use super::reference::{FIELDS, OWN_FIELDS, Setting};
 use super::tree::{Node, ValueKind, documents};
 
 /// Documents of a file, and notes on them.
@@ -108,7 +108,7 @@ fn line_of(tree: &Node, path: &serde_path_to_error::Path) -> u64 {
 }
 
 /// Tells of what is unknown and what was written twice, in the order of the text.
-fn note_unknown_fields(node: &Node, path: &str, fields: &[Field], notes: &mut Vec<String>) {
+fn note_unknown_fields(node: &Node, path: &str, fields: &[Setting], notes: &mut Vec<String>) {
     match &node.kind {
         ValueKind::List(items) => {
             let path = format!("{path}[]");
@@ -140,7 +140,7 @@ fn note_unknown_fields(node: &Node, path: &str, fields: &[Field], notes: &mut Ve
     }
 }
 
-fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Field]) -> String {
+fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Setting]) -> String {
     let name = at.rsplit('.').next().unwrap_or(at);
     let elsewhere = || {
         let last = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
@@ -151,7 +151,7 @@ fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Field]) -> 
     format!("{at} (line {line}) does not count: there is no such field{hint}")
 }
 
-fn names_below<'a>(path: &str, fields: &'a [Field]) -> BTreeSet<&'a str> {
+fn names_below<'a>(path: &str, fields: &'a [Setting]) -> BTreeSet<&'a str> {
     let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
     let below = fields.iter().filter_map(|field| field.path.strip_prefix(&prefix));
     below.filter_map(|rest| rest.split(['.', '[']).next()).collect()

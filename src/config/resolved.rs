@@ -10,17 +10,21 @@ use plan::model::Family;
 use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
 
 use super::document::{self, KubeProxyConfiguration};
-use super::duration::GoDuration;
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::own::{self, KubeIpvsConfiguration};
-use super::reference::{FLAGS, Flag};
-use super::{Action, ConfigurationFile, address};
-use crate::cli::Arguments;
+use super::{Action, Arguments, ConfigurationFile, flags};
 use crate::kernel::estimators::{Estimators, Run};
 use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
 use crate::source::FollowNodes;
+use crate::syntax::address;
+use crate::syntax::duration::GoDuration;
+
+/// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
+/// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
+/// 1.37.
+pub(super) const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
 
 /// Everything that the program is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -233,7 +237,7 @@ impl Merged {
                 verbosity: document.logging.verbosity,
             },
             cleanup_other_modes: own.cleanup_other_modes.unwrap_or_default(),
-            flags: flags(arguments),
+            flags: given_or_default(arguments),
             reported_version: arguments.reported_version().to_owned(),
             file,
             document,
@@ -313,7 +317,7 @@ pub(super) fn networks(texts: &[String]) -> Vec<IpNet> {
     texts.iter().filter_map(|text| address::cidr(text)).collect()
 }
 
-/// Networks, and the words that stand for some ([`address::NODE_PORT_WORDS`]).
+/// Networks, and the words that stand for some ([`NODE_PORT_WORDS`]).
 fn node_port_addresses(texts: &[String]) -> NodePortAddresses {
     let has = |word: &str| texts.iter().any(|text| text == word);
     if texts.is_empty() || has("all") {
@@ -352,17 +356,11 @@ fn conntrack(document: &document::Conntrack) -> Conntrack {
     }
 }
 
-/// The flags as they were given, or with what they have otherwise.
-fn flags(arguments: &Arguments) -> Vec<(&'static str, String)> {
-    let kube_proxy = serde_json::to_value(KubeProxyConfiguration::default().with_defaults());
-    let own = serde_json::to_value(KubeIpvsConfiguration::default().with_defaults());
-    let (kube_proxy, own) = (kube_proxy.unwrap_or_default(), own.unwrap_or_default());
-    let value = |flag: &Flag| {
-        let given = arguments.given.iter().find(|(name, _)| name == flag.name);
-        if let Some((_, value)) = given {
-            return value.clone();
-        }
-        flag.default(&kube_proxy, &own)
-    };
-    FLAGS.iter().map(|flag| (flag.name, value(flag))).collect()
+/// The flags as they were given, or with their defaults.
+fn given_or_default(arguments: &Arguments) -> Vec<(&'static str, String)> {
+    let flags = flags::all().into_iter().map(|(name, flag)| {
+        let given = arguments.given.iter().find(|(given, _)| given == name);
+        (name, given.map_or(flag.default, |(_, value)| value.clone()))
+    });
+    flags.collect()
 }

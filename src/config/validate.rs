@@ -9,10 +9,11 @@ pub use own::validate_own;
 
 use std::fmt;
 
-use super::address;
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
-use super::duration::GoDuration;
 use super::gates::{FeatureGates, LOGGING_ALPHA};
+use super::resolved::NODE_PORT_WORDS;
+use crate::syntax::address;
+use crate::syntax::duration::GoDuration;
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,7 +232,7 @@ impl Found {
 
     fn node_port_addresses(&mut self, addresses: &[String]) {
         for (index, text) in addresses.iter().enumerate() {
-            let is_word = address::NODE_PORT_WORDS.contains(&text.as_str());
+            let is_word = NODE_PORT_WORDS.contains(&text.as_str());
             if !is_word && address::cidr(text).is_none() {
                 let path = format!("NodePortAddresses[{index}]");
                 self.invalid(path, "nodePortAddresses", text, "must be a valid CIDR");

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::model::Family;
 
-use super::address::NODE_PORT_WORDS;
-use super::resolved::{Configuration, cluster_networks, networks};
+use super::resolved::{Configuration, NODE_PORT_WORDS, cluster_networks, networks};
 
 /// Host and Node, as known once the host was looked at and the Node was seen.
 #[derive(Debug, Clone, Copy)]

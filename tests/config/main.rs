@@ -18,8 +18,8 @@ mod writing;
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use kube_ipvs::cli::{self, Arguments};
-use kube_ipvs::config::{Configuration, ConfigurationError};
+use kube_ipvs::cli;
+use kube_ipvs::config::{Arguments, Configuration, ConfigurationError};
 use tempfile::NamedTempFile;
 
 /// The beginning of every file.

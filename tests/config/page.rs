@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use kube_ipvs::cli;
 use kube_ipvs::config::document::{KubeProxyConfiguration, VmoduleItem};
+use kube_ipvs::config::flags;
 use kube_ipvs::config::own::KubeIpvsConfiguration;
-use kube_ipvs::config::reference::{
-    Effect, FIELDS, FLAGS, Field, Flag, Meaning, OWN_FIELDS, default_of, find,
-};
+use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
 use serde_json::Value;
 
 /// Set to anything, it makes the test write the tables. `cargo xtask docs` sets it.
@@ -23,9 +21,10 @@ fn the_page_of_the_configuration_is_up_to_date() {
     let page = std::fs::read_to_string(&path).unwrap();
     let mut wanted = page.clone();
     for (name, table) in [
-        ("fields", fields(&FIELDS, &kube_proxy(), Meaning::Field)),
-        ("own", fields(&OWN_FIELDS, &own(), Meaning::OwnField)),
-        ("flags", flags()),
+        ("fields", fields_table(&FIELDS, &kube_proxy())),
+        ("own", fields_table(&OWN_FIELDS, &own())),
+        ("flags", flags_table()),
+        ("retired", retired_table()),
     ] {
         wanted = with_table(&wanted, name, &table);
     }
@@ -49,27 +48,6 @@ fn every_field_is_on_the_page() {
     assert_eq!(paths(&own()), known(&OWN_FIELDS));
 }
 
-#[test]
-fn every_flag_is_on_the_page_and_its_field_exists() {
-    let mut command = cli::command();
-    command.build();
-    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    let named: BTreeSet<&str> = shown.filter_map(clap::Arg::get_long).collect();
-    let known: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
-    assert_eq!(known, named.into_iter().collect::<Vec<_>>());
-    for flag in &FLAGS {
-        match flag.meaning {
-            Meaning::Field(path) | Meaning::FieldBut { path, .. } => {
-                assert!(find(&FIELDS, path).is_some(), "{}: {path}", flag.name);
-            }
-            Meaning::OwnField(path) => {
-                assert!(find(&OWN_FIELDS, path).is_some(), "{}: {path}", flag.name);
-            }
-            Meaning::Itself { .. } => {}
-        }
-    }
-}
-
 fn kube_proxy() -> Value {
     serde_json::to_value(KubeProxyConfiguration::default().with_defaults()).unwrap()
 }
@@ -78,7 +56,7 @@ fn own() -> Value {
     serde_json::to_value(KubeIpvsConfiguration::default().with_defaults()).unwrap()
 }
 
-fn known(fields: &[Field]) -> BTreeSet<String> {
+fn known(fields: &[Setting]) -> BTreeSet<String> {
     let known: BTreeSet<String> = fields.iter().map(|field| field.path.to_owned()).collect();
     assert_eq!(known.len(), fields.len(), "a field is there twice");
     known
@@ -114,62 +92,53 @@ fn with_table(page: &str, name: &str, table: &str) -> String {
     format!("{before}{begin}{table}{END}{after}")
 }
 
-fn fields(fields: &[Field], defaults: &Value, meaning: impl Fn(&'static str) -> Meaning) -> String {
-    let mut table = "\n| Field | Type | Default | Flag | What it does |\n\
-                     | --- | --- | --- | --- | --- |\n"
-        .to_owned();
-    for field in fields {
-        let means = |flag: &&Flag| match flag.meaning {
-            Meaning::FieldBut { path, .. } => Meaning::Field(path) == meaning(field.path),
-            other => other == meaning(field.path),
+fn fields_table(fields: &[Setting], defaults: &Value) -> String {
+    let rows = fields.iter().map(|field| {
+        let flag = field.flag.map(|flag| format!("--{}", flag.name)).unwrap_or_default();
+        let default = default_of(defaults, field.path);
+        [code(field.path), field.kind.to_owned(), code(&default), code(&flag), sentence(field)]
+    });
+    table(["Field", "Type", "Default", "Flag", "Effect"], rows)
+}
+
+fn flags_table() -> String {
+    let rows = flags::all().into_values().map(|entry| {
+        let (flag, setting) = (entry.flag, entry.setting);
+        let effect = match (setting.path, setting.effect.none_because()) {
+            ("", _) => sentence(setting),
+            (path, None) => code(path),
+            (path, Some(_)) => format!("{}: no effect", code(path)),
         };
-        let flags: Vec<String> =
-            FLAGS.iter().filter(means).map(|flag| format!("`--{}`", flag.name)).collect();
-        let (path, kind) = (field.path, cell(field.kind));
-        let default = code(&default_of(defaults, field.path));
-        let (flags, effect) = (flags.join(", "), effect(field.effect));
-        let _ = writeln!(table, "| `{path}` | {kind} | {default} | {flags} | {effect} |");
+        let with_config = match (flag.with_config, setting.effect.none_because()) {
+            (_, Some(_)) => "",
+            (true, None) => "applies",
+            (false, None) => "replaced",
+        };
+        [code(&format!("--{}", flag.name)), code(&entry.default), with_config.to_owned(), effect]
+    });
+    table(["Flag", "Default", "With `--config`", "Field or effect"], rows)
+}
+
+fn retired_table() -> String {
+    let rows = RETIRED.iter().filter_map(|setting| {
+        Some([code(&format!("--{}", setting.flag?.name)), sentence(setting)])
+    });
+    table(["Flag", "Effect"], rows)
+}
+
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut table = format!("\n| {} |\n|{}\n", head.join(" | "), " --- |".repeat(N));
+    for row in rows {
+        let _ = writeln!(table, "| {} |", row.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     table.push('\n');
     table
 }
 
-fn flags() -> String {
-    let (kube_proxy, own) = (kube_proxy(), own());
-    let mut table = "\n| Flag | Default | What it does |\n| --- | --- | --- |\n".to_owned();
-    for flag in &FLAGS {
-        let default = code(&flag.default(&kube_proxy, &own));
-        let effect = match flag.meaning {
-            Meaning::Field(path) | Meaning::FieldBut { path, .. } => {
-                format!("`{path}`{}", no_effect(find(&FIELDS, path)))
-            }
-            Meaning::OwnField(path) => format!("`{path}` of our own document"),
-            Meaning::Itself { effect: of, .. } => effect(of),
-        };
-        let _ = writeln!(table, "| `--{}` | {default} | {effect} |", flag.name);
-    }
-    table.push('\n');
-    table
-}
-
-fn no_effect(field: Option<&Field>) -> &'static str {
-    match field.map(|field| field.effect) {
-        Some(Effect::Nothing(_)) => ", no effect",
-        _ => "",
-    }
-}
-
-fn effect(effect: Effect) -> String {
-    match effect {
-        Effect::Does(what) => cell(what),
-        Effect::Nothing(why) => format!("no effect: {}", cell(why)),
-    }
+fn sentence(setting: &Setting) -> String {
+    setting.effect.to_string()
 }
 
 fn code(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("`{text}`") }
-}
-
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
 }

@@ -54,8 +54,9 @@ fn the_periods_depend_on_where_they_come_from() {
     assert_eq!(other.pace, pace);
     assert_eq!(
         other.notes,
-        ["iptables-sync-period", "iptables-min-sync-period"]
-            .map(|name| format!("--{name} has no effect: it is of kube-proxy's mode iptables"))
+        ["iptables-sync-period", "iptables-min-sync-period"].map(|name| format!(
+            "--{name} has no effect: it belongs to kube-proxy's mode iptables"
+        ))
     );
 }
 

@@ -1,8 +1,8 @@
 //! Reading of a file: what is taken of it, and what is not.
 
 use kube_ipvs::config::document::{Iptables, KubeProxyConfiguration};
-use kube_ipvs::config::duration::GoDuration;
 use kube_ipvs::config::read::{Documents, read};
+use kube_ipvs::syntax::duration::GoDuration;
 
 use crate::{HEAD, from_file, load, load_file};
 

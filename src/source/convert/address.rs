@@ -3,16 +3,18 @@
 //! Two liberties are taken, because Kubernetes takes them: bytes of an IPv4 address may have
 //! leading zeros and are decimal nevertheless, and an IPv4-mapped IPv6 address is the IPv4 address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+
+use crate::syntax::address;
 
 /// An IPv4-mapped IPv6 address has its IPv4 address after this many bits.
 const MAPPED_PREFIX: u8 = 96;
 
 /// An address of a host.
 pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
-    let address = read(text).ok_or_else(|| format!("{text:?} is not an IP address"))?;
+    let address = address::ip(text).ok_or_else(|| format!("{text:?} is not an IP address"))?;
     if address.is_unspecified() {
         return Err(format!("{text:?} is no host's address"));
     }
@@ -22,31 +24,14 @@ pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
 /// A network, without the bits behind its prefix.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     let wrong = || format!("{text:?} is not a network such as 10.0.0.0/8");
-    let (address, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
+    let (host, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
     let is_number = !prefix.is_empty() && prefix.bytes().all(|digit| digit.is_ascii_digit());
     let mut prefix: u8 = prefix.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
-    let address = read(address).ok_or_else(wrong)?;
+    let address = address::ip(host).ok_or_else(wrong)?;
     if address.is_ipv4() && text.contains(':') {
         prefix = prefix.checked_sub(MAPPED_PREFIX).ok_or_else(wrong)?;
     }
     IpNet::new(address, prefix).map(|network| network.trunc()).map_err(|_| wrong())
-}
-
-fn read(text: &str) -> Option<IpAddr> {
-    if text.contains(':') {
-        return text.parse::<Ipv6Addr>().ok().map(|address| address.to_canonical());
-    }
-    let mut octets = [0; 4];
-    let mut parts = text.split('.');
-    for octet in &mut octets {
-        *octet = read_octet(parts.next()?)?;
-    }
-    parts.next().is_none().then(|| IpAddr::V4(Ipv4Addr::from(octets)))
-}
-
-fn read_octet(text: &str) -> Option<u8> {
-    let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
-    text.parse().ok().filter(|_| digits)
 }
 
 #[cfg(test)]

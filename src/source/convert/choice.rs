@@ -9,8 +9,8 @@ use plan::model::{Choice, Weights};
 use plan::settings::SchedulerName;
 
 use super::ObjectWarnings;
-use crate::config::duration::GoDuration;
 use crate::source::object::Annotations;
+use crate::syntax::duration::GoDuration;
 
 const SCHEDULER: &str = "metadata.annotations[kube-ipvs.io/scheduler]";
 const SCHEDULER_FLAGS: &str = "metadata.annotations[kube-ipvs.io/scheduler-flags]";

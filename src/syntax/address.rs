@@ -4,11 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// Words that `nodePortAddresses` may have beside networks: the Node's first address of each
-/// family, loopback addresses, and all addresses. Only the first, and by itself, before Kubernetes
-/// 1.37.
-pub const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
-
 /// An address. Leading zeros in an IPv4 address are decimal, as kube-proxy has always had them; an
 /// IPv4 address written as an IPv6 one is an IPv4 address.
 #[must_use]
@@ -16,8 +11,12 @@ pub fn ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<IpAddr>().ok().map(|address| address.to_canonical());
     }
-    let octets: Option<Vec<u8>> = text.split('.').map(decimal_octet).collect();
-    <[u8; 4]>::try_from(octets?).ok().map(IpAddr::from)
+    let mut bytes = [0; 4];
+    let mut parts = text.split('.');
+    for byte in &mut bytes {
+        *byte = decimal_byte(parts.next()?)?;
+    }
+    parts.next().is_none().then(|| bytes.into())
 }
 
 /// A network: an address and a prefix length.
@@ -60,7 +59,7 @@ pub fn socket(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip(host)?, port.parse().ok()?))
 }
 
-fn decimal_octet(text: &str) -> Option<u8> {
+fn decimal_byte(text: &str) -> Option<u8> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if digits && !text.is_empty() { text.parse().ok() } else { None }
 }

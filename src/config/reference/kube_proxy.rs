@@ -1,0 +1,364 @@
+//! The fields of kube-proxy's document.
+
+use super::Effect::{Does, Nothing};
+use super::Heading::{ApiServer, Balancing, Conntrack, Logging, Masquerading};
+use super::Heading::{NoEffect, Node, Serving};
+use super::{Setting, field};
+
+const JSON: &str = "the API client asks for JSON";
+const UNBUFFERED: &str = "log lines are not buffered";
+const STANDARD_ERROR: &str = "all log lines go to standard error";
+const IPTABLES: &str = "it belongs to kube-proxy's mode iptables";
+const NFTABLES: &str = "it belongs to kube-proxy's mode nftables";
+const WINDOWS: &str = "it belongs to kube-proxy on Windows";
+
+/// The fields of kube-proxy's document, in the order of their names.
+pub const FIELDS: [Setting; 63] = [
+    field("apiVersion", "string", Does("Must be kubeproxy.config.k8s.io/v1alpha1")),
+    field(
+        "bindAddress",
+        "address",
+        Does(
+            "Address whose IP family is this node's primary one. Nothing listens on it. \
+             Unspecified (0.0.0.0 or ::): the family of the first address in the Node object",
+        ),
+    )
+    .flag("bind-address", "ADDRESS", Node),
+    field(
+        "bindAddressHardFail",
+        "bool",
+        Does(
+            "Ends the program if it cannot listen on the address of the health or the metrics \
+             server, instead of trying again",
+        ),
+    )
+    .flag("bind-address-hard-fail", "BOOL", Serving),
+    field("clientConnection.acceptContentTypes", "string", Nothing(JSON)),
+    field("clientConnection.burst", "number", Does("Largest burst of requests to the API server"))
+        .flag("kube-api-burst", "NUMBER", ApiServer),
+    field("clientConnection.contentType", "string", Nothing(JSON)).flag(
+        "kube-api-content-type",
+        "TYPE",
+        ApiServer,
+    ),
+    field(
+        "clientConnection.kubeconfig",
+        "file",
+        Does(
+            "Kubeconfig file for the API server. Empty, and without --master: the service account \
+             of the pod",
+        ),
+    )
+    .flag("kubeconfig", "FILE", ApiServer),
+    field(
+        "clientConnection.qps",
+        "number",
+        Does("Requests per second to the API server on average; negative: no limit"),
+    )
+    .flag("kube-api-qps", "NUMBER", ApiServer),
+    field(
+        "clusterCIDR",
+        "networks, separated by a comma",
+        Does("Pod networks for detectLocalMode ClusterCIDR, at most one of each IP family"),
+    )
+    .flag("cluster-cidr", "CIDR,...", Masquerading),
+    field(
+        "configSyncPeriod",
+        "duration",
+        Nothing(
+            "watches deliver every change, and the audit compares all kernel state every \
+             ipvs.syncPeriod",
+        ),
+    )
+    .flag("config-sync-period", "DURATION", ApiServer),
+    field(
+        "conntrack.maxPerCore",
+        "number",
+        Does(
+            "Sets nf_conntrack_max to this number times the online processors (1048576 at most), \
+             or to conntrack.min if that is more; 0 leaves nf_conntrack_max unchanged",
+        ),
+    )
+    .flag("conntrack-max-per-core", "NUMBER", Conntrack),
+    field(
+        "conntrack.min",
+        "number",
+        Does("Lowest nf_conntrack_max that conntrack.maxPerCore sets; no effect if that is 0"),
+    )
+    .flag("conntrack-min", "NUMBER", Conntrack),
+    field(
+        "conntrack.tcpBeLiberal",
+        "bool",
+        Does(
+            "Sets nf_conntrack_tcp_be_liberal to 1: TCP packets outside of the window count as \
+             valid; false leaves it unchanged",
+        ),
+    )
+    .flag("conntrack-tcp-be-liberal", "BOOL", Conntrack),
+    field(
+        "conntrack.tcpCloseWaitTimeout",
+        "duration",
+        Does(
+            "Sets nf_conntrack_tcp_timeout_close_wait, the timeout of TCP connections in \
+             CLOSE_WAIT; 0s leaves it unchanged",
+        ),
+    )
+    .flag("conntrack-tcp-timeout-close-wait", "DURATION", Conntrack),
+    field(
+        "conntrack.tcpEstablishedTimeout",
+        "duration",
+        Does(
+            "Sets nf_conntrack_tcp_timeout_established, the timeout of idle TCP connections; 0s \
+             leaves it unchanged",
+        ),
+    )
+    .flag("conntrack-tcp-timeout-established", "DURATION", Conntrack),
+    field(
+        "conntrack.udpStreamTimeout",
+        "duration",
+        Does(
+            "Sets nf_conntrack_udp_timeout_stream, the timeout of UDP flows with answers; 0s \
+             leaves it unchanged",
+        ),
+    )
+    .flag("conntrack-udp-timeout-stream", "DURATION", Conntrack),
+    field(
+        "conntrack.udpTimeout",
+        "duration",
+        Does(
+            "Sets nf_conntrack_udp_timeout, the timeout of UDP flows without an answer; 0s leaves \
+             it unchanged",
+        ),
+    )
+    .flag("conntrack-udp-timeout", "DURATION", Conntrack),
+    field(
+        "detectLocal.bridgeInterface",
+        "string",
+        Does("Bridge of this node's pods, for detectLocalMode BridgeInterface"),
+    )
+    .flag("pod-bridge-interface", "INTERFACE", Masquerading),
+    field(
+        "detectLocal.interfaceNamePrefix",
+        "string",
+        Does(
+            "Prefix of the names of this node's pod interfaces, for detectLocalMode \
+             InterfaceNamePrefix",
+        ),
+    )
+    .flag("pod-interface-name-prefix", "PREFIX", Masquerading),
+    field(
+        "detectLocalMode",
+        "string",
+        Does(
+            "Way to recognise traffic of this node's own pods, which is not masqueraded: \
+             ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix. Empty: ClusterCIDR",
+        ),
+    )
+    .flag("detect-local-mode", "MODE", Masquerading),
+    field(
+        "enableProfiling",
+        "bool",
+        Does(
+            "Serves /debug/flags/v on the metrics server: a PUT of a number changes the verbosity \
+             of the log. There are no profiles: /debug/pprof says to use perf",
+        ),
+    )
+    .flag("profiling", "BOOL", Serving),
+    field(
+        "featureGates",
+        "map of bool",
+        Does(
+            "Feature gates of Kubernetes 1.36. AllowServiceExternalIPs=false ignores \
+             spec.externalIPs. ComponentFlagz and ComponentStatusz serve their pages. \
+             LoggingAlphaOptions permits the options it stands for. The others have no effect; an \
+             unknown one is logged",
+        ),
+    )
+    .flag("feature-gates", "NAME=BOOL,...", ApiServer),
+    field(
+        "healthzBindAddress",
+        "address:port",
+        Does("Address and port of the health server (/healthz, /livez)"),
+    )
+    .flag("healthz-bind-address", "ADDRESS:PORT", Serving),
+    field(
+        "hostnameOverride",
+        "string",
+        Does("Name of this node, as EndpointSlices have it in nodeName. Empty: the host's name"),
+    )
+    .flag("hostname-override", "NAME", Node)
+    .with_config(),
+    field(
+        "iptables.localhostNodePorts",
+        "bool",
+        Nothing(
+            "it belongs to kube-proxy's mode iptables; for IPVS, set localhostNodePorts of \
+             KubeIpvsConfiguration",
+        ),
+    )
+    .flag("iptables-localhost-nodeports", "BOOL", NoEffect),
+    field("iptables.masqueradeAll", "bool", Does("Masquerades all traffic to cluster addresses"))
+        .flag("masquerade-all", "BOOL", Masquerading),
+    field(
+        "iptables.masqueradeBit",
+        "number, 0 to 31",
+        Does("Bit of the packet mark that requests masquerading, 0 to 31"),
+    )
+    .flag("iptables-masquerade-bit", "BIT", Masquerading),
+    field("iptables.minSyncPeriod", "duration", Nothing(IPTABLES)).flag(
+        "iptables-min-sync-period",
+        "DURATION",
+        NoEffect,
+    ),
+    field("iptables.syncPeriod", "duration", Nothing(IPTABLES)).flag(
+        "iptables-sync-period",
+        "DURATION",
+        NoEffect,
+    ),
+    field(
+        "ipvs.excludeCIDRs",
+        "list of networks",
+        Does(
+            "Networks of other programs: virtual servers, addresses and set entries inside them \
+             that no Service asks for are not removed",
+        ),
+    )
+    .flag("ipvs-exclude-cidrs", "CIDR,...", Balancing),
+    field(
+        "ipvs.minSyncPeriod",
+        "duration",
+        Does("Minimum time between two writes; changes that arrive in between go together"),
+    )
+    .flag("ipvs-min-sync-period", "DURATION", Balancing),
+    field(
+        "ipvs.scheduler",
+        "string",
+        Does(
+            "Scheduler of the virtual servers: rr, wrr, lc, wlc, sh, dh, sed, nq, mh or another \
+             one of the kernel. Empty: rr",
+        ),
+    )
+    .flag("ipvs-scheduler", "NAME", Balancing),
+    field(
+        "ipvs.strictARP",
+        "bool",
+        Does(
+            "Sets arp_ignore to 1 and arp_announce to 2: ARP requests are answered only on the \
+             interface that has the address, and none for Service addresses",
+        ),
+    )
+    .flag("ipvs-strict-arp", "BOOL", Balancing),
+    field(
+        "ipvs.syncPeriod",
+        "duration",
+        Does(
+            "Period of the audit, which compares all kernel state with the desired state, a part \
+             at a time; longer where the audit would take more than a fortieth of the time. \
+             Independent of it, flushes and deletions are mostly noticed within a second",
+        ),
+    )
+    .flag("ipvs-sync-period", "DURATION", Balancing),
+    field(
+        "ipvs.tcpFinTimeout",
+        "duration",
+        Does("IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value"),
+    )
+    .flag("ipvs-tcpfin-timeout", "DURATION", Balancing),
+    field(
+        "ipvs.tcpTimeout",
+        "duration",
+        Does("IPVS timeout of idle TCP connections; 0s leaves the kernel's value"),
+    )
+    .flag("ipvs-tcp-timeout", "DURATION", Balancing),
+    field(
+        "ipvs.udpTimeout",
+        "duration",
+        Does("IPVS timeout of idle UDP flows; 0s leaves the kernel's value"),
+    )
+    .flag("ipvs-udp-timeout", "DURATION", Balancing),
+    field("kind", "string", Does("Must be KubeProxyConfiguration")),
+    field("logging.flushFrequency", "duration, or nanoseconds", Nothing(UNBUFFERED))
+        .flag("log-flush-frequency", "DURATION", Logging)
+        .with_config(),
+    field("logging.format", "string", Does("Format of the log: text or json"))
+        .flag("logging-format", "FORMAT", Logging)
+        .with_config(),
+    field("logging.options.json.infoBufferSize", "size", Nothing(UNBUFFERED))
+        .flag("log-json-info-buffer-size", "SIZE", Logging)
+        .with_config(),
+    field("logging.options.json.splitStream", "bool", Nothing(STANDARD_ERROR))
+        .flag("log-json-split-stream", "BOOL", Logging)
+        .with_config(),
+    field("logging.options.text.infoBufferSize", "size", Nothing(UNBUFFERED))
+        .flag("log-text-info-buffer-size", "SIZE", Logging)
+        .with_config(),
+    field("logging.options.text.splitStream", "bool", Nothing(STANDARD_ERROR))
+        .flag("log-text-split-stream", "BOOL", Logging)
+        .with_config(),
+    field(
+        "logging.verbosity",
+        "number",
+        Does(
+            "Verbosity of the log, as kube-proxy counts it: from 4 on every kernel change is \
+             logged. The environment variable RUST_LOG overrides it",
+        ),
+    )
+    .flag("v", "LEVEL", Logging)
+    .with_config(),
+    field(
+        "logging.vmodule[].filePattern",
+        "string",
+        Nothing("it names source files of kube-proxy"),
+    )
+    .flag("vmodule", "PATTERN=LEVEL,...", Logging)
+    .with_config(),
+    field(
+        "logging.vmodule[].verbosity",
+        "number",
+        Nothing("it is about source files of kube-proxy"),
+    ),
+    field(
+        "metricsBindAddress",
+        "address:port",
+        Does("Address and port of the metrics server (/metrics)"),
+    )
+    .flag("metrics-bind-address", "ADDRESS:PORT", Serving),
+    field(
+        "mode",
+        "string",
+        Does("Mode of the proxy: ipvs. Empty: ipvs. iptables and nftables are refused"),
+    )
+    .flag("proxy-mode", "MODE", Balancing),
+    field("nftables.masqueradeAll", "bool", Nothing(NFTABLES)),
+    field("nftables.masqueradeBit", "number", Nothing(NFTABLES)),
+    field("nftables.minSyncPeriod", "duration", Nothing(NFTABLES)),
+    field("nftables.syncPeriod", "duration", Nothing(NFTABLES)),
+    field(
+        "nodePortAddresses",
+        "list of networks, primary, localhost, all",
+        Does(
+            "Networks whose addresses on this node serve node ports. Instead of a network: \
+             primary (the first address of each family in the Node object), localhost (127.0.0.1 \
+             and ::1, as with localhostNodePorts), all. Empty or all: every address but loopback",
+        ),
+    )
+    .flag("nodeport-addresses", "CIDR,...", Balancing),
+    field(
+        "oomScoreAdj",
+        "number, -1000 to 1000",
+        Does("OOM score adjustment of this process, -1000 to 1000"),
+    )
+    .flag("oom-score-adj", "NUMBER", Node),
+    field("portRange", "string", Nothing("kube-proxy does not use it any more either")),
+    field("showHiddenMetricsForVersion", "string", Nothing("there are no hidden metrics")).flag(
+        "show-hidden-metrics-for-version",
+        "VERSION",
+        Serving,
+    ),
+    field("windowsRunAsService", "bool", Nothing(WINDOWS)),
+    field("winkernel.enableDSR", "bool", Nothing(WINDOWS)),
+    field("winkernel.forwardHealthCheckVip", "bool", Nothing(WINDOWS)),
+    field("winkernel.networkName", "string", Nothing(WINDOWS)),
+    field("winkernel.rootHnsEndpointName", "string", Nothing(WINDOWS)),
+    field("winkernel.sourceVip", "string", Nothing(WINDOWS)),
+];
