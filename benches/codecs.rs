@@ -159,7 +159,7 @@ fn measurements() -> Vec<Measurement> {
             bytes: entry,
             work: Box::new(move || {
                 for body in &entries {
-                    let read = ipset::codec::fragment(body);
+                    let read = ipset::codec::decode_fragment(body);
                     assert!(black_box(read).is_ok_and(|read| read.entries.len() == 100), "entries");
                 }
             }),

@@ -249,9 +249,8 @@ fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {
     let seconds = |duration: std::time::Duration| {
         u32::try_from(duration.as_secs()).context("an IPVS timeout is longer than the kernel takes")
     };
-    Ok(ipvs::Timeouts {
-        tcp: seconds(wanted.tcp)?,
-        tcp_fin: seconds(wanted.tcp_fin)?,
-        udp: seconds(wanted.udp)?,
-    })
+    Ok(ipvs::Timeouts::default()
+        .with_tcp(seconds(wanted.tcp)?)
+        .with_tcp_fin(seconds(wanted.tcp_fin)?)
+        .with_udp(seconds(wanted.udp)?))
 }

@@ -95,7 +95,7 @@ impl Interface {
                 }
             });
         }
-        interface.carry_out(batch).context("make the interface")?;
+        interface.carry_out(&batch).context("make the interface")?;
         Ok(interface)
     }
 
@@ -107,7 +107,7 @@ impl Interface {
             body.extend_from_slice(&INDEX.to_ne_bytes());
             body.extend_from_slice(&[0; 8]);
         });
-        self.carry_out(batch).context("delete the interface")
+        self.carry_out(&batch).context("delete the interface")
     }
 
     pub(crate) fn add(
@@ -137,7 +137,7 @@ impl Interface {
                 attributes.u32(IFA_FLAGS, flags.0);
             });
         }
-        self.carry_out(batch).context("add addresses")
+        self.carry_out(&batch).context("add addresses")
     }
 
     /// An IPv6 address becomes local some time after it was acknowledged, one after the other
@@ -155,7 +155,7 @@ impl Interface {
             });
             let kind = |body: &[u8]| Ok::<_, DecodeError>(body.get(ROUTE_TYPE).copied());
             // Before, there is no route at all.
-            if self.socket.request(&mut batch, kind).is_ok_and(|kinds| kinds.contains(&RTN_LOCAL)) {
+            if self.socket.request(&batch, kind).is_ok_and(|kinds| kinds.contains(&RTN_LOCAL)) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -172,7 +172,7 @@ impl Interface {
                 message.attributes().address(IFA_LOCAL, address(family, *number));
             });
         }
-        self.carry_out(batch).context("remove addresses")
+        self.carry_out(&batch).context("remove addresses")
     }
 
     pub(crate) fn add_routes(&mut self, numbers: &[u32], family: Family) -> Result<()> {
@@ -218,11 +218,11 @@ impl Interface {
                 attributes.u32(RTA_OIF, index);
             });
         }
-        self.carry_out(batch)
+        self.carry_out(&batch)
     }
 
-    fn carry_out(&mut self, mut batch: Batch) -> Result<()> {
-        Ok(self.socket.send(&mut batch)?.into_iter().collect::<Result<(), _>>()?)
+    fn carry_out(&mut self, batch: &Batch) -> Result<()> {
+        Ok(self.socket.send(batch)?.into_iter().collect::<Result<(), _>>()?)
     }
 }
 

@@ -143,9 +143,8 @@ impl Raw {
         use ipset::{Batch, Entry, Family, Protocol, SetOptions, SetSpec, SetType};
         let (frontends, addresses) = set_names()?;
         let most = (self.size.services * 2).max(65_536);
-        let options = SetOptions { max_elements: Some(most), ..SetOptions::default() };
-        let spec =
-            |set_type| SetSpec { options: options.clone(), ..SetSpec::new(set_type, Family::Ipv4) };
+        let options = SetOptions::default().with_max_elements(most);
+        let spec = |set_type| SetSpec::new(set_type, Family::Ipv4).with_options(options.clone());
         let mut batch = Batch::new();
         batch.create(frontends, spec(SetType::HashIpPort));
         batch.create(addresses, spec(SetType::HashIp));
@@ -161,7 +160,7 @@ impl Raw {
 
     fn virtual_servers(&mut self) -> Result<()> {
         let scheduler = ipvs::Scheduler::new("rr")?;
-        let mut batch = self.ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         for service in 0..self.size.services {
             batch.new_service(&ipvs::VirtualServer::new(self.id(service), scheduler));
         }
@@ -170,7 +169,7 @@ impl Raw {
                 batch.new_destination(&self.id(service), &self.server(service, index));
             }
         }
-        self.send(batch)
+        self.send(&batch)
     }
 
     fn addresses(&mut self) -> Result<()> {
@@ -188,7 +187,7 @@ impl Raw {
         for address in self.cluster_addresses() {
             push_address(&mut batch, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
         }
-        self.route(batch)
+        self.route(&batch)
     }
 
     /// Lists everything that there is.
@@ -227,18 +226,18 @@ impl Raw {
     }
 
     fn add(&mut self, service: u32, index: u32) -> Result<()> {
-        let mut batch = self.ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         batch.new_destination(&self.id(service), &self.server(service, index));
-        self.send(batch)
+        self.send(&batch)
     }
 
     /// Removes an endpoint as the loop does: first it gets no new connections.
     fn drain(&mut self, service: u32, index: u32) -> Result<()> {
-        let mut batch = self.ipvs.batch();
-        let server = ipvs::RealServer { weight: 0, ..self.server(service, index) };
+        let mut batch = ipvs::Batch::new();
+        let server = self.server(service, index).with_weight(0);
         batch.set_destination(&self.id(service), &server);
         batch.delete_destination(&self.id(service), server.socket_address());
-        self.send(batch)
+        self.send(&batch)
     }
 
     fn add_service(&mut self, service: u32) -> Result<()> {
@@ -251,16 +250,16 @@ impl Raw {
         batch.add(frontends, entry);
         batch.add(addresses, Entry::Ip(address.into()));
         self.ipset.send(&batch)?.into_iter().collect::<Result<(), _>>()?;
-        let mut batch = self.ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         let scheduler = ipvs::Scheduler::new("rr")?;
         batch.new_service(&ipvs::VirtualServer::new(self.id(service), scheduler));
         for index in self.size.usual() {
             batch.new_destination(&self.id(service), &self.server(service, index));
         }
-        self.send(batch)?;
+        self.send(&batch)?;
         let mut batch = netlink::Batch::new();
         push_address(&mut batch, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
-        self.route(batch)
+        self.route(&batch)
     }
 
     fn remove_service(&mut self, service: u32) -> Result<()> {
@@ -268,10 +267,10 @@ impl Raw {
         let address = self.size.cluster_address(service);
         let mut batch = netlink::Batch::new();
         push_address(&mut batch, RTM_DELADDR, 0, address);
-        self.route(batch)?;
-        let mut batch = self.ipvs.batch();
+        self.route(&batch)?;
+        let mut batch = ipvs::Batch::new();
         batch.delete_service(&self.id(service));
-        self.send(batch)?;
+        self.send(&batch)?;
         let (frontends, addresses) = set_names()?;
         let mut batch = ipset::Batch::new();
         let entry =
@@ -284,18 +283,18 @@ impl Raw {
     /// Every endpoint of so many services gives way to another. The last one has done so already.
     fn roll(&mut self, services: u32) -> Result<()> {
         let count = self.size.endpoints;
-        let mut batch = self.ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         for index in 0..count {
             let old = if index + 1 == count { count } else { index };
             for service in 0..services {
                 let id = self.id(service);
                 batch.new_destination(&id, &self.server(service, count + 1 + index));
-                let drained = ipvs::RealServer { weight: 0, ..self.server(service, old) };
+                let drained = self.server(service, old).with_weight(0);
                 batch.set_destination(&id, &drained);
                 batch.delete_destination(&id, drained.socket_address());
             }
         }
-        self.send(batch)
+        self.send(&batch)
     }
 
     fn id(&self, service: u32) -> ipvs::VirtualServerId {
@@ -306,13 +305,13 @@ impl Raw {
         ipvs::RealServer::new(self.size.endpoint(service, index), PORT.get())
     }
 
-    fn send(&mut self, mut batch: ipvs::Batch) -> Result<()> {
-        let results = self.ipvs.send(&mut batch)?;
+    fn send(&mut self, batch: &ipvs::Batch) -> Result<()> {
+        let results = self.ipvs.send(batch)?;
         results.into_iter().collect::<Result<(), _>>().context("change virtual servers")
     }
 
-    fn route(&mut self, mut batch: netlink::Batch) -> Result<()> {
-        let results = self.route.send(&mut batch)?;
+    fn route(&mut self, batch: &netlink::Batch) -> Result<()> {
+        let results = self.route.send(batch)?;
         results.into_iter().collect::<Result<(), _>>().context("change addresses")
     }
 }

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use ipset::{Batch, Client, Name, SetSpec};
+use ipset::{Batch, Client, Name};
 
 /// The kernel's choice for a set that was created without `maxelem`.
 const DEFAULT_MAX_ELEMENTS: u32 = 65_536;
@@ -31,13 +31,11 @@ fn run() -> Result<(), Box<dyn Error>> {
     if set.undecoded > 0 {
         return Err(format!("{name} has entries that could not be copied").into());
     }
-    let identity = set.header.identity;
-    let mut options = set.header.options;
-    let larger = options.max_elements.unwrap_or(DEFAULT_MAX_ELEMENTS).saturating_mul(2);
-    options.max_elements = Some(larger);
+    let mut spec = set.header.spec();
+    let larger = spec.options.max_elements.unwrap_or(DEFAULT_MAX_ELEMENTS).saturating_mul(2);
+    spec.options.max_elements = Some(larger);
 
     let temporary = Name::new("GROWING")?;
-    let spec = SetSpec { set_type: identity.set_type, family: identity.family, options };
     client.create(temporary, spec)?;
     let mut batch = Batch::new();
     for line in set.entries {

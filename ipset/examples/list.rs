@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use ipset::{Client, Name, SetSpec};
+use ipset::{Client, Name};
 
 fn main() -> ExitCode {
     match run() {
@@ -29,13 +29,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let mut out = std::io::stdout().lock();
     for set in sets {
-        let identity = set.header.identity;
-        let name = identity.name;
-        let spec = SetSpec {
-            set_type: identity.set_type,
-            family: identity.family,
-            options: set.header.options,
-        };
+        let (name, spec) = (set.header.identity.name, set.header.spec());
         writeln!(out, "create {name} {spec}")?;
         for line in set.entries {
             writeln!(out, "add {name} {}{}", line.entry, line.options.unwrap_or_default())?;

@@ -56,7 +56,7 @@ impl Client {
             Attempt::Open,
             cmd::PROTOCOL,
             |message| codec::versions(message, protocol),
-            codec::protocol_versions,
+            codec::decode_protocol_versions,
         )?;
         if max < uapi::PROTOCOL_MIN || min > uapi::PROTOCOL {
             return Err(Error::protocol(min, max));
@@ -91,7 +91,7 @@ impl Client {
             Attempt::Revisions(set_type),
             cmd::TYPE,
             |message| codec::revisions_of(message, protocol, set_type, family.number()),
-            codec::revisions,
+            codec::decode_revisions,
         )?;
         self.revisions.insert((set_type, family), found);
         Ok(found)
@@ -100,7 +100,7 @@ impl Client {
     /// Creates a set that does not exist; see [`Batch::create`].
     ///
     /// # Errors
-    /// [`Error::is_set_exists`], [`Error::is_unknown_type`], or another refusal of the kernel.
+    /// [`Error::is_exists`], [`Error::is_unknown_type`], or another refusal of the kernel.
     pub fn create(&mut self, set: Name, spec: SetSpec) -> Result<(), Error> {
         self.change(|batch| batch.create(set, spec))
     }
@@ -140,7 +140,7 @@ impl Client {
     /// Gives a set another name; see [`Batch::rename`].
     ///
     /// # Errors
-    /// [`Error::is_no_such_set`], [`Error::is_set_exists`] if the new name is taken,
+    /// [`Error::is_no_such_set`], [`Error::is_exists`] if the new name is taken,
     /// [`Error::is_busy`], or another refusal of the kernel.
     pub fn rename(&mut self, from: Name, to: Name) -> Result<(), Error> {
         self.change(|batch| batch.rename(from, to))
@@ -179,8 +179,8 @@ impl Client {
     /// Deletes an entry from a set.
     ///
     /// # Errors
-    /// [`Error::is_exists`] if it is not there, [`Error::is_no_such_set`], or another refusal of
-    /// the kernel.
+    /// [`Error::is_not_found`] if the entry or the set is not there, or another refusal of the
+    /// kernel.
     pub fn delete(&mut self, set: Name, entry: Entry) -> Result<(), Error> {
         self.change(|batch| batch.delete(set, entry))
     }
@@ -194,7 +194,7 @@ impl Client {
         batch.push(codec::message_type(cmd::TEST), 0, |message| {
             codec::test(message, self.protocol, set, &entry);
         });
-        match self.socket.request(&mut batch, |_| Ok(None::<()>)) {
+        match self.socket.request(&batch, |_| Ok(None::<()>)) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(err::EXIST) => Ok(false),
             Err(error) => Err(Error::new(Attempt::Test(set, entry), error)),
@@ -211,7 +211,7 @@ impl Client {
             Attempt::Identify(set),
             cmd::HEADER,
             |message| codec::one_name(message, protocol, Some(set)),
-            codec::identity,
+            codec::decode_identity,
         )
     }
 
@@ -229,7 +229,7 @@ impl Client {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn headers(&mut self) -> Result<Vec<Header>, Error> {
+    pub fn list_headers(&mut self) -> Result<Vec<Header>, Error> {
         let headers = self.fragments(None, flag::LIST_HEADER)?;
         Ok(headers.into_iter().filter_map(|fragment| fragment.header).collect())
     }
@@ -238,7 +238,7 @@ impl Client {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn names(&mut self) -> Result<Vec<Name>, Error> {
+    pub fn list_names(&mut self) -> Result<Vec<Name>, Error> {
         let names = self.fragments(None, flag::LIST_SETNAME)?;
         Ok(names.into_iter().map(|fragment| fragment.name).collect())
     }
@@ -266,7 +266,7 @@ impl Client {
             .dump(
                 codec::message_type(cmd::LIST),
                 |message| codec::list(message, protocol, set, flags),
-                |body| codec::fragment(body).map(Some),
+                |body| codec::decode_fragment(body).map(Some),
             )
             .map_err(|error| Error::new(Attempt::List(set), error))
     }
@@ -290,7 +290,7 @@ impl Client {
         batch.push(codec::message_type(command), 0, write);
         let answers = self
             .socket
-            .request(&mut batch, |body| read(body).map(Some))
+            .request(&batch, |body| read(body).map(Some))
             .map_err(|error| Error::new(attempt, error))?;
         answers.into_iter().next().ok_or_else(|| Error::no_answer(attempt))
     }

@@ -14,7 +14,10 @@ use netlink::MessageWriter;
 
 use crate::uapi;
 
-pub use read::{Fragment, entry, failing_line, fragment, identity, protocol_versions, revisions};
+pub use read::{
+    Fragment, decode_entry, decode_fragment, decode_identity, decode_protocol_versions,
+    decode_revisions, failing_line,
+};
 pub(crate) use write::{
     Lines, create, entries, entry_too_long, list, one_name, revisions_of, test, two_names, versions,
 };

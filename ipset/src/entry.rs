@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::error::ParseError;
 use crate::set::SetType;
+use crate::with::with;
 
 /// One entry of a set, by shape.
 ///
@@ -14,6 +15,7 @@ use crate::set::SetType;
 /// length (the tool leaves `/32` and `/128` out when it lists), and ports of ICMP are numbers
 /// (`icmp:8/0`, not `icmp:echo-request`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Entry {
     /// Entry of a `hash:ip` set.
     Ip(IpAddr),
@@ -65,6 +67,7 @@ pub struct Network {
 
 /// Options that may be attached to an entry, if the set was created for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EntryOptions {
     /// Seconds until the entry vanishes; 0 means never. The set needs `timeout`.
     pub timeout: Option<u32>,
@@ -339,6 +342,21 @@ impl FromStr for Network {
 // === impl EntryOptions ===
 
 impl EntryOptions {
+    with! {
+        with_timeout(u32) sets timeout in Some;
+        with_counters(Counters) sets counters in Some;
+        with_mark(Mark) sets mark in Some;
+        with_priority(u32) sets priority in Some;
+        with_queue(u16) sets queue in Some;
+    }
+
+    /// Returns the same with a remark.
+    #[must_use]
+    pub fn with_comment(mut self, comment: impl Into<String>) -> Self {
+        self.comment = Some(comment.into());
+        self
+    }
+
     /// True if no option is attached.
     #[must_use]
     pub fn is_empty(&self) -> bool {

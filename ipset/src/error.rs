@@ -110,65 +110,70 @@ impl Error {
         }
     }
 
-    /// The set has as many entries as it may have. A larger one can be created, filled, and
+    /// True if the set has as many entries as it may have. A larger one can be created, filled, and
     /// swapped with it.
     #[must_use]
     pub fn is_set_full(&self) -> bool {
         self.is(err::HASH_FULL) && !self.0.attempt.is_bitmap()
     }
 
-    /// The port is outside of the range that the set was created for.
+    /// True if the port is outside of the range that the set was created for.
     #[must_use]
     pub fn is_out_of_range(&self) -> bool {
         self.is(err::BITMAP_RANGE) && self.0.attempt.is_bitmap()
     }
 
-    /// The entry to add is in the set, or the entry to delete is not.
+    /// True if the entry to be added is in the set, or if there is a set of the name that was to be
+    /// given. A set to be created exists if it differs from what was wanted or, if the batch is
+    /// strict, in any case.
     #[must_use]
     pub fn is_exists(&self) -> bool {
-        self.is(err::EXIST)
+        let second = self.is(err::EXIST_SETNAME2) && matches!(self.0.attempt, Attempt::Rename(..));
+        let entry = self.is(err::EXIST) && matches!(self.0.attempt, Attempt::Add(..));
+        second || entry || self.is(Errno::EXIST.raw_os_error())
     }
 
-    /// There is no set of that name, or none of the second name of a swap.
+    /// True if the entry or the set that the change is about does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        let entry = self.is(err::EXIST) && !matches!(self.0.attempt, Attempt::Add(..));
+        entry || self.is_no_such_set()
+    }
+
+    /// True if the set does not exist, be the change about itself or about an entry of it. Of a
+    /// swap it can be either set.
     #[must_use]
     pub fn is_no_such_set(&self) -> bool {
         let second = self.is(err::EXIST_SETNAME2) && matches!(self.0.attempt, Attempt::Swap(..));
         second || self.is(Errno::NOENT.raw_os_error())
     }
 
-    /// A set of that name exists: at creation, one that differs from what was wanted or, if the
-    /// batch is strict, any; at renaming, one with the new name.
-    #[must_use]
-    pub fn is_set_exists(&self) -> bool {
-        let second = self.is(err::EXIST_SETNAME2) && matches!(self.0.attempt, Attempt::Rename(..));
-        second || self.is(Errno::EXIST.raw_os_error())
-    }
-
-    /// The set is in use: an iptables rule or a list of sets refers to it, or it is being listed.
+    /// True if the set is in use: an iptables rule or a list of sets refers to it, or it is being listed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         [err::BUSY, err::REFERENCED, Errno::BUSY.raw_os_error()].into_iter().any(|e| self.is(e))
     }
 
-    /// The kernel does not have the set type, or not in that revision and family.
+    /// True if the kernel does not have the set type, or not in that revision and family.
     #[must_use]
     pub fn is_unknown_type(&self) -> bool {
         self.is(err::FIND_TYPE)
     }
 
-    /// The two sets to swap hold different things.
+    /// True if the two sets to swap hold different things.
     #[must_use]
     pub fn is_type_mismatch(&self) -> bool {
         self.is(err::TYPE_MISMATCH)
     }
 
-    /// `CAP_NET_ADMIN` is missing.
+    /// True if `CAP_NET_ADMIN` in the network namespace's user namespace is missing (`EPERM`,
+    /// `EACCES`).
     #[must_use]
     pub fn is_permission(&self) -> bool {
         [Errno::PERM, Errno::ACCESS].into_iter().any(|e| self.is(e.raw_os_error()))
     }
 
-    /// The kernel has no ipset, or speaks other versions of the protocol.
+    /// True if the kernel has no ipset (the module `ip_set` is not loaded), or speaks other versions of the protocol.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         match (&self.0.attempt, &self.0.cause) {
@@ -182,10 +187,17 @@ impl Error {
         }
     }
 
-    /// True if the request may or may not have been carried out: its answer did not arrive.
+    /// True if the change may or may not have been carried out: its answer did not arrive.
     #[must_use]
     pub fn is_answer_lost(&self) -> bool {
         matches!(&self.0.cause, Cause::Netlink(error) if error.is_answer_lost())
+    }
+
+    /// True if an answer came that cannot be read.
+    #[must_use]
+    pub fn is_undecodable(&self) -> bool {
+        matches!(&self.0.cause, Cause::NoAnswer)
+            || matches!(&self.0.cause, Cause::Netlink(error) if error.is_undecodable())
     }
 
     fn is(&self, errno: i32) -> bool {
@@ -225,7 +237,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.cause {
-            Cause::Netlink(error) => Some(&**error),
+            // The netlink error is part of the text already; what is behind it is not lost.
+            Cause::Netlink(error) => error.source(),
             _ => None,
         }
     }

@@ -6,9 +6,11 @@ use std::ops::RangeInclusive;
 use crate::entry::{Entry, EntryOptions};
 use crate::name::Name;
 use crate::uapi;
+use crate::with::with;
 
 /// The kind of entries a set holds, and how it stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum SetType {
     /// `hash:ip`
     HashIp,
@@ -40,13 +42,12 @@ pub enum Family {
 /// ```
 /// use ipset::{Family, SetOptions, SetSpec, SetType};
 ///
-/// let spec = SetSpec {
-///     options: SetOptions { max_elements: Some(1 << 20), ..SetOptions::default() },
-///     ..SetSpec::new(SetType::HashIpPort, Family::Ipv6)
-/// };
-/// # assert_eq!(spec.family, Family::Ipv6);
+/// let options = SetOptions::default().with_max_elements(1 << 20).with_comment(true);
+/// let spec = SetSpec::new(SetType::HashIpPort, Family::Ipv6).with_options(options);
+/// # assert_eq!(spec.to_string(), "hash:ip,port family inet6 maxelem 1048576 comment");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SetSpec {
     /// The type.
     pub set_type: SetType,
@@ -59,6 +60,7 @@ pub struct SetSpec {
 /// Options of a set: those it is created with, and what the kernel says of them when listed.
 /// An option that is `None` when a set is created is the kernel's choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SetOptions {
     /// Hash types: how many buckets at first (the kernel makes it a power of two; default 1,024).
     /// The set grows by itself.
@@ -85,6 +87,7 @@ pub struct SetOptions {
 ///
 /// A set is created in one of them, and a tool can read it only if it knows that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Revisions {
     /// The oldest.
     pub min: u8,
@@ -94,6 +97,7 @@ pub struct Revisions {
 
 /// Properties of a set that the kernel tells without looking into the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// The name.
     pub name: Name,
@@ -107,6 +111,7 @@ pub struct Identity {
 
 /// A set, without its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Header {
     /// Name, type, revision and family.
     pub identity: Identity,
@@ -122,6 +127,7 @@ pub struct Header {
 
 /// A set with its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Set {
     /// Everything but the entries.
     pub header: Header,
@@ -133,6 +139,7 @@ pub struct Set {
 
 /// An entry as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListedEntry {
     /// The entry.
     pub entry: Entry,
@@ -144,16 +151,19 @@ pub struct ListedEntry {
 
 impl SetType {
     /// Every type that has entries of its own here.
-    pub const ALL: [Self; 5] =
-        [Self::HashIp, Self::HashIpPort, Self::HashIpPortIp, Self::HashIpPortNet, Self::BitmapPort];
+    pub const ALL: &[Self] = &[
+        Self::HashIp,
+        Self::HashIpPort,
+        Self::HashIpPortIp,
+        Self::HashIpPortNet,
+        Self::BitmapPort,
+    ];
 
     /// The type of this name.
     #[must_use]
     pub fn from_name(name: Name) -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|known| known.as_bytes() == name.as_bytes())
-            .unwrap_or(Self::Other(name))
+        let known = Self::ALL.iter().find(|known| known.as_bytes() == name.as_bytes());
+        known.copied().unwrap_or(Self::Other(name))
     }
 
     /// The name's bytes.
@@ -249,6 +259,10 @@ impl SetSpec {
         Self { set_type, family, options: SetOptions::default() }
     }
 
+    with! {
+        with_options(SetOptions) sets options;
+    }
+
     /// Returns the reason why such a set cannot be created, if there is one.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         let bitmap = self.set_type.is_bitmap();
@@ -282,6 +296,33 @@ impl fmt::Display for SetSpec {
             write!(f, " family {}", self.family)?;
         }
         write!(f, "{}", self.options)
+    }
+}
+
+// === impl Header ===
+
+impl Header {
+    /// Specification to create such a set again.
+    #[must_use]
+    pub fn spec(&self) -> SetSpec {
+        let Identity { set_type, family, .. } = self.identity;
+        SetSpec { set_type, family, options: self.options.clone() }
+    }
+}
+
+// === impl SetOptions ===
+
+impl SetOptions {
+    with! {
+        with_hash_size(u32) sets hash_size in Some;
+        with_max_elements(u32) sets max_elements in Some;
+        with_netmask(u8) sets netmask in Some;
+        with_ports(RangeInclusive<u16>) sets ports in Some;
+        with_timeout(u32) sets timeout in Some;
+        with_counters(bool) sets counters;
+        with_comment(bool) sets comment;
+        with_skbinfo(bool) sets skbinfo;
+        with_force_add(bool) sets force_add;
     }
 }
 

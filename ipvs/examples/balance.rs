@@ -7,7 +7,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use ipvs::{Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
+use ipvs::{Batch, Client, RealServer, Scheduler, VirtualServer, VirtualServerId};
 
 fn main() -> ExitCode {
     match balance() {
@@ -28,7 +28,7 @@ fn balance() -> Result<(), Box<dyn Error>> {
     let wanted = VirtualServer::new(id, Scheduler::ROUND_ROBIN);
 
     let mut client = Client::open()?;
-    let mut batch = client.batch();
+    let mut batch = Batch::new();
     match client.service(&id) {
         Ok(found) if found.server.is_same_configuration(&wanted) => {}
         Ok(_) => {
@@ -59,7 +59,7 @@ fn balance() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    let results = client.send(&mut batch)?;
+    let results = client.send(&batch)?;
     let commands = results.len();
     // Every command was tried; the first that failed is reported.
     results.into_iter().collect::<Result<(), _>>()?;

@@ -10,7 +10,7 @@ fn main() -> Result<(), ipvs::Error> {
     println!("IP Virtual Server version {} (size={})", info.version, info.connection_table_size);
     println!("Prot LocalAddress:Port Scheduler Flags");
     println!("  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn");
-    for listing in client.snapshot()? {
+    for listing in client.list_all()? {
         println!("{}", virtual_server_line(&listing.virtual_server.server));
         for real_server in &listing.real_servers {
             println!("{}", real_server_line(real_server));
@@ -23,8 +23,8 @@ fn virtual_server_line(server: &VirtualServer) -> String {
     let mut line = match server.id {
         VirtualServerId::Address { protocol, address, port } => {
             let protocol = match protocol {
-                Protocol::Other(number) => number.to_string(),
-                known => known.to_string(),
+                Protocol::TCP | Protocol::UDP | Protocol::SCTP => protocol.to_string(),
+                Protocol(number) => number.to_string(),
             };
             format!("{protocol:<4} {}", std::net::SocketAddr::new(address, port))
         }

@@ -7,31 +7,23 @@ use crate::id::VirtualServerId;
 use crate::real_server::RealServer;
 use crate::virtual_server::VirtualServer;
 
-/// Commands in the order in which the kernel is to work through them; [`Client::batch`] makes
-/// one, [`Client::send`] sends it.
+/// Commands in the order in which the kernel is to work through them, for
+/// [`Client::send`](crate::Client::send).
 ///
 /// Each method returns the command's place, which is its place among the results. A command costs
 /// some hundred bytes of one growing buffer, and nothing else is allocated for it.
-///
-/// [`Client::batch`]: crate::Client::batch
-/// [`Client::send`]: crate::Client::send
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Batch {
-    family: u16,
-    pub(crate) requests: netlink::Batch,
+    requests: netlink::Batch,
 }
 
 // === impl Batch ===
 
 impl Batch {
-    /// For the family's number in the kernel.
-    pub(crate) fn new(family: u16) -> Self {
-        Self { family, requests: netlink::Batch::new() }
-    }
-
-    /// The number that it was made for.
-    pub(crate) fn family(&self) -> u16 {
-        self.family
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Adds a virtual server.
@@ -72,7 +64,8 @@ impl Batch {
     /// Any command that is answered by yes or no. One that reads something is carried out too,
     /// and what it read is thrown away.
     pub fn push(&mut self, request: &Request<'_>) -> usize {
-        self.requests.push(self.family, 0, |message| request.encode(message))
+        // The client knows the family's number, and gives it when it sends.
+        self.requests.push(0, 0, |message| request.encode(message))
     }
 
     /// Returns the number of commands that wait.
@@ -90,5 +83,9 @@ impl Batch {
     /// Forgets every command and keeps the memory.
     pub fn clear(&mut self) {
         self.requests.clear();
+    }
+
+    pub(crate) fn requests(&self) -> &netlink::Batch {
+        &self.requests
     }
 }

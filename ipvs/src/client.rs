@@ -33,6 +33,7 @@ pub struct Client {
 
 /// A virtual server with its real servers, as the kernel lists them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listing {
     /// The virtual server.
     pub virtual_server: VirtualServerStatus,
@@ -49,7 +50,7 @@ impl Client {
     /// `modprobe ip_vs` comes first.
     ///
     /// # Errors
-    /// [`Error::is_not_loaded`] when the kernel has no IPVS; or the socket cannot be opened.
+    /// [`Error::is_unsupported`] when the kernel has no IPVS; or the socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
         Self::with(Socket::open(netlink::Protocol::Generic))
     }
@@ -68,27 +69,23 @@ impl Client {
         Ok(Self { socket, family })
     }
 
-    /// An empty batch for this client.
-    #[must_use]
-    pub fn batch(&self) -> Batch {
-        Batch::new(self.family)
-    }
-
     /// Sends the commands of a batch, hundreds in a send, and returns a result for each, in their
-    /// order. The batch is left as it was.
+    /// order. The batch is left as it was, and may be sent again.
     ///
-    /// A command that is refused does not keep those behind it from being carried out.
+    /// A refused command does not keep the ones behind it from being tried.
     ///
     /// # Errors
-    /// When the socket fails; it is then unknown which commands were carried out.
-    pub fn send(&mut self, batch: &mut Batch) -> Result<Vec<Result<(), Error>>, Error> {
+    /// When the socket itself fails; it is then unknown which commands were carried out.
+    pub fn send(&mut self, batch: &Batch) -> Result<Vec<Result<(), Error>>, Error> {
+        let former = self.family;
+        let requests = batch.requests();
         let results = self
             .socket
-            .send(&mut batch.requests)
-            .map_err(|error| Error::batch(batch.requests.len(), error))?;
+            .send_to_family(former, requests)
+            .map_err(|error| Error::batch(requests.len(), error))?;
         let doubt = results.iter().flat_map(|result| result.as_ref().err()).any(may_lack_family);
-        let family = if doubt { self.ask_for_family() } else { Ok(batch.family()) };
-        let is_known = matches!(family, Ok(family) if family == batch.family());
+        let family = if doubt { self.ask_for_family() } else { Ok(former) };
+        let is_known = matches!(family, Ok(family) if family == former);
         Ok(results
             .into_iter()
             .enumerate()
@@ -96,7 +93,7 @@ impl Client {
                 result.map_err(|error| match &family {
                     Err(_) if may_lack_family(&error) => Error::not_loaded(),
                     Ok(_) if may_lack_family(&error) && !is_known => Error::reloaded(),
-                    _ => Error::request(batch.requests.body(index).unwrap_or_default(), error),
+                    _ => Error::request(requests.body(index).unwrap_or_default(), error),
                 })
             })
             .collect())
@@ -166,23 +163,23 @@ impl Client {
         &mut self,
         ids: &[VirtualServerId],
     ) -> Result<Vec<Result<VirtualServerStatus, Error>>, Error> {
-        let mut batch = self.batch();
-        for id in ids {
-            batch.push(&Request::GetService(id));
-        }
-        let failed = |error| Error::batch(ids.len(), error);
-        let mut answers =
-            self.socket.ask(&mut batch.requests, decode_virtual_server).map_err(failed)?;
-        let doubt = answers.iter().filter_map(|answer| answer.as_ref().err()).any(may_lack_family);
-        if doubt && self.ask_for_family()? != batch.family() {
-            batch = self.batch();
+        let questions = |family| {
+            let mut batch = netlink::Batch::new();
             for id in ids {
-                batch.push(&Request::GetService(id));
+                batch.push(family, 0, |message| Request::GetService(id).encode(message));
             }
-            answers =
-                self.socket.ask(&mut batch.requests, decode_virtual_server).map_err(failed)?;
+            batch
+        };
+        let failed = |error| Error::batch(ids.len(), error);
+        let former = self.family;
+        let mut batch = questions(former);
+        let mut answers = self.socket.ask(&batch, decode_virtual_server).map_err(failed)?;
+        let doubt = answers.iter().filter_map(|answer| answer.as_ref().err()).any(may_lack_family);
+        if doubt && self.ask_for_family()? != former {
+            batch = questions(self.family);
+            answers = self.socket.ask(&batch, decode_virtual_server).map_err(failed)?;
         }
-        let request = |index| batch.requests.body(index).unwrap_or_default();
+        let request = |index| batch.body(index).unwrap_or_default();
         let told = answers.into_iter().enumerate();
         Ok(told
             .map(|(index, answer)| answer.map_err(|error| Error::request(request(index), error)))
@@ -258,7 +255,7 @@ impl Client {
     ///
     /// # Errors
     /// The kernel's refusal, an answer that cannot be read, or the socket's failure.
-    pub fn snapshot(&mut self) -> Result<Vec<Listing>, Error> {
+    pub fn list_all(&mut self) -> Result<Vec<Listing>, Error> {
         let services = self.list_services()?;
         let mut listings = Vec::with_capacity(services.len());
         for virtual_server in services {
@@ -331,9 +328,9 @@ impl Client {
     }
 
     fn execute(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        let mut batch = self.batch();
+        let mut batch = Batch::new();
         batch.push(request);
-        self.send(&mut batch)?.into_iter().collect()
+        self.send(&batch)?.into_iter().collect()
     }
 
     /// Asks the kernel for the family's number, which is another one if the module was loaded
@@ -363,15 +360,13 @@ impl Client {
         decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<T, Error> {
         let answers = self.reading(|client| {
-            let mut batch = client.batch();
-            batch.push(request);
-            client.socket.request(&mut batch.requests, |body| decode(body).map(Some))
+            let mut batch = netlink::Batch::new();
+            batch.push(client.family, 0, |message| request.encode(message));
+            client.socket.request(&batch, |body| decode(body).map(Some))
         })?;
-        let mut batch = self.batch();
-        batch.push(request);
-        let failed = |error| Error::request(batch.requests.body(0).unwrap_or_default(), error);
-        answers.map_err(&failed)?.into_iter().next().ok_or_else(|| {
-            failed(DecodeError::new("answer", "the kernel said yes and nothing else").into())
+        answers.map_err(|error| failed(request, error))?.into_iter().next().ok_or_else(|| {
+            let problem = "the kernel said yes and nothing else";
+            failed(request, DecodeError::new("answer", problem).into())
         })
     }
 
@@ -384,12 +379,14 @@ impl Client {
             let write = |message: &mut netlink::MessageWriter<'_>| request.encode(message);
             client.socket.dump(client.family, write, |body| decode(body).map(Some))
         })?;
-        found.map_err(|error| {
-            let mut batch = Batch::new(self.family);
-            batch.push(request);
-            Error::request(batch.requests.body(0).unwrap_or_default(), error)
-        })
+        found.map_err(|error| failed(request, error))
     }
+}
+
+fn failed(request: &Request<'_>, error: netlink::Error) -> Error {
+    let mut batch = Batch::new();
+    batch.push(request);
+    Error::request(batch.requests().body(0).unwrap_or_default(), error)
 }
 
 /// True if the kernel may mean that there is no family of this number (`genl_rcv_msg` in

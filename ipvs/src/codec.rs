@@ -36,6 +36,7 @@ use crate::virtual_server::VirtualServer;
 
 /// Every command of the family `IPVS` (`IPVS_CMD_*`, include/uapi/linux/ip_vs.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Request<'a> {
     /// Adds a virtual server (`IPVS_CMD_NEW_SERVICE`).
     NewService(&'a VirtualServer),

@@ -24,6 +24,7 @@ pub struct Counter {
 
 /// Numbers that a [`Counter`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Count {
     /// The namespace's virtual servers of IPv4, those by firewall mark among them. The kernel
     /// counts no others for this (`ip_vs_add_service` in net/netfilter/ipvs/ip_vs_ctl.c).
@@ -32,6 +33,16 @@ pub struct Count {
     /// scheduler, every thread that synchronises, and each listing while it runs. `None` when IPVS
     /// is no module.
     pub users: Option<u32>,
+}
+
+// === impl Count ===
+
+impl Count {
+    /// These numbers.
+    #[must_use]
+    pub fn new(ipv4: u32, users: Option<u32>) -> Self {
+        Self { ipv4, users }
+    }
 }
 
 // === impl Counter ===
@@ -69,6 +80,6 @@ impl Counter {
     fn users(&self) -> Option<u32> {
         let mut text = [0; 16];
         let length = self.users.as_ref()?.read_at(&mut text, 0).ok()?;
-        str::from_utf8(text.get(..length)?).ok()?.trim_ascii().parse().ok()
+        std::str::from_utf8(text.get(..length)?).ok()?.trim_ascii().parse().ok()
     }
 }

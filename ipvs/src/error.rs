@@ -5,6 +5,7 @@ use std::fmt;
 use rustix::io::Errno;
 
 use crate::codec::Description;
+use crate::uapi::command;
 
 /// A command that the kernel refused, or whose answer could not be had.
 ///
@@ -44,7 +45,7 @@ pub struct Error(Box<Kind>);
 enum Kind {
     NotLoaded,
     Reloaded,
-    Failed { what: String, advice: Option<String>, source: netlink::Error },
+    Failed { command: Option<u8>, what: String, advice: Option<String>, source: netlink::Error },
 }
 
 // === impl Error ===
@@ -55,8 +56,7 @@ impl Error {
         if source.refusal().is_some() && is(&source, Errno::NOENT) {
             return Self(Box::new(Kind::NotLoaded));
         }
-        let what = "reach IPVS over netlink".to_owned();
-        Self(Box::new(Kind::Failed { what, advice: None, source }))
+        Self::failed("reach IPVS over netlink".to_owned(), source)
     }
 
     /// Makes the error of a request made while IPVS was not loaded.
@@ -73,73 +73,87 @@ impl Error {
     pub(crate) fn request(body: &[u8], source: netlink::Error) -> Self {
         let description = Description::of(body);
         let advice = source.refusal().and_then(|refusal| description.advice(refusal.errno));
-        Self(Box::new(Kind::Failed { what: description.to_string(), advice, source }))
+        let (command, what) = (Some(description.command()), description.to_string());
+        Self(Box::new(Kind::Failed { command, what, advice, source }))
     }
 
     /// Makes the error of a batch whose socket failed.
     pub(crate) fn batch(requests: usize, source: netlink::Error) -> Self {
-        let what = format!("send {requests} IPVS commands");
-        Self(Box::new(Kind::Failed { what, advice: None, source }))
+        Self::failed(format!("send {requests} IPVS commands"), source)
     }
 
     /// Makes the error of counting virtual servers.
     pub(crate) fn count(source: netlink::Error) -> Self {
-        let what = "count virtual servers (IP_VS_SO_GET_INFO)".to_owned();
-        Self(Box::new(Kind::Failed { what, advice: None, source }))
+        Self::failed("count virtual servers (IP_VS_SO_GET_INFO)".to_owned(), source)
     }
 
-    /// The kernel has no IPVS: the module `ip_vs` is missing.
+    fn failed(what: String, source: netlink::Error) -> Self {
+        Self(Box::new(Kind::Failed { command: None, what, advice: None, source }))
+    }
+
+    /// True if the kernel has no IPVS: the module `ip_vs` is not loaded.
     #[must_use]
-    pub fn is_not_loaded(&self) -> bool {
+    pub fn is_unsupported(&self) -> bool {
         matches!(*self.0, Kind::NotLoaded)
     }
 
-    /// The module `ip_vs` was unloaded and loaded again: this was not carried out, and whatever
-    /// there was is gone.
+    /// True if the module `ip_vs` was unloaded and loaded again: the command was not carried out,
+    /// and all virtual servers are gone.
     #[must_use]
     pub fn is_reloaded(&self) -> bool {
         matches!(*self.0, Kind::Reloaded)
     }
 
-    /// True if the thing to be added exists (`EEXIST`).
+    /// True if the virtual server, real server or sync daemon to be added exists (`EEXIST`).
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.is_refusal(Errno::EXIST)
     }
 
-    /// There is no such virtual server, or no such sync daemon (`ESRCH`).
-    #[must_use]
-    pub fn is_no_such_service(&self) -> bool {
-        self.is_refusal(Errno::SRCH)
-    }
-
-    /// For a virtual server: its scheduler or persistence engine is unknown. For a real server:
-    /// the virtual server does not have it (`ENOENT`).
+    /// True if the virtual server, real server or sync daemon that the command is about does not
+    /// exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.is_refusal(Errno::NOENT)
+        let is_about_real_server =
+            matches!(self.command(), Some(command::SET_DEST | command::DEL_DEST));
+        self.is_refusal(Errno::SRCH) || (is_about_real_server && self.is_refusal(Errno::NOENT))
     }
 
-    /// `CAP_NET_ADMIN` in the initial user namespace is lacking (`EPERM`).
+    /// True if the virtual server does not exist, be the command about itself or about a real
+    /// server of it (`ESRCH`).
+    #[must_use]
+    pub fn is_no_such_service(&self) -> bool {
+        self.command() != Some(command::DEL_DAEMON) && self.is_refusal(Errno::SRCH)
+    }
+
+    /// True if the kernel does not have the virtual server's scheduler or persistence engine, and
+    /// found no module that has it (`ENOENT`).
+    #[must_use]
+    pub fn is_unknown_scheduler(&self) -> bool {
+        matches!(self.command(), Some(command::NEW_SERVICE | command::SET_SERVICE))
+            && self.is_refusal(Errno::NOENT)
+    }
+
+    /// True if `CAP_NET_ADMIN` in the initial user namespace is missing (`EPERM`, `EACCES`).
     #[must_use]
     pub fn is_permission(&self) -> bool {
-        self.is_refusal(Errno::PERM)
+        [Errno::PERM, Errno::ACCESS].into_iter().any(|errno| self.is_refusal(errno))
     }
 
-    /// The kernel will never take this, as long as its surroundings stay the same (`EINVAL`,
-    /// `ERANGE`, `EAFNOSUPPORT`).
+    /// True if the kernel will refuse the command again as long as its surroundings stay the same
+    /// (`EINVAL`, `ERANGE`, `EAFNOSUPPORT`).
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         [Errno::INVAL, Errno::RANGE, Errno::AFNOSUPPORT].iter().any(|errno| self.is_refusal(*errno))
     }
 
-    /// It may or may not have been done: the answer did not arrive.
+    /// True if the command may or may not have been carried out: its answer did not arrive.
     #[must_use]
     pub fn is_answer_lost(&self) -> bool {
         self.netlink().is_some_and(netlink::Error::is_answer_lost)
     }
 
-    /// The answer came and cannot be read.
+    /// True if an answer came that cannot be read.
     #[must_use]
     pub fn is_undecodable(&self) -> bool {
         self.netlink().is_some_and(netlink::Error::is_undecodable)
@@ -154,12 +168,17 @@ impl Error {
         }
     }
 
-    /// Returns the error of the socket; `None` when IPVS was not loaded or was loaded again.
-    #[must_use]
-    pub fn netlink(&self) -> Option<&netlink::Error> {
+    fn netlink(&self) -> Option<&netlink::Error> {
         match &*self.0 {
             Kind::NotLoaded | Kind::Reloaded => None,
             Kind::Failed { source, .. } => Some(source),
+        }
+    }
+
+    fn command(&self) -> Option<u8> {
+        match *self.0 {
+            Kind::Failed { command, .. } => command,
+            Kind::NotLoaded | Kind::Reloaded => None,
         }
     }
 
@@ -181,7 +200,7 @@ impl fmt::Display for Error {
             Kind::Reloaded => {
                 f.write_str("the module ip_vs was unloaded and loaded again, this was not done")
             }
-            Kind::Failed { what, advice, source } => {
+            Kind::Failed { what, advice, source, .. } => {
                 write!(f, "{what}: {source}")?;
                 match advice {
                     Some(advice) => write!(f, ": {advice}"),

@@ -6,18 +6,9 @@ use std::num::NonZeroU32;
 
 use crate::uapi;
 
-/// A transport protocol, by its number in the IP header.
+/// A transport protocol, by its number in the IP header. The kernel has 16 bits for it here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// 6.
-    Tcp,
-    /// 17.
-    Udp,
-    /// 132.
-    Sctp,
-    /// Any other number. [`Protocol::from`] never makes it of the three above.
-    Other(u16),
-}
+pub struct Protocol(pub u16);
 
 /// An address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,36 +43,21 @@ pub enum VirtualServerId {
 // === impl Protocol ===
 
 impl Protocol {
-    /// The protocol's number.
-    #[must_use]
-    pub fn number(self) -> u16 {
-        match self {
-            Self::Tcp => uapi::IPPROTO_TCP,
-            Self::Udp => uapi::IPPROTO_UDP,
-            Self::Sctp => uapi::IPPROTO_SCTP,
-            Self::Other(number) => number,
-        }
-    }
-}
-
-impl From<u16> for Protocol {
-    fn from(number: u16) -> Self {
-        match number {
-            uapi::IPPROTO_TCP => Self::Tcp,
-            uapi::IPPROTO_UDP => Self::Udp,
-            uapi::IPPROTO_SCTP => Self::Sctp,
-            number => Self::Other(number),
-        }
-    }
+    /// Transmission Control Protocol.
+    pub const TCP: Self = Self(uapi::IPPROTO_TCP);
+    /// User Datagram Protocol.
+    pub const UDP: Self = Self(uapi::IPPROTO_UDP);
+    /// Stream Control Transmission Protocol.
+    pub const SCTP: Self = Self(uapi::IPPROTO_SCTP);
 }
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp => f.pad("TCP"),
-            Self::Udp => f.pad("UDP"),
-            Self::Sctp => f.pad("SCTP"),
-            Self::Other(number) => write!(f, "protocol {number}"),
+        match *self {
+            Self::TCP => f.pad("TCP"),
+            Self::UDP => f.pad("UDP"),
+            Self::SCTP => f.pad("SCTP"),
+            Self(number) => write!(f, "protocol {number}"),
         }
     }
 }
@@ -135,19 +111,19 @@ impl VirtualServerId {
     /// The TCP virtual server at an address and port.
     #[must_use]
     pub fn tcp(address: impl Into<IpAddr>, port: u16) -> Self {
-        Self::Address { protocol: Protocol::Tcp, address: address.into(), port }
+        Self::Address { protocol: Protocol::TCP, address: address.into(), port }
     }
 
     /// The UDP virtual server at an address and port.
     #[must_use]
     pub fn udp(address: impl Into<IpAddr>, port: u16) -> Self {
-        Self::Address { protocol: Protocol::Udp, address: address.into(), port }
+        Self::Address { protocol: Protocol::UDP, address: address.into(), port }
     }
 
     /// The SCTP virtual server at an address and port.
     #[must_use]
     pub fn sctp(address: impl Into<IpAddr>, port: u16) -> Self {
-        Self::Address { protocol: Protocol::Sctp, address: address.into(), port }
+        Self::Address { protocol: Protocol::SCTP, address: address.into(), port }
     }
 
     /// The address family of the packets it takes.
@@ -179,15 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_protocol_is_never_other() {
-        for number in 0..300 {
-            let protocol = Protocol::from(number);
-            assert_eq!(protocol.number(), number);
-            assert_eq!(matches!(protocol, Protocol::Other(_)), ![6, 17, 132].contains(&number));
-        }
-    }
-
-    #[test]
     fn identities_read_well() {
         let texts = [
             VirtualServerId::tcp(Ipv4Addr::new(10, 96, 0, 1), 80),
@@ -196,8 +163,21 @@ mod tests {
                 family: AddressFamily::Ipv6,
                 mark: NonZeroU32::new(7).unwrap(),
             },
+            VirtualServerId::Address {
+                protocol: Protocol(50),
+                address: Ipv4Addr::LOCALHOST.into(),
+                port: 0,
+            },
         ]
         .map(|id| id.to_string());
-        assert_eq!(texts, ["TCP 10.96.0.1:80", "UDP [::1]:53", "firewall mark 7 (IPv6)"]);
+        assert_eq!(
+            texts,
+            [
+                "TCP 10.96.0.1:80",
+                "UDP [::1]:53",
+                "firewall mark 7 (IPv6)",
+                "protocol 50 127.0.0.1:0"
+            ]
+        );
     }
 }

@@ -7,10 +7,9 @@ use std::str::FromStr;
 /// (include/uapi/linux/ip_vs.h) are 16 bytes with the zero byte that ends the name.
 const LONGEST: usize = 15;
 
-/// A name that the kernel could not hold.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {kind} `{name}` must have 1 to {LONGEST} bytes, none of them zero")]
-pub struct InvalidName {
+/// Text that is not what it should be: a name that the kernel could not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
     kind: &'static str,
     name: String,
 }
@@ -75,10 +74,10 @@ macro_rules! name_type {
             ///
             /// # Errors
             /// When the name is empty, longer than 15 bytes, or has a zero byte in it.
-            pub fn new(name: &str) -> Result<Self, InvalidName> {
+            pub fn new(name: &str) -> Result<Self, ParseError> {
                 Name::new(name)
                     .map(Self)
-                    .ok_or_else(|| InvalidName { kind: $kind, name: name.to_owned() })
+                    .ok_or_else(|| ParseError { kind: $kind, name: name.to_owned() })
             }
 
             /// The name as the kernel knows it.
@@ -89,9 +88,9 @@ macro_rules! name_type {
         }
 
         impl FromStr for $name {
-            type Err = InvalidName;
+            type Err = ParseError;
 
-            fn from_str(name: &str) -> Result<Self, InvalidName> {
+            fn from_str(name: &str) -> Result<Self, ParseError> {
                 Self::new(name)
             }
         }
@@ -113,6 +112,17 @@ macro_rules! name_type {
 name_type!(Scheduler, "scheduler");
 name_type!(PersistenceEngine, "persistence engine");
 name_type!(InterfaceName, "network interface");
+
+// === impl ParseError ===
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name } = self;
+        write!(f, "the {kind} `{name}` must have 1 to {LONGEST} bytes, none of them zero")
+    }
+}
+
+impl std::error::Error for ParseError {}
 
 // === impl Name ===
 

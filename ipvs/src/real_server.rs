@@ -7,9 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use crate::flags::TunnelFlags;
 use crate::statistics::Statistics;
 use crate::uapi::{forwarding, tunnel};
+use crate::with::with;
 
 /// A real server as it is wanted. Address and port tell it from the others of a virtual server.
+///
+/// ```
+/// let server = ipvs::RealServer::new([10, 0, 0, 1], 8080).with_weight(2);
+/// # assert_eq!(server.weight, 2);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RealServer {
     /// Its address, of the virtual server's family unless packets are tunnelled to it.
     pub address: IpAddr,
@@ -29,6 +36,7 @@ pub struct RealServer {
 
 /// A way for packets to get to a real server (`IP_VS_CONN_F_*`, include/uapi/linux/ip_vs.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ForwardingMethod {
     /// Address and port are rewritten.
     Masquerade,
@@ -46,6 +54,7 @@ pub enum ForwardingMethod {
 
 /// The tunnel that packets are wrapped into.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TunnelOptions {
     /// The kind of tunnel. Linux before 5.2 has IPIP only, and leaves this out of what it lists.
     pub kind: TunnelType,
@@ -57,6 +66,7 @@ pub struct TunnelOptions {
 
 /// A kind of tunnel (`IP_VS_CONN_F_TUNNEL_TYPE_*`, include/uapi/linux/ip_vs.h).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TunnelType {
     /// IP in IP.
     #[default]
@@ -71,6 +81,7 @@ pub enum TunnelType {
 
 /// A real server as the kernel lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RealServerStatus {
     /// Its configuration.
     pub server: RealServer,
@@ -100,10 +111,48 @@ impl RealServer {
         }
     }
 
+    with! {
+        with_forwarding(ForwardingMethod) sets forwarding;
+        with_weight(u32) sets weight;
+        with_upper_threshold(u32) sets upper_threshold;
+        with_lower_threshold(u32) sets lower_threshold;
+    }
+
     /// Address and port: its identity within a virtual server.
     #[must_use]
     pub fn socket_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
+    }
+}
+
+// === impl RealServerStatus ===
+
+impl RealServerStatus {
+    /// A real server that has had no connections yet.
+    #[must_use]
+    pub fn new(server: RealServer) -> Self {
+        Self {
+            server,
+            active_connections: 0,
+            inactive_connections: 0,
+            persistent_connections: 0,
+            statistics: Statistics::default(),
+        }
+    }
+}
+
+// === impl TunnelOptions ===
+
+impl TunnelOptions {
+    /// A tunnel without port and flags.
+    #[must_use]
+    pub fn new(kind: TunnelType) -> Self {
+        Self { kind, port: 0, flags: TunnelFlags::NONE }
+    }
+
+    with! {
+        with_port(u16) sets port;
+        with_flags(TunnelFlags) sets flags;
     }
 }
 

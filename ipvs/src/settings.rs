@@ -5,9 +5,11 @@ use std::net::IpAddr;
 
 use crate::name::InterfaceName;
 use crate::uapi::sync_state;
+use crate::with::with;
 
 /// Information that IPVS gives about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Info {
     /// The version of IPVS; 1.2.1 since Linux 2.6.
     pub version: Version,
@@ -21,6 +23,7 @@ pub struct Version(pub(crate) u32);
 
 /// After how many idle seconds a connection is forgotten. For setting them, 0 keeps what is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// An established TCP connection; the kernel's default is 900.
     pub tcp: u32,
@@ -32,6 +35,7 @@ pub struct Timeouts {
 
 /// A thread of the kernel that tells other hosts of connections, or is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SyncDaemon {
     /// The side that the daemon is on: master or backup.
     pub role: SyncRole,
@@ -77,6 +81,16 @@ impl fmt::Display for Version {
     }
 }
 
+// === impl Timeouts ===
+
+impl Timeouts {
+    with! {
+        with_tcp(u32) sets tcp;
+        with_tcp_fin(u32) sets tcp_fin;
+        with_udp(u32) sets udp;
+    }
+}
+
 // === impl SyncDaemon ===
 
 impl SyncDaemon {
@@ -84,6 +98,20 @@ impl SyncDaemon {
     #[must_use]
     pub fn new(role: SyncRole, interface: InterfaceName) -> Self {
         Self { role, interface, sync_id: 0, datagram_length: 0, group: None, port: 0, ttl: 0 }
+    }
+
+    with! {
+        with_sync_id(u32) sets sync_id;
+        with_datagram_length(u16) sets datagram_length;
+        with_port(u16) sets port;
+        with_ttl(u8) sets ttl;
+    }
+
+    /// Returns the same with a multicast group.
+    #[must_use]
+    pub fn with_group(mut self, group: impl Into<IpAddr>) -> Self {
+        self.group = Some(group.into());
+        self
     }
 }
 

@@ -7,6 +7,7 @@
 ///
 /// Linux before 4.1 counts connections and packets in 32 bits, and they wrap around.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Statistics {
     /// Connections scheduled.
     pub connections: u64,

@@ -6,9 +6,11 @@ use crate::flags::Flags;
 use crate::id::{AddressFamily, VirtualServerId};
 use crate::name::{PersistenceEngine, Scheduler};
 use crate::statistics::Statistics;
+use crate::with::with;
 
 /// A virtual server as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct VirtualServer {
     /// Identity, which tells the virtual server from the others.
     pub id: VirtualServerId,
@@ -38,6 +40,7 @@ pub enum Netmask {
 
 /// A virtual server as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VirtualServerStatus {
     /// Its configuration, without [`Flags::HASHED`].
     pub server: VirtualServer,
@@ -63,9 +66,22 @@ impl VirtualServer {
         }
     }
 
-    /// The same with one client's connections kept together for so many seconds.
+    with! {
+        with_scheduler(Scheduler) sets scheduler;
+        with_flags(Flags) sets flags;
+        with_netmask(Netmask) sets netmask;
+    }
+
+    /// Returns the same with a persistence engine.
     #[must_use]
-    pub fn persistent(mut self, timeout: u32) -> Self {
+    pub fn with_persistence_engine(mut self, engine: PersistenceEngine) -> Self {
+        self.persistence_engine = Some(engine);
+        self
+    }
+
+    /// Returns the same with one client's connections kept together for so many seconds.
+    #[must_use]
+    pub fn with_persistence(mut self, timeout: u32) -> Self {
         self.flags |= Flags::PERSISTENT;
         self.persistence_timeout = timeout;
         self
@@ -82,6 +98,16 @@ impl VirtualServer {
             && self.persistence_timeout == other.persistence_timeout
             && self.netmask.to_bytes(family) == other.netmask.to_bytes(family)
             && self.persistence_engine == other.persistence_engine
+    }
+}
+
+// === impl VirtualServerStatus ===
+
+impl VirtualServerStatus {
+    /// A virtual server in the kernel's table that has had no connections yet.
+    #[must_use]
+    pub fn new(server: VirtualServer) -> Self {
+        Self { server, hashed: true, statistics: Statistics::default() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Netlink attributes (`struct nlattr`, include/uapi/linux/netlink.h): written into a growing
 //! buffer, read from a borrowed one.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
@@ -9,19 +10,10 @@ use netlink_packet_core::{NLA_F_NESTED, NLA_F_NET_BYTEORDER, NLA_TYPE_MASK};
 const HEADER_LENGTH: usize = 4;
 
 /// Bytes that are not what the subsystem's header file says they are.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {problem}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
     what: &'static str,
     problem: String,
-}
-
-impl DecodeError {
-    /// `what` names the thing that was being read, `problem` says what is wrong with it.
-    #[must_use]
-    pub fn new(what: &'static str, problem: impl Into<String>) -> Self {
-        Self { what, problem: problem.into() }
-    }
 }
 
 /// Appends attributes to a message.
@@ -37,6 +29,7 @@ pub struct AttributeWriter<'a> {
 
 /// One attribute as it came from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attribute<'a> {
     /// The type, without the two flag bits.
     pub kind: u16,
@@ -77,6 +70,24 @@ fn cut(bytes: &[u8]) -> Result<(Attribute<'_>, &[u8]), DecodeError> {
     let network_byte_order = kind & NLA_F_NET_BYTEORDER != 0;
     Ok((Attribute { kind: kind & NLA_TYPE_MASK, network_byte_order, value }, after))
 }
+
+// === impl DecodeError ===
+
+impl DecodeError {
+    /// `what` names the thing that was being read, `problem` says what is wrong with it.
+    #[must_use]
+    pub fn new(what: &'static str, problem: impl Into<String>) -> Self {
+        Self { what, problem: problem.into() }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.problem)
+    }
+}
+
+impl std::error::Error for DecodeError {}
 
 // === impl AttributeWriter ===
 

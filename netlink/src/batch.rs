@@ -17,6 +17,17 @@ pub struct Batch {
     requests: Vec<Request>,
 }
 
+/// Requests of a batch that go out in one send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// Flags that the last one has besides its own.
+    pub(crate) last_flags: u16,
+    /// Message type of all, in place of their own.
+    pub(crate) message_type: Option<u16>,
+}
+
 /// Writes one message's body: a subsystem's fixed header, then attributes.
 #[derive(Debug)]
 pub struct MessageWriter<'a> {
@@ -117,27 +128,26 @@ impl Batch {
         count
     }
 
-    /// The bytes of `count` requests from `first` on, numbered from `sequence`, the flags in
-    /// `last` added to the last one.
-    pub(crate) fn numbered(
-        &mut self,
-        first: usize,
-        count: usize,
-        mut sequence: u32,
-        last: u16,
-    ) -> &[u8] {
-        let mut start = self.start(first);
-        let begin = start;
-        for (index, request) in self.requests.iter().enumerate().skip(first).take(count) {
-            let flags =
-                if index + 1 == first + count { request.flags | last } else { request.flags };
-            if let Some(header) = self.bytes.get_mut(start..start + MESSAGE_HEADER_LENGTH) {
-                header.copy_from_slice(&request.header(flags, sequence));
-            }
+    /// Copies the requests of a part to `bytes`, numbered from `sequence`.
+    pub(crate) fn copy_numbered(&self, part: Part, mut sequence: u32, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        let mut start = self.start(part.first);
+        let end = part.first + part.count;
+        for (index, request) in self.requests.iter().enumerate().take(end).skip(part.first) {
+            let last_flags = if index + 1 == end { part.last_flags } else { 0 };
+            bytes.extend_from_slice(
+                &Request {
+                    flags: request.flags | last_flags,
+                    message_type: part.message_type.unwrap_or(request.message_type),
+                    ..*request
+                }
+                .header(sequence),
+            );
+            let body = self.bytes.get(start + MESSAGE_HEADER_LENGTH..request.end);
+            bytes.extend_from_slice(body.unwrap_or_default());
             sequence = sequence.wrapping_add(1);
             start = request.end;
         }
-        self.bytes.get(begin..start).unwrap_or_default()
     }
 
     fn start(&self, index: usize) -> usize {
@@ -145,15 +155,24 @@ impl Batch {
     }
 }
 
+// === impl Part ===
+
+impl Part {
+    /// `count` requests from `first` on, as they are.
+    pub(crate) fn new(first: usize, count: usize) -> Self {
+        Self { first, count, last_flags: 0, message_type: None }
+    }
+}
+
 // === impl Request ===
 
 impl Request {
     /// `struct nlmsghdr`; the sender's port is the kernel's to fill in.
-    fn header(&self, flags: u16, sequence: u32) -> [u8; MESSAGE_HEADER_LENGTH] {
+    fn header(&self, sequence: u32) -> [u8; MESSAGE_HEADER_LENGTH] {
         let mut header = [0; MESSAGE_HEADER_LENGTH];
         let fields = (self.length.to_ne_bytes().into_iter())
             .chain(self.message_type.to_ne_bytes())
-            .chain(flags.to_ne_bytes())
+            .chain(self.flags.to_ne_bytes())
             .chain(sequence.to_ne_bytes());
         header.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
         header
@@ -188,11 +207,18 @@ mod tests {
 
     #[test]
     fn messages_are_numbered_and_only_the_last_is_acknowledged() {
-        let mut batch = batch_of(&[1, 2, 3]);
-        let bytes = batch.numbered(1, 2, 70, 4).to_vec();
+        let batch = batch_of(&[1, 2, 3]);
+        let part = Part { first: 1, count: 2, last_flags: 4, message_type: None };
+        let mut bytes = vec![9; 99];
+        batch.copy_numbered(part, 70, &mut bytes);
         assert_eq!(bytes.len(), 2 * 24);
         assert_eq!(bytes[..16], [24, 0, 0, 0, 3, 0, 1, 0, 70, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..24], *batch.body(1).unwrap());
         assert_eq!(bytes[24..40], [24, 0, 0, 0, 3, 0, 5, 0, 71, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[40..], *batch.body(2).unwrap());
+        let part = Part { message_type: Some(34), ..part };
+        batch.copy_numbered(part, 70, &mut bytes);
+        assert_eq!((bytes[4], bytes[28]), (34, 34));
     }
 
     #[test]

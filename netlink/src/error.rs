@@ -28,6 +28,7 @@ pub struct Error(Box<Kind>);
 
 /// The kernel's "no" to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
     /// A positive error number. Subsystems have their own above 4096 (ipset does).
     pub errno: i32,
@@ -176,6 +177,14 @@ impl From<Refusal> for Error {
 }
 
 // === impl Refusal ===
+
+impl Refusal {
+    /// A refusal that the kernel does not explain.
+    #[must_use]
+    pub fn new(errno: i32) -> Self {
+        Self { errno, explanation: None, request: Vec::new() }
+    }
+}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,7 +33,7 @@ pub fn family(socket: &mut Socket, name: &str) -> Result<u16, Error> {
         write_header(message, GET_FAMILY, 1);
         message.attributes().string(FAMILY_NAME, name);
     });
-    let answers = socket.request(&mut batch, |body| {
+    let answers = socket.request(&batch, |body| {
         for attribute in attributes(body.get(HEADER_LENGTH..).unwrap_or_default()) {
             let attribute = attribute?;
             if attribute.kind == FAMILY_ID {
@@ -44,6 +44,6 @@ pub fn family(socket: &mut Socket, name: &str) -> Result<u16, Error> {
     })?;
     answers.into_iter().next().ok_or_else(|| {
         let errno = rustix::io::Errno::NOENT.raw_os_error();
-        Refusal { errno, explanation: None, request: Vec::new() }.into()
+        Refusal::new(errno).into()
     })
 }

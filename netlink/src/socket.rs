@@ -9,7 +9,7 @@ use rustix::net::RecvFlags;
 use rustix::net::sockopt;
 
 use crate::attribute::DecodeError;
-use crate::batch::{Batch, MessageWriter};
+use crate::batch::{Batch, MessageWriter, Part};
 use crate::error::Error;
 use crate::home::Home;
 use crate::namespace::Namespace;
@@ -17,8 +17,12 @@ use crate::reply::{Content, replies};
 
 mod ask;
 mod buffers;
+mod notification;
+mod traffic;
 
 use buffers::RECEIVE_BUFFER;
+pub use notification::Notification;
+pub use traffic::Traffic;
 
 /// Number of times that a listing is tried when changes disturb it.
 pub const DUMP_ATTEMPTS: usize = 8;
@@ -48,15 +52,6 @@ pub enum Protocol {
     Generic,
 }
 
-/// A message that the kernel sent unasked, to a group that was joined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Notification<'a> {
-    /// The subsystem's message type.
-    pub message_type: u16,
-    /// The subsystem's header and attributes.
-    pub body: &'a [u8],
-}
-
 /// A netlink socket. It belongs to one network namespace for good. When it fails, it is opened
 /// again at its next use, if the thread that uses it is in that namespace.
 #[derive(Debug)]
@@ -74,31 +69,10 @@ pub struct Socket {
     bytes_per_send: usize,
     /// True if listings are checked strictly.
     is_strict: bool,
+    /// A send on its way out; kept for its memory.
+    outgoing: Vec<u8>,
     buffer: Vec<u8>,
     traffic: Traffic,
-}
-
-/// Amount of traffic over a socket, for measurements.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Requests sent.
-    pub requests: u64,
-    /// Sends they went in.
-    pub sends: u64,
-    /// Datagrams received.
-    pub receives: u64,
-}
-
-// === impl Traffic ===
-
-impl std::iter::Sum for Traffic {
-    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
-        each.fold(Self::default(), |sum, one| Self {
-            requests: sum.requests + one.requests,
-            sends: sum.sends + one.sends,
-            receives: sum.receives + one.receives,
-        })
-    }
 }
 
 // === impl Protocol ===
@@ -143,6 +117,7 @@ impl Socket {
             questions_per_send: (receive / ask::ANSWER_COST).clamp(1, REQUESTS_PER_SEND),
             bytes_per_send: buffers::bytes_per_send(send),
             is_strict: false,
+            outgoing: Vec::new(),
             buffer: Vec::new(),
             traffic: Traffic::default(),
         })
@@ -176,7 +151,28 @@ impl Socket {
     ///
     /// # Errors
     /// When the socket itself fails; it is then unknown which requests were carried out.
-    pub fn send(&mut self, batch: &mut Batch) -> Result<Vec<Result<(), Error>>, Error> {
+    pub fn send(&mut self, batch: &Batch) -> Result<Vec<Result<(), Error>>, Error> {
+        self.send_typed(batch, None)
+    }
+
+    /// As [`Socket::send`], with one message type for all requests, whatever they were pushed with:
+    /// for a family of generic netlink, whose number may be another one by now.
+    ///
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_to_family(
+        &mut self,
+        family: u16,
+        batch: &Batch,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        self.send_typed(batch, Some(family))
+    }
+
+    fn send_typed(
+        &mut self,
+        batch: &Batch,
+        message_type: Option<u16>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
         let mut results = Vec::with_capacity(batch.len());
         while results.len() < batch.len() {
             let first = results.len();
@@ -185,7 +181,8 @@ impl Socket {
                 continue;
             }
             let count = batch.span(first, self.requests_per_send, self.bytes_per_send);
-            let begin = self.transmit(batch, first, count, NLM_F_ACK)?;
+            let part = Part { first, count, last_flags: NLM_F_ACK, message_type };
+            let begin = self.transmit(batch, part)?;
             results.resize_with(first + count, || Ok(()));
             let results = results.get_mut(first..).unwrap_or_default();
             let last = results.len().saturating_sub(1);
@@ -203,7 +200,7 @@ impl Socket {
     /// # Errors
     /// The first refusal, upon which nothing was carried out; a lost answer or a failing socket,
     /// upon which that is not known.
-    pub fn transact(&mut self, batch: &mut Batch) -> Result<(), Error> {
+    pub fn transact(&mut self, batch: &Batch) -> Result<(), Error> {
         if (0..batch.len()).any(|index| batch.is_too_long(index)) {
             return Err(Error::too_long());
         }
@@ -211,7 +208,7 @@ impl Socket {
         results.resize_with(batch.len(), || Ok(()));
         // Only a transaction that cannot even be opened has an answer to its first request.
         let last = batch.len().saturating_sub(2);
-        let begin = self.transmit(batch, 0, batch.len(), 0)?;
+        let begin = self.transmit(batch, Part::new(0, batch.len()))?;
         let is_complete = |is_answered: &dyn Fn(usize) -> bool| is_answered(0) || is_answered(last);
         self.collect(begin, &mut results, is_complete, |_, _| ())?;
         results.into_iter().collect()
@@ -224,10 +221,11 @@ impl Socket {
     /// The kernel's refusal, an answer that is lost or cannot be read, or a failing socket.
     pub fn request<T>(
         &mut self,
-        batch: &mut Batch,
+        batch: &Batch,
         decode: impl FnMut(&[u8]) -> Result<Option<T>, DecodeError>,
     ) -> Result<Vec<T>, Error> {
-        let sequence = self.transmit(batch, 0, 1, NLM_F_ACK)?;
+        let part = Part { last_flags: NLM_F_ACK, ..Part::new(0, 1) };
+        let sequence = self.transmit(batch, part)?;
         let (answers, _) = self.listing(sequence, decode)?;
         Ok(answers)
     }
@@ -247,7 +245,7 @@ impl Socket {
         let mut batch = Batch::new();
         batch.push(message_type, NLM_F_DUMP, write);
         for attempt in 0..DUMP_ATTEMPTS {
-            let sent = self.transmit(&mut batch, 0, 1, 0);
+            let sent = self.transmit(&batch, Part::new(0, 1));
             match sent.and_then(|sequence| self.listing(sequence, &mut decode)) {
                 Ok((items, false)) => return Ok(items),
                 Err(error) if !is_disturbance(&error) => return Err(error),
@@ -310,31 +308,25 @@ impl Socket {
         self.traffic
     }
 
-    /// Sends `count` requests from `first` on and returns the first one's sequence number.
-    fn transmit(
-        &mut self,
-        batch: &mut Batch,
-        first: usize,
-        count: usize,
-        last: u16,
-    ) -> Result<u32, Error> {
-        if batch.is_too_long(first) {
+    /// Sends a part of a batch and returns the first request's sequence number.
+    fn transmit(&mut self, batch: &Batch, part: Part) -> Result<u32, Error> {
+        if batch.is_too_long(part.first) {
             return Err(Error::too_long());
         }
         self.repair()?;
         let sequence = self.sequence;
-        self.sequence = sequence.wrapping_add(u32::try_from(count).unwrap_or(u32::MAX));
-        let bytes = batch.numbered(first, count, sequence, last);
-        self.traffic.requests += count as u64;
+        self.sequence = sequence.wrapping_add(u32::try_from(part.count).unwrap_or(u32::MAX));
+        batch.copy_numbered(part, sequence, &mut self.outgoing);
+        self.traffic.requests += part.count as u64;
         self.traffic.sends += 1;
-        let sent = match self.socket.send(bytes, 0) {
+        let sent = match self.socket.send(&self.outgoing, 0) {
             Ok(sent) => sent,
             Err(error) => {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 return Err(self.failed("send to a netlink socket", errno));
             }
         };
-        if sent == bytes.len() { Ok(sequence) } else { Err(Error::truncated(sent)) }
+        if sent == self.outgoing.len() { Ok(sequence) } else { Err(Error::truncated(sent)) }
     }
 
     /// Reads the answers to the requests numbered from `begin` on into `results`, which are all

@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn note(happened: &mut Happened, ours: &mut Option<u32>, message_type: u16, body: &[u8]) {
-        happened.note(&Notification { message_type, body }, ours);
+        happened.note(&Notification::new(message_type, body), ours);
     }
 
     fn address(number: u32) -> IpAddr {

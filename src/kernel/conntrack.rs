@@ -49,7 +49,7 @@ impl Conntrack {
             message::push_delete(&mut batch, &entry);
         }
         let mut deleted = 0;
-        for result in self.socket.send(&mut batch)? {
+        for result in self.socket.send(&batch)? {
             match result {
                 Ok(()) => deleted += 1,
                 // It has ended by itself, or another has taken its place.

@@ -58,7 +58,7 @@ impl Leftovers {
     pub fn open() -> Result<Self, ReadError> {
         let ipvs = match ipvs::Client::open() {
             Ok(client) => Some(client),
-            Err(error) if error.is_not_loaded() => None,
+            Err(error) if error.is_unsupported() => None,
             Err(error) => return Err(ReadError::new("IPVS", error)),
         };
         let ipset = match ipset::Client::open() {
@@ -116,7 +116,7 @@ impl Leftovers {
     fn read_sets(&mut self) -> Result<(HashMap<SetId, ActualSet>, Vec<SetId>), ReadError> {
         let (mut sets, mut foreign) = (HashMap::new(), Vec::new());
         let Some(ipset) = &mut self.ipset else { return Ok((sets, foreign)) };
-        let names = ipset.names().map_err(|error| ReadError::new("names of sets", error))?;
+        let names = ipset.list_names().map_err(|error| ReadError::new("names of sets", error))?;
         for name in names {
             let Some(set) = SetId::by_name(&name.to_string()) else { continue };
             let found = match ipset.list(name) {
@@ -136,11 +136,11 @@ impl Leftovers {
     /// Removes virtual servers, and returns what went wrong, in words.
     pub fn remove_virtual_servers(&mut self, frontends: &[Frontend]) -> Vec<String> {
         let Some(ipvs) = &mut self.ipvs else { return Vec::new() };
-        let mut batch = ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         for frontend in frontends {
             batch.delete_service(&translate::virtual_server_id(frontend));
         }
-        match ipvs.send(&mut batch) {
+        match ipvs.send(&batch) {
             Ok(results) => results
                 .into_iter()
                 .filter_map(Result::err)
@@ -168,7 +168,7 @@ impl Leftovers {
         for found in &bound {
             batch.remove_prefix(found.address, found.prefix);
         }
-        match self.links.send(&mut batch) {
+        match self.links.send(&batch) {
             Ok(results) => bound
                 .iter()
                 .zip(results)
@@ -187,7 +187,7 @@ impl Leftovers {
         for network in networks {
             batch.remove(*network);
         }
-        match self.routes.send(&mut batch) {
+        match self.routes.send(&batch) {
             Ok(results) => networks
                 .iter()
                 .zip(results)

@@ -99,7 +99,7 @@ impl Links {
             message.body().extend_from_slice(&[0; LINK_HEADER]);
             message.attributes().string(IFLA_IFNAME, LINK);
         });
-        match self.socket.request(&mut batch, decode_link) {
+        match self.socket.request(&batch, decode_link) {
             Ok(links) => Ok(links.into_iter().next()),
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
@@ -117,7 +117,7 @@ impl Links {
             attributes.u32(IFLA_TXQLEN, 0);
             attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "dummy"));
         });
-        self.socket.send(&mut batch)?.into_iter().collect()
+        self.socket.send(&batch)?.into_iter().collect()
     }
 
     /// Deletes an interface with its addresses. One that is gone already is no error.
@@ -129,7 +129,7 @@ impl Links {
             body.extend_from_slice(&index.to_ne_bytes());
             body.extend_from_slice(&[0; LINK_HEADER - LINK_INDEX - 4]);
         });
-        match self.socket.send(&mut batch)?.into_iter().collect() {
+        match self.socket.send(&batch)?.into_iter().collect() {
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(()),
             result => result,
         }
@@ -164,11 +164,8 @@ impl Links {
     }
 
     /// Carries a batch out, and returns a result for each of its addresses.
-    pub(crate) fn send(
-        &mut self,
-        batch: &mut AddressBatch,
-    ) -> Result<Vec<Result<(), Error>>, Error> {
-        self.socket.send(&mut batch.batch)
+    pub(crate) fn send(&mut self, batch: &AddressBatch) -> Result<Vec<Result<(), Error>>, Error> {
+        self.socket.send(&batch.batch)
     }
 }
 

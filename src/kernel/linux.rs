@@ -243,10 +243,10 @@ impl Linux {
     }
 
     fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
-        let mut batch = self.ipvs.batch();
+        let mut batch = ipvs::Batch::new();
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
         let mut gone = HashSet::new();
-        let results = match self.ipvs.send(&mut batch) {
+        let results = match self.ipvs.send(&batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
                     if is_removal(op) {
@@ -433,9 +433,7 @@ const fn is_removal(op: &Op) -> bool {
 fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
     match op {
         _ if is_removal(op) => error.is_no_such_service(),
-        Op::DrainRealServer(..) | Op::RemoveRealServer(..) => {
-            error.is_no_such_service() || error.is_not_found()
-        }
+        Op::DrainRealServer(..) | Op::RemoveRealServer(..) => error.is_not_found(),
         _ => false,
     }
 }
@@ -443,7 +441,8 @@ fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
 /// `ip_vs_add_service` and `ip_vs_edit_service` (net/netfilter/ipvs/ip_vs_ctl.c) say ENOENT for
 /// nothing but a scheduler that could not be loaded.
 fn lacks_scheduler(op: &Op, error: &ipvs::Error) -> bool {
-    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..)) && error.is_not_found()
+    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
+        && error.is_unknown_scheduler()
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {
@@ -462,7 +461,7 @@ fn refusal(error: &netlink::Error) -> Refusal {
 fn ipvs_refusal(error: &ipvs::Error) -> Refusal {
     let class = if error.is_answer_lost() {
         RefusalClass::AnswerLost
-    } else if error.is_not_loaded() {
+    } else if error.is_unsupported() {
         RefusalClass::NotSupported
     } else {
         Refusal::class_of(error.raw_os_error())

@@ -75,7 +75,7 @@ impl Nftables {
     /// # Errors
     /// The kernel's refusal, but for a table that is not there.
     pub fn remove(&mut self, family: Family, table: &str) -> Result<(), Error> {
-        match self.socket.transact(&mut removal(family, table)) {
+        match self.socket.transact(&removal(family, table)) {
             Err(error) if is(&error, &[Errno::NOENT]) => Ok(()),
             result => result,
         }

@@ -84,8 +84,8 @@ impl Routes {
     }
 
     /// Carries a batch out, and returns a result for each of its routes.
-    pub(crate) fn send(&mut self, batch: &mut RouteBatch) -> Result<Vec<Result<(), Error>>, Error> {
-        self.socket.send(&mut batch.batch)
+    pub(crate) fn send(&mut self, batch: &RouteBatch) -> Result<Vec<Result<(), Error>>, Error> {
+        self.socket.send(&batch.batch)
     }
 
     pub(crate) fn traffic(&self) -> netlink::Traffic {

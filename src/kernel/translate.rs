@@ -24,9 +24,9 @@ const DEADLINE_MARK: u32 = 1 << 30;
 
 pub(super) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
     let protocol = match frontend.protocol {
-        Protocol::Tcp => ipvs::Protocol::Tcp,
-        Protocol::Udp => ipvs::Protocol::Udp,
-        Protocol::Sctp => ipvs::Protocol::Sctp,
+        Protocol::Tcp => ipvs::Protocol::TCP,
+        Protocol::Udp => ipvs::Protocol::UDP,
+        Protocol::Sctp => ipvs::Protocol::SCTP,
     };
     ipvs::VirtualServerId::Address { protocol, address: frontend.address, port: frontend.port }
 }
@@ -35,10 +35,10 @@ pub(super) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
 pub(super) fn frontend(id: &ipvs::VirtualServerId) -> Option<Frontend> {
     let ipvs::VirtualServerId::Address { protocol, address, port } = *id else { return None };
     let protocol = match protocol {
-        ipvs::Protocol::Tcp => Protocol::Tcp,
-        ipvs::Protocol::Udp => Protocol::Udp,
-        ipvs::Protocol::Sctp => Protocol::Sctp,
-        ipvs::Protocol::Other(_) => return None,
+        ipvs::Protocol::TCP => Protocol::Tcp,
+        ipvs::Protocol::UDP => Protocol::Udp,
+        ipvs::Protocol::SCTP => Protocol::Sctp,
+        _ => return None,
     };
     Some(Frontend { address, protocol, port })
 }
@@ -46,12 +46,12 @@ pub(super) fn frontend(id: &ipvs::VirtualServerId) -> Option<Frontend> {
 pub(super) fn virtual_server(
     frontend: &Frontend,
     server: &VirtualServer,
-) -> Result<ipvs::VirtualServer, ipvs::InvalidName> {
+) -> Result<ipvs::VirtualServer, ipvs::ParseError> {
     let scheduler = ipvs::Scheduler::new(server.scheduler.as_str())?;
     let mut wanted = ipvs::VirtualServer::new(virtual_server_id(frontend), scheduler);
     wanted.flags |= ipvs::Flags::from_bits(server.scheduler_flags);
     Ok(match server.persistence {
-        Some(seconds) => wanted.persistent(seconds),
+        Some(seconds) => wanted.with_persistence(seconds),
         None => wanted,
     })
 }
@@ -86,7 +86,7 @@ pub(super) fn in_our_words(found: &ipvs::VirtualServer) -> Option<VirtualServer>
 }
 
 pub(super) fn real_server(server: &RealServer) -> ipvs::RealServer {
-    ipvs::RealServer { weight: server.weight, ..ipvs::RealServer::new(server.address, server.port) }
+    ipvs::RealServer::new(server.address, server.port).with_weight(server.weight)
 }
 
 /// The upper threshold holds the deadline. A draining real server has no other use for it: the
@@ -94,11 +94,9 @@ pub(super) fn real_server(server: &RealServer) -> ipvs::RealServer {
 /// net/netfilter/ipvs/ip_vs_conn.c), which weight 0 does already; and 0, which is written when the
 /// weight comes back, ends an overload (`__ip_vs_update_dest` in ip_vs_ctl.c).
 pub(super) fn draining_real_server(server: SocketAddr, deadline: Deadline) -> ipvs::RealServer {
-    ipvs::RealServer {
-        weight: 0,
-        upper_threshold: DEADLINE_MARK + deadline.second(),
-        ..ipvs::RealServer::new(server.ip(), server.port())
-    }
+    ipvs::RealServer::new(server.ip(), server.port())
+        .with_weight(0)
+        .with_upper_threshold(DEADLINE_MARK + deadline.second())
 }
 
 fn deadline(found: &ipvs::RealServer) -> Option<Deadline> {
@@ -129,18 +127,13 @@ pub(super) fn set_name(set: SetId) -> Result<ipset::Name, ipset::ParseError> {
 }
 
 pub(super) fn set_spec(set: SetId, room: Room) -> ipset::SetSpec {
+    let options = ipset::SetOptions::default();
     let options = match set.set_type() {
-        SetType::BitmapPort => {
-            ipset::SetOptions { ports: Some(0..=u16::MAX), ..ipset::SetOptions::default() }
-        }
-        _ => ipset::SetOptions {
-            hash_size: Some(hash_size(room)),
-            max_elements: Some(room.capacity.entries()),
-            ..ipset::SetOptions::default()
-        },
+        SetType::BitmapPort => options.with_ports(0..=u16::MAX),
+        _ => options.with_hash_size(hash_size(room)).with_max_elements(room.capacity.entries()),
     };
     let (set_type, family) = set_kind(set);
-    ipset::SetSpec { set_type, family, options }
+    ipset::SetSpec::new(set_type, family).with_options(options)
 }
 
 /// One bucket for each entry that is expected, and no fewer than kube-proxy and the kernel have by
@@ -243,6 +236,7 @@ pub(super) fn actual_entry(found: &ipset::Entry) -> Option<Entry> {
             Entry::AddressPortNet(frontend(address, protocol, port)?, net)
         }
         ipset::Entry::Port(port) => Entry::Port(port),
+        _ => return None,
     })
 }
 
@@ -287,14 +281,11 @@ mod tests {
     }
 
     fn found(server: ipvs::RealServer) -> ActualRealServer {
-        actual_real_server(&ipvs::RealServerStatus {
-            server,
-            active_connections: 2,
-            inactive_connections: 1,
-            persistent_connections: 7,
-            statistics: ipvs::Statistics::default(),
-        })
-        .1
+        let mut status = ipvs::RealServerStatus::new(server);
+        status.active_connections = 2;
+        status.inactive_connections = 1;
+        status.persistent_connections = 7;
+        actual_real_server(&status).1
     }
 
     #[test]

@@ -265,7 +265,7 @@ impl State {
     /// Fails if our own libraries see anything else than the tools do.
     pub(crate) fn require_seen_by_us(&self, bed: &Bed) {
         let namespace = netlink::Namespace::at(&bed.node().path()).unwrap();
-        let listings = ipvs::Client::open_in(&namespace).unwrap().snapshot().unwrap();
+        let listings = ipvs::Client::open_in(&namespace).unwrap().list_all().unwrap();
         let mut seen = BTreeSet::new();
         for listing in listings {
             let ipvs::VirtualServerId::Address { protocol, address, port } =
@@ -273,7 +273,7 @@ impl State {
             else {
                 panic!("no program made one by firewall mark: {listing:?}");
             };
-            let option = if protocol == ipvs::Protocol::Tcp { "-t" } else { "-u" };
+            let option = if protocol == ipvs::Protocol::TCP { "-t" } else { "-u" };
             let frontend = format!("{option} {}", socket(address, port));
             for real in listing.real_servers {
                 let real = real.server;
@@ -284,7 +284,7 @@ impl State {
         }
         assert_eq!(seen, self.virtual_servers);
         let mut ipset = ipset::Client::open_in(&namespace).unwrap();
-        let headers = ipset.headers().unwrap();
+        let headers = ipset.list_headers().unwrap();
         let n_entries: u32 = headers.iter().filter_map(|header| header.elements).sum();
         assert_eq!(n_entries as usize, self.entries.len());
     }

@@ -246,7 +246,7 @@ fn services(
 fn is_drained(bed: &Bed, pod: &Host) -> bool {
     bed.cluster.nodes().iter().all(|node| {
         let namespace = netlink::Namespace::at(&node.namespace.path()).unwrap();
-        let listings = ipvs::Client::open_in(&namespace).unwrap().snapshot().unwrap();
+        let listings = ipvs::Client::open_in(&namespace).unwrap().list_all().unwrap();
         let mut servers = listings.iter().flat_map(|listing| &listing.real_servers);
         let addresses = pod.addresses();
         !servers.any(|real| real.server.weight > 0 && addresses.contains(&real.server.address))

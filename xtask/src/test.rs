@@ -4,6 +4,7 @@
 
 mod guests;
 mod output;
+mod package;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -60,7 +61,7 @@ pub(crate) struct SoakArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, licences, shell scripts: without a warning.
+    /// Formatting, clippy, rustdoc, licences, packages, shell scripts: without a warning.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
@@ -140,6 +141,7 @@ fn lint() -> Vec<Outcome> {
         // What is tested is built with whatever features the tests want of its dependencies.
         cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
         check("licences", licences::check),
+        check("packages", package::check),
         check("scripts", scripts::check),
     ]
 }

@@ -149,7 +149,7 @@ impl Client {
     }
 
     fn transmit(&mut self) -> Result<Vec<Result<(), netlink::Error>>, Error> {
-        let results = self.socket.send(&mut self.wire);
+        let results = self.socket.send(&self.wire);
         self.wire.clear();
         results.map_err(|error| Error::new(Attempt::Send, error))
     }

@@ -15,6 +15,7 @@ const MESSAGE_HEADER_LENGTH: usize = 16;
 
 /// One message of a listing. A large set takes several; only the first has the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fragment {
     /// The set.
     pub name: Name,
@@ -30,7 +31,7 @@ pub struct Fragment {
 ///
 /// # Errors
 /// When an attribute that is needed is absent or too short.
-pub fn fragment(body: &[u8]) -> Result<Fragment, DecodeError> {
+pub fn decode_fragment(body: &[u8]) -> Result<Fragment, DecodeError> {
     let (mut partial, mut described, mut entries, mut undecoded) =
         (PartialIdentity::default(), None::<Description>, Vec::new(), 0);
     for attribute in attributes(after_header(body)) {
@@ -39,7 +40,7 @@ pub fn fragment(body: &[u8]) -> Result<Fragment, DecodeError> {
             attr::DATA => described = Some(description(attribute.value)?),
             attr::ADT => {
                 for line in attribute.nested() {
-                    match entry(line?.value)? {
+                    match decode_entry(line?.value)? {
                         Some(entry) => entries.push(entry),
                         None => undecoded += 1,
                     }
@@ -64,7 +65,7 @@ pub fn fragment(body: &[u8]) -> Result<Fragment, DecodeError> {
 ///
 /// # Errors
 /// When an attribute that is needed is absent or too short.
-pub fn identity(body: &[u8]) -> Result<Identity, DecodeError> {
+pub fn decode_identity(body: &[u8]) -> Result<Identity, DecodeError> {
     let mut partial = PartialIdentity::default();
     for attribute in attributes(after_header(body)) {
         partial.take(&attribute?)?;
@@ -76,7 +77,7 @@ pub fn identity(body: &[u8]) -> Result<Identity, DecodeError> {
 ///
 /// # Errors
 /// When an attribute that is needed is absent or too short.
-pub fn revisions(body: &[u8]) -> Result<Revisions, DecodeError> {
+pub fn decode_revisions(body: &[u8]) -> Result<Revisions, DecodeError> {
     let (min, max) = two_bytes(body, attr::REVISION_MIN, attr::REVISION)?;
     let max = max.ok_or_else(|| missing("newest revision"))?;
     // A kernel with one revision need not say which is the oldest.
@@ -87,7 +88,7 @@ pub fn revisions(body: &[u8]) -> Result<Revisions, DecodeError> {
 ///
 /// # Errors
 /// When an attribute that is needed is absent or too short.
-pub fn protocol_versions(body: &[u8]) -> Result<(u8, u8), DecodeError> {
+pub fn decode_protocol_versions(body: &[u8]) -> Result<(u8, u8), DecodeError> {
     let (min, max) = two_bytes(body, attr::PROTOCOL_MIN, attr::PROTOCOL)?;
     let max = max.ok_or_else(|| missing("protocol version"))?;
     Ok((min.unwrap_or(max), max))
@@ -109,7 +110,7 @@ pub fn failing_line(request: &[u8]) -> Option<u32> {
 ///
 /// # Errors
 /// When an attribute is too short.
-pub fn entry(bytes: &[u8]) -> Result<Option<ListedEntry>, DecodeError> {
+pub fn decode_entry(bytes: &[u8]) -> Result<Option<ListedEntry>, DecodeError> {
     let (mut parts, mut options) = (Parts::default(), EntryOptions::default());
     for attribute in attributes(bytes) {
         let attribute = attribute?;

@@ -267,8 +267,10 @@ fn listings_are_read_to_what_the_tool_prints() {
     for (kernel, answers) in ANSWERS {
         let sections = sections(answers);
         let save = section(&sections, "save");
-        let fragments: Vec<Fragment> =
-            bodies(&save.received, cmd::LIST).iter().map(|body| fragment(body).unwrap()).collect();
+        let fragments: Vec<Fragment> = bodies(&save.received, cmd::LIST)
+            .iter()
+            .map(|body| decode_fragment(body).unwrap())
+            .collect();
         assert_eq!(fragments.len(), 10, "{kernel}");
         for Fragment { name, header, entries, undecoded } in fragments {
             let header = header.unwrap();
@@ -278,11 +280,7 @@ fn listings_are_read_to_what_the_tool_prints() {
             assert_eq!(header.elements, Some(u32::try_from(listed).unwrap()), "{kernel} {name}");
             let created = format!("create {name} ");
             let theirs = save.printed.iter().find_map(|line| line.strip_prefix(&created)).unwrap();
-            let ours = SetSpec {
-                set_type: header.identity.set_type,
-                family: header.identity.family,
-                options: header.options,
-            };
+            let ours = header.spec();
             // Behind it the tool prints what newer revisions have.
             let rest = theirs.strip_prefix(&ours.to_string());
             let rest = rest.unwrap_or_else(|| panic!("{kernel}: {ours} is not {theirs}"));
@@ -316,7 +314,7 @@ fn names_alone_are_read() {
         let list = section(&sections, "list -n");
         let names: Vec<String> = bodies(&list.received, cmd::LIST)
             .iter()
-            .map(|body| fragment(body).unwrap())
+            .map(|body| decode_fragment(body).unwrap())
             .inspect(|fragment| assert_eq!((&fragment.header, fragment.entries.len()), (&None, 0)))
             .map(|fragment| fragment.name.to_string())
             .collect();
@@ -331,8 +329,8 @@ fn versions_and_revisions_are_read() {
         let newest = |command| {
             let section = section(&sections, command);
             let versions = &bodies(&section.received, cmd::PROTOCOL)[0];
-            assert_eq!(protocol_versions(versions), Ok((6, 7)), "{kernel}");
-            let found = revisions(&bodies(&section.received, cmd::TYPE)[0]).unwrap();
+            assert_eq!(decode_protocol_versions(versions), Ok((6, 7)), "{kernel}");
+            let found = decode_revisions(&bodies(&section.received, cmd::TYPE)[0]).unwrap();
             assert_eq!(found, Revisions { min: 0, max: found.max });
             found.max
         };
@@ -357,7 +355,7 @@ fn an_identity_is_read() {
     for (kernel, answers) in ANSWERS {
         let sections = sections(answers);
         let test = section(&sections, "test T5 5");
-        let read = identity(&bodies(&test.received, cmd::HEADER)[0]).unwrap();
+        let read = decode_identity(&bodies(&test.received, cmd::HEADER)[0]).unwrap();
         assert_eq!(read.name, "T5", "{kernel}");
         assert_eq!(read.set_type, SetType::BitmapPort, "{kernel}");
         assert_eq!((read.revision, read.family), (3, Family::Unspecified), "{kernel}");
@@ -382,11 +380,11 @@ fn the_failing_line_is_read_from_the_request_sent_back() {
 #[test]
 fn nothing_that_is_broken_makes_a_reader_panic() {
     let read = |body: &[u8]| {
-        let _ = fragment(body);
-        let _ = identity(body);
-        let _ = revisions(body);
-        let _ = protocol_versions(body);
-        let _ = entry(body);
+        let _ = decode_fragment(body);
+        let _ = decode_identity(body);
+        let _ = decode_revisions(body);
+        let _ = decode_protocol_versions(body);
+        let _ = decode_entry(body);
         let _ = failing_line(body);
     };
     for section in ANSWERS.iter().flat_map(|(_, answers)| sections(answers)) {
@@ -406,13 +404,13 @@ fn nothing_that_is_broken_makes_a_reader_panic() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let error = fragment(&[2, 0, 0, 0]).unwrap_err().to_string();
+    let error = decode_fragment(&[2, 0, 0, 0]).unwrap_err().to_string();
     assert_eq!(error, "ipset message: it has no set name");
-    let error = revisions(&[]).unwrap_err().to_string();
+    let error = decode_revisions(&[]).unwrap_err().to_string();
     assert_eq!(error, "ipset message: it has no newest revision");
     let body = written(|message| {
         let mut attributes = message.attributes();
         attributes.nested(uapi::data::IP, |_| {});
     });
-    assert_eq!(entry(&body).unwrap_err().to_string(), "ipset message: it has no address");
+    assert_eq!(decode_entry(&body).unwrap_err().to_string(), "ipset message: it has no address");
 }

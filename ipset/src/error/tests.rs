@@ -2,8 +2,7 @@ use super::*;
 use crate::uapi::err;
 
 fn refused(attempt: Attempt, errno: i32) -> Error {
-    let refusal = netlink::Refusal { errno, explanation: None, request: Vec::new() };
-    Error::new(attempt, refusal.into())
+    Error::new(attempt, netlink::Refusal::new(errno).into())
 }
 
 fn name(text: &str) -> Name {
@@ -34,10 +33,10 @@ fn one_number_means_different_things_by_type() {
 #[test]
 fn the_second_name_exists_or_does_not() {
     let rename = refused(Attempt::Rename(name("A"), name("B")), err::EXIST_SETNAME2);
-    assert!(rename.is_set_exists() && !rename.is_no_such_set());
+    assert!(rename.is_exists() && !rename.is_no_such_set() && !rename.is_not_found());
     assert_eq!(rename.to_string(), "rename set A to B: a set with the new name exists");
     let swap = refused(Attempt::Swap(name("A"), name("B")), err::EXIST_SETNAME2);
-    assert!(swap.is_no_such_set() && !swap.is_set_exists());
+    assert!(swap.is_no_such_set() && swap.is_not_found() && !swap.is_exists());
     assert_eq!(swap.to_string(), "swap sets A and B: the second set does not exist");
 }
 
@@ -64,8 +63,13 @@ fn predicates_tell_errors_apart() {
     assert!(destroy(1).is_permission());
     assert!(destroy(err::FIND_TYPE).is_unknown_type());
     assert!(destroy(err::TYPE_MISMATCH).is_type_mismatch());
-    assert!(refused(add("1"), err::EXIST).is_exists());
-    assert!(destroy(17).is_set_exists());
+    let added = refused(add("1"), err::EXIST);
+    assert!(added.is_exists() && !added.is_not_found() && !added.is_no_such_set());
+    let entry = "1".parse().unwrap();
+    let deleted = refused(Attempt::Delete(name("S"), entry), err::EXIST);
+    assert!(deleted.is_not_found() && !deleted.is_exists() && !deleted.is_no_such_set());
+    assert!(destroy(17).is_exists() && !destroy(17).is_not_found());
+    assert!(destroy(2).is_not_found() && !destroy(2).is_exists());
     assert!(!destroy(22).is_unsupported());
     let open = refused(Attempt::Open, 22);
     assert!(open.is_unsupported());

@@ -40,7 +40,7 @@ fn the_oldest_revision_that_will_do() {
 #[test]
 fn a_type_is_known_by_its_name() {
     for set_type in SetType::ALL {
-        assert_eq!(SetType::from_name(Name::new(set_type.as_bytes()).unwrap()), set_type);
+        assert_eq!(SetType::from_name(Name::new(set_type.as_bytes()).unwrap()), *set_type);
     }
     let other = Name::new("list:set").unwrap();
     assert_eq!(SetType::from_name(other), SetType::Other(other));

@@ -216,7 +216,7 @@ fn a_remark_that_is_too_long_harms_only_its_entry() {
     let sandbox = Sandbox::new();
     let mut client = sandbox.client();
     sandbox.ipset("create A hash:ip comment");
-    let remark = |length| EntryOptions { comment: Some("x".repeat(length)), ..Default::default() };
+    let remark = |length| EntryOptions::default().with_comment("x".repeat(length));
     let mut batch = Batch::new();
     for index in 0..600_u32 {
         let length = if [0, 300, 599].contains(&index) { 256 } else { 255 };
@@ -237,14 +237,13 @@ fn the_largest_entries_fit() {
     let set = name("A");
     sandbox.ipset("create A hash:ip,port,ip family inet6 counters comment skbinfo timeout 0");
     let mut batch = Batch::strict();
-    let options = EntryOptions {
-        timeout: Some(1_000),
-        counters: Some(ipset::Counters { packets: 1, bytes: 2 }),
-        comment: Some("y".repeat(255)),
-        mark: Some(ipset::Mark { value: 3, mask: 4 }),
-        priority: Some(5),
-        queue: Some(6),
-    };
+    let options = EntryOptions::default()
+        .with_timeout(1_000)
+        .with_counters(ipset::Counters { packets: 1, bytes: 2 })
+        .with_comment("y".repeat(255))
+        .with_mark(ipset::Mark { value: 3, mask: 4 })
+        .with_priority(5)
+        .with_queue(6);
     for port in 1..=2_000 {
         let address = entry("fd00::1,tcp:1,fd00::2");
         let Entry::IpPortIp { address, protocol, second, .. } = address else { panic!() };
@@ -255,9 +254,9 @@ fn the_largest_entries_fit() {
     assert_eq!(listing.entries.len(), 2_000);
     for line in &listing.entries {
         let listed = line.options.as_deref().unwrap();
-        let timeout = listed.timeout.filter(|left| (900..=1_000).contains(left));
-        assert!(timeout.is_some(), "{listed:?}");
-        assert_eq!(*listed, EntryOptions { timeout, ..options.clone() });
+        let left = listed.timeout.unwrap();
+        assert!((900..=1_000).contains(&left), "{listed:?}");
+        assert_eq!(*listed, options.clone().with_timeout(left));
     }
 }
 

@@ -21,7 +21,7 @@ fn a_set_is_created_once() {
     client.create(name("A"), hash_ip()).unwrap();
     assert!(sandbox.ipset("list -n").contains('A'));
     let error = client.create(name("A"), hash_ip()).unwrap_err();
-    assert!(error.is_set_exists(), "{error}");
+    assert!(error.is_exists(), "{error}");
     assert!(error.to_string().starts_with("create set A of type hash:ip: "), "{error}");
     let mut batch = Batch::new();
     batch.create(name("A"), hash_ip());
@@ -41,7 +41,7 @@ fn a_set_with_other_options_is_in_the_way() {
     let mut client = sandbox.client();
     let results = client.send(&batch).unwrap();
     for result in &results[..2] {
-        assert!(result.as_ref().is_err_and(ipset::Error::is_set_exists), "{result:?}");
+        assert!(result.as_ref().is_err_and(ipset::Error::is_exists), "{result:?}");
     }
     // The kernel takes a set of another family for the same: a client has to check the family.
     assert!(results[2].is_ok());
@@ -80,7 +80,7 @@ fn a_set_is_destroyed_when_nothing_refers_to_it() {
         tries += 1;
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert!(client.names().unwrap().is_empty());
+    assert!(client.list_names().unwrap().is_empty());
     let mut batch = Batch::new();
     batch.destroy(name("A"));
     assert!(client.send(&batch).unwrap()[0].is_ok(), "what is to be gone is gone");
@@ -100,7 +100,7 @@ fn a_set_is_renamed_unless_the_name_is_taken() {
     sandbox.restore("create A hash:ip\ncreate B hash:ip\nadd A 10.0.0.1\n");
     let mut client = sandbox.client();
     let error = client.rename(name("A"), name("B")).unwrap_err();
-    assert!(error.is_set_exists(), "{error}");
+    assert!(error.is_exists(), "{error}");
     assert!(client.rename(name("X"), name("Y")).unwrap_err().is_no_such_set());
     client.rename(name("A"), name("C")).unwrap();
     assert_eq!(sandbox.saved("C"), ["10.0.0.1"]);
@@ -150,7 +150,7 @@ fn an_entry_is_added_tested_and_deleted() {
     client.delete(set, ip).unwrap();
     assert!(!client.test(set, ip).unwrap());
     let error = client.delete(set, ip).unwrap_err();
-    assert!(error.is_exists(), "{error}");
+    assert!(error.is_not_found() && !error.is_exists(), "{error}");
     assert_eq!(error.to_string(), "delete 10.0.0.1 from set A: it is not in the set");
     let mut batch = Batch::new();
     for _ in 0..2 {
@@ -186,8 +186,8 @@ fn sets_are_listed_by_name_by_header_and_whole() {
          create N hash:net family inet6\nadd N fd00::/8\n",
     );
     let mut client = sandbox.client();
-    assert_eq!(client.names().unwrap(), ["A", "B", "N", "L"].map(name));
-    let headers = client.headers().unwrap();
+    assert_eq!(client.list_names().unwrap(), ["A", "B", "N", "L"].map(name));
+    let headers = client.list_headers().unwrap();
     assert_eq!(headers.len(), 4);
     let a = client.header(name("A")).unwrap();
     assert_eq!(headers[0], a);

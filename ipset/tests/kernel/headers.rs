@@ -11,9 +11,8 @@ const N_SETS: u32 = 32;
 /// Sets `S0`, `S1`, … for at least a thousand entries, the last of which has `entries`.
 fn filled(sandbox: &Sandbox, entries: u32) -> Vec<Name> {
     let names: Vec<Name> = (0..N_SETS).map(|index| name(&format!("S{index}"))).collect();
-    let max_elements = Some(entries.max(1_024));
-    let options = SetOptions { max_elements, ..SetOptions::default() };
-    let spec = SetSpec { options, ..SetSpec::new(SetType::HashIpPort, Family::Ipv4) };
+    let options = SetOptions::default().with_max_elements(entries.max(1_024));
+    let spec = SetSpec::new(SetType::HashIpPort, Family::Ipv4).with_options(options);
     let mut batch = Batch::new();
     for set in &names {
         batch.create(*set, spec.clone());
@@ -38,7 +37,7 @@ fn headers_tell_entries_capacity_buckets_and_references() {
     sandbox.ipset("create L list:set");
     sandbox.ipset("add L S1");
     let mut client = sandbox.client();
-    let headers = client.headers().unwrap();
+    let headers = client.list_headers().unwrap();
     let of = |set: Name| headers.iter().find(|header| header.identity.name == set).unwrap();
     assert_eq!(of(names[0]).elements, Some(1));
     assert_eq!((of(names[1]).elements, of(names[1]).references), (Some(0), 1));
@@ -59,7 +58,7 @@ fn one_listing_of_all_headers_is_a_datagram_a_set() {
         let mut client = sandbox.client();
         let before = client.traffic();
         let begin = Instant::now();
-        let headers = client.headers().unwrap();
+        let headers = client.list_headers().unwrap();
         let together = begin.elapsed();
         let traffic = client.traffic();
         assert_eq!(headers.len(), names.len());

@@ -45,26 +45,24 @@ const SETS: [(SetType, Family, &[&str]); 9] = [
 
 fn options(words: &str) -> SetOptions {
     let has = |word| words.split(' ').any(|w| w == word);
-    SetOptions {
-        counters: has("counters"),
-        comment: has("comment"),
-        skbinfo: has("skbinfo"),
-        force_add: has("forceadd"),
-        timeout: has("timeout").then_some(600),
-        ..SetOptions::default()
-    }
+    let options = SetOptions::default()
+        .with_counters(has("counters"))
+        .with_comment(has("comment"))
+        .with_skbinfo(has("skbinfo"))
+        .with_force_add(has("forceadd"));
+    if has("timeout") { options.with_timeout(600) } else { options }
 }
 
 /// Returns all that can be attached to an entry of such a set.
 fn attached(options: &SetOptions) -> EntryOptions {
-    EntryOptions {
-        timeout: options.timeout.map(|_| 0),
-        counters: options.counters.then_some(Counters { packets: 7, bytes: u64::MAX >> 1 }),
-        comment: options.comment.then(|| "a remark".to_owned()),
-        mark: options.skbinfo.then_some(Mark { value: 0xab, mask: 0xff00_00ff }),
-        priority: options.skbinfo.then_some(0x0001_0002),
-        queue: options.skbinfo.then_some(9),
-    }
+    let mut attached = EntryOptions::default();
+    attached.timeout = options.timeout.map(|_| 0);
+    attached.counters = options.counters.then_some(Counters { packets: 7, bytes: u64::MAX >> 1 });
+    attached.comment = options.comment.then(|| "a remark".to_owned());
+    attached.mark = options.skbinfo.then_some(Mark { value: 0xab, mask: 0xff00_00ff });
+    attached.priority = options.skbinfo.then_some(0x0001_0002);
+    attached.queue = options.skbinfo.then_some(9);
+    attached
 }
 
 #[test]
@@ -101,7 +99,7 @@ fn write_and_read(sandbox: &Sandbox, client: &mut Client, spec: &SetSpec, entrie
     wanted.sort();
     assert_eq!(sandbox.saved("T"), wanted, "{spec}");
     // The tool takes forceadd, but version 7.17 does not print it.
-    let printed = SetOptions { force_add: false, ..spec.options.clone() };
+    let printed = spec.options.clone().with_force_add(false);
     let created = sandbox.ipset("save T");
     assert!(created.lines().next().unwrap().contains(&printed.to_string()), "{spec}: {created}");
 
@@ -116,8 +114,8 @@ fn write_and_read(sandbox: &Sandbox, client: &mut Client, spec: &SetSpec, entrie
         listed.entries.into_iter().map(|line| (line.entry, line.options.map(|o| *o))).collect();
     assert_eq!(read, wanted, "{spec}");
     // Sizes and range are the kernel's choice here.
-    let read =
-        SetOptions { hash_size: None, max_elements: None, ports: None, ..listed.header.options };
+    let mut read = listed.header.options;
+    (read.hash_size, read.max_elements, read.ports) = (None, None, None);
     assert_eq!(read, spec.options, "{spec}");
 
     for text in entries {
@@ -186,7 +184,7 @@ fn a_set_has_the_oldest_revision_that_will_do() {
         let family = if bitmap { Family::Unspecified } else { Family::Ipv6 };
         let kernel = client.revisions(set_type, family).unwrap();
         assert!(kernel.min <= wanted && wanted <= kernel.max, "{set_type}: {kernel:?}");
-        let spec = SetSpec { options: options(words), ..SetSpec::new(set_type, family) };
+        let spec = SetSpec::new(set_type, family).with_options(options(words));
         client.create(name("T"), spec).unwrap();
         assert_eq!(client.identity(name("T")).unwrap().revision, wanted, "{set_type} {words}");
         let shown = sandbox.ipset("list -t T");
@@ -199,13 +197,9 @@ fn a_set_has_the_oldest_revision_that_will_do() {
 fn sizes_netmask_and_range_are_as_asked_for() {
     let sandbox = Sandbox::new();
     let mut client = sandbox.client();
-    let mut spec = SetSpec::new(SetType::HashIp, Family::Ipv4);
-    spec.options = SetOptions {
-        hash_size: Some(4_096),
-        max_elements: Some(1_000_000),
-        netmask: Some(24),
-        ..SetOptions::default()
-    };
+    let options =
+        SetOptions::default().with_hash_size(4_096).with_max_elements(1_000_000).with_netmask(24);
+    let spec = SetSpec::new(SetType::HashIp, Family::Ipv4).with_options(options);
     client.create(name("A"), spec.clone()).unwrap();
     client.add(name("A"), entry("10.0.0.77")).unwrap();
     assert_eq!(sandbox.saved("A"), ["10.0.0.0"]);
@@ -228,11 +222,16 @@ fn a_set_takes_only_what_it_was_created_for() {
     sandbox.ipset("create A hash:ip");
     let mut client = sandbox.client();
     let everything = attached(&options(ALL));
+    let only = |attach: &dyn Fn(&mut EntryOptions)| {
+        let mut options = EntryOptions::default();
+        attach(&mut options);
+        options
+    };
     for (options, words) in [
-        (EntryOptions { timeout: everything.timeout, ..Default::default() }, "without timeout"),
-        (EntryOptions { counters: everything.counters, ..Default::default() }, "without counters"),
-        (EntryOptions { comment: everything.comment, ..Default::default() }, "without comment"),
-        (EntryOptions { mark: everything.mark, ..Default::default() }, "without skbinfo"),
+        (only(&|options| options.timeout = everything.timeout), "without timeout"),
+        (only(&|options| options.counters = everything.counters), "without counters"),
+        (only(&|options| options.comment = everything.comment.clone()), "without comment"),
+        (only(&|options| options.mark = everything.mark), "without skbinfo"),
     ] {
         let error = client.add_with(name("A"), entry("10.0.0.1"), options).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");

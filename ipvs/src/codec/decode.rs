@@ -7,7 +7,7 @@ use netlink::{Attribute, DecodeError, attributes, generic};
 
 use crate::flags::{Flags, TunnelFlags};
 use crate::id::{AddressFamily, Protocol, VirtualServerId};
-use crate::name::{InterfaceName, InvalidName, PersistenceEngine, Scheduler};
+use crate::name::{InterfaceName, ParseError, PersistenceEngine, Scheduler};
 use crate::real_server::{ForwardingMethod, RealServer, RealServerStatus, TunnelOptions};
 use crate::settings::{Info, SyncDaemon, SyncRole, Timeouts, Version};
 use crate::statistics::Statistics;
@@ -204,7 +204,7 @@ impl<'a> ServiceFields<'a> {
         let protocol = self.protocol.ok_or_else(|| broken("its protocol"))?;
         let address = self.address.ok_or_else(|| broken("its address"))?;
         Ok(VirtualServerId::Address {
-            protocol: Protocol::from(protocol),
+            protocol: Protocol(protocol),
             address: decode_address(&address, family)?,
             port: self.port.ok_or_else(|| broken("its port"))?,
         })
@@ -327,10 +327,7 @@ fn known_family(number: u16, what: &'static str) -> Result<AddressFamily, Decode
         .ok_or_else(|| DecodeError::new(what, format!("address family {number}")))
 }
 
-fn name<T>(
-    text: &str,
-    make: impl FnOnce(&str) -> Result<T, InvalidName>,
-) -> Result<T, DecodeError> {
+fn name<T>(text: &str, make: impl FnOnce(&str) -> Result<T, ParseError>) -> Result<T, DecodeError> {
     make(text).map_err(|error| DecodeError::new("name", error.to_string()))
 }
 

@@ -40,6 +40,10 @@ impl<'a> Description<'a> {
         }
     }
 
+    pub(crate) fn command(&self) -> u8 {
+        self.command
+    }
+
     /// Returns what an error number means for this request, and what can be done. Read off
     /// ip_vs_genl_set_cmd and the functions it calls (net/netfilter/ipvs/ip_vs_ctl.c).
     pub(crate) fn advice(&self, errno: i32) -> Option<String> {

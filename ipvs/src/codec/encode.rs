@@ -106,7 +106,7 @@ fn identity(inner: &mut AttributeWriter<'_>, id: &VirtualServerId) {
     inner.u16(service::AF, id.family().number());
     match *id {
         VirtualServerId::Address { protocol, address, port } => {
-            inner.u16(service::PROTOCOL, protocol.number());
+            inner.u16(service::PROTOCOL, protocol.0);
             inner.address(service::ADDR, address);
             inner.u16_be(service::PORT, port);
         }

@@ -232,10 +232,7 @@ fn what_is_unknown_is_kept_or_passed_over() {
     assert!(decoded.hashed);
     assert_eq!(decoded.server.flags, Flags::from_bits(u32::from_ne_bytes([0x40, 1, 0, 0])));
     assert_eq!(decoded.server.scheduler.as_str(), "novel");
-    assert!(matches!(
-        decoded.server.id,
-        VirtualServerId::Address { protocol: Protocol::Other(50), .. }
-    ));
+    assert!(matches!(decoded.server.id, VirtualServerId::Address { protocol: Protocol(50), .. }));
 }
 
 #[test]
@@ -262,8 +259,7 @@ fn what_is_missing_or_wrong_is_named() {
 }
 
 fn refused(request: &Request<'_>, errno: i32) -> Error {
-    let refusal = Refusal { errno, explanation: None, request: Vec::new() };
-    Error::request(&encoded(request), refusal.into())
+    Error::request(&encoded(request), Refusal::new(errno).into())
 }
 
 #[test]
@@ -302,17 +298,30 @@ fn an_error_says_what_was_tried_the_answer_and_what_to_do() {
 fn an_error_is_asked_for_its_kind() {
     let error = |errno| refused(&Request::DeleteService(&web()), errno);
     assert!(error(17).is_exists() && !error(3).is_exists());
-    assert!(error(3).is_no_such_service() && !error(2).is_no_such_service());
-    assert!(error(2).is_not_found() && !error(2).is_not_loaded());
-    assert!(error(1).is_permission());
+    assert!(error(3).is_no_such_service() && error(3).is_not_found());
+    assert!(!error(2).is_no_such_service() && !error(2).is_unsupported());
+    let address = "10.0.0.1:80".parse().unwrap();
+    let deletion = |errno| refused(&Request::DeleteDestination(&web(), address), errno);
+    assert!(deletion(2).is_not_found() && !deletion(2).is_no_such_service());
+    assert!(deletion(3).is_not_found() && deletion(3).is_no_such_service());
+    let server = VirtualServer::new(web(), Scheduler::ROUND_ROBIN);
+    for request in [Request::NewService(&server), Request::SetService(&server)] {
+        assert!(
+            refused(&request, 2).is_unknown_scheduler() && !refused(&request, 2).is_not_found()
+        );
+        assert!(!refused(&request, 3).is_unknown_scheduler());
+    }
+    assert!(!deletion(2).is_unknown_scheduler());
+    let stopped = refused(&Request::DeleteDaemon(SyncRole::Master), 3);
+    assert!(stopped.is_not_found() && !stopped.is_no_such_service());
+    assert!(error(1).is_permission() && error(13).is_permission());
     assert!([22, 34, 97].into_iter().all(|errno| error(errno).is_invalid()));
     assert!(!error(12).is_invalid());
     assert_eq!(error(12).raw_os_error(), Some(12));
-    let refusal = |errno| Refusal { errno, explanation: None, request: Vec::new() };
-    let missing = Error::open(refusal(2).into());
-    assert!(missing.is_not_loaded() && !missing.is_not_found());
+    let missing = Error::open(Refusal::new(2).into());
+    assert!(missing.is_unsupported() && !missing.is_not_found());
     assert!(missing.to_string().contains("modprobe ip_vs"));
-    assert!(!Error::open(refusal(1).into()).is_not_loaded());
+    assert!(!Error::open(Refusal::new(1).into()).is_unsupported());
 }
 
 /// Every decoder on the same bytes; what counts is that each returns.
@@ -359,7 +368,7 @@ proptest! {
         prefix in 0_u8..=32,
     ) {
         let server = VirtualServer {
-            id: VirtualServerId::Address { protocol: protocol.into(), address, port },
+            id: VirtualServerId::Address { protocol: Protocol(protocol), address, port },
             scheduler: Scheduler::new(&scheduler).unwrap(),
             flags: Flags::from_bits(flags).without(Flags::HASHED),
             persistence_timeout,

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ipvs::{RealServer, Scheduler, VirtualServer, VirtualServerId};
+use ipvs::{Batch, RealServer, Scheduler, VirtualServer, VirtualServerId};
 
 use crate::Network;
 
@@ -19,7 +19,7 @@ fn server(number: u16) -> VirtualServer {
 fn thousands_go_in_and_out_in_a_few_sends() {
     let network = Network::new("thousands");
     let mut client = network.client();
-    let mut batch = client.batch();
+    let mut batch = Batch::new();
     for server in (0..VIRTUAL_SERVERS).map(server) {
         batch.new_service(&server);
         for last in 1..=REAL_SERVERS {
@@ -28,14 +28,14 @@ fn thousands_go_in_and_out_in_a_few_sends() {
     }
     let (count, before) = (batch.len(), client.traffic());
     assert_eq!(count, 11_000);
-    let results = client.send(&mut batch).unwrap();
+    let results = client.send(&batch).unwrap();
     assert_eq!(results.len(), count);
     assert!(results.iter().all(Result::is_ok), "{:?}", results.iter().find(|r| r.is_err()));
     let after = client.traffic();
     assert_eq!(after.requests - before.requests, 11_000);
     assert!(after.sends - before.sends <= 60, "{after:?}");
 
-    let snapshot = client.snapshot().unwrap();
+    let snapshot = client.list_all().unwrap();
     assert_eq!(snapshot.len(), usize::from(VIRTUAL_SERVERS));
     for listing in &snapshot {
         assert_eq!(listing.real_servers.len(), usize::from(REAL_SERVERS));
@@ -52,7 +52,7 @@ fn thousands_go_in_and_out_in_a_few_sends() {
     assert_eq!(Some(&*found), ids.split_last().map(|(_, others)| others));
 
     // The same once more: every one is there already, and each says so.
-    let results = client.send(&mut batch).unwrap();
+    let results = client.send(&batch).unwrap();
     assert_eq!(results.len(), count);
     assert!(results.iter().all(|result| result.as_ref().is_err_and(ipvs::Error::is_exists)));
 
@@ -60,7 +60,7 @@ fn thousands_go_in_and_out_in_a_few_sends() {
     for number in 0..VIRTUAL_SERVERS {
         batch.delete_service(&server(number).id);
     }
-    assert!(client.send(&mut batch).unwrap().iter().all(Result::is_ok));
+    assert!(client.send(&batch).unwrap().iter().all(Result::is_ok));
     assert_eq!(client.list_services().unwrap(), []);
 }
 
@@ -70,16 +70,16 @@ fn a_refused_command_has_its_own_place_and_does_not_stop_the_others() {
     let mut client = network.client();
     let (first, second) = (server(1), server(2));
     let real_server = RealServer::new([10, 0, 0, 1], 80);
-    let mut batch = client.batch();
+    let mut batch = Batch::new();
     let added = batch.new_service(&first);
     let orphan = batch.new_destination(&second.id, &real_server);
     let adopted = batch.new_destination(&first.id, &real_server);
     let twice = batch.new_destination(&first.id, &real_server);
     let gone = batch.delete_service(&second.id);
-    let changed = batch.set_destination(&first.id, &RealServer { weight: 5, ..real_server });
+    let changed = batch.set_destination(&first.id, &real_server.with_weight(5));
     let unknown = batch.delete_destination(&first.id, "10.0.0.9:80".parse().unwrap());
     let last = batch.new_service(&second);
-    let results = client.send(&mut batch).unwrap();
+    let results = client.send(&batch).unwrap();
     for index in [added, adopted, changed, last] {
         assert!(results[index].is_ok(), "{index}: {:?}", results[index]);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ipvs::{AddressFamily, Scheduler, VirtualServer, VirtualServerId};
+use ipvs::{AddressFamily, Batch, Scheduler, VirtualServer, VirtualServerId};
 
 use crate::Network;
 
@@ -45,12 +45,12 @@ fn users_of_the_module_tell_of_virtual_servers_of_ipv6() {
     // The scheduler's module is loaded now, if it is one.
     client.new_service(&server(1)).unwrap();
     let users = || counter.count().unwrap().users.unwrap();
-    let mut batch = client.batch();
+    let mut batch = Batch::new();
     for port in 2..=1_001 {
         batch.new_service(&server(port));
     }
     let before = users();
-    assert!(client.send(&mut batch).unwrap().iter().all(Result::is_ok));
+    assert!(client.send(&batch).unwrap().iter().all(Result::is_ok));
     assert_eq!(users(), before + 1_000);
     network.ipvsadm("-D -t [fd00::1]:500");
     assert_eq!(users(), before + 999);

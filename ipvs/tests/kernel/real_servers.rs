@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use ipvs::{
-    Client, ForwardingMethod, Listing, RealServer, Scheduler, TunnelFlags, TunnelOptions,
+    Batch, Client, ForwardingMethod, Listing, RealServer, Scheduler, TunnelFlags, TunnelOptions,
     TunnelType, VirtualServer, VirtualServerId,
 };
 
@@ -22,19 +22,19 @@ fn with_web(network: &Network) -> Client {
 }
 
 fn tunnel(kind: TunnelType, port: u16, flags: TunnelFlags) -> ForwardingMethod {
-    ForwardingMethod::Tunnel(TunnelOptions { kind, port, flags })
+    ForwardingMethod::Tunnel(TunnelOptions::new(kind).with_port(port).with_flags(flags))
 }
 
 /// One of every kind, with the command that ipvsadm would make of it.
 fn every_kind() -> Vec<(RealServer, &'static str)> {
     let at = |last| RealServer::new([10, 0, 0, last], 80);
     let v6: Ipv6Addr = "fd00::a".parse().unwrap();
-    let forwarded = |last, forwarding| RealServer { forwarding, ..at(last) };
+    let forwarded = |last, forwarding| at(last).with_forwarding(forwarding);
     vec![
         (at(1), "-r 10.0.0.1:80 -m -w 1"),
-        (RealServer { weight: 0, ..at(2) }, "-r 10.0.0.2:80 -m -w 0"),
+        (at(2).with_weight(0), "-r 10.0.0.2:80 -m -w 0"),
         (
-            RealServer { weight: 65_535, upper_threshold: 200, lower_threshold: 100, ..at(3) },
+            at(3).with_weight(65_535).with_upper_threshold(200).with_lower_threshold(100),
             "-r 10.0.0.3:80 -m -w 65535",
         ),
         (forwarded(4, ForwardingMethod::DirectRoute), "-r 10.0.0.4:80 -g -w 1"),
@@ -51,10 +51,7 @@ fn every_kind() -> Vec<(RealServer, &'static str)> {
             "-r 10.0.0.7:80 -i -w 1 --tun-type gre --tun-csum",
         ),
         (
-            RealServer {
-                forwarding: tunnel(TunnelType::Ipip, 0, TunnelFlags::NONE),
-                ..RealServer::new(v6, 80)
-            },
+            RealServer::new(v6, 80).with_forwarding(tunnel(TunnelType::Ipip, 0, TunnelFlags::NONE)),
             "-r [fd00::a]:80 -i -w 1 --tun-type ipip",
         ),
     ]
@@ -101,7 +98,7 @@ fn methods_that_ipvsadm_has_no_word_for_are_kept() {
     let network = Network::new("methods");
     let mut client = with_web(&network);
     for forwarding in [ForwardingMethod::Local, ForwardingMethod::Bypass] {
-        let server = RealServer { forwarding, ..RealServer::new([10, 0, 0, 1], 80) };
+        let server = RealServer::new([10, 0, 0, 1], 80).with_forwarding(forwarding);
         client.new_destination(&web(), &server).unwrap();
         assert_eq!(listed(&mut client), [server]);
         client.delete_destination(&web(), server.socket_address()).unwrap();
@@ -114,13 +111,11 @@ fn a_change_replaces_everything_but_address_and_port() {
     let mut client = with_web(&network);
     let first = RealServer::new([10, 0, 0, 1], 80);
     client.new_destination(&web(), &first).unwrap();
-    let changed = RealServer {
-        forwarding: tunnel(TunnelType::Gue, 6080, TunnelFlags::CHECKSUM),
-        weight: 9,
-        upper_threshold: 20,
-        lower_threshold: 10,
-        ..first
-    };
+    let changed = first
+        .with_forwarding(tunnel(TunnelType::Gue, 6080, TunnelFlags::CHECKSUM))
+        .with_weight(9)
+        .with_upper_threshold(20)
+        .with_lower_threshold(10);
     client.set_destination(&web(), &changed).unwrap();
     assert_eq!(listed(&mut client), [changed]);
     client.set_destination(&web(), &first).unwrap();
@@ -132,13 +127,13 @@ fn a_change_replaces_everything_but_address_and_port() {
 fn a_listing_longer_than_a_datagram_is_whole() {
     let network = Network::new("long");
     let mut client = with_web(&network);
-    let mut batch = client.batch();
+    let mut batch = Batch::new();
     let servers: Vec<_> =
         (0..2_000_u16).map(|number| RealServer::new([10, 0, 0, 1], 1 + number)).collect();
     for server in &servers {
         batch.new_destination(&web(), server);
     }
-    assert!(client.send(&mut batch).unwrap().iter().all(Result::is_ok));
+    assert!(client.send(&batch).unwrap().iter().all(Result::is_ok));
     assert_eq!(listed(&mut client), servers);
 }
 
@@ -146,10 +141,10 @@ fn a_listing_longer_than_a_datagram_is_whole() {
 fn a_virtual_server_that_is_gone_has_no_real_servers() {
     let network = Network::new("gone");
     let mut client = with_web(&network);
-    assert_eq!(client.snapshot().unwrap().len(), 1, "empty, yet there");
+    assert_eq!(client.list_all().unwrap().len(), 1, "empty, yet there");
     client.delete_service(&web()).unwrap();
     assert_eq!(client.list_destinations(&web()).unwrap(), []);
-    assert_eq!(client.snapshot().unwrap(), []);
+    assert_eq!(client.list_all().unwrap(), []);
 }
 
 #[test]
@@ -178,7 +173,7 @@ fn connections_are_counted_and_counters_zeroed() {
     assert!(text.contains(&bytes), "{bytes} in {text}");
 
     client.zero_service(&web()).unwrap();
-    let found = client.snapshot().unwrap().remove(0);
+    let found = client.list_all().unwrap().remove(0);
     for zeroed in [found.virtual_server.statistics, found.real_servers[0].statistics] {
         assert_eq!((zeroed.connections, zeroed.incoming_packets, zeroed.incoming_bytes), (0, 0, 0));
     }
@@ -196,7 +191,7 @@ fn connections_are_counted_and_counters_zeroed() {
 fn eventually(client: &mut Client, holds: impl Fn(&Listing) -> bool) -> Listing {
     let start = Instant::now();
     loop {
-        let listing = client.snapshot().unwrap().remove(0);
+        let listing = client.list_all().unwrap().remove(0);
         if holds(&listing) {
             return listing;
         }

@@ -1,9 +1,11 @@
 //! Requests that the kernel refuses, and its answers: the table at `ipvs::Error`.
 
+use std::net::IpAddr;
+
 use ipvs::{
     Client, Error, ForwardingMethod, InterfaceName, Netmask, PersistenceEngine, RealServer,
-    Scheduler, SyncDaemon, SyncRole, Timeouts, TunnelFlags, TunnelOptions, TunnelType,
-    VirtualServer, VirtualServerId,
+    Scheduler, SyncDaemon, SyncRole, Timeouts, TunnelOptions, TunnelType, VirtualServer,
+    VirtualServerId,
 };
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -37,19 +39,22 @@ fn virtual_servers() {
     let network = Network::new("refused-virtual");
     let mut client = with_web(&network);
     assert!(refused(client.new_service(&web()), Errno::EXIST).is_exists());
-    let absent = VirtualServer { id: VirtualServerId::udp([10, 96, 0, 1], 80), ..web() };
-    assert!(refused(client.set_service(&absent), Errno::SRCH).is_no_such_service());
+    let mut absent = web();
+    absent.id = VirtualServerId::udp([10, 96, 0, 1], 80);
+    let error = refused(client.set_service(&absent), Errno::SRCH);
+    assert!(error.is_no_such_service() && error.is_not_found());
     refused(client.delete_service(&absent.id), Errno::SRCH);
     refused(client.zero_service(&absent.id), Errno::SRCH);
     refused(client.service(&absent.id).map(|_| ()), Errno::SRCH);
 
     let scheduler = Scheduler::new("no-such").unwrap();
-    let unknown = VirtualServer { scheduler, ..absent.clone() };
+    let unknown = absent.clone().with_scheduler(scheduler);
     let error = refused(client.new_service(&unknown), Errno::NOENT);
-    assert!(error.is_not_found() && error.to_string().ends_with("load module ip_vs_no-such"));
-    refused(client.set_service(&VirtualServer { scheduler, ..web() }), Errno::NOENT);
-    let engine = PersistenceEngine::new("no-such").ok();
-    let unknown = VirtualServer { persistence_engine: engine, ..absent };
+    assert!(error.is_unknown_scheduler() && !error.is_not_found());
+    assert!(error.to_string().ends_with("load module ip_vs_no-such"));
+    refused(client.set_service(&web().with_scheduler(scheduler)), Errno::NOENT);
+    let engine = PersistenceEngine::new("no-such").unwrap();
+    let unknown = absent.with_persistence_engine(engine);
     let error = refused(client.new_service(&unknown), Errno::NOENT);
     assert!(error.to_string().ends_with("load module ip_vs_pe_no-such"), "{error}");
 
@@ -68,26 +73,31 @@ fn real_servers() {
     let mut client = with_web(&network);
     let id = web().id;
     let absent_id = VirtualServerId::udp([10, 96, 0, 1], 80);
-    let absent = RealServer { port: 81, ..real_server() };
+    let with_address = |address: IpAddr, port| {
+        let mut server = real_server();
+        (server.address, server.port) = (address, port);
+        server
+    };
+    let absent = with_address(real_server().address, 81);
     refused(client.new_destination(&id, &real_server()), Errno::EXIST);
     refused(client.new_destination(&absent_id, &absent), Errno::SRCH);
     refused(client.set_destination(&absent_id, &absent), Errno::SRCH);
     refused(client.delete_destination(&absent_id, absent.socket_address()), Errno::SRCH);
     let error = refused(client.set_destination(&id, &absent), Errno::NOENT);
-    assert!(error.is_not_found());
+    assert!(error.is_not_found() && !error.is_no_such_service());
     refused(client.delete_destination(&id, absent.socket_address()), Errno::NOENT);
 
-    let heavy = RealServer { weight: 1 << 31, ..absent };
+    let heavy = absent.with_weight(1 << 31);
     assert!(refused(client.new_destination(&id, &heavy), Errno::RANGE).is_invalid());
-    let crossed = RealServer { upper_threshold: 1, lower_threshold: 2, ..absent };
+    let crossed = absent.with_upper_threshold(1).with_lower_threshold(2);
     refused(client.new_destination(&id, &crossed), Errno::RANGE);
-    let multicast = RealServer { address: [224, 0, 0, 1].into(), ..absent };
+    let multicast = with_address([224, 0, 0, 1].into(), 81);
     let error = refused(client.new_destination(&id, &multicast), Errno::INVAL);
     assert!(error.to_string().contains("is the loopback interface up?"), "{error}");
-    let other_family = RealServer { address: "fd00::1".parse().unwrap(), ..absent };
+    let other_family = with_address("fd00::1".parse().unwrap(), 81);
     refused(client.new_destination(&id, &other_family), Errno::INVAL);
-    let options = TunnelOptions { kind: TunnelType::Gue, port: 0, flags: TunnelFlags::NONE };
-    let portless = RealServer { forwarding: ForwardingMethod::Tunnel(options), ..absent };
+    let options = TunnelOptions::new(TunnelType::Gue);
+    let portless = absent.with_forwarding(ForwardingMethod::Tunnel(options));
     refused(client.new_destination(&id, &portless), Errno::INVAL);
     assert_eq!(client.list_destinations(&id).unwrap().len(), 1);
 }
@@ -111,7 +121,7 @@ fn daemons_and_timeouts() {
     refused(client.new_daemon(&daemon("no-such")), Errno::NODEV);
     client.new_daemon(&daemon("lo")).unwrap();
     refused(client.new_daemon(&daemon("lo")), Errno::EXIST);
-    let long = Timeouts { udp: u32::MAX, ..Timeouts::default() };
+    let long = Timeouts::default().with_udp(u32::MAX);
     assert!(refused(client.set_timeouts(long), Errno::INVAL).is_invalid());
 }
 

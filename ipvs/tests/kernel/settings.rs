@@ -4,6 +4,10 @@ use ipvs::{InterfaceName, SyncDaemon, SyncRole, Timeouts};
 
 use crate::Network;
 
+fn of(tcp: u32, tcp_fin: u32, udp: u32) -> Timeouts {
+    Timeouts::default().with_tcp(tcp).with_tcp_fin(tcp_fin).with_udp(udp)
+}
+
 #[test]
 fn version_and_size_are_read() {
     let network = Network::new("info");
@@ -17,11 +21,11 @@ fn version_and_size_are_read() {
 fn timeouts_are_set_one_by_one() {
     let network = Network::new("timeouts");
     let mut client = network.client();
-    assert_eq!(client.timeouts().unwrap(), Timeouts { tcp: 900, tcp_fin: 120, udp: 300 });
-    client.set_timeouts(Timeouts { tcp: 800, ..Timeouts::default() }).unwrap();
-    client.set_timeouts(Timeouts { tcp_fin: 70, ..Timeouts::default() }).unwrap();
-    client.set_timeouts(Timeouts { udp: 60, ..Timeouts::default() }).unwrap();
-    assert_eq!(client.timeouts().unwrap(), Timeouts { tcp: 800, tcp_fin: 70, udp: 60 });
+    assert_eq!(client.timeouts().unwrap(), of(900, 120, 300));
+    client.set_timeouts(Timeouts::default().with_tcp(800)).unwrap();
+    client.set_timeouts(Timeouts::default().with_tcp_fin(70)).unwrap();
+    client.set_timeouts(Timeouts::default().with_udp(60)).unwrap();
+    assert_eq!(client.timeouts().unwrap(), of(800, 70, 60));
     assert!(network.ipvsadm("-L -n --timeout").contains("800 70 60"));
 }
 
@@ -31,15 +35,15 @@ fn sync_daemons_are_started_listed_and_stopped() {
     let mut client = network.client();
     assert_eq!(client.list_daemons().unwrap(), []);
     let loopback = InterfaceName::new("lo").unwrap();
-    let master = SyncDaemon {
-        sync_id: 9,
-        datagram_length: 1_100,
-        group: Some([224, 0, 0, 99].into()),
-        port: 8_849,
-        ttl: 3,
-        ..SyncDaemon::new(SyncRole::Master, loopback)
+    let daemon = |role, interface| {
+        SyncDaemon::new(role, interface)
+            .with_sync_id(9)
+            .with_datagram_length(1_100)
+            .with_group([224, 0, 0, 99])
+            .with_port(8_849)
+            .with_ttl(3)
     };
-    let backup = SyncDaemon { role: SyncRole::Backup, ..master };
+    let [master, backup] = [SyncRole::Master, SyncRole::Backup].map(|role| daemon(role, loopback));
     client.new_daemon(&master).unwrap();
     client.new_daemon(&backup).unwrap();
     assert_eq!(client.list_daemons().unwrap(), [master, backup]);
@@ -58,7 +62,7 @@ fn sync_daemons_are_started_listed_and_stopped() {
     network.ip("link set wide up");
     network.ip("addr add fd00::1/64 dev wide nodad");
     let interface = InterfaceName::new("wide").unwrap();
-    let wide = SyncDaemon { group: Some(group.into()), interface, ..master };
+    let wide = daemon(SyncRole::Master, interface).with_group(group);
     client.new_daemon(&wide).unwrap();
     assert_eq!(client.list_daemons().unwrap(), [wide]);
     assert!(network.ipvsadm("-L --daemon").contains("group=ff02::99"));

@@ -32,9 +32,8 @@ fn every_kind() -> Vec<(VirtualServer, &'static str)> {
         VirtualServerId::FirewallMark { family, mark }
     };
     let plain = |id| VirtualServer::new(id, Scheduler::ROUND_ROBIN);
-    let flagged =
-        |id, scheduler, flags| VirtualServer { flags, ..VirtualServer::new(id, scheduler) };
-    let masked = |id, netmask| VirtualServer { netmask, ..plain(id).persistent(60) };
+    let flagged = |id, scheduler, flags| VirtualServer::new(id, scheduler).with_flags(flags);
+    let masked = |id, netmask| plain(id).with_persistence(60).with_netmask(netmask);
     vec![
         (plain(VirtualServerId::tcp(v4, 80)), "-A -t 10.96.0.1:80 -s rr"),
         (plain(VirtualServerId::udp(v4, 80)), "-A -u 10.96.0.1:80 -s rr"),
@@ -45,7 +44,7 @@ fn every_kind() -> Vec<(VirtualServer, &'static str)> {
         (plain(mark(AddressFamily::Ipv4)), "-A -f 2147418113 -s rr"),
         (plain(mark(AddressFamily::Ipv6)), "-A -f 2147418113 -6 -s rr"),
         (
-            plain(VirtualServerId::tcp(v4, 81)).persistent(10_800),
+            plain(VirtualServerId::tcp(v4, 81)).with_persistence(10_800),
             "-A -t 10.96.0.1:81 -s rr -p 10800",
         ),
         (
@@ -148,7 +147,7 @@ fn a_change_replaces_everything_but_the_identity() {
     client.new_service(&VirtualServer::new(id, Scheduler::ROUND_ROBIN)).unwrap();
     client.new_destination(&id, &RealServer::new([10, 0, 0, 1], 80)).unwrap();
 
-    let mut changed = VirtualServer::new(id, Scheduler::MAGLEV_HASHING).persistent(30);
+    let mut changed = VirtualServer::new(id, Scheduler::MAGLEV_HASHING).with_persistence(30);
     changed.flags |= Flags::MH_PORT;
     changed.netmask = Netmask::Prefix(16);
     client.set_service(&changed).unwrap();
@@ -192,6 +191,6 @@ fn a_flush_deletes_everything_in_this_namespace_and_nothing_in_another() {
         client.new_destination(&id, &RealServer::new([10, 0, 0, 1], 80)).unwrap();
     }
     network.client().flush().unwrap();
-    assert_eq!(network.client().snapshot().unwrap(), []);
-    assert_eq!(neighbour.client().snapshot().unwrap().len(), 1);
+    assert_eq!(network.client().list_all().unwrap(), []);
+    assert_eq!(neighbour.client().list_all().unwrap().len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use super::Socket;
 use crate::attribute::DecodeError;
-use crate::batch::Batch;
+use crate::batch::{Batch, Part};
 use crate::error::Error;
 
 /// Bytes of the receive buffer that an answer takes at most: the kernel makes it in a page
@@ -19,7 +19,7 @@ impl Socket {
     /// When the socket itself fails.
     pub fn ask<T>(
         &mut self,
-        batch: &mut Batch,
+        batch: &Batch,
         decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
     ) -> Result<Vec<Result<T, Error>>, Error> {
         let mut answers = Vec::with_capacity(batch.len());
@@ -31,7 +31,7 @@ impl Socket {
             }
             let count = batch.span(first, self.questions_per_send, self.bytes_per_send);
             // An acknowledgement would be a second answer: each has one of its own.
-            let begin = self.transmit(batch, first, count, 0)?;
+            let begin = self.transmit(batch, Part::new(first, count))?;
             let mut results = Vec::new();
             results.resize_with(count, || Ok(()));
             let mut said: Vec<Option<Result<T, DecodeError>>> = Vec::new();

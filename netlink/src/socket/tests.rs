@@ -34,10 +34,10 @@ fn a_request_returns_its_answer_or_the_refusal() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     let mut batch = Batch::new();
     batch.push(GET_LINK, 0, |message| link(1, message));
-    assert_eq!(socket.request(&mut batch, index).unwrap(), [1]);
+    assert_eq!(socket.request(&batch, index).unwrap(), [1]);
     batch.clear();
     batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
-    let error = socket.request(&mut batch, index).unwrap_err();
+    let error = socket.request(&batch, index).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
 }
 
@@ -52,9 +52,9 @@ fn a_send_is_no_longer_than_the_send_buffer() {
     for _ in 0..1_500 {
         batch.push(GET_LINK, 0, |message| link(1, message));
     }
-    assert!(socket.send(&mut batch).is_err(), "{granted} bytes are enough");
+    assert!(socket.send(&batch).is_err(), "{granted} bytes are enough");
     socket.bytes_per_send = buffers::bytes_per_send(granted);
-    let results = socket.send(&mut batch).unwrap();
+    let results = socket.send(&batch).unwrap();
     assert!(results.len() == 1_500 && results.iter().all(Result::is_ok));
 }
 
@@ -67,7 +67,7 @@ fn each_of_many_requests_has_its_own_result() {
         let wanted = if number % 7 == 0 { 0x7fff_fff0 } else { 1 };
         batch.push(GET_LINK, 0, |message| link(wanted, message));
     }
-    let results = socket.send(&mut batch).unwrap();
+    let results = socket.send(&batch).unwrap();
     assert_eq!(results.len(), 1_500);
     for (number, result) in results.iter().enumerate() {
         assert_eq!(result.is_err(), number % 7 == 0, "request {number}: {result:?}");
@@ -89,7 +89,7 @@ fn each_of_many_questions_has_its_own_answer() {
     }
     batch.push(GET_LINK, 0, |message| message.attributes().bytes(1, &[0; 70_000]));
     let decode = |body: &[u8]| index(body)?.ok_or(DecodeError::new("index", "there is none"));
-    let mut answers = socket.ask(&mut batch, decode).unwrap();
+    let mut answers = socket.ask(&batch, decode).unwrap();
     assert!(answers.pop().unwrap().is_err(), "it is too long");
     assert_eq!(answers.len(), 1_500);
     for (number, answer) in answers.iter().enumerate() {
@@ -113,7 +113,7 @@ fn a_request_that_is_too_long_harms_only_itself() {
     batch.push(GET_LINK, 0, |message| link(1, message));
     batch.push(GET_LINK, 0, |message| message.attributes().bytes(1, &[0; 70_000]));
     batch.push(GET_LINK, 0, |message| link(1, message));
-    let results = socket.send(&mut batch).unwrap();
+    let results = socket.send(&batch).unwrap();
     assert!(results[0].is_ok() && results[2].is_ok());
     assert_eq!(
         results[1].as_ref().unwrap_err().to_string(),
@@ -130,14 +130,14 @@ fn an_overrun_is_told_and_never_taken_for_success() {
         batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
     }
     socket.requests_per_send = REQUESTS_PER_SEND;
-    let results = socket.send(&mut batch).unwrap();
+    let results = socket.send(&batch).unwrap();
     assert!(results.iter().all(Result::is_err), "every one of them fails");
     let lost = results.iter().flat_map(|r| r.as_ref().err()).filter(|e| e.is_answer_lost());
     let lost = lost.count();
     assert!(lost > 0 && lost < REQUESTS_PER_SEND, "{lost} lost");
     batch.clear();
     batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
-    let again = socket.send(&mut batch).unwrap();
+    let again = socket.send(&batch).unwrap();
     assert!(!again[0].as_ref().unwrap_err().is_answer_lost(), "the socket is of use afterwards");
 }
 
@@ -163,9 +163,9 @@ fn a_socket_that_is_one_no_more_is_opened_again_at_its_next_use() {
         replace(&socket, std::fs::File::open("/dev/null").unwrap());
         let mut batch = Batch::new();
         batch.push(GET_LINK, 0, |message| link(1, message));
-        let error = socket.request(&mut batch, index).unwrap_err();
+        let error = socket.request(&batch, index).unwrap_err();
         assert!(error.is_socket_failure() && error.is_answer_lost(), "{error}");
-        assert_eq!(socket.request(&mut batch, index).unwrap(), [1]);
+        assert_eq!(socket.request(&batch, index).unwrap(), [1]);
         assert!(socket.dump(GET_LINK, any_link, index).unwrap().contains(&1));
     }
     replace(&socket, std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
@@ -202,6 +202,6 @@ fn a_refusal_is_no_failure_of_the_socket() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     let mut batch = Batch::new();
     batch.push(GET_LINK, 0, |message| link(0x7fff_fff0, message));
-    assert!(!socket.request(&mut batch, index).unwrap_err().is_socket_failure());
+    assert!(!socket.request(&batch, index).unwrap_err().is_socket_failure());
     assert!(socket.failure.is_none());
 }

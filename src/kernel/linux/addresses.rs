@@ -37,7 +37,7 @@ impl Linux {
                 _ => {}
             }
         }
-        let sent = self.links.send(&mut batch);
+        let sent = self.links.send(&batch);
         let is_missed = sent.iter().flatten().zip(ops).any(|(result, op)| {
             let missed = |error| is(error, Errno::ADDRNOTAVAIL);
             matches!(op, Op::UnbindAddress(IpAddr::V6(_))) && result.as_ref().is_err_and(missed)
@@ -86,7 +86,7 @@ impl Linux {
                 removals.push(Op::UnbindAddress(found.address));
             }
         }
-        let sent = self.links.send(&mut batch);
+        let sent = self.links.send(&batch);
         let results = self.judge(&removals, sent, |_| Some(Errno::ADDRNOTAVAIL));
         Ok(removals
             .into_iter()

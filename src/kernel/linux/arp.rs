@@ -41,7 +41,7 @@ impl Linux {
             batch.remove(found.address);
             batch.add(found.address, self.scope);
         }
-        let results = self.links.send(&mut batch);
+        let results = self.links.send(&batch);
         let results = results.map_err(|error| ReadError::new("addresses to bind again", error))?;
         let refusals: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
         if let Some(first) = refusals.first() {

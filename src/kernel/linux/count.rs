@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn mk_count(ipv4: u32, users: u32) -> ipvs::Count {
-        ipvs::Count { ipv4, users: Some(users) }
+        ipvs::Count::new(ipv4, Some(users))
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
         assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
         assert_eq!(listed.number(mk_count(10, 18)), Number::Unknown);
-        assert_eq!(listed.number(ipvs::Count { ipv4: 10, users: None }), Number::Unknown);
+        assert_eq!(listed.number(ipvs::Count::new(10, None)), Number::Unknown);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn without_a_module_those_of_ipv6_are_as_listed() {
-        let mut listed = Listed::new(ipvs::Count { ipv4: 5, users: None }, &mk_frontends(5, 3));
-        assert_eq!(listed.number(ipvs::Count { ipv4: 4, users: None }), Number::Known(7));
+        let mut listed = Listed::new(ipvs::Count::new(5, None), &mk_frontends(5, 3));
+        assert_eq!(listed.number(ipvs::Count::new(4, None)), Number::Known(7));
     }
 }

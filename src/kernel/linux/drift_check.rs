@@ -56,7 +56,9 @@ impl Linux {
             }
             headers
         } else {
-            self.ipset.headers().map_err(|error| ReadError::new("the headers of sets", error))?
+            self.ipset
+                .list_headers()
+                .map_err(|error| ReadError::new("the headers of sets", error))?
         };
         self.is_crowded |= headers.len() > CROWD * sets.len();
         let found: HashMap<ipset::Name, &ipset::Header> =

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use ipset::{Batch, Client, Error, Name, Set, SetOptions, SetSpec};
+use ipset::{Batch, Client, Error, Name, Set};
 use plan::model::Family;
 use plan::room::Room;
 use plan::sets::SetId;
@@ -63,7 +63,8 @@ pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Ref
 pub(in super::super) fn remove_leftovers(ipset: &mut Client) -> Result<Vec<Error>, Error> {
     let ours = Family::BOTH.into_iter().flat_map(SetId::all).filter_map(|set| beside(set).ok());
     let ours: Vec<Name> = ours.collect();
-    let found: Vec<Name> = ipset.names()?.into_iter().filter(|name| ours.contains(name)).collect();
+    let found: Vec<Name> =
+        ipset.list_names()?.into_iter().filter(|name| ours.contains(name)).collect();
     let mut batch = Batch::new();
     for name in found {
         batch.destroy(name);
@@ -88,14 +89,9 @@ fn hindrance(set: SetId, there: &Set) -> Option<String> {
 /// Makes the larger set and fills it.
 fn make(ipset: &mut Client, beside: Name, there: &Set, room: Room) -> Result<(), Error> {
     let expected = room.expected.max(there.entries.len());
-    let spec = SetSpec {
-        options: SetOptions {
-            hash_size: Some(hash_size(Room { expected, ..room })),
-            max_elements: Some(room.capacity.entries()),
-            ..there.header.options.clone()
-        },
-        ..SetSpec::new(there.header.identity.set_type, there.header.identity.family)
-    };
+    let mut spec = there.header.spec();
+    spec.options.hash_size = Some(hash_size(Room { expected, ..room }));
+    spec.options.max_elements = Some(room.capacity.entries());
     match ipset.destroy(beside) {
         Err(error) if !error.is_no_such_set() => return Err(error),
         _ => ipset.create(beside, spec)?,

@@ -76,7 +76,7 @@ pub(super) fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::P
     Ok(())
 }
 
-pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::InvalidName> {
+pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::ParseError> {
     match op {
         Op::CreateVirtualServer(frontend, server) => {
             batch.new_service(&translate::virtual_server(frontend, server)?);

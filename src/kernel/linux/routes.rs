@@ -41,7 +41,7 @@ impl Linux {
                 _ => {}
             }
         }
-        let sent = self.routes.send(&mut batch);
+        let sent = self.routes.send(&batch);
         self.judge(ops, sent, |op| matches!(op, Op::RemoveRoute(_)).then_some(Errno::SRCH))
     }
 }

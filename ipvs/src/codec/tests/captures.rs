@@ -103,7 +103,7 @@ fn web_real_servers() -> [RealServer; 2] {
 fn secure() -> VirtualServer {
     let address: std::net::Ipv6Addr = "fd00::1".parse().unwrap();
     let id = VirtualServerId::tcp(address, 443);
-    let mut server = VirtualServer::new(id, Scheduler::MAGLEV_HASHING).persistent(60);
+    let mut server = VirtualServer::new(id, Scheduler::MAGLEV_HASHING).with_persistence(60);
     server.flags |= Flags::MH_PORT;
     server.netmask = Netmask::Prefix(64);
     server
@@ -121,7 +121,7 @@ fn names() -> VirtualServer {
 
 fn streams() -> VirtualServer {
     let id = VirtualServerId::sctp([10, 96, 0, 11], 9999);
-    let mut server = VirtualServer::new(id, Scheduler::SOURCE_HASHING).persistent(300);
+    let mut server = VirtualServer::new(id, Scheduler::SOURCE_HASHING).with_persistence(300);
     server.flags |= Flags::SH_FALLBACK | Flags::SH_PORT;
     server.netmask = Netmask::Prefix(24);
     server
@@ -129,7 +129,7 @@ fn streams() -> VirtualServer {
 
 fn calls() -> VirtualServer {
     let id = VirtualServerId::udp([10, 96, 0, 12], 5060);
-    let mut server = VirtualServer::new(id, Scheduler::ROUND_ROBIN).persistent(90);
+    let mut server = VirtualServer::new(id, Scheduler::ROUND_ROBIN).with_persistence(90);
     server.persistence_engine = PersistenceEngine::new("sip").ok();
     server
 }
@@ -285,10 +285,10 @@ fn a_refusal_names_what_was_refused() {
             "{kernel}"
         );
         let error = refusal(&Session::nth(capture, "ipvsadm -D -t 10.96.0.1:80", 1));
-        assert!(error.is_no_such_service(), "{kernel}");
+        assert!(error.is_no_such_service() && error.is_not_found(), "{kernel}");
         assert!(error.to_string().starts_with("delete virtual server TCP 10.96.0.1:80: "));
         let error = refusal(&Session::nth(capture, "ipvsadm --stop-daemon master", 1));
-        assert!(error.is_no_such_service(), "{kernel}");
+        assert!(error.is_not_found() && !error.is_no_such_service(), "{kernel}");
     }
 }
 
@@ -297,7 +297,8 @@ fn refusal(session: &Session) -> Error {
     let (_, message) = session.messages.last().unwrap();
     assert_eq!(message[4..6], [2, 0]);
     let errno = -i32::from_le_bytes(message[16..20].try_into().unwrap());
-    let refusal = netlink::Refusal { errno, explanation: None, request: message[20..].to_vec() };
+    let mut refusal = netlink::Refusal::new(errno);
+    refusal.request = message[20..].to_vec();
     Error::request(&message[36..], refusal.into())
 }
 

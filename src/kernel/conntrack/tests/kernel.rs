@@ -59,7 +59,7 @@ fn make(conntrack: &mut Conntrack, entries: &[(Protocol, &str, &str, &str)]) {
     for (protocol, source, destination, endpoint) in entries {
         push_new(&mut batch, mk_tuple(*protocol, source, destination), at(endpoint));
     }
-    for result in conntrack.socket.send(&mut batch).unwrap() {
+    for result in conntrack.socket.send(&batch).unwrap() {
         result.unwrap();
     }
 }
@@ -160,7 +160,7 @@ fn an_entry_that_took_the_place_of_a_listed_one_stays() {
         stale[0].id ^= 1;
         let mut batch = Batch::new();
         push_delete(&mut batch, &stale[0]);
-        let results = conntrack.socket.send(&mut batch).unwrap();
+        let results = conntrack.socket.send(&batch).unwrap();
         assert!(results[0].as_ref().is_err_and(|error| is(error, Errno::NOENT)), "{results:?}");
         assert_eq!(shown(&mut conntrack, Family::V4).len(), 1);
     });

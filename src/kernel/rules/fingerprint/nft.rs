@@ -100,7 +100,7 @@ impl Tables {
     fn current_generation(&mut self) -> Result<u32, Error> {
         let mut batch = Batch::new();
         batch.push(GET_GENERATION, 0, |message| write_header(message, 0, 0));
-        let answers = self.socket.request(&mut batch, generation)?;
+        let answers = self.socket.request(&batch, generation)?;
         let none = || DecodeError::new("generation", "the kernel said yes and nothing else");
         answers.into_iter().next().ok_or_else(|| none().into())
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipset::{Counters, Entry, EntryOptions, SetType};
+use ipset::{Counters, Entry, EntryOptions, SetOptions, SetSpec, SetType};
 use plan::kernel::{Entry as Planned, Frontend};
 use plan::model::Protocol;
 use plan::op::Op;
@@ -125,7 +125,7 @@ fn made(ipset: &mut Client, capacity: u32, count: u32) {
 }
 
 fn left_beside(ipset: &mut Client) -> Vec<String> {
-    let names = ipset.names().unwrap().into_iter().map(|name| name.to_string());
+    let names = ipset.list_names().unwrap().into_iter().map(|name| name.to_string());
     names.filter(|name| name.starts_with(BESIDE)).collect()
 }
 
@@ -164,28 +164,22 @@ fn a_set_that_rules_refer_to_gets_larger_and_keeps_everything() {
 fn what_others_attached_to_entries_stays() {
     Host::run(|_| {
         let mut ipset = Client::open().unwrap();
-        let spec = SetSpec {
-            options: SetOptions {
-                max_elements: Some(8),
-                timeout: Some(0),
-                counters: true,
-                comment: true,
-                skbinfo: true,
-                ..SetOptions::default()
-            },
-            ..SetSpec::new(SetType::HashIpPort, ipset::Family::Ipv4)
-        };
+        let options = SetOptions::default()
+            .with_max_elements(8)
+            .with_timeout(0)
+            .with_counters(true)
+            .with_comment(true)
+            .with_skbinfo(true);
+        let spec = SetSpec::new(SetType::HashIpPort, ipset::Family::Ipv4).with_options(options);
         ipset.create(name(CLUSTER), spec).unwrap();
         let ours: Entry = "10.96.0.1,tcp:80".parse().unwrap();
         // Of a protocol that is never ours.
         let theirs: Entry = "10.96.0.2,icmp:8/0".parse().unwrap();
-        let options = EntryOptions {
-            timeout: Some(100_000),
-            counters: Some(Counters { packets: 7, bytes: 490 }),
-            comment: Some("somebody's".into()),
-            priority: Some(65_538),
-            ..EntryOptions::default()
-        };
+        let options = EntryOptions::default()
+            .with_timeout(100_000)
+            .with_counters(Counters { packets: 7, bytes: 490 })
+            .with_comment("somebody's")
+            .with_priority(65_538);
         ipset.add(name(CLUSTER), ours).unwrap();
         ipset.add_with(name(CLUSTER), theirs, options.clone()).unwrap();
 
@@ -198,7 +192,7 @@ fn what_others_attached_to_entries_stays() {
         let found = of(theirs).unwrap();
         let left = found.timeout.unwrap();
         assert!((99_000..=100_000).contains(&left), "{left} s left");
-        assert_eq!(EntryOptions { timeout: options.timeout, ..*found }, options);
+        assert_eq!(found.with_timeout(100_000), options);
         assert_eq!(of(ours).unwrap().timeout, Some(0), "for ever");
     });
 }
@@ -370,7 +364,7 @@ fn what_a_crash_left_beside_is_removed_and_nothing_else() {
         }
         assert!(remove_leftovers(&mut ipset).unwrap().is_empty());
         let left: BTreeSet<String> =
-            ipset.names().unwrap().into_iter().map(|name| name.to_string()).collect();
+            ipset.list_names().unwrap().into_iter().map(|name| name.to_string()).collect();
         assert_eq!(left, ["KTMP-WEB", "KUBE-CLUSTER-IP"].map(str::to_owned).into());
         assert!(remove_leftovers(&mut ipset).unwrap().is_empty());
     });
