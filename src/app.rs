@@ -36,7 +36,9 @@ use crate::cleanup;
 use crate::config::gates::FeatureGates;
 use crate::config::watch::{Check, SPREAD};
 use crate::config::{Action, Configuration, ConfigurationFile, gates};
-use crate::events::{EventRecorder, Extent, NewEvent, Publisher, Regarding, Reporter, Severity};
+use crate::events::{
+    EventRecorder, EventReporter, Extent, NewEvent, Publisher, Regarding, Severity,
+};
 use crate::host::{self, Host};
 use crate::kernel::Kernel;
 use crate::kernel::address_monitor;
@@ -316,7 +318,7 @@ impl Source {
             Self::Manifests(_) => EventRecorder::disabled(),
             Self::Kubernetes(clients, _) => {
                 let (recorder, queue) = EventRecorder::new();
-                let reporter = Reporter {
+                let reporter = EventReporter {
                     controller: CONTROLLER,
                     node_name: node_name.to_owned(),
                     host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),

@@ -23,7 +23,7 @@ use plan::problem::Problem;
 use tokio::sync::mpsc;
 use tracing::debug;
 
-pub use publish::{Publisher, Reporter};
+pub use publish::{EventReporter, Publisher};
 
 /// Capacity of the queue of Events to publish. Further Events are dropped.
 const QUEUE: usize = 256;

@@ -38,7 +38,7 @@ const CONFLICT: u16 = 409;
 
 /// Reporter of the Events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reporter {
+pub struct EventReporter {
     /// `reportingController`: kube-proxy's, which dashboards and alerts know.
     pub controller: &'static str,
     /// This node's name, which Events about the Node have.
@@ -52,7 +52,7 @@ pub struct Publisher {
     /// Client of the API server.
     pub client: Client,
     /// Reporter of the Events.
-    pub reporter: Reporter,
+    pub reporter: EventReporter,
     /// Number of nodes of the cluster, as far as it is known.
     pub n_nodes: Arc<AtomicUsize>,
 }
@@ -133,7 +133,7 @@ fn repeat_at() -> Instant {
 
 async fn publish_with_retries(
     client: &Client,
-    reporter: &Reporter,
+    reporter: &EventReporter,
     event: &NewEvent,
 ) -> Result<()> {
     let mut pause = Duration::from_secs(1);
@@ -151,12 +151,12 @@ async fn publish_with_retries(
     attempt(client, reporter, event).await
 }
 
-async fn attempt(client: &Client, reporter: &Reporter, event: &NewEvent) -> Result<()> {
+async fn attempt(client: &Client, reporter: &EventReporter, event: &NewEvent) -> Result<()> {
     let created = timeout(TIMEOUT, create(client, reporter, event)).await;
     created.with_context(|| format!("no answer of the API server within {TIMEOUT:?}"))?
 }
 
-async fn create(client: &Client, reporter: &Reporter, event: &NewEvent) -> Result<()> {
+async fn create(client: &Client, reporter: &EventReporter, event: &NewEvent) -> Result<()> {
     let regarding = match &event.regarding {
         Regarding::Node => ObjectReference {
             api_version: Some("v1".into()),
@@ -203,7 +203,7 @@ where
 
 /// Returns the events.k8s.io/v1 Event, with every field that the API wants of a new one.
 pub(super) fn to_api(
-    reporter: &Reporter,
+    reporter: &EventReporter,
     new: &NewEvent,
     regarding: ObjectReference,
     now: Timestamp,

@@ -21,7 +21,7 @@ fn mk_event(extent: Extent, note: &str) -> NewEvent {
 
 fn name(new: &NewEvent, node: &str, second: i64) -> String {
     let reporter =
-        Reporter { controller: "kube-proxy", node_name: node.into(), host_name: node.into() };
+        EventReporter { controller: "kube-proxy", node_name: node.into(), host_name: node.into() };
     let regarding = ObjectReference {
         name: Some("web".into()),
         namespace: Some("ns".into()),

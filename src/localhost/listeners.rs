@@ -35,14 +35,14 @@ pub(super) struct Listeners {
     passing: Passing,
     failures: mpsc::Sender<NodePortListenFailure>,
     services: HashMap<ServiceName, Vec<LocalhostPort>>,
-    ports: HashMap<SocketAddr, Port>,
+    ports: HashMap<SocketAddr, ClaimedPort>,
     /// The ports that cannot be listened on.
     failing: HashMap<SocketAddr, Failing>,
 }
 
 /// A port of localhost.
 #[derive(Debug, Default)]
-struct Port {
+struct ClaimedPort {
     /// The Services that want it, and the address of each. Services that share a node port have the
     /// same address, where IPVS tells them apart; otherwise the first Service has the port.
     claims: BTreeMap<ServiceName, SocketAddr>,

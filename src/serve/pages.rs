@@ -51,13 +51,13 @@ pub struct Pages {
     pub following: Option<Following>,
 }
 
-struct Content {
+struct PageState {
     pages: Pages,
     metrics: Arc<Metrics>,
     started: (Instant, SystemTime),
 }
 
-type Page = State<Arc<Content>>;
+type Page = State<Arc<PageState>>;
 
 // === impl Pages ===
 
@@ -77,14 +77,14 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     let (profiling, has_following) = (pages.profiling.is_some(), pages.following.is_some());
     let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
-    let content = Arc::new(Content { pages, metrics: Arc::clone(metrics), started });
+    let state = Arc::new(PageState { pages, metrics: Arc::clone(metrics), started });
     let mut router = Router::new()
         .route("/metrics", any(metrics_page))
         .route("/metrics/slis", any(slis_page))
         .route("/healthz", any(healthz_page))
         .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
         .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
-        .route("/configz", any(|State(content): Page| async move { json(&content.pages.configz) }));
+        .route("/configz", any(|State(state): Page| async move { json(&state.pages.configz) }));
     if has_following {
         router = router.route("/following", any(following_page));
     }
@@ -106,24 +106,24 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
             .route("/debug/pprof/", any(no_profiler))
             .route("/debug/pprof/{*profile}", any(no_profiler));
     }
-    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(content)
+    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(state)
 }
 
-async fn metrics_page(State(content): Page) -> Response {
-    exposition(content.metrics.text())
+async fn metrics_page(State(state): Page) -> Response {
+    exposition(state.metrics.text())
 }
 
-async fn slis_page(method: Method, State(content): Page) -> Response {
+async fn slis_page(method: Method, State(state): Page) -> Response {
     if method == Method::DELETE {
-        content.metrics.reset_slis();
+        state.metrics.reset_slis();
         return text("metrics reset\n".to_owned());
     }
-    exposition(content.metrics.slis_text())
+    exposition(state.metrics.slis_text())
 }
 
 /// Answers that this server works. The proxy's health is on the other server.
-async fn healthz_page(State(content): Page, RawQuery(query): RawQuery) -> Response {
-    content.metrics.healthz_answered();
+async fn healthz_page(State(state): Page, RawQuery(query): RawQuery) -> Response {
+    state.metrics.healthz_answered();
     let verbose = query.is_some_and(|query| {
         query.split('&').any(|pair| pair == "verbose" || pair.starts_with("verbose="))
     });
@@ -131,15 +131,15 @@ async fn healthz_page(State(content): Page, RawQuery(query): RawQuery) -> Respon
     text(answer.to_owned())
 }
 
-async fn following_page(State(content): Page) -> Response {
-    let Some(following) = &content.pages.following else {
+async fn following_page(State(state): Page) -> Response {
+    let Some(following) = &state.pages.following else {
         return StatusCode::NOT_FOUND.into_response();
     };
     text(following())
 }
 
-async fn flagz_page(State(content): Page, headers: HeaderMap) -> Response {
-    let flags = &content.pages.flags;
+async fn flagz_page(State(state): Page, headers: HeaderMap) -> Response {
+    let flags = &state.pages.flags;
     negotiated(
         ZPage::Flagz,
         &headers,
@@ -148,8 +148,8 @@ async fn flagz_page(State(content): Page, headers: HeaderMap) -> Response {
     )
 }
 
-async fn statusz_page(State(content): Page, headers: HeaderMap) -> Response {
-    let (instant, time) = content.started;
+async fn statusz_page(State(state): Page, headers: HeaderMap) -> Response {
+    let (instant, time) = state.started;
     let status = Statusz { started: time, up: instant.elapsed() };
     negotiated(
         ZPage::Statusz,
@@ -159,8 +159,8 @@ async fn statusz_page(State(content): Page, headers: HeaderMap) -> Response {
     )
 }
 
-async fn set_verbosity(State(content): Page, body: String) -> Response {
-    let Some(set) = &content.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
+async fn set_verbosity(State(state): Page, body: String) -> Response {
+    let Some(set) = &state.pages.profiling else { return StatusCode::NOT_FOUND.into_response() };
     let Ok(verbosity) = body.trim().parse::<u8>() else {
         let answer = format!("{body:?} is not a verbosity: a number from 0 to 255, such as 4\n");
         return (StatusCode::BAD_REQUEST, text(answer)).into_response();

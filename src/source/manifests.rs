@@ -9,11 +9,12 @@
 //! ```
 //!
 //! - `folder`: what the files say, all together; contents in, events out;
-//! - `parse`: a file's text as objects;
+//! - `parse`: a file's text as objects; `object`: an object of any kind;
 //! - `scan`: which files changed, and are not being written just now;
 //! - `watch`: inotify's notifications that something in the directory changed.
 
 mod folder;
+mod object;
 mod parse;
 mod scan;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod tests;
 mod watch;
 
 pub use folder::{FileChange, FileName, Folder, FolderScan};
+pub use object::Object;
 pub use parse::{ParseError, parse};
 
 use std::io;

@@ -8,11 +8,8 @@
 //!
 //! [`convert`]: super::convert
 
-mod manifest;
 #[cfg(test)]
 mod tests;
-
-pub use manifest::Object;
 
 use std::time::SystemTime;
 
@@ -55,8 +52,8 @@ pub struct Annotations {
     /// `kube-ipvs.io/scheduler-flags` of a Service: that scheduler's flags.
     #[serde(rename = "kube-ipvs.io/scheduler-flags")]
     pub scheduler_flags: Option<String>,
-    /// `kube-ipvs.io/drain-deadline` of a Service: how long connections to an endpoint that goes may
-    /// take to end.
+    /// `kube-ipvs.io/drain-deadline` of a Service: how long connections to an endpoint that goes
+    /// may take to end.
     #[serde(rename = "kube-ipvs.io/drain-deadline")]
     pub drain_deadline: Option<String>,
     /// `kube-ipvs.io/weights` of a Service: the shares of its endpoints by how far they are.

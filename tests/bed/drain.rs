@@ -48,7 +48,7 @@ fn cut(bed: &Bed, pod: &Host, connection: &mut Connection, since: Instant) -> Du
         anyhow::bail!("it is still there")
     });
     outcome.unwrap_or_else(|error| panic!("{error:#}\n{}", bed.cluster.dump()));
-    assert_eq!(connection.say(), Err(Refusal::Reset), "its client is told at once");
+    assert_eq!(connection.say(), Err(Refusal::Reset), "its client is reset at once");
     lived - since
 }
 

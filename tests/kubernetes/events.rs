@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apiserver::{Credentials, Options, Resource, Server, Verb};
-use kube_ipvs::events::{EventRecorder, Publisher, Reporter};
+use kube_ipvs::events::{EventRecorder, EventReporter, Publisher};
 use kube_ipvs::source::kubernetes::{ClientOptions, clients};
 use plan::model::ServiceName;
 use plan::problem::Problem;
@@ -66,8 +66,11 @@ async fn the_event_of_a_problem_that_lasts_is_published_again_when_it_has_expire
         user_agent: "kube-ipvs/test".to_owned(),
     };
     let clients = clients(&options).await.unwrap();
-    let reporter =
-        Reporter { controller: "kube-proxy", node_name: "n".to_owned(), host_name: "n".to_owned() };
+    let reporter = EventReporter {
+        controller: "kube-proxy",
+        node_name: "n".to_owned(),
+        host_name: "n".to_owned(),
+    };
     let n_nodes = Arc::clone(&clients.n_nodes);
     let publisher = Publisher { client: clients.events, reporter, n_nodes: Arc::clone(&n_nodes) };
     let (recorder, queue) = EventRecorder::new();

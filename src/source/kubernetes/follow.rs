@@ -44,7 +44,7 @@ use super::backoff::Backoff;
 use super::body::{Body, BodyError};
 use super::decode::{Line, Status};
 use super::failure::{Failure, chain};
-use super::inventory::Step;
+use super::inventory::WatchStep;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use crate::spread::random_up_to;
@@ -83,7 +83,7 @@ const WATCH_ATTEMPTS: u32 = 3;
 #[derive(Debug)]
 pub(super) enum FollowReport {
     /// Something was seen.
-    Step(Step),
+    Step(WatchStep),
     /// An attempt failed, and there will be another one.
     Failed {
         /// Reason, in words.
@@ -340,27 +340,27 @@ impl Follower {
         let decoded = Line::decode(self.kind, line);
         match decoded.map_err(|error| Failure::Garbage(format!("not an event: {error}")))? {
             Line::Applied(item) if is_listing => {
-                self.step(Step::Listed(item)).await?;
+                self.step(WatchStep::Listed(item)).await?;
                 return Ok(true);
             }
             // The server promises not to send this before the list is complete.
             Line::Deleted(item) if is_listing => {
-                self.step(Step::Deleted(item)).await?;
+                self.step(WatchStep::Deleted(item)).await?;
                 return Ok(true);
             }
             Line::Applied(item) => {
                 let version = version_of(item.resource_version())?;
-                self.step(Step::Applied(item)).await?;
+                self.step(WatchStep::Applied(item)).await?;
                 self.saw(version);
             }
             Line::Deleted(item) => {
                 let version = version_of(item.resource_version())?;
-                self.step(Step::Deleted(item)).await?;
+                self.step(WatchStep::Deleted(item)).await?;
                 self.saw(version);
             }
             Line::Bookmark { list_ends: false, .. } if is_listing => return Ok(true),
             Line::Bookmark { resource_version, .. } if is_listing => {
-                self.step(Step::ListEnds).await?;
+                self.step(WatchStep::ListEnds).await?;
                 self.saw(resource_version);
                 return Ok(false);
             }
@@ -399,7 +399,7 @@ impl Follower {
         self.report(FollowReport::Works).await
     }
 
-    async fn step(&self, step: Step) -> Result<(), Failure> {
+    async fn step(&self, step: WatchStep) -> Result<(), Failure> {
         self.report(FollowReport::Step(step)).await
     }
 

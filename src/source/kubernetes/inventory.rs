@@ -24,10 +24,10 @@ use crate::source::convert::{Converted, Converter, Nameless};
 use crate::source::object::{self, EndpointSlice, Metadata};
 use crate::source::{Options, SourceEvent, Warning, WarningSubject};
 
-/// Step of what is seen of the objects of a kind, in order.
+/// Step of a list or a watch of the objects of a kind, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    /// All objects follow, and then [`Step::ListEnds`], or the list fails and begins again.
+pub(super) enum WatchStep {
+    /// All objects follow, and then [`WatchStep::ListEnds`], or the list fails and begins again.
     ListBegins,
     /// An object of the list.
     Listed(Item),
@@ -100,24 +100,24 @@ impl Inventory {
     pub(super) fn take(
         &mut self,
         kind: ResourceKind,
-        step: Step,
+        step: WatchStep,
         now: SystemTime,
     ) -> Vec<SourceEvent> {
         match step {
-            Step::ListBegins => {
+            WatchStep::ListBegins => {
                 self.begin_list(kind);
                 Vec::new()
             }
-            Step::Listed(item) => {
+            WatchStep::Listed(item) => {
                 let floor = self.triggers.newest_before_list;
                 self.apply(item, floor, now)
             }
-            Step::Applied(item) => {
+            WatchStep::Applied(item) => {
                 let floor = self.triggers.started;
                 self.apply(item, floor, now)
             }
-            Step::Deleted(item) => self.delete(&item),
-            Step::ListEnds => self.end_list(kind),
+            WatchStep::Deleted(item) => self.delete(&item),
+            WatchStep::ListEnds => self.end_list(kind),
         }
     }
 

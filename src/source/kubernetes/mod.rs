@@ -65,7 +65,7 @@ use crate::spread::random_up_to;
 use backoff::Backoff;
 use decode::Item;
 use follow::{FollowReport, Follower};
-use inventory::{Inventory, Step};
+use inventory::{Inventory, WatchStep};
 use kind::ResourceKind;
 use node_poller::{NodePoller, Wanted};
 use others::Gate;
@@ -246,9 +246,9 @@ impl Delivery<'_> {
         }
     }
 
-    async fn step(&mut self, kind: ResourceKind, step: Step) -> Result<(), Unwanted> {
-        let are_others_listed = kind == ResourceKind::OtherNode && step == Step::ListEnds;
-        if let Step::Listed(Item::Node(node)) | Step::Applied(Item::Node(node)) = &step {
+    async fn step(&mut self, kind: ResourceKind, step: WatchStep) -> Result<(), Unwanted> {
+        let are_others_listed = kind == ResourceKind::OtherNode && step == WatchStep::ListEnds;
+        if let WatchStep::Listed(Item::Node(node)) | WatchStep::Applied(Item::Node(node)) = &step {
             self.notice_addresses(node);
         }
         for event in self.inventory.take(kind, step, SystemTime::now()) {

@@ -25,7 +25,7 @@ use super::backoff::Backoff;
 use super::decode::{Item, ListReader, Table};
 use super::failure::{Failure, chain};
 use super::follow::{FollowReport, not_a_list};
-use super::inventory::Step;
+use super::inventory::WatchStep;
 use super::kind::ResourceKind;
 use super::measured::{ClientMetrics, ListReason};
 use crate::spread::random_up_to;
@@ -165,12 +165,12 @@ impl NodePoller {
     }
 
     async fn listed(&mut self, nodes: Vec<Item>) -> Result<(), Failure> {
-        self.report(FollowReport::Step(Step::ListBegins)).await?;
+        self.report(FollowReport::Step(WatchStep::ListBegins)).await?;
         for node in nodes {
-            self.report(FollowReport::Step(Step::Listed(node))).await?;
+            self.report(FollowReport::Step(WatchStep::Listed(node))).await?;
         }
         self.has_listed = true;
-        self.report(FollowReport::Step(Step::ListEnds)).await
+        self.report(FollowReport::Step(WatchStep::ListEnds)).await
     }
 
     /// Every other node, with the first of each type of its addresses.

@@ -10,11 +10,11 @@ use crate::source::object::Metadata;
 /// objects that are fine.
 #[derive(Debug, Default)]
 pub(super) struct ReportedWarnings {
-    reported: HashMap<(ResourceKind, String), Reported>,
+    reported: HashMap<(ResourceKind, String), ReportedObject>,
 }
 
 #[derive(Debug)]
-struct Reported {
+struct ReportedObject {
     warnings: Vec<Warning>,
     /// True if the object was seen since the last list of its kind began.
     seen: bool,
@@ -34,7 +34,7 @@ impl ReportedWarnings {
             self.forget(kind, metadata);
             return warnings;
         }
-        let reported = Reported { warnings: warnings.clone(), seen: true };
+        let reported = ReportedObject { warnings: warnings.clone(), seen: true };
         match self.reported.insert(key(kind, metadata), reported) {
             Some(before) if before.warnings == warnings => Vec::new(),
             _ => warnings,

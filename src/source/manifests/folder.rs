@@ -11,9 +11,10 @@ use plan::event::Event;
 use plan::model::{ServiceName, SliceName};
 use tracing::debug;
 
+use super::object::Object;
 use super::parse::parse;
 use crate::source::convert::{Converted, Converter, Nameless};
-use crate::source::object::{self, Object};
+use crate::source::object;
 use crate::source::{FollowNodes, Options, Warning, WarningSubject};
 
 /// A file's name within the folder.

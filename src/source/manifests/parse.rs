@@ -6,7 +6,7 @@ mod tests;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::source::object::Object;
+use super::object::Object;
 
 /// The largest file that is read. 10,000 Services with their EndpointSlices are about 30 MiB.
 pub(super) const MAX_FILE_BYTES: u64 = 256 << 20;

@@ -9,7 +9,7 @@ use tracing::info;
 use super::Follower;
 use crate::source::kubernetes::decode::{Item, ListReader, PageEnd, Status};
 use crate::source::kubernetes::failure::Failure;
-use crate::source::kubernetes::inventory::Step;
+use crate::source::kubernetes::inventory::WatchStep;
 
 /// Objects in a page. A page of the largest slices is about 100 MB, a usual one 5 MB.
 const PAGE: u32 = 500;
@@ -87,7 +87,7 @@ impl Follower {
             break;
         }
         self.lists = Lists::Cached;
-        self.step(Step::ListEnds).await
+        self.step(WatchStep::ListEnds).await
     }
 
     fn list_parameters(&self) -> ListParams {
@@ -150,7 +150,7 @@ impl Follower {
     /// Begins a list of either kind.
     pub(super) async fn begin_list(&self) -> Result<(), Failure> {
         self.metrics.listing(self.kind, self.list_reason);
-        self.step(Step::ListBegins).await
+        self.step(WatchStep::ListBegins).await
     }
 
     /// Fetches a page, and reports its items as they come.
@@ -169,7 +169,7 @@ impl Follower {
 
     async fn listed(&self, items: Vec<Item>) -> Result<(), Failure> {
         for item in items {
-            self.step(Step::Listed(item)).await?;
+            self.step(WatchStep::Listed(item)).await?;
         }
         Ok(())
     }

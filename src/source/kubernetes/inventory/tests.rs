@@ -59,18 +59,18 @@ fn bad(kind: ResourceKind, name: Option<&str>) -> Item {
 
 impl Inventory {
     /// A step's events, in short.
-    fn texts(&mut self, kind: ResourceKind, step: Step) -> Vec<String> {
+    fn texts(&mut self, kind: ResourceKind, step: WatchStep) -> Vec<String> {
         let events = self.take(kind, step, at(5_000));
         events.into_iter().map(|event| short(&event)).collect()
     }
 
     fn list(&mut self, kind: ResourceKind, items: impl IntoIterator<Item = Item>) -> Vec<String> {
-        let mut said = self.texts(kind, Step::ListBegins);
+        let mut texts = self.texts(kind, WatchStep::ListBegins);
         for item in items {
-            said.extend(self.texts(kind, Step::Listed(item)));
+            texts.extend(self.texts(kind, WatchStep::Listed(item)));
         }
-        said.extend(self.texts(kind, Step::ListEnds));
-        said
+        texts.extend(self.texts(kind, WatchStep::ListEnds));
+        texts
     }
 }
 
@@ -112,12 +112,18 @@ fn complete_once_when_every_kind_has_been_listed() {
 fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
     let mut inventory = inventory();
     inventory.list(ResourceKind::Service, ["a", "b", "c"].map(service));
-    inventory.texts(ResourceKind::Service, Step::Applied(service("d")));
-    assert_eq!(inventory.texts(ResourceKind::Service, Step::Deleted(service("c"))), ["-n/c"]);
+    inventory.texts(ResourceKind::Service, WatchStep::Applied(service("d")));
+    assert_eq!(inventory.texts(ResourceKind::Service, WatchStep::Deleted(service("c"))), ["-n/c"]);
     // One that fails half-way, twice.
     for _ in 0..2 {
-        assert_eq!(inventory.texts(ResourceKind::Service, Step::ListBegins), Vec::<String>::new());
-        assert_eq!(inventory.texts(ResourceKind::Service, Step::Listed(service("b"))), ["+n/b"]);
+        assert_eq!(
+            inventory.texts(ResourceKind::Service, WatchStep::ListBegins),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            inventory.texts(ResourceKind::Service, WatchStep::Listed(service("b"))),
+            ["+n/b"]
+        );
     }
     assert_eq!(
         inventory.list(ResourceKind::Service, ["a", "e"].map(service)),
@@ -125,7 +131,7 @@ fn a_list_removes_what_it_does_not_have_and_nothing_before_its_end() {
     );
     assert_eq!(inventory.names(), ["Service n/a", "Service n/e"]);
     assert_eq!(
-        inventory.texts(ResourceKind::Service, Step::Deleted(service("d"))),
+        inventory.texts(ResourceKind::Service, WatchStep::Deleted(service("d"))),
         Vec::<String>::new()
     );
 }
@@ -135,8 +141,10 @@ fn a_bad_object_stays_as_it_was() {
     let mut inventory = inventory();
     inventory.list(ResourceKind::Service, ["a", "b"].map(service));
     assert_eq!(
-        inventory
-            .texts(ResourceKind::Service, Step::Applied(bad(ResourceKind::Service, Some("a")))),
+        inventory.texts(
+            ResourceKind::Service,
+            WatchStep::Applied(bad(ResourceKind::Service, Some("a")))
+        ),
         ["Service n/a: spec: odd; it stays in force as it was before"]
     );
     assert_eq!(
@@ -148,19 +156,22 @@ fn a_bad_object_stays_as_it_was() {
     );
     assert_eq!(inventory.names(), ["Service n/a"]);
     assert_eq!(
-        inventory
-            .texts(ResourceKind::Service, Step::Deleted(bad(ResourceKind::Service, Some("a")))),
+        inventory.texts(
+            ResourceKind::Service,
+            WatchStep::Deleted(bad(ResourceKind::Service, Some("a")))
+        ),
         ["-n/a"]
     );
     assert_eq!(
         inventory.texts(
             ResourceKind::EndpointSlice,
-            Step::Applied(bad(ResourceKind::EndpointSlice, None))
+            WatchStep::Applied(bad(ResourceKind::EndpointSlice, None))
         ),
         ["EndpointSlice (without a name): has no metadata.name; left out"]
     );
     assert_eq!(
-        inventory.texts(ResourceKind::Node, Step::Applied(bad(ResourceKind::Node, Some("this")))),
+        inventory
+            .texts(ResourceKind::Node, WatchStep::Applied(bad(ResourceKind::Node, Some("this")))),
         ["Node this: spec: odd; it stays in force as it was before"]
     );
 }
@@ -174,10 +185,10 @@ fn a_service_that_is_no_longer_balanced_is_removed_once() {
     .unwrap();
     let headless = || Item::Service(Box::new(headless.clone()));
     assert_eq!(inventory.list(ResourceKind::Service, [headless()]), Vec::<String>::new());
-    inventory.texts(ResourceKind::Service, Step::Applied(service("a")));
-    assert_eq!(inventory.texts(ResourceKind::Service, Step::Applied(headless())), ["-n/a"]);
+    inventory.texts(ResourceKind::Service, WatchStep::Applied(service("a")));
+    assert_eq!(inventory.texts(ResourceKind::Service, WatchStep::Applied(headless())), ["-n/a"]);
     assert_eq!(
-        inventory.texts(ResourceKind::Service, Step::Applied(headless())),
+        inventory.texts(ResourceKind::Service, WatchStep::Applied(headless())),
         Vec::<String>::new()
     );
 }
@@ -191,11 +202,11 @@ fn this_node_and_no_other() {
     );
     let leaving = node("this", "ToBeDeletedByClusterAutoscaler");
     assert_eq!(
-        inventory.texts(ResourceKind::Node, Step::Applied(leaving)),
+        inventory.texts(ResourceKind::Node, WatchStep::Applied(leaving)),
         ["node", "leaving true"]
     );
     assert_eq!(
-        inventory.texts(ResourceKind::Node, Step::Deleted(node("this", "x"))),
+        inventory.texts(ResourceKind::Node, WatchStep::Deleted(node("this", "x"))),
         Vec::<String>::new()
     );
     assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
@@ -204,9 +215,9 @@ fn this_node_and_no_other() {
 #[test]
 fn a_node_that_is_not_there_is_missed_once() {
     let mut inventory = inventory();
-    let said = inventory.list(ResourceKind::Node, [node("other", "x")]);
-    assert!(said[0].starts_with("Node this: there is no such Node"), "{said:?}");
-    assert!(said[0].contains("--hostname-override"), "{said:?}");
+    let texts = inventory.list(ResourceKind::Node, [node("other", "x")]);
+    assert!(texts[0].starts_with("Node this: there is no such Node"), "{texts:?}");
+    assert!(texts[0].contains("--hostname-override"), "{texts:?}");
     assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
     assert_eq!(inventory.list(ResourceKind::Node, [node("this", "x")]), ["node", "leaving false"]);
     assert_eq!(inventory.list(ResourceKind::Node, []), Vec::<String>::new());
@@ -231,18 +242,18 @@ fn a_warning_is_repeated_only_when_it_is_different() {
     assert_eq!(inventory.list(kind, [odd(70_000)]), [warning(70_000), "+n/a".to_owned()]);
     for _ in 0..3 {
         assert_eq!(inventory.list(kind, [odd(70_000)]), ["+n/a"]);
-        assert_eq!(inventory.texts(kind, Step::Applied(odd(70_000))), ["+n/a"]);
+        assert_eq!(inventory.texts(kind, WatchStep::Applied(odd(70_000))), ["+n/a"]);
     }
-    let said = inventory.texts(kind, Step::Applied(odd(70_001)));
-    assert_eq!(said, [warning(70_001), "+n/a".to_owned()]);
+    let texts = inventory.texts(kind, WatchStep::Applied(odd(70_001)));
+    assert_eq!(texts, [warning(70_001), "+n/a".to_owned()]);
     // Repaired, gone, or not on a list: it is a new mistake the next time.
     let again = [warning(70_001), "+n/a".to_owned()];
-    inventory.texts(kind, Step::Applied(service("a")));
+    inventory.texts(kind, WatchStep::Applied(service("a")));
     assert!(inventory.warnings.is_empty());
-    assert_eq!(inventory.texts(kind, Step::Applied(odd(70_001))), again);
-    inventory.texts(kind, Step::Deleted(odd(70_001)));
+    assert_eq!(inventory.texts(kind, WatchStep::Applied(odd(70_001))), again);
+    inventory.texts(kind, WatchStep::Deleted(odd(70_001)));
     assert!(inventory.warnings.is_empty());
-    assert_eq!(inventory.texts(kind, Step::Applied(odd(70_001))), again);
+    assert_eq!(inventory.texts(kind, WatchStep::Applied(odd(70_001))), again);
     inventory.list(ResourceKind::EndpointSlice, []);
     assert!(!inventory.warnings.is_empty());
     inventory.list(kind, []);
@@ -253,15 +264,15 @@ fn a_warning_is_repeated_only_when_it_is_different() {
 fn triggers_count_once() {
     let mut inventory = inventory();
     let kind = ResourceKind::EndpointSlice;
-    // Before the start, at it, and after it. What triggered a change is said before the change.
+    // Before the start, at it, and after it. What triggered a change is texts before the change.
     let listed = [triggered("a", 900), triggered("b", 1_000), triggered("c", 1_001)];
     assert_eq!(inventory.list(kind, listed), ["+n/a", "+n/b", "triggered 1001", "+n/c"]);
     // What a watch sends has changed, in whatever order it happened.
     for seconds in [1_200, 1_100] {
-        let said = inventory.texts(kind, Step::Applied(triggered("a", seconds)));
-        assert_eq!(said, [format!("triggered {seconds}"), "+n/a".to_owned()]);
+        let texts = inventory.texts(kind, WatchStep::Applied(triggered("a", seconds)));
+        assert_eq!(texts, [format!("triggered {seconds}"), "+n/a".to_owned()]);
     }
-    assert_eq!(inventory.texts(kind, Step::Applied(triggered("a", 999))), ["+n/a"]);
+    assert_eq!(inventory.texts(kind, WatchStep::Applied(triggered("a", 999))), ["+n/a"]);
     // A new list: nothing counts again, and what happened meanwhile does, in any order.
     let listed = || {
         [triggered("a", 1_100), triggered("b", 1_400), triggered("c", 1_300), triggered("d", 1_200)]
@@ -273,12 +284,12 @@ fn triggers_count_once() {
     assert_eq!(inventory.list(kind, listed()), ["+n/a", "+n/b", "+n/c", "+n/d"]);
     // A time that lies ahead counts, and does not keep others from it.
     assert_eq!(inventory.list(kind, [triggered("a", 9_999)]).last().unwrap(), "-n/d");
-    inventory.texts(kind, Step::Applied(triggered("a", 9_999)));
-    assert_eq!(inventory.texts(kind, Step::ListBegins), Vec::<String>::new());
-    let later = inventory.take(kind, Step::Listed(triggered("b", 5_100)), at(6_000));
+    inventory.texts(kind, WatchStep::Applied(triggered("a", 9_999)));
+    assert_eq!(inventory.texts(kind, WatchStep::ListBegins), Vec::<String>::new());
+    let later = inventory.take(kind, WatchStep::Listed(triggered("b", 5_100)), at(6_000));
     assert_eq!(short(later.first().unwrap()), "triggered 5100");
     // No time at all.
-    assert_eq!(inventory.texts(kind, Step::Applied(slice("a", "yesterday"))), ["+n/a"]);
+    assert_eq!(inventory.texts(kind, WatchStep::Applied(slice("a", "yesterday"))), ["+n/a"]);
 }
 
 #[test]
@@ -289,8 +300,8 @@ fn one_copy_of_a_name() {
         other => panic!("{other:?}"),
     };
     let kind = ResourceKind::EndpointSlice;
-    let first = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
-    let second = name(inventory.take(kind, Step::Applied(triggered("a", 1)), at(2)));
+    let first = name(inventory.take(kind, WatchStep::Applied(triggered("a", 1)), at(2)));
+    let second = name(inventory.take(kind, WatchStep::Applied(triggered("a", 1)), at(2)));
     assert!(std::ptr::eq(&*first, &*second));
 }
 
@@ -326,8 +337,8 @@ proptest! {
         let mut inventory = inventory();
         let mut in_force = BTreeSet::new();
         let take = |inventory: &mut Inventory, in_force: &mut BTreeSet<String>, step| {
-            for said in inventory.texts(ResourceKind::Service, step) {
-                match said.split_at(1) {
+            for texts in inventory.texts(ResourceKind::Service, step) {
+                match texts.split_at(1) {
                     ("+", name) => _ = in_force.insert(name.to_owned()),
                     ("-", name) => assert!(in_force.remove(name), "{name}"),
                     other => panic!("{other:?}"),
@@ -338,25 +349,25 @@ proptest! {
             match happening {
                 Happening::Applied(object) => {
                     let item = service(&object.to_string());
-                    take(&mut inventory, &mut in_force, Step::Applied(item));
+                    take(&mut inventory, &mut in_force, WatchStep::Applied(item));
                     assert!(in_force.contains(&format!("n/{object}")));
                 }
                 Happening::Deleted(object) => {
                     let item = service(&object.to_string());
-                    take(&mut inventory, &mut in_force, Step::Deleted(item));
+                    take(&mut inventory, &mut in_force, WatchStep::Deleted(item));
                     assert!(!in_force.contains(&format!("n/{object}")));
                 }
                 Happening::List { objects, complete } => {
                     let before = in_force.clone();
                     let listed: BTreeSet<_> =
                         objects.iter().map(|object| format!("n/{object}")).collect();
-                    take(&mut inventory, &mut in_force, Step::ListBegins);
+                    take(&mut inventory, &mut in_force, WatchStep::ListBegins);
                     for object in objects {
                         let item = service(&object.to_string());
-                        take(&mut inventory, &mut in_force, Step::Listed(item));
+                        take(&mut inventory, &mut in_force, WatchStep::Listed(item));
                     }
                     if complete {
-                        take(&mut inventory, &mut in_force, Step::ListEnds);
+                        take(&mut inventory, &mut in_force, WatchStep::ListEnds);
                     }
                     let expected =
                         if complete { listed } else { before.union(&listed).cloned().collect() };
@@ -383,19 +394,19 @@ fn other_nodes_are_reported_when_their_addresses_change() {
     assert_eq!(inventory.list(ResourceKind::OtherNode, all), ["+other b", "+other c"]);
     let nothing = Vec::<String>::new();
     let mut say = |step| inventory.texts(ResourceKind::OtherNode, step);
-    assert_eq!(say(Step::Applied(other("b", "192.0.2.2"))), nothing);
-    assert_eq!(say(Step::Applied(other("b", "192.0.2.22"))), ["+other b"]);
-    assert_eq!(say(Step::Applied(other("d", ""))), nothing, "no address");
-    assert_eq!(say(Step::Deleted(other("d", ""))), nothing);
-    assert_eq!(say(Step::Deleted(other("this", "192.0.2.1"))), nothing);
-    assert_eq!(say(Step::Applied(bad(ResourceKind::OtherNode, Some("b")))), nothing);
+    assert_eq!(say(WatchStep::Applied(other("b", "192.0.2.2"))), nothing);
+    assert_eq!(say(WatchStep::Applied(other("b", "192.0.2.22"))), ["+other b"]);
+    assert_eq!(say(WatchStep::Applied(other("d", ""))), nothing, "no address");
+    assert_eq!(say(WatchStep::Deleted(other("d", ""))), nothing);
+    assert_eq!(say(WatchStep::Deleted(other("this", "192.0.2.1"))), nothing);
+    assert_eq!(say(WatchStep::Applied(bad(ResourceKind::OtherNode, Some("b")))), nothing);
     // A list that fails half-way, and one that does not: only that one shows which are gone.
-    assert_eq!(say(Step::ListBegins), nothing);
-    assert_eq!(say(Step::Listed(other("b", "192.0.2.22"))), nothing);
+    assert_eq!(say(WatchStep::ListBegins), nothing);
+    assert_eq!(say(WatchStep::Listed(other("b", "192.0.2.22"))), nothing);
     let list = [bad(ResourceKind::OtherNode, Some("b")), other("e", "192.0.2.5")];
     assert_eq!(inventory.list(ResourceKind::OtherNode, list), ["+other e", "-other c"]);
     assert_eq!(
-        inventory.texts(ResourceKind::OtherNode, Step::Deleted(other("b", "x"))),
+        inventory.texts(ResourceKind::OtherNode, WatchStep::Deleted(other("b", "x"))),
         ["-other b"]
     );
     assert!(!inventory.unlisted.is_empty(), "nothing is complete because of other nodes");

@@ -1,10 +1,13 @@
-//! An object whose kind is only known once it is read.
+//! An object in a manifest, whose kind is only known once it is read.
 //!
 //! `apiVersion` and `kind` say which type the other fields have. In hand-written files they come
 //! first, and the rest is then read straight into that type, so that an error still knows its
 //! line. Fields that come before them are kept as a tree until they are known. The exception are
 //! the `items` of a list, which say themselves what they are: `kubectl get -o json` writes the
 //! list's own kind after its items.
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -14,7 +17,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use serde_path_to_error::Track;
 
-use super::{EndpointSlice, Node, Service};
+use crate::source::object::{EndpointSlice, Node, Service};
 
 /// An object of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
