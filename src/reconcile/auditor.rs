@@ -59,7 +59,7 @@ impl Auditor {
     }
 
     /// Begins when the kernel has just been taken over. `left`: what was found and stays.
-    pub(super) fn begin(&mut self, left: &Found, cx: &Context) {
+    pub(super) fn begin(&mut self, cx: &Context, left: &Found) {
         self.expected.learn_all(left, cx.planner.settings());
         self.schedule.begin(Instant::now());
     }
@@ -100,10 +100,10 @@ impl Auditor {
             now,
         );
         if let Some(part) = self.schedule.next_part(now) {
-            self.audit(part, cx, writer).await?;
+            self.audit(cx, writer, part).await?;
         }
         if let Some((pass, is_whole)) = self.schedule.end_pass(Instant::now()) {
-            self.pass_ended(&pass, is_whole, cx, writer);
+            self.pass_ended(cx, writer, &pass, is_whole);
         }
         Ok(())
     }
@@ -112,12 +112,12 @@ impl Auditor {
     /// program removed.
     pub(super) async fn addresses_changed(
         &mut self,
-        happened: Happened,
         cx: &mut Context,
         writer: &mut Writer,
+        happened: Happened,
     ) -> Result<(), WorkerGone> {
         if happened.anything {
-            return self.audit(AuditedPart::Addresses, cx, writer).await;
+            return self.audit(cx, writer, AuditedPart::Addresses).await;
         }
         if happened.others && cx.read_addresses().await?.is_none() {
             self.schedule.failed(AuditedPart::Addresses, Instant::now());
@@ -134,12 +134,12 @@ impl Auditor {
     /// Compares a part of the kernel at its turn.
     async fn audit(
         &mut self,
-        part: AuditedPart,
         cx: &mut Context,
         writer: &mut Writer,
+        part: AuditedPart,
     ) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        if self.compare(&part, cx, writer).await?.is_some() {
+        if self.compare(cx, writer, &part).await?.is_some() {
             self.schedule.compared(&part, started.elapsed());
         }
         Ok(())
@@ -148,11 +148,11 @@ impl Auditor {
     /// Compares a part of the kernel, and repairs it. Returns nothing if it could not be read.
     async fn compare(
         &mut self,
-        part: &AuditedPart,
         cx: &mut Context,
         writer: &mut Writer,
+        part: &AuditedPart,
     ) -> Result<Option<Compared>, WorkerGone> {
-        let mut compared = compare(part, cx, writer).await?;
+        let mut compared = compare(cx, writer, part).await?;
         let mut found_drift = writer.take_drift();
         match &mut compared {
             None => self.schedule.failed(part.clone(), Instant::now()),
@@ -186,7 +186,7 @@ impl Auditor {
         }
     }
 
-    fn pass_ended(&self, pass: &Pass, is_whole: bool, cx: &mut Context, writer: &mut Writer) {
+    fn pass_ended(&self, cx: &mut Context, writer: &mut Writer, pass: &Pass, is_whole: bool) {
         if pass.full_speed && !self.schedule.is_full_speed() {
             if is_whole {
                 info!("all kernel state was compared at full speed, and nothing else had changed");

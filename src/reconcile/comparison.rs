@@ -81,17 +81,17 @@ impl Compared {
 /// Compares a part of the kernel with its desired state, and repairs it. Returns nothing if the
 /// kernel could not be read, which has been reported.
 pub(super) async fn compare(
-    part: &AuditedPart,
     cx: &mut Context,
     writer: &mut Writer,
+    part: &AuditedPart,
 ) -> Result<Option<Compared>, WorkerGone> {
     let compared = match part {
         AuditedPart::Addresses => compare_addresses(cx, writer).await,
-        AuditedPart::RuleSet(family) => compare_rule_set(*family, cx, writer).await,
-        AuditedPart::Set(set) => compare_set(*set, cx, writer).await,
+        AuditedPart::RuleSet(family) => compare_rule_set(cx, writer, *family).await,
+        AuditedPart::Set(set) => compare_set(cx, writer, *set).await,
         AuditedPart::Frontends => compare_frontends(cx, writer).await,
         AuditedPart::VirtualServers(frontends) => {
-            compare_virtual_servers(frontends, cx, writer).await
+            compare_virtual_servers(cx, writer, frontends).await
         }
     };
     cx.or_report(compared)
@@ -124,9 +124,9 @@ async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Comp
 }
 
 async fn compare_rule_set(
-    family: Family,
     cx: &mut Context,
     writer: &mut Writer,
+    family: Family,
 ) -> Result<Compared, ReadFailure> {
     let read = KernelRead::Rules;
     let is_there = cx.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await?;
@@ -136,9 +136,9 @@ async fn compare_rule_set(
 }
 
 async fn compare_set(
-    set: SetId,
     cx: &mut Context,
     writer: &mut Writer,
+    set: SetId,
 ) -> Result<Compared, ReadFailure> {
     let found = cx.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await?;
     let mut ops = cx.planner.compare_set(set, found.as_ref());
@@ -192,9 +192,9 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
 }
 
 async fn compare_virtual_servers(
-    frontends: &Arc<[Frontend]>,
     cx: &mut Context,
     writer: &mut Writer,
+    frontends: &Arc<[Frontend]>,
 ) -> Result<Compared, ReadFailure> {
     let mut seen = cx.read_virtual_servers(frontends).await?;
     // Drops frontends without an owner: what they needed is done, or pending.

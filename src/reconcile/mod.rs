@@ -234,7 +234,7 @@ impl Reconciler {
     async fn addresses_changed(&mut self, happened: Happened) -> Result<(), WorkerGone> {
         let cx = &mut self.context;
         if matches!(self.stage, Stage::Running) {
-            return self.auditor.addresses_changed(happened, cx, &mut self.writer).await;
+            return self.auditor.addresses_changed(cx, &mut self.writer, happened).await;
         }
         // Before the takeover, no address is ours that another program could have removed.
         if happened.others {
@@ -273,7 +273,7 @@ impl Reconciler {
                 let left = takeover.step(cx, writer).await?;
                 let is_over = left.is_some();
                 if let Some(left) = left {
-                    auditor.begin(left, cx);
+                    auditor.begin(cx, left);
                     *stage = Stage::Running;
                 }
                 writer.retry_due(cx, is_over).await?;

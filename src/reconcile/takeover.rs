@@ -105,10 +105,10 @@ impl Takeover {
             sets.partition(|set| set.kind.leads_to_short_circuits());
         for set in leading {
             let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
-            self.remove(ops, cx, writer).await?;
+            self.remove(cx, writer, ops).await?;
         }
         let ops = self.found.excess_addresses(&settings);
-        self.remove(ops, cx, writer).await?;
+        self.remove(cx, writer, ops).await?;
         loop {
             let desired = cx.planner.desired();
             let part = self.found.next_virtual_servers(LARGEST_CHUNK, desired, &settings);
@@ -117,20 +117,20 @@ impl Takeover {
             }
             let ops = repair_found(cx, writer, part).await?;
             writer.note_flows(cx, &ops);
-            self.remove(ops, cx, writer).await?;
+            self.remove(cx, writer, ops).await?;
         }
         for set in others {
             let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
-            self.remove(ops, cx, writer).await?;
+            self.remove(cx, writer, ops).await?;
         }
         Ok(())
     }
 
     async fn remove(
         &mut self,
-        mut ops: Vec<Op>,
         cx: &mut Context,
         writer: &mut Writer,
+        mut ops: Vec<Op>,
     ) -> Result<(), WorkerGone> {
         self.n_changes += ops.len();
         ops.sort_by_key(Op::phase);

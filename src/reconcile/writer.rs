@@ -419,7 +419,7 @@ impl Writer {
             }
         }
         if n_resolved > MOST_LOGGED {
-            info!("{} more are in order again", n_resolved - MOST_LOGGED);
+            info!("{} more kernel objects are in order again", n_resolved - MOST_LOGGED);
         }
         self.report_pending(cx);
     }

@@ -110,6 +110,6 @@ async fn of_many_refusals_ten_are_logged_and_so_is_what_is_in_order_again() {
     assert_eq!(counts("140 more operations were refused in the same way (the set is"), 1);
     // The entries, and the virtual servers that waited for them.
     assert_eq!(counts(" is in order again"), 20, "{lines:#?}");
-    assert_eq!(counts("140 more are in order again"), 2);
+    assert_eq!(counts("140 more kernel objects are in order again"), 2);
     world.assert_converged(&[]);
 }

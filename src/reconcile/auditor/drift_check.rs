@@ -68,7 +68,7 @@ impl Expected {
 
     /// Returns the parts of the kernel that are not as expected, but for those with a pending retry
     /// that is not due yet.
-    fn suspects(&mut self, found: &DriftCheck, cx: &Context, writer: &Writer) -> Vec<AuditedPart> {
+    fn suspects(&mut self, cx: &Context, writer: &Writer, found: &DriftCheck) -> Vec<AuditedPart> {
         let now = Instant::now();
         let is_put_off = |subject| writer.retry_queue().is_put_off(&subject, now);
         let mut suspects = Vec::new();
@@ -108,11 +108,11 @@ impl Expected {
     /// Learns that a part is in order which was not as expected: that is how it looks from now on.
     fn learn(
         &mut self,
+        cx: &Context,
+        writer: &Writer,
         part: &AuditedPart,
         found: &DriftCheck,
         took: Duration,
-        cx: &Context,
-        writer: &Writer,
     ) {
         match part {
             AuditedPart::Frontends => {
@@ -178,18 +178,18 @@ impl Auditor {
         let took = started.elapsed();
         self.schedule.drift_check_ended(took, cx.pace.sync_period, started + took);
         self.schedule.succeeded();
-        let mut suspects = self.expected.suspects(&found, cx, writer);
+        let mut suspects = self.expected.suspects(cx, writer, &found);
         suspects.retain(|part| !self.schedule.is_scheduled(part));
         cx.observer.drift_checked(took, suspects.is_empty());
         self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
         writer.check_schedulers(cx).await?;
         for part in suspects {
             let started = Instant::now();
-            match self.compare(&part, cx, writer).await? {
+            match self.compare(cx, writer, &part).await? {
                 Some(compared) if compared.found_drift => self.expected.confirm(&part),
                 Some(_) => {
                     let took = started.elapsed();
-                    self.expected.learn(&part, &found, took, cx, writer);
+                    self.expected.learn(cx, writer, &part, &found, took);
                 }
                 None => {}
             }

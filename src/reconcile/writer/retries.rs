@@ -63,7 +63,7 @@ impl Writer {
         part: &AuditedPart,
         due: &[Subject],
     ) -> Result<(), WorkerGone> {
-        if compare(part, cx, self).await?.is_none() {
+        if compare(cx, self, part).await?.is_none() {
             let retry = Instant::now() + READ_RETRY;
             for subject in due {
                 if rests_on(&self.retry_queue, subject).as_ref() == Some(part) {
