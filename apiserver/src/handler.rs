@@ -21,7 +21,7 @@ use crate::faults::{Fault, Faults};
 use crate::object::{self, Identity};
 use crate::options::WatchList;
 use crate::parameters::{Parameters, Version};
-use crate::requests::{Authorization, Log, Request};
+use crate::requests::{Authorization, Log, LoggedRequest};
 use crate::resource::{Resource, Target, Verb};
 use crate::selector::Selection;
 use crate::status::Status;
@@ -98,7 +98,7 @@ impl Handler {
                 (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), refusal.retry_after)
             }
         };
-        self.log.push(Request {
+        self.log.push(LoggedRequest {
             method: head.method.to_string(),
             path: head.uri.path().to_owned(),
             query: query.to_owned(),

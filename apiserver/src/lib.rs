@@ -36,7 +36,7 @@ pub use directory::Directory;
 pub use faults::{Fault, Injected, On};
 pub use kubeconfig::Credentials;
 pub use options::{Options, WatchList};
-pub use requests::{Authorization, Request};
+pub use requests::{Authorization, LoggedRequest};
 pub use resource::{Resource, Verb};
 pub use server::Server;
 pub use tls::ClientCertificate;

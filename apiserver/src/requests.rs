@@ -7,7 +7,7 @@ use crate::resource::{Resource, Verb};
 
 /// A request that came.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct LoggedRequest {
     /// GET, POST, …
     pub method: String,
     /// The path without the query.
@@ -44,9 +44,9 @@ pub enum Authorization {
 }
 
 #[derive(Default)]
-pub(crate) struct Log(Mutex<Vec<Request>>);
+pub(crate) struct Log(Mutex<Vec<LoggedRequest>>);
 
-impl Request {
+impl LoggedRequest {
     /// A decoded query parameter.
     pub fn parameter(&self, name: &str) -> Option<String> {
         parameters::pairs(&self.query).find(|(each, _)| each == name).map(|(_, value)| value)
@@ -54,7 +54,7 @@ impl Request {
 }
 
 impl Log {
-    pub(crate) fn push(&self, request: Request) {
+    pub(crate) fn push(&self, request: LoggedRequest) {
         tracing::debug!(
             method = request.method,
             path = request.path,
@@ -65,7 +65,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
-    pub(crate) fn all(&self) -> Vec<Request> {
+    pub(crate) fn all(&self) -> Vec<LoggedRequest> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -18,7 +18,7 @@ use crate::handler::Handler;
 use crate::kubeconfig::{self, Credentials};
 use crate::object::{self, Identity};
 use crate::options::Options;
-use crate::requests::{Log, Request};
+use crate::requests::{Log, LoggedRequest};
 use crate::resource::Resource;
 use crate::store::Store;
 use crate::tls::{Authority, ClientCertificate};
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// The requests so far, in the order of their answers.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<LoggedRequest> {
         self.handler.log.all()
     }
 

@@ -28,7 +28,7 @@ const SERVICES: u32 = 0x0a60_0002;
 const ENDPOINTS: u32 = 0x0b00_0000;
 
 /// Size of a cluster, as Services and endpoints of each: `10000x10`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) services: u32,
     /// Number of endpoints of each Service.

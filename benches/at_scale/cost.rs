@@ -5,52 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kube_ipvs::kernel::rules;
 use netlink::Traffic;
-use serde::{Deserialize, Serialize};
 
+use crate::schema::Line;
 use crate::usage::{Usage, Whose};
-
-/// One line of the table, and of the JSON: what was done, and what it took. Times are in
-/// milliseconds, memory in KiB.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Line {
-    pub(crate) name: String,
-    /// Number of times that it was done. The other fields are of all together, unless they say
-    /// otherwise.
-    pub(crate) count: u32,
-    /// From the first event to the kernel's last answer.
-    pub(crate) wall_ms: f64,
-    /// Median of each alone, where there were many. The 99th percentile follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) median_ms: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) p99_ms: Option<f64>,
-    /// Processor time of the process, without the part that made up the events; then the same
-    /// in the process and for it in the kernel, which are known to ten milliseconds only.
-    pub(crate) cpu_ms: f64,
-    pub(crate) user_ms: f64,
-    pub(crate) system_ms: f64,
-    /// Number of programs that it started, the time that it waited for them, and their processor
-    /// time. The wait is part of `wall_ms`; the processor time is not part of `cpu_ms`.
-    pub(crate) programs: u64,
-    pub(crate) programs_wall_ms: f64,
-    pub(crate) programs_ms: f64,
-    /// Netlink requests, and the sends they went in.
-    pub(crate) requests: u64,
-    pub(crate) sends: u64,
-    /// Those of the requests that wrote; the others looked whether all is as it should be.
-    pub(crate) writing_requests: u64,
-    /// Operations that the loop asked the kernel for.
-    pub(crate) operations: u64,
-    /// Number of times that a thread had been asleep and went on.
-    pub(crate) wakeups: u64,
-    /// Number of times that a page of memory was touched for the first time.
-    pub(crate) faults: u64,
-    /// Resident memory at the end, without what is shared with files; and the most that was
-    /// resident so far, with it.
-    pub(crate) anonymous_kib: u64,
-    pub(crate) resident_kib: u64,
-    pub(crate) peak_kib: u64,
-}
 
 /// Counts that only grow.
 #[derive(Debug, Clone, Copy, Default)]
@@ -128,12 +85,6 @@ impl Stopwatch {
 // === impl Line ===
 
 impl Line {
-    /// Returns the time without the wait for programs, or the median where there is one. The
-    /// programs are iptables, of which the raw cost has none.
-    pub(crate) fn own_ms(&self) -> f64 {
-        self.median_ms.unwrap_or((self.wall_ms - self.programs_wall_ms).max(0.0))
-    }
-
     /// With what each of many took alone.
     pub(crate) fn of_each(mut self, mut each: Vec<Duration>) -> Self {
         each.sort_unstable();

@@ -16,6 +16,7 @@ mod node;
 mod ours;
 mod raw;
 mod report;
+mod schema;
 mod usage;
 
 use std::path::PathBuf;
@@ -27,9 +28,8 @@ use bed::Namespace;
 use clap::{Parser, ValueEnum};
 
 use cluster::Size;
-use cost::Line;
 use ours::Extent;
-use report::{Measured, Report};
+use schema::{Line, Measured, Report};
 
 /// Measures what a cluster costs, on this machine's kernel. Needs root, IPVS and ipset.
 #[derive(Debug, Parser)]
@@ -48,14 +48,14 @@ struct Arguments {
     /// Flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Part that a process of its own runs, for the first size.
+    /// Stage that a process of its own runs, for the first size.
     #[arg(hide = true)]
-    part: Option<Part>,
+    stage: Option<Stage>,
 }
 
-/// Part of the benchmark that runs in a process of its own.
+/// Stage of the benchmark that runs in a process of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Stage {
     Raw,
     First,
     Again,
@@ -65,8 +65,8 @@ enum Part {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match arguments.part {
-        Some(part) => measure_part(part, &arguments),
+    let done = match arguments.stage {
+        Some(stage) => measure_stage(stage, &arguments),
         None => measure(&arguments),
     };
     match done {
@@ -82,8 +82,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let mut report = Report::of_this_machine(arguments.short)?;
     let nothing = Size { services: 0, endpoints: 1 };
     let namespace = Namespace::create("nothing")?;
-    report.nothing = in_process_of_its_own(Part::First, nothing, arguments, &namespace)?;
-    report.nothing.extend(in_process_of_its_own(Part::Again, nothing, arguments, &namespace)?);
+    report.nothing = in_process_of_its_own(Stage::First, nothing, arguments, &namespace)?;
+    report.nothing.extend(in_process_of_its_own(Stage::Again, nothing, arguments, &namespace)?);
     if is_user_mode()? {
         never_load_modules()?;
     }
@@ -91,13 +91,14 @@ fn measure(arguments: &Arguments) -> Result<()> {
         let started = Instant::now();
         wait_until_quiet();
         let namespace = Namespace::create("raw")?;
-        let raw = in_process_of_its_own(Part::Raw, *size, arguments, &namespace)?;
+        let raw = in_process_of_its_own(Stage::Raw, *size, arguments, &namespace)?;
         drop(namespace);
         wait_until_quiet();
         let namespace = Namespace::create("ours")?;
-        let mut ours = in_process_of_its_own(Part::First, *size, arguments, &namespace)?;
-        ours.extend(in_process_of_its_own(Part::Rest, *size, arguments, &namespace)?);
-        let measured = Measured { size: *size, raw, ours };
+        let mut ours = in_process_of_its_own(Stage::First, *size, arguments, &namespace)?;
+        ours.extend(in_process_of_its_own(Stage::Rest, *size, arguments, &namespace)?);
+        let Size { services, endpoints } = *size;
+        let measured = Measured { services, endpoints, raw, ours };
         print!("{measured}");
         eprintln!("at_scale: {size}: {} s", started.elapsed().as_secs());
         report.sizes.push(measured);
@@ -123,31 +124,31 @@ fn never_load_modules() -> Result<()> {
 }
 
 fn in_process_of_its_own(
-    part: Part,
+    stage: Stage,
     size: Size,
     arguments: &Arguments,
     namespace: &Namespace,
 ) -> Result<Vec<Line>> {
-    let part = part.to_possible_value().context("a part without a name")?;
+    let stage = stage.to_possible_value().context("a stage without a name")?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([part.get_name(), "--sizes", &size.to_string()]);
+    command.args([stage.get_name(), "--sizes", &size.to_string()]);
     if arguments.short {
         command.arg("--short");
     }
     let output = namespace.enter(|| command.stderr(Stdio::inherit()).output())??;
-    ensure!(output.status.success(), "{size}, {}: {}", part.get_name(), output.status);
+    ensure!(output.status.success(), "{size}, {}: {}", stage.get_name(), output.status);
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn measure_part(part: Part, arguments: &Arguments) -> Result<()> {
+fn measure_stage(stage: Stage, arguments: &Arguments) -> Result<()> {
     let size = *arguments.sizes.first().context("no size")?;
     let extent = if arguments.short { Extent::SHORT } else { Extent::LONG };
-    let lines = match part {
-        Part::Checker => return checker::run(size),
-        Part::Raw => raw::measure(size, extent)?,
-        Part::First => node::logged(|| ours::first(size, extent))?,
-        Part::Again => node::logged(|| ours::again(size, extent))?,
-        Part::Rest => node::logged(|| ours::rest(size, extent))?,
+    let lines = match stage {
+        Stage::Checker => return checker::run(size),
+        Stage::Raw => raw::measure(size, extent)?,
+        Stage::First => node::logged(|| ours::first(size, extent))?,
+        Stage::Again => node::logged(|| ours::again(size, extent))?,
+        Stage::Rest => node::logged(|| ours::rest(size, extent))?,
     };
     println!("{}", serde_json::to_string(&lines)?);
     Ok(())

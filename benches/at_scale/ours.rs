@@ -7,9 +7,10 @@ use anyhow::{Result, ensure};
 
 use crate::checker::Checker;
 use crate::cluster::{Change, Size};
-use crate::cost::{Line, Stopwatch};
+use crate::cost::Stopwatch;
 use crate::damage;
 use crate::node::Node;
+use crate::schema::Line;
 
 /// Durations to watch, and numbers of changes to make.
 #[derive(Debug, Clone, Copy)]

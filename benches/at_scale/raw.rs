@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use netlink::{MessageWriter, generic};
 
 use crate::cluster::{API_SERVER, PORT, Size};
-use crate::cost::{Counts, Line, Stopwatch};
+use crate::cost::{Counts, Stopwatch};
 use crate::ours::Extent;
+use crate::schema::Line;
 
 /// The interface's index: chosen, so that nothing has to be asked.
 const INDEX: u32 = 1_000;

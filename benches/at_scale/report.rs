@@ -1,4 +1,4 @@
-//! The table for people, the JSON for machines. docs/performance.md explains both.
+//! The table for people, and the JSON for machines, whose schema is [`crate::schema`].
 
 use std::fmt;
 use std::fs;
@@ -7,39 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
 
-use crate::cluster::Size;
-use crate::cost::Line;
-
-/// Everything that one run measured.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// `uname -r`.
-    pub(crate) kernel: String,
-    /// True if the benchmark watched for seconds only.
-    pub(crate) short: bool,
-    /// The guest's memory.
-    pub(crate) memory_kib: u64,
-    /// Cost of a page that is touched for the first time, and the least cost of a system call, in
-    /// microseconds. Both are high where the kernel is a program.
-    pub(crate) fault_us: f64,
-    pub(crate) call_us: f64,
-    /// The program with nothing but `default/kubernetes`.
-    pub(crate) nothing: Vec<Line>,
-    pub(crate) sizes: Vec<Measured>,
-}
-
-/// Measurements of one size.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    #[serde(flatten)]
-    pub(crate) size: Size,
-    /// The least it can cost, by the names of what it is the least of.
-    pub(crate) raw: Vec<Line>,
-    /// Cost of the loop.
-    pub(crate) ours: Vec<Line>,
-}
+use crate::schema::{Line, Measured, Report};
 
 // === impl Report ===
 
@@ -99,9 +68,11 @@ fn least_us(mut measure: impl FnMut() -> Duration) -> f64 {
     least.as_secs_f64() * 1e6 / f64::from(TIMES)
 }
 
+// === impl Measured ===
+
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{} services of {} endpoints", self.size.services, self.size.endpoints)?;
+        writeln!(f, "\n{} services of {} endpoints", self.services, self.endpoints)?;
         writeln!(
             f,
             "{:<26} {:>6} {:>10} {:>9} {:>9} {:>9} {:>8} {:>7} {:>8} {:>6} {:>8} {:>8} {:>8} {:>9} {:>7}",

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use apiserver::{Fault, On, Options, Request, Resource, Server, Verb, WatchList};
+use apiserver::{Fault, LoggedRequest, On, Options, Resource, Server, Verb, WatchList};
 
 use crate::world::{NODE, World, node, service, slice};
 
@@ -70,7 +70,7 @@ async fn complete_without_a_node() {
 /// The parameters of the lists so far that say how to list.
 fn how(world: &World) -> Vec<String> {
     let names = ["resourceVersion", "resourceVersionMatch", "limit", "continue"];
-    let told = |list: &Request| {
+    let told = |list: &LoggedRequest| {
         let parameter = |name: &&str| Some(format!("{name}={}", list.parameter(name)?));
         let told: Vec<_> = names.iter().filter_map(parameter).collect();
         format!("{} {}", list.status, told.join("&"))

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use apiserver::{Fault, On, Options, Request, Resource, Verb};
+use apiserver::{Fault, LoggedRequest, On, Options, Resource, Verb};
 use kube_ipvs::source::FollowNodes;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn ips(texts: &[&str]) -> Vec<IpAddr> {
 
 impl World {
     /// The requests for other Nodes.
-    fn for_others(&self) -> Vec<Request> {
+    fn for_others(&self) -> Vec<LoggedRequest> {
         let mut requests = self.server.requests();
         requests.retain(|request| {
             request.resource == Some(Resource::Nodes)

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use apiserver::{Credentials, Options, Request, Resource, Server, Verb};
+use apiserver::{Credentials, LoggedRequest, Options, Resource, Server, Verb};
 use kube_ipvs::source::SourceEvent;
 use kube_ipvs::source::kubernetes::{ClientMetrics, ClientOptions, Kubernetes, clients};
 use plan::event::Event;
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// The requests for Services.
-    pub(crate) fn requests(&self, verb: Verb) -> Vec<Request> {
+    pub(crate) fn requests(&self, verb: Verb) -> Vec<LoggedRequest> {
         let mut requests = self.server.requests();
         requests
             .retain(|request| request.resource == Some(Resource::Services) && request.verb == verb);

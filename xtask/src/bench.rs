@@ -1,12 +1,15 @@
 //! `cargo xtask bench`: what a cluster's whole state costs on real kernels, or what the program
 //! itself needs for it.
 //!
-//! In reading order: this (what runs where), `results` (what comes back, which is the JSON),
-//! `targets` (what is aimed at), `page` and `plot` (docs/performance.md and its picture).
+//! In reading order: this (what runs where), `schema` (the JSON of one guest), `results` (the JSON
+//! of all guests), `targets` (what is aimed at), `page` and `plot` (docs/performance.md and its
+//! picture).
 
 mod page;
 mod plot;
 mod results;
+#[path = "../../benches/at_scale/schema.rs"]
+mod schema;
 mod targets;
 
 use std::fmt;
@@ -23,11 +26,12 @@ use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::verdict::Verdict;
-use results::{Commit, Measured, Report, Results, Run};
+use results::{Commit, Results, Run};
+use schema::{Measured, Report};
 
 /// The largest cluster takes a quarter of an hour at native speed, and two hours emulated.
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
-/// Half a million real servers, and everybody who looks at them.
+/// Enough for half a million real servers and the processes that read them.
 const MEMORY: &str = "6G";
 /// File that the guest leaves.
 const REPORT: &str = "at-scale.json";
@@ -63,8 +67,8 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for addresses, how many; for
-    /// the herd, how many followers.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
+    /// followers.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -77,8 +81,6 @@ enum Measurement {
     AtScale,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
-    /// Ways to put many addresses on the interface.
-    Addresses,
     /// The cost of many nodes to the API server that they follow. Needs no kernel.
     Herd,
 }
@@ -167,7 +169,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match arguments.what {
         Measurement::AtScale => {}
         Measurement::Footprint => return footprint(arguments),
-        Measurement::Addresses => return addresses(arguments),
         Measurement::Herd => return herd(arguments),
     }
     let mut results = match arguments.from.split_first() {
@@ -271,23 +272,6 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
         ..Guest::default()
     };
     print_of(&guest, &program, arguments)
-}
-
-fn addresses(arguments: &BenchArguments) -> Result<ExitCode> {
-    eprintln!("bench: building");
-    let program = build::bench_program("addresses", build::RELEASE)?;
-    for lane in arguments.lane.lanes() {
-        for kernel in &arguments.kernel {
-            println!("lane {lane}, Linux {kernel}");
-            let (kernel, accel) = (*kernel, lane.accel());
-            let guest = Guest { kernel, accel, limit: LIMIT, ..Guest::default() };
-            let code = print_of(&guest, &program, arguments)?;
-            if code != ExitCode::SUCCESS {
-                return Ok(code);
-            }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn herd(arguments: &BenchArguments) -> Result<ExitCode> {

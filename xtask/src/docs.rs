@@ -3,20 +3,31 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::build;
+use crate::test::output::Tee;
 
 /// Set to anything, it makes the tests write the documents.
 const WRITE: &str = "KUBE_IPVS_WRITE_DOCS";
-/// Beginning of those tests' names.
-const PAGES: &str = "the_page_";
+/// The tests, one for each document: docs/config.md and docs/metrics.md.
+const PAGES: [&str; 2] =
+    ["the_page_of_the_configuration_is_up_to_date", "the_page_of_metrics_is_what_is_measured"];
 
 /// Writes them, then compares them.
 pub(crate) fn write() -> Result<ExitCode> {
-    let tests = ["--lib", "--test", "config", "--", PAGES];
-    let arguments = [&build::TEST[..], &["--quiet"], &tests].concat();
-    build::cargo(&arguments, &[(WRITE, "1")])?;
-    build::cargo(&arguments, &[])?;
+    let tests = ["--quiet", "--lib", "--test", "config", "--"];
+    let arguments = [&build::TEST[..], &tests, &PAGES].concat();
+    for environment in [&[(WRITE, "1")][..], &[]] {
+        let mut output = Tee::default();
+        build::cargo_into(&arguments, environment, &mut output)?;
+        let passed = output.finish().0.passed;
+        ensure!(
+            passed == PAGES.len(),
+            "{passed} documents instead of {}: are the tests still named {}?",
+            PAGES.len(),
+            PAGES.join(" and ")
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

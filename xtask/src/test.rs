@@ -3,7 +3,7 @@
 //! A suite that was asked for and cannot run is a failure, never a skip. The last line counts.
 
 mod guests;
-mod output;
+pub(crate) mod output;
 mod package;
 
 use std::fmt;
@@ -73,7 +73,7 @@ enum Tier {
 
 /// One row of the summary.
 #[derive(Debug)]
-struct Outcome {
+struct SuiteResult {
     name: String,
     tally: Tally,
     /// Duration of each test, if they ran one at a time.
@@ -122,7 +122,7 @@ pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
 
 // === the tiers ===
 
-fn lint() -> Vec<Outcome> {
+fn lint() -> Vec<SuiteResult> {
     let cargo = |name: &str, arguments: &[&str], environment: &[(&str, &str)]| {
         check(name, || build::cargo(arguments, environment))
     };
@@ -146,13 +146,13 @@ fn lint() -> Vec<Outcome> {
     ]
 }
 
-fn host(filter: Option<&str>) -> Outcome {
+fn host(filter: Option<&str>) -> SuiteResult {
     announce("host tests");
     let started = Instant::now();
     let mut output = Tee::default();
     let broken =
         tests_and_documentation(filter, &mut output).err().map(|error| format!("{error:#}"));
-    Outcome::new("host", output, broken, started)
+    SuiteResult::new("host", output, broken, started)
 }
 
 /// Built with the features that guests' tests have, or else everything would be built twice: what
@@ -170,7 +170,7 @@ fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()>
 }
 
 /// The event loop with a fault at every step, all of them, against the kernel in memory.
-fn faults() -> Outcome {
+fn faults() -> SuiteResult {
     announce("faults at every step");
     let started = Instant::now();
     let arguments = [&build::TEST[..], &["--test", "scenarios", "--", "faults::"]].concat();
@@ -178,7 +178,7 @@ fn faults() -> Outcome {
 }
 
 /// The planner's properties again, each with enough inputs to reach most unforeseen cases.
-fn properties(filter: Option<&str>, cases: &str) -> Outcome {
+fn properties(filter: Option<&str>, cases: &str) -> SuiteResult {
     announce("properties of the planner");
     let started = Instant::now();
     let mut arguments = [&build::TEST[..], &["--quiet", "--test", "properties"]].concat();
@@ -191,16 +191,16 @@ fn tests(
     arguments: &[&str],
     environment: &[(&str, &str)],
     started: Instant,
-) -> Outcome {
+) -> SuiteResult {
     let mut output = Tee::default();
     let broken = build::cargo_into(arguments, environment, &mut output).err();
     let broken = broken.map(|error| format!("{error:#}"));
-    Outcome::new(name, output, broken, started)
+    SuiteResult::new(name, output, broken, started)
 }
 
 // === what they are made of ===
 
-fn check(name: &str, work: impl FnOnce() -> Result<()>) -> Outcome {
+fn check(name: &str, work: impl FnOnce() -> Result<()>) -> SuiteResult {
     announce(name);
     let started = Instant::now();
     let broken = work().err().map(|error| format!("{error:#}"));
@@ -210,7 +210,7 @@ fn check(name: &str, work: impl FnOnce() -> Result<()>) -> Outcome {
         ignored: 0,
         programs: 1,
     };
-    Outcome { name: name.to_owned(), tally, timed: Vec::new(), broken, took: started.elapsed() }
+    SuiteResult { name: name.to_owned(), tally, timed: Vec::new(), broken, took: started.elapsed() }
 }
 
 fn announce(what: &str) {
@@ -218,7 +218,7 @@ fn announce(what: &str) {
 }
 
 #[expect(clippy::print_stdout, reason = "the summary is what was asked for")]
-fn summarise(outcomes: &[Outcome], filtered: bool, took: Duration) -> ExitCode {
+fn summarise(outcomes: &[SuiteResult], filtered: bool, took: Duration) -> ExitCode {
     println!("\n=== summary");
     let (mut passed, mut failed) = (0, 0);
     for outcome in outcomes {
@@ -244,9 +244,9 @@ fn summarise(outcomes: &[Outcome], filtered: bool, took: Duration) -> ExitCode {
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-// === impl Outcome ===
+// === impl SuiteResult ===
 
-impl Outcome {
+impl SuiteResult {
     fn new(name: &str, output: Tee, broken: Option<String>, started: Instant) -> Self {
         let took = started.elapsed();
         let (tally, timed) = output.finish();
@@ -254,7 +254,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SuiteResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<40} {:>4} passed", self.name, self.tally.passed)?;
         if self.tally.failed > 0 {
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_row_has_all_of_the_reason() {
-        let outcome = Outcome {
+        let outcome = SuiteResult {
             name: "guest".to_owned(),
             tally: Tally::default(),
             timed: Vec::new(),

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use super::Lane;
-use super::results::{Commit, Line, Measured, Results, Run, grouped, names};
-use super::targets::{self, Outcome};
+use super::results::{Commit, Results, Run, grouped, names};
+use super::schema::{Line, Measured};
+use super::targets::{self, CheckedTarget};
 
 /// Text above all figures.
 const BEGINNING: &str = "\
@@ -150,8 +151,8 @@ fn machine(results: &Results) -> String {
 }
 
 fn targets(results: &Results) -> String {
-    let runs: Vec<(&Run, Vec<Outcome>)> =
-        results.native().map(|run| (run, targets::outcomes(run))).collect();
+    let runs: Vec<(&Run, Vec<CheckedTarget>)> =
+        results.native().map(|run| (run, targets::checked(run))).collect();
     let Some((_, first)) = runs.first() else { return String::new() };
     let mut page = "\n## What is aimed at\n\nIn the native lane; the fewest and the most services are those of ten endpoints each that \
                     were measured.\n\n| What | Aim |"
@@ -179,8 +180,8 @@ fn targets(results: &Results) -> String {
 }
 
 /// Returns why a target was missed, by kernel where the reasons differ; none if it was met on all.
-fn reason(what: &str, runs: &[(&Run, Vec<Outcome>)]) -> Option<String> {
-    let missed: Vec<(&str, &Outcome)> = runs
+fn reason(what: &str, runs: &[(&Run, Vec<CheckedTarget>)]) -> Option<String> {
+    let missed: Vec<(&str, &CheckedTarget)> = runs
         .iter()
         .flat_map(|(run, outcomes)| outcomes.iter().map(|outcome| (run.series.as_str(), outcome)))
         .filter(|(_, outcome)| outcome.what == what && outcome.missed.is_some())
@@ -194,7 +195,7 @@ fn reason(what: &str, runs: &[(&Run, Vec<Outcome>)]) -> Option<String> {
     Some(format!("- {what}:\n") + &each.collect::<String>())
 }
 
-fn cell(outcome: &Outcome) -> String {
+fn cell(outcome: &CheckedTarget) -> String {
     match &outcome.missed {
         None => format!("{}: met", outcome.measured),
         Some(by) => format!("{}: missed by {by}", outcome.measured),

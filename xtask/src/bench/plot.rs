@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::results::{Line, Measured, Run, grouped};
+use super::results::{Run, grouped};
+use super::schema::{Line, Measured};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 400.0;

@@ -1,6 +1,5 @@
-//! Measurements, as the benchmark in the guest wrote them, and where they were taken.
-//!
-//! This is the schema of `docs/performance.json`; `docs/performance.md` explains it.
+//! Measurements of several guests, and where they were taken: `docs/performance.json`, which
+//! `docs/performance.md` explains. The report of each guest is in [`super::schema`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Lane;
+use super::schema::{Line, Measured, Report};
 use crate::build;
 use crate::vm::host_tool;
 
@@ -51,62 +51,6 @@ pub(crate) struct Run {
 pub(crate) struct Commit {
     pub(crate) commit: String,
     pub(crate) sizes: Vec<String>,
-}
-
-/// Report that the guest wrote.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// `uname -r`.
-    pub(crate) kernel: String,
-    /// True if the benchmark watched for seconds only.
-    pub(crate) short: bool,
-    pub(crate) memory_kib: u64,
-    /// Cost of a page that is touched for the first time, and the least cost of a system call, in
-    /// microseconds.
-    pub(crate) fault_us: f64,
-    pub(crate) call_us: f64,
-    /// The loop with nothing but `default/kubernetes`.
-    pub(crate) nothing: Vec<Line>,
-    pub(crate) sizes: Vec<Measured>,
-}
-
-/// Measurements of one size.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    pub(crate) services: u32,
-    /// Number of endpoints of each service.
-    pub(crate) endpoints: u32,
-    /// The least it can cost.
-    pub(crate) raw: Vec<Line>,
-    /// Cost of the loop.
-    pub(crate) ours: Vec<Line>,
-}
-
-/// Cost of something measured: times in milliseconds, memory in KiB.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    pub(crate) name: String,
-    pub(crate) count: u32,
-    pub(crate) wall_ms: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) median_ms: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) p99_ms: Option<f64>,
-    pub(crate) cpu_ms: f64,
-    pub(crate) user_ms: f64,
-    pub(crate) system_ms: f64,
-    pub(crate) programs: u64,
-    pub(crate) programs_wall_ms: f64,
-    pub(crate) programs_ms: f64,
-    pub(crate) requests: u64,
-    pub(crate) sends: u64,
-    pub(crate) writing_requests: u64,
-    pub(crate) operations: u64,
-    pub(crate) wakeups: u64,
-    pub(crate) faults: u64,
-    pub(crate) anonymous_kib: u64,
-    pub(crate) resident_kib: u64,
-    pub(crate) peak_kib: u64,
 }
 
 // === impl Results ===
@@ -250,11 +194,6 @@ impl Line {
     /// The median, or all of it if it was done once.
     pub(crate) fn typical_ms(&self) -> f64 {
         self.median_ms.unwrap_or(self.wall_ms)
-    }
-
-    /// The same without the programs that it waited for.
-    pub(crate) fn own_ms(&self) -> f64 {
-        self.median_ms.unwrap_or((self.wall_ms - self.programs_wall_ms).max(0.0))
     }
 
     pub(crate) fn each(&self, total: f64) -> f64 {

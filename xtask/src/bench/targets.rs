@@ -1,11 +1,12 @@
 //! Targets beside the measurements: at native speed, as ratios of the same run where there are two
 //! sides to it.
 
-use super::results::{Measured, Run};
+use super::results::Run;
+use super::schema::{Line, Measured};
 
 /// A target, and what became of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct CheckedTarget {
     pub(crate) what: &'static str,
     pub(crate) aim: String,
     pub(crate) measured: String,
@@ -28,28 +29,28 @@ const WITHOUT_PROGRAMS: [&str; 8] = [
 ];
 
 /// Every target that a run has the figures for.
-pub(crate) fn outcomes(run: &Run) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
+pub(crate) fn checked(run: &Run) -> Vec<CheckedTarget> {
+    let mut targets = Vec::new();
     let tens = run.of_endpoints(10);
     if let Some(size) = run.size(10_000, 10) {
-        outcomes.extend(first_sync(run, size));
-        outcomes.extend(restart(run, size));
-        outcomes.extend(memory(run, size));
+        targets.extend(first_sync(run, size));
+        targets.extend(restart(run, size));
+        targets.extend(memory(run, size));
     }
     if let [smallest, .., largest] = tens[..] {
-        outcomes.extend(independent(smallest, largest));
+        targets.extend(independent(smallest, largest));
     }
     if let Some(largest) = tens.last() {
-        outcomes.extend(latency(largest));
-        outcomes.extend(idle(largest));
+        targets.extend(latency(largest));
+        targets.extend(idle(largest));
     }
-    outcomes.push(programs(run));
-    outcomes
+    targets.push(programs(run));
+    targets
 }
 
-fn first_sync(run: &Run, size: &Measured) -> Option<Outcome> {
+fn first_sync(run: &Run, size: &Measured) -> Option<CheckedTarget> {
     let (ratio, why) = over_raw(run, size, "first_sync")?;
-    Some(Outcome {
+    Some(CheckedTarget {
         what: "first sync of 10,000 × 10: processor time, over that of nothing, which writes the \
                rules, as the raw cost has none",
         why,
@@ -57,9 +58,9 @@ fn first_sync(run: &Run, size: &Measured) -> Option<Outcome> {
     })
 }
 
-fn restart(run: &Run, size: &Measured) -> Option<Outcome> {
+fn restart(run: &Run, size: &Measured) -> Option<CheckedTarget> {
     let (ratio, why) = over_raw(run, size, "restart")?;
-    Some(Outcome {
+    Some(CheckedTarget {
         what: "restart on the complete state of 10,000 × 10: processor time, over that of nothing; \
                nothing is written, which is asserted",
         why,
@@ -85,13 +86,13 @@ fn over_raw(run: &Run, size: &Measured, name: &str) -> Option<(f64, String)> {
     Some((run.ratio(size, name)?, why))
 }
 
-fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
+fn memory(run: &Run, size: &Measured) -> Option<CheckedTarget> {
     let nothing = run.report.nothing.iter().find(|line| line.name == "first_sync")?;
     let used = size.ours("first_sync")?.anonymous_kib.saturating_sub(nothing.anonymous_kib);
     let all_endpoints = f64::from(size.services) * f64::from(size.endpoints);
     // 300 bytes an endpoint and 2 KiB a service.
     let aim = (all_endpoints * 300.0 / 1_024.0 + f64::from(size.services) * 2.0) / 1_024.0;
-    Some(Outcome {
+    Some(CheckedTarget {
         what: "memory after the first sync of 10,000 × 10, over that of the empty loop",
         why: "`docs/memory.md` says what it is made of".to_owned(),
         ..at_most(aim, used as f64 / 1_024.0, "MiB (300 B an endpoint, 2 KiB a service)")
@@ -99,8 +100,8 @@ fn memory(run: &Run, size: &Measured) -> Option<Outcome> {
 }
 
 /// Returns the targets for what must cost the same, however many services there are.
-fn independent(smallest: &Measured, largest: &Measured) -> Vec<Outcome> {
-    let compared = |name: &str, figure: fn(&super::results::Line) -> f64| {
+fn independent(smallest: &Measured, largest: &Measured) -> Vec<CheckedTarget> {
+    let compared = |name: &str, figure: fn(&Line) -> f64| {
         Some(figure(largest.ours(name)?) / figure(smallest.ours(name)?))
     };
     let why = "with many services, the memory that a change touches is seldom in the processor's cache; \
@@ -126,12 +127,12 @@ fn independent(smallest: &Measured, largest: &Measured) -> Vec<Outcome> {
     rows.into_iter()
         .filter_map(|(what, aim, ratio)| {
             let unit = "times as much with the most services as with the fewest";
-            Some(Outcome { what, why: why.to_owned(), ..at_most(aim, ratio?, unit) })
+            Some(CheckedTarget { what, why: why.to_owned(), ..at_most(aim, ratio?, unit) })
         })
         .collect()
 }
 
-fn latency(size: &Measured) -> Vec<Outcome> {
+fn latency(size: &Measured) -> Vec<CheckedTarget> {
     let rows = [
         (
             "one endpoint, from the event to the kernel's answer: median",
@@ -153,23 +154,23 @@ fn latency(size: &Measured) -> Vec<Outcome> {
             let line = size.ours(name)?;
             let took = if aim > 2.0 { line.p99_ms? } else { line.median_ms? };
             let why = why.to_owned();
-            Some(Outcome { what, why, ..at_most(aim, took, "ms with the most services") })
+            Some(CheckedTarget { what, why, ..at_most(aim, took, "ms with the most services") })
         })
         .collect()
 }
 
-fn idle(size: &Measured) -> Vec<Outcome> {
+fn idle(size: &Measured) -> Vec<CheckedTarget> {
     let Some(line) = size.ours("idle") else { return Vec::new() };
     let seconds = line.wall_ms / 1_000.0;
     let why = "verification goes on, a little at a time; it asks for each virtual server by itself, \
                and this lane's requests are slow, so that it takes smaller parts and more of them";
     vec![
-        Outcome {
+        CheckedTarget {
             what: "nothing changes: wake-ups, with verification",
             why: why.to_owned(),
             ..at_most(20.0, line.wakeups as f64 / seconds, "a second with the most services")
         },
-        Outcome {
+        CheckedTarget {
             what: "nothing changes: processor time, with verification",
             why: why.to_owned(),
             ..at_most(
@@ -181,18 +182,18 @@ fn idle(size: &Measured) -> Vec<Outcome> {
     ]
 }
 
-fn programs(run: &Run) -> Outcome {
+fn programs(run: &Run) -> CheckedTarget {
     let lines = run.report.sizes.iter().flat_map(|size| &size.ours);
     let without = lines.filter(|line| WITHOUT_PROGRAMS.contains(&line.name.as_str()));
     let count: u64 = without.map(|line| line.programs).sum();
-    Outcome {
-        what: "programs started after the start, while nobody damages the rules",
+    CheckedTarget {
+        what: "programs started after the start, while the rules stay undamaged",
         why: "the rules are read with iptables-save".to_owned(),
         ..at_most(0.0, count as f64, "")
     }
 }
 
-fn at_most(aim: f64, measured: f64, unit: &str) -> Outcome {
+fn at_most(aim: f64, measured: f64, unit: &str) -> CheckedTarget {
     // The number as shown counts: no report says that 1.50 is more than 1.5.
     let rounded = (measured * 100.0).round() / 100.0;
     let missed = (rounded > aim).then(|| {
@@ -202,7 +203,7 @@ fn at_most(aim: f64, measured: f64, unit: &str) -> Outcome {
             rounded.to_string()
         }
     });
-    Outcome {
+    CheckedTarget {
         what: "",
         aim: format!("≤ {} {unit}", (aim * 100.0).round() / 100.0).trim_end().to_owned(),
         measured: rounded.to_string(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::output::Tee;
-use super::{Outcome, Tier, announce};
+use super::{SuiteResult, Tier, announce};
 use crate::build::{self, Tests};
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
@@ -130,7 +130,7 @@ pub(super) fn run(
     suites: &[Suite],
     kernels: &Kernels,
     filter: Option<&str>,
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<SuiteResult>> {
     announce("building what runs on real kernels");
     let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
     let built = build::for_guests(&tests)?;
@@ -171,7 +171,7 @@ pub(super) fn soak(
     kernels: &[Kernel],
     accel: AccelChoice,
     seed: Option<u64>,
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<SuiteResult>> {
     announce("building what runs on real kernels");
     let built = build::for_guests(&[BED])?;
     let program = built.tests("kube-ipvs", BED)?;
@@ -194,7 +194,7 @@ pub(super) fn soak(
     Ok(side_by_side(&jobs, &built.daemon()?))
 }
 
-fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<Outcome> {
+fn side_by_side(jobs: &[Job], daemon: &Path) -> Vec<SuiteResult> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let waiting = Mutex::new(jobs.iter().enumerate());
     let done = Mutex::new(Vec::new());
@@ -328,7 +328,7 @@ fn tests_of(program: &Path) -> Result<Vec<String>> {
 impl Job {
     /// Runs the job in a guest. Its output comes at the end, unless it is alone: otherwise it would
     /// be mixed up with what others do at the same time.
-    fn run(&self, daemon: &Path, alone: bool) -> Outcome {
+    fn run(&self, daemon: &Path, alone: bool) -> SuiteResult {
         announce(&format!("{} begins", self.name));
         let started = Instant::now();
         let mut guest = Guest {
@@ -348,6 +348,6 @@ impl Job {
             Ok(verdict) => Some(verdict.to_string()),
             Err(error) => Some(format!("{error:#}")),
         };
-        Outcome::new(&self.name, output, broken, started)
+        SuiteResult::new(&self.name, output, broken, started)
     }
 }

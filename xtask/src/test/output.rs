@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 /// Sum of the closing lines of test programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) passed: usize,
-    pub(super) failed: usize,
-    pub(super) ignored: usize,
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
     /// Test programs that closed with a line.
-    pub(super) programs: usize,
+    pub(crate) programs: usize,
 }
 
 /// Passes on the output, keeps it for the count, and notes when each line came.
 #[derive(Debug, Default)]
-pub(super) struct Tee {
+pub(crate) struct Tee {
     kept: Vec<u8>,
     /// Start, in `kept`, of the line that is not yet complete.
     line: usize,
@@ -28,19 +28,19 @@ pub(super) struct Tee {
 
 /// A test that ran alone, and how long it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Timed {
-    pub(super) test: String,
-    pub(super) took: Duration,
+pub(crate) struct Timed {
+    pub(crate) test: String,
+    pub(crate) took: Duration,
 }
 
 // === impl Tee ===
 
 impl Tee {
-    pub(super) fn at_the_end(heading: &str) -> Self {
+    pub(crate) fn at_the_end(heading: &str) -> Self {
         Self { heading: Some(heading.to_owned()), ..Self::default() }
     }
 
-    pub(super) fn finish(self) -> (Tally, Vec<Timed>) {
+    pub(crate) fn finish(self) -> (Tally, Vec<Timed>) {
         if let Some(heading) = &self.heading {
             let mut stdout = std::io::stdout().lock();
             // A reader that closed its end wants no more.

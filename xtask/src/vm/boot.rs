@@ -45,9 +45,9 @@ pub(crate) struct Limits {
     pub(crate) end: Duration,
 }
 
-/// Outcome of a guest that has ended.
+/// Result of a guest that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct BootResult {
     pub(crate) report: Report,
     pub(crate) end: End,
     /// Time until user space was up.
@@ -65,7 +65,7 @@ impl Machine {
         limits: Limits,
         scratch: &Path,
         console: &mut dyn Write,
-    ) -> Result<Outcome> {
+    ) -> Result<BootResult> {
         let start = Instant::now();
         let (output, report_file) = (scratch.join("output"), scratch.join("report"));
         let errors = scratch.join("errors");
@@ -98,7 +98,7 @@ impl Machine {
             if report.up && up_after.is_none() {
                 up_after = Some(ended_after);
             }
-            let outcome = |end| Outcome { report, end, up_after, ended_after };
+            let outcome = |end| BootResult { report, end, up_after, ended_after };
             if report.is_final() {
                 return Ok(outcome(End::Itself));
             }
