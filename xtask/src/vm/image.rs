@@ -69,11 +69,10 @@ const DATA: [&str; 10] = [
 const INIT: &str = include_str!("init.sh");
 
 /// The text of everything that decides what an image holds. A change of any makes a new image.
-const RECIPE: [&str; 6] = [
+const RECIPE: [&str; 5] = [
     include_str!("image.rs"),
     include_str!("modules.rs"),
     include_str!("tree.rs"),
-    include_str!("cpio.rs"),
     include_str!("vmlinux.rs"),
     INIT,
 ];

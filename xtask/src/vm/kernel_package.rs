@@ -67,7 +67,7 @@ pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result
     if finished.is_dir() {
         return KernelPackage::open(&finished);
     }
-    let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"));
+    let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
     if mirrors.is_empty() {
         bail!(
             "no apt source of this machine (/etc/apt/sources.list, /etc/apt/sources.list.d) names a \

@@ -7,7 +7,7 @@
 //! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
 //! `boot` (one guest's process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
 //! (the base image) and what that is made from: `host_packages`, `kernel_package`, `vmlinux`,
-//! `modules`, `tree`, `cpio`; `user_mode` (a kernel that is a program, in qemu's place).
+//! `modules`, `tree`; `user_mode` (a kernel that is a program, in qemu's place).
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,6 @@ pub(crate) mod accel;
 mod apt_sources;
 mod boot;
 pub(crate) mod command;
-mod cpio;
 pub(crate) mod guest;
 pub(crate) mod host_packages;
 pub(crate) mod host_tool;

@@ -1,5 +1,6 @@
 //! A tree of files for a guest, gathered in memory by name and written as one cpio archive.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use cpio::newc::{self, ModeFileType};
 
-use super::{cpio, host_tool};
+use super::host_tool;
 
 /// Files by their place in the guest. What is added later replaces what was there.
 #[derive(Debug, Default)]
@@ -96,24 +98,37 @@ impl Tree {
         place(guest).is_ok_and(|place| self.nodes.contains_key(&place))
     }
 
-    /// Writes the whole tree as one archive.
-    pub(crate) fn write(&self, sink: impl Write) -> Result<()> {
-        let mut archive = cpio::Writer::new(sink);
-        for (place, node) in &self.nodes {
-            match node {
-                Node::Directory => archive.directory(place),
-                Node::Text { content, mode } => archive.file(place, *mode, content.as_bytes()),
-                Node::Link { target } => archive.link(place, target),
+    /// Writes the whole tree as one archive in the format "newc", which another one may follow
+    /// directly. The same content gives the same bytes: everything belongs to root, for any user that
+    /// runs this, and the time stamps are zero.
+    pub(crate) fn write(&self, mut sink: impl Write) -> Result<()> {
+        for ((place, node), inode) in self.nodes.iter().zip(1..) {
+            let (kind, mode, content) = match node {
+                Node::Directory => (ModeFileType::Directory, 0o755, Cow::default()),
+                Node::Text { content, mode } => {
+                    (ModeFileType::Regular, *mode, Cow::from(content.as_bytes()))
+                }
+                Node::Link { target } => {
+                    (ModeFileType::Symlink, 0o777, Cow::from(target.as_bytes()))
+                }
                 Node::HostFile { path, mode } => {
                     let content = std::fs::read(path)
                         .with_context(|| format!("{} cannot be read", path.display()))?;
-                    archive.file(place, *mode, &content)
+                    (ModeFileType::Regular, *mode, Cow::from(content))
                 }
-            }
-            .context("the guest's files cannot be written")?;
+            };
+            let size = u32::try_from(content.len())
+                .with_context(|| format!("{place} is too large for a cpio archive"))?;
+            let entry = newc::Builder::new(place).ino(inode).mode(mode).set_mode_file_type(kind);
+            let mut entry = entry.write(&mut sink, size);
+            entry
+                .write_all(&content)
+                .and_then(|()| entry.finish())
+                .context("the guest's files cannot be written")?;
         }
-        archive.finish().context("the guest's files cannot be written")?;
-        Ok(())
+        newc::trailer(sink)
+            .and_then(|mut sink| sink.flush())
+            .context("the guest's files cannot be written")
     }
 
     fn insert(&mut self, guest: &str, node: Node) -> Result<()> {
@@ -164,6 +179,8 @@ fn parse_ldd(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -199,6 +216,41 @@ mod tests {
         let link = Node::Link { target: "inner/file".to_owned() };
         assert_eq!(tree.nodes.get("job/data/link"), Some(&link));
         assert!(tree.add_from_host("/job/x", Path::new("/nowhere/at/all")).is_err());
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_the_same_content_gives_the_same_bytes() {
+        let mut tree = Tree::default();
+        tree.add_text("etc/odd", 0o640, "odd".to_owned()).unwrap();
+        tree.add_text("etc/special", 0o4755, String::new()).unwrap();
+        tree.add_link("bin", "usr/bin").unwrap();
+        let archive = || {
+            let mut archive = Vec::new();
+            tree.write(&mut archive).unwrap();
+            archive
+        };
+        let written = archive();
+        assert_eq!(written, archive());
+        assert_eq!(written.len() % 4, 0);
+        let mut rest = &written[..];
+        for (inode, name, mode, expected) in [
+            (1, "bin", 0o120_777, "usr/bin"),
+            (2, "etc", 0o040_755, ""),
+            (3, "etc/odd", 0o100_640, "odd"),
+            (4, "etc/special", 0o104_755, ""),
+        ] {
+            let mut entry = newc::Reader::new(rest).unwrap();
+            let mut content = String::new();
+            entry.read_to_string(&mut content).unwrap();
+            let head = entry.entry();
+            assert_eq!((head.ino(), head.name(), head.mode()), (inode, name, mode));
+            assert_eq!((head.uid(), head.gid(), head.nlink(), head.mtime()), (0, 0, 1, 0));
+            assert_eq!(content, expected);
+            rest = entry.finish().unwrap();
+        }
+        let last = newc::Reader::new(rest).unwrap();
+        assert!(last.entry().is_trailer());
+        assert!(last.finish().unwrap().is_empty());
     }
 
     #[test]
