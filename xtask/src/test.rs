@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 
 use crate::bench;
 use crate::build;
-use crate::licences;
+use crate::dependencies;
 use crate::scripts;
 use crate::vm::accel::AccelChoice;
 use crate::vm::kernel::Kernel;
@@ -61,7 +61,7 @@ pub(crate) struct SoakArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, licences, packages, shell scripts: without a warning.
+    /// Formatting, clippy, rustdoc, dependencies, packages, shell scripts: without a warning.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
@@ -140,7 +140,7 @@ fn lint() -> Vec<SuiteResult> {
         ),
         // What is tested is built with whatever features the tests want of its dependencies.
         cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
-        check("licences", licences::check),
+        check("dependencies", dependencies::check),
         check("packages", package::check),
         check("scripts", scripts::check),
     ]
