@@ -13,8 +13,8 @@
 //!   [`source::convert`] the translation to the planner's words;
 //! - [`reconcile`]: the event loop, and the port by which it reports;
 //! - [`kernel`]: the port that the loop needs of a kernel; `kernel::linux` is the real one,
-//!   [`kernel::fake`] one in memory; `kernel::rules` writes iptables rules and sees whether they
-//!   are untouched without starting a process;
+//!   `kernel::fake` one in memory, for tests; `kernel::rules` writes iptables rules and sees whether
+//!   they are untouched without starting a process;
 //! - [`serve`]: health, metrics, health checks of Services, pages;
 //! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;

@@ -22,7 +22,7 @@
 //!   [`diff`]: desired, actual to operations; [`found`]: how what is there already is adopted;
 //! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
-//! - [`memory`]: a kernel in memory, for tests.
+//! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 
 pub mod actual;
 pub mod compile;
@@ -37,6 +37,7 @@ pub mod fragment;
 pub mod kernel;
 pub mod local;
 pub mod localhost;
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod model;
 pub mod op;

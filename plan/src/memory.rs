@@ -22,7 +22,7 @@ pub struct MemoryKernel {
 
 /// Reason for which an operation was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Refusal {
+pub enum MemoryRefusal {
     /// The interface is there already.
     #[error("the interface exists")]
     LinkExists,
@@ -94,11 +94,10 @@ impl MemoryKernel {
     ///
     /// # Errors
     /// When the kernel would refuse; then nothing has changed.
-    pub fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
+    pub fn apply(&mut self, op: &Op) -> Result<(), MemoryRefusal> {
         match op {
-            Op::CreateLink => {
-                refuse_if(self.state.link, Refusal::LinkExists).map(|()| self.state.link = true)
-            }
+            Op::CreateLink => refuse_if(self.state.link, MemoryRefusal::LinkExists)
+                .map(|()| self.state.link = true),
             Op::CreateSet(set, room) => self.create_set(*set, *room),
             Op::GrowSet(set, room) => self.grow_set(*set, room.capacity),
             Op::WriteRuleSet(family) => {
@@ -117,7 +116,7 @@ impl MemoryKernel {
                 .virtual_servers
                 .remove(frontend)
                 .map(drop)
-                .ok_or(Refusal::NoVirtualServer),
+                .ok_or(MemoryRefusal::NoVirtualServer),
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
             Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
             Op::DrainRealServer(frontend, socket, deadline) => {
@@ -128,63 +127,74 @@ impl MemoryKernel {
             Op::UnbindAddress(address) => self.unbind(*address),
             Op::AddRoute(network) => self.add_route(*network),
             Op::RemoveRoute(network) => {
-                refuse_if(!self.state.routes.remove(network), Refusal::NoRoute)
+                refuse_if(!self.state.routes.remove(network), MemoryRefusal::NoRoute)
             }
         }
     }
 
-    fn create_set(&mut self, set: SetId, room: Room) -> Result<(), Refusal> {
-        refuse_if(self.state.sets.contains_key(&set), Refusal::SetExists)?;
+    fn create_set(&mut self, set: SetId, room: Room) -> Result<(), MemoryRefusal> {
+        refuse_if(self.state.sets.contains_key(&set), MemoryRefusal::SetExists)?;
         let made = ActualSet { capacity: room.capacity, ..ActualSet::default() };
         self.state.sets.insert(set, made);
         Ok(())
     }
 
-    fn grow_set(&mut self, set: SetId, capacity: Capacity) -> Result<(), Refusal> {
-        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
-        refuse_if(there.capacity >= capacity, Refusal::SetNotLarger)?;
+    fn grow_set(&mut self, set: SetId, capacity: Capacity) -> Result<(), MemoryRefusal> {
+        let there = self.state.sets.get_mut(&set).ok_or(MemoryRefusal::NoSet)?;
+        refuse_if(there.capacity >= capacity, MemoryRefusal::SetNotLarger)?;
         there.capacity = capacity;
         Ok(())
     }
 
-    fn add_entry(&mut self, set: SetId, entry: Entry) -> Result<(), Refusal> {
-        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
-        refuse_if(there.entries.contains(&entry), Refusal::EntryExists)?;
-        refuse_if(there.n_entries() >= there.capacity.entries() as usize, Refusal::SetFull)?;
+    fn add_entry(&mut self, set: SetId, entry: Entry) -> Result<(), MemoryRefusal> {
+        let there = self.state.sets.get_mut(&set).ok_or(MemoryRefusal::NoSet)?;
+        refuse_if(there.entries.contains(&entry), MemoryRefusal::EntryExists)?;
+        refuse_if(there.n_entries() >= there.capacity.entries() as usize, MemoryRefusal::SetFull)?;
         there.entries.insert(entry);
         Ok(())
     }
 
-    fn remove_entry(&mut self, set: SetId, entry: &Entry) -> Result<(), Refusal> {
-        let there = self.state.sets.get_mut(&set).ok_or(Refusal::NoSet)?;
-        refuse_if(!there.entries.remove(entry), Refusal::NoEntry)
+    fn remove_entry(&mut self, set: SetId, entry: &Entry) -> Result<(), MemoryRefusal> {
+        let there = self.state.sets.get_mut(&set).ok_or(MemoryRefusal::NoSet)?;
+        refuse_if(!there.entries.remove(entry), MemoryRefusal::NoEntry)
     }
 
-    fn create(&mut self, frontend: Frontend, server: &VirtualServer) -> Result<(), Refusal> {
+    fn create(&mut self, frontend: Frontend, server: &VirtualServer) -> Result<(), MemoryRefusal> {
         let there = self.state.virtual_servers.contains_key(&frontend);
-        refuse_if(there, Refusal::VirtualServerExists)?;
+        refuse_if(there, MemoryRefusal::VirtualServerExists)?;
         let server = Some(server.clone());
         let made = ActualVirtualServer { server, real_servers: HashMap::new() };
         self.state.virtual_servers.insert(frontend, made);
         Ok(())
     }
 
-    fn virtual_server(&mut self, name: &Frontend) -> Result<&mut ActualVirtualServer, Refusal> {
-        self.state.virtual_servers.get_mut(name).ok_or(Refusal::NoVirtualServer)
+    fn virtual_server(
+        &mut self,
+        name: &Frontend,
+    ) -> Result<&mut ActualVirtualServer, MemoryRefusal> {
+        self.state.virtual_servers.get_mut(name).ok_or(MemoryRefusal::NoVirtualServer)
     }
 
-    fn add_real_server(&mut self, frontend: &Frontend, real: RealServer) -> Result<(), Refusal> {
+    fn add_real_server(
+        &mut self,
+        frontend: &Frontend,
+        real: RealServer,
+    ) -> Result<(), MemoryRefusal> {
         let real_servers = &mut self.virtual_server(frontend)?.real_servers;
-        refuse_if(real_servers.contains_key(&real.socket()), Refusal::RealServerExists)?;
+        refuse_if(real_servers.contains_key(&real.socket()), MemoryRefusal::RealServerExists)?;
         let made =
             ActualRealServer { weight: real.weight, plain: true, deadline: None, connections: 0 };
         real_servers.insert(real.socket(), made);
         Ok(())
     }
 
-    fn change_real_server(&mut self, frontend: &Frontend, real: RealServer) -> Result<(), Refusal> {
+    fn change_real_server(
+        &mut self,
+        frontend: &Frontend,
+        real: RealServer,
+    ) -> Result<(), MemoryRefusal> {
         let real_servers = &mut self.virtual_server(frontend)?.real_servers;
-        let there = real_servers.get_mut(&real.socket()).ok_or(Refusal::NoRealServer)?;
+        let there = real_servers.get_mut(&real.socket()).ok_or(MemoryRefusal::NoRealServer)?;
         there.weight = real.weight;
         there.plain = true;
         there.deadline = None;
@@ -196,9 +206,9 @@ impl MemoryKernel {
         frontend: &Frontend,
         socket: &SocketAddr,
         deadline: Deadline,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MemoryRefusal> {
         let real_servers = &mut self.virtual_server(frontend)?.real_servers;
-        let there = real_servers.get_mut(socket).ok_or(Refusal::NoRealServer)?;
+        let there = real_servers.get_mut(socket).ok_or(MemoryRefusal::NoRealServer)?;
         there.weight = 0;
         there.plain = true;
         there.deadline = Some(deadline);
@@ -209,33 +219,33 @@ impl MemoryKernel {
         &mut self,
         frontend: &Frontend,
         socket: &SocketAddr,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), MemoryRefusal> {
         let real_servers = &mut self.virtual_server(frontend)?.real_servers;
-        real_servers.remove(socket).map(drop).ok_or(Refusal::NoRealServer)
+        real_servers.remove(socket).map(drop).ok_or(MemoryRefusal::NoRealServer)
     }
 
-    fn bind(&mut self, address: IpAddr) -> Result<(), Refusal> {
-        refuse_if(!self.state.link, Refusal::NoLink)?;
-        refuse_if(!self.state.addresses.insert(address), Refusal::AddressExists)
+    fn bind(&mut self, address: IpAddr) -> Result<(), MemoryRefusal> {
+        refuse_if(!self.state.link, MemoryRefusal::NoLink)?;
+        refuse_if(!self.state.addresses.insert(address), MemoryRefusal::AddressExists)
     }
 
     /// Making one that is there is no error, since it is written with `NLM_F_REPLACE`. Those of
     /// IPv6 are on the loopback interface.
-    fn add_route(&mut self, network: IpNet) -> Result<(), Refusal> {
-        refuse_if(!self.state.link && network.addr().is_ipv4(), Refusal::NoLink)?;
+    fn add_route(&mut self, network: IpNet) -> Result<(), MemoryRefusal> {
+        refuse_if(!self.state.link && network.addr().is_ipv4(), MemoryRefusal::NoLink)?;
         self.state.routes.insert(network);
         Ok(())
     }
 
-    fn unbind(&mut self, address: IpAddr) -> Result<(), Refusal> {
-        refuse_if(!self.state.link, Refusal::NoLink)?;
-        refuse_if(!self.state.addresses.remove(&address), Refusal::NoAddress)
+    fn unbind(&mut self, address: IpAddr) -> Result<(), MemoryRefusal> {
+        refuse_if(!self.state.link, MemoryRefusal::NoLink)?;
+        refuse_if(!self.state.addresses.remove(&address), MemoryRefusal::NoAddress)
     }
 }
 
-// === impl Refusal ===
+// === impl MemoryRefusal ===
 
-impl Refusal {
+impl MemoryRefusal {
     /// The number by which the kernel says so. Most are of include/uapi/asm-generic/errno-base.h
     /// and errno.h; sets have `IPSET_ERR_EXIST` (include/uapi/linux/netfilter/ipset/ip_set.h) for
     /// an entry that is there already as well as for one that is not there. Which is said when is
@@ -267,6 +277,6 @@ impl Refusal {
     }
 }
 
-fn refuse_if(wrong: bool, refusal: Refusal) -> Result<(), Refusal> {
+fn refuse_if(wrong: bool, refusal: MemoryRefusal) -> Result<(), MemoryRefusal> {
     if wrong { Err(refusal) } else { Ok(()) }
 }

@@ -21,12 +21,12 @@ use super::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
 };
 use interference::Interference;
-pub use interference::{Answer, KernelCall, ReadCall};
+pub use interference::{FakeAnswer, KernelCall, ReadCall};
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
 /// worker has it.
 #[derive(Debug, Clone, Default)]
-pub struct Fake(Arc<Mutex<State>>);
+pub struct Fake(Arc<Mutex<FakeState>>);
 
 /// Number of looks at a fake kernel, by what was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,16 +46,16 @@ pub struct Looks {
 }
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     memory: MemoryKernel,
     log: Vec<Op>,
     looks: Looks,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedRefusal>,
     unreadable: usize,
     /// Virtual servers that cannot be read.
     spoiled: HashSet<Frontend>,
     interference: Option<Interference>,
-    /// True if the fake kernel does not tell the number of virtual servers.
+    /// True if drift checks do not report the number of virtual servers.
     keeps_number: bool,
     /// Flows that connection tracking remembers.
     flows: Vec<Flow>,
@@ -63,18 +63,18 @@ struct State {
     kept_flows: usize,
     /// The frontends whose flows were asked to be removed, each time.
     cleanings: Vec<BTreeSet<Frontend>>,
-    /// The switches that are kept as they should be, and the values that they have.
+    /// Sysctls with their desired values, and the values that they have.
     sysctls: Vec<(Sysctl, String)>,
     /// Schedulers whose modules are loaded, of those that matter.
     loaded_schedulers: HashSet<SchedulerName>,
     /// A sysctl that another program sets to this value before every drift check.
     contested: Option<(String, String)>,
-    /// True if no switch can be set.
+    /// True if no sysctl can be set.
     is_proc_sys_read_only: bool,
 }
 
 /// A refusal to come.
-struct Fault {
+struct InjectedRefusal {
     concerns: Box<dyn Fn(&Op) -> bool + Send>,
     refusal: Refusal,
     /// Number of refusals that are still to come.
@@ -100,7 +100,7 @@ impl Fake {
         self.state().memory.actual().clone()
     }
 
-    /// Changes what it holds behind everybody's back.
+    /// Changes the state as another program does.
     pub fn disturb(&self, change: impl FnOnce(&mut Actual)) {
         change(self.state().memory.actual_mut());
     }
@@ -116,7 +116,7 @@ impl Fake {
         self.state().looks
     }
 
-    /// From now on it does not tell how many virtual servers there are.
+    /// From now on, drift checks do not report the number of virtual servers.
     pub fn keep_number(&self) {
         self.state().keeps_number = true;
     }
@@ -129,14 +129,16 @@ impl Fake {
         concerns: impl Fn(&Op) -> bool + Send + 'static,
     ) {
         let refusal = Refusal::new(class, "injected");
-        let fault = Fault { concerns: Box::new(concerns), refusal, times, carried_out: false };
+        let fault =
+            InjectedRefusal { concerns: Box::new(concerns), refusal, times, carried_out: false };
         self.state().faults.push(fault);
     }
 
     /// Carries out the next `times` operations that `concerns` says yes to, and loses the answers.
     pub fn lose_answers(&self, times: usize, concerns: impl Fn(&Op) -> bool + Send + 'static) {
         let refusal = Refusal::new(RefusalClass::AnswerLost, "injected");
-        let fault = Fault { concerns: Box::new(concerns), refusal, times, carried_out: true };
+        let fault =
+            InjectedRefusal { concerns: Box::new(concerns), refusal, times, carried_out: true };
         self.state().faults.push(fault);
     }
 
@@ -145,7 +147,7 @@ impl Fake {
         self.state().unreadable = times;
     }
 
-    /// From now on, what it says of this virtual server cannot be read.
+    /// From now on, this virtual server cannot be read.
     pub fn spoil(&self, frontend: Frontend) {
         self.state().spoiled.insert(frontend);
     }
@@ -155,10 +157,10 @@ impl Fake {
         self.state().spoiled.clear();
     }
 
-    /// Asks this about every request from now on, before anything else.
+    /// From now on, has this decide about every request first.
     pub fn interfere(
         &self,
-        decide: impl FnMut(KernelCall<'_>, &mut Actual) -> Answer + Send + 'static,
+        decide: impl FnMut(KernelCall<'_>, &mut Actual) -> FakeAnswer + Send + 'static,
     ) {
         self.state().interference = Some(Box::new(decide));
     }
@@ -184,7 +186,7 @@ impl Fake {
         std::mem::take(&mut self.state().cleanings)
     }
 
-    /// From now on it has these switches, which have the values that they should have.
+    /// From now on it has these sysctls, with their desired values.
     pub fn keep_sysctls(&self, sysctls: impl IntoIterator<Item = Sysctl>) {
         let has_its_value = |sysctl: Sysctl| (sysctl.clone(), sysctl.value);
         self.state().sysctls = sysctls.into_iter().map(has_its_value).collect();
@@ -212,7 +214,7 @@ impl Fake {
         self.state().contested = None;
     }
 
-    /// The value that a switch has.
+    /// The value that a sysctl has.
     #[must_use]
     pub fn sysctl(&self, path: &str) -> Option<String> {
         let state = self.state();
@@ -225,7 +227,7 @@ impl Fake {
         self.state().is_proc_sys_read_only = is_read_only;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -361,10 +363,10 @@ impl Kernel for Fake {
         let asked = targets.frontends().filter(|frontend| frontend.family() == family);
         state.cleanings.push(asked.copied().collect());
         let is_lost = match state.decide(KernelCall::Flows(family)) {
-            Answer::Refused(refusal) => return Err(refusal),
-            Answer::Lost { carried_out: false } => return Err(lost()),
-            Answer::Lost { carried_out: true } => true,
-            Answer::Honest | Answer::Incomplete(_) => false,
+            FakeAnswer::Refused(refusal) => return Err(refusal),
+            FakeAnswer::Lost { carried_out: false } => return Err(lost()),
+            FakeAnswer::Lost { carried_out: true } => true,
+            FakeAnswer::Honest | FakeAnswer::Incomplete(_) => false,
         };
         if let Some(left) = state.kept_flows.checked_sub(1) {
             state.kept_flows = left;
@@ -376,11 +378,11 @@ impl Kernel for Fake {
     }
 }
 
-impl State {
-    fn decide(&mut self, request: KernelCall<'_>) -> Answer {
+impl FakeState {
+    fn decide(&mut self, request: KernelCall<'_>) -> FakeAnswer {
         match &mut self.interference {
             Some(decide) => decide(request, self.memory.actual_mut()),
-            None => Answer::Honest,
+            None => FakeAnswer::Honest,
         }
     }
 
@@ -391,9 +393,9 @@ impl State {
             return Err(unreadable());
         }
         match self.decide(KernelCall::Read(what)) {
-            Answer::Honest => Ok(Cow::Borrowed(self.memory.actual())),
-            Answer::Refused(_) | Answer::Lost { .. } => Err(unreadable()),
-            Answer::Incomplete(hide) => {
+            FakeAnswer::Honest => Ok(Cow::Borrowed(self.memory.actual())),
+            FakeAnswer::Refused(_) | FakeAnswer::Lost { .. } => Err(unreadable()),
+            FakeAnswer::Incomplete(hide) => {
                 let mut shown = self.memory.actual().clone();
                 hide(&mut shown);
                 Ok(Cow::Owned(shown))
@@ -404,9 +406,9 @@ impl State {
     fn apply(&mut self, op: &Op) -> Result<(), Refusal> {
         self.log.push(op.clone());
         match self.decide(KernelCall::Writing(op)) {
-            Answer::Honest | Answer::Incomplete(_) => {}
-            Answer::Refused(refusal) => return Err(refusal),
-            Answer::Lost { carried_out } => {
+            FakeAnswer::Honest | FakeAnswer::Incomplete(_) => {}
+            FakeAnswer::Refused(refusal) => return Err(refusal),
+            FakeAnswer::Lost { carried_out } => {
                 if carried_out {
                     let _unknown = self.memory.apply(op);
                 }
@@ -424,9 +426,9 @@ impl State {
             return Err(refusal);
         }
         self.memory.apply(op).or_else(|refusal| {
-            use plan::memory::Refusal as Memory;
+            use plan::memory::MemoryRefusal as Memory;
             match (op, refusal) {
-                // What is so already is success, as the port says.
+                // An operation whose result is already there succeeds, as the port says.
                 (Op::CreateLink, Memory::LinkExists)
                 | (Op::CreateSet(..), Memory::SetExists)
                 | (Op::GrowSet(..), Memory::SetNotLarger)
@@ -447,9 +449,9 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for FakeState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("FakeState")
             .field("memory", &self.memory)
             .field("faults", &self.faults.len())
             .finish_non_exhaustive()

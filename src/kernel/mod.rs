@@ -2,8 +2,8 @@
 //!
 //! [`Kernel`] is what the reconciler sees. [`linux`] is the real one: one adapter each for IPVS,
 //! ipset, the dummy interface and the rules, all owned by one worker thread ([`worker`]), because
-//! netlink blocks and because the kernel works in order anyway. [`fake`] is the one of the
-//! scenario tests.
+//! netlink blocks and because the kernel works in order anyway. `fake` is for tests: it
+//! exists with the feature `testing`.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -23,6 +23,7 @@ use plan::table::Table;
 pub mod address_monitor;
 mod conntrack;
 pub mod estimators;
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod leftovers;
 mod link;
@@ -43,10 +44,11 @@ use sysctl::{Sysctl, SysctlChange, SysctlError};
 
 /// Operations that the reconciler needs of a kernel.
 ///
-/// Carrying out what is already so is success: an entry that is there, an address that is gone.
+/// An operation whose result is already there succeeds: adding an entry that exists, unbinding an
+/// address that is gone.
 pub trait Kernel: Send {
-    /// Looks for the signs that something was flushed, deleted or added. Costs the same, however
-    /// much there is in the kernel.
+    /// Reads signs that another program flushed, deleted or added something. Its cost does not
+    /// depend on the amount of state in the kernel.
     ///
     /// # Errors
     /// When a sign could not be read.
@@ -58,18 +60,18 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError>;
 
-    /// Reads virtual servers with their real servers: a result for each that was asked for, in the
-    /// same order. One with which something is wrong takes no other along.
+    /// Reads virtual servers with their real servers. Returns a result for each frontend, in the
+    /// same order: one that cannot be read does not keep the others from being read.
     ///
     /// # Errors
-    /// When the kernel does not answer, or lets nothing be read.
+    /// When the kernel does not answer, or refuses all reads.
     fn read_virtual_servers(
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
-    /// The same for virtual servers that were listed a moment ago, which spares what their listing
-    /// tells: how they balance is taken from there.
+    /// Reads virtual servers that were listed just now. Takes their scheduler, flags and timeout
+    /// from the listing, which saves a request for each.
     ///
     /// # Errors
     /// As for [`Kernel::read_virtual_servers`].
@@ -120,32 +122,33 @@ pub trait Kernel: Send {
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
 }
 
-/// A virtual server with its real servers, none if it is not there; or why it cannot be read.
+/// A virtual server with its real servers (none if it does not exist), or the reason why it cannot
+/// be read.
 pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 
-/// Result of a look at constant cost.
+/// Result of [`Kernel::drift_check`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DriftCheck {
     /// True if the dummy interface is there.
     pub link: bool,
-    /// Number of virtual servers: as many as [`Kernel::list_virtual_servers`] would tell. None if
-    /// the kernel does not say so without a listing.
+    /// Number of virtual servers that [`Kernel::list_virtual_servers`] would return. None if the
+    /// kernel does not count them.
     pub n_virtual_servers: Option<u32>,
     /// Number of entries of each of our sets, without the sets that are missing.
     pub set_entries: HashMap<SetId, u32>,
-    /// The families whose constant rules have not changed since they were last written, or read
-    /// and found complete.
+    /// Families whose rules have not changed since they were last written, or read and found
+    /// complete.
     pub untouched: HashSet<Family>,
-    /// The switches that do not have their desired value, which is in here.
+    /// Sysctls with another value than the desired one, which is in here.
     pub sysctls: Vec<Sysctl>,
 }
 
 /// Result of listing the virtual servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
-    /// In no order that matters.
+    /// The virtual servers, in any order.
     pub virtual_servers: Vec<ListedVirtualServer>,
-    /// Knowledge of the kernel's table from this and former listings.
+    /// The kernel's hash table, as learned from this and earlier listings.
     pub table: Option<Table>,
 }
 
@@ -191,15 +194,15 @@ pub struct Refusal {
 /// Kinds of refusal, by what can be done about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RefusalClass {
-    /// The kernel is not in the state that the operation started from: read it again.
+    /// The kernel's state is not what the operation started from. Read it again.
     Conflict,
-    /// The answer did not arrive: it may or may not have been done.
+    /// The kernel's answer was lost. The operation may or may not have been carried out.
     AnswerLost,
-    /// A set has as many entries as it may have.
+    /// A set has reached its capacity.
     SetFull,
-    /// Memory or another resource is short; it may be there again soon.
+    /// Memory or another resource is short for now.
     Exhausted,
-    /// The process may not do it.
+    /// The process lacks a permission.
     NotPermitted,
     /// The kernel lacks the feature or the module.
     NotSupported,
@@ -212,7 +215,7 @@ pub enum RefusalClass {
 // === impl ReadError ===
 
 impl ReadError {
-    /// `what` could not be read, for this reason.
+    /// Makes the error of a read of `what`.
     pub fn new(what: impl Into<String>, reason: impl fmt::Display) -> Self {
         Self { what: what.into(), reason: reason.to_string() }
     }
@@ -221,16 +224,17 @@ impl ReadError {
 // === impl RefusalClass ===
 
 impl RefusalClass {
-    /// Words that follow a reason, in parentheses: what comes of it, or what to do; empty if there
-    /// is nothing to say.
+    /// Consequence or advice, in parentheses, that follows the reason of a refusal. May be empty.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Conflict => " (something else changed it; it is read again and repaired)",
-            Self::AnswerLost => " (it is read again and repaired)",
-            Self::SetFull => " (the set is read again, and made larger up to limits.setSize)",
-            Self::Exhausted => " (it is tried again)",
-            Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
+            Self::Conflict => {
+                " (another program changed it; kube-ipvs reads it again and repairs it)"
+            }
+            Self::AnswerLost => " (kube-ipvs reads it again and repairs it)",
+            Self::SetFull => " (kube-ipvs reads the set again, and grows it up to limits.setSize)",
+            Self::Exhausted => " (kube-ipvs retries it)",
+            Self::NotPermitted => " (the capability CAP_NET_ADMIN is missing)",
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             Self::Other => "",
@@ -246,7 +250,7 @@ impl Refusal {
         Self { class, reason: reason.to_string() }
     }
 
-    /// The class that an error number stands for.
+    /// Returns the class of an error number.
     #[must_use]
     pub fn class_of(errno: Option<i32>) -> RefusalClass {
         use rustix::io::Errno;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
@@ -187,7 +187,7 @@ async fn somebody_who_fights_us_does_not_make_us_busy() {
             let server = actual.virtual_servers.get_mut(&first).unwrap();
             server.real_servers.remove(&([10, 244, 0, 1], 8080).into());
         }
-        Answer::Honest
+        FakeAnswer::Honest
     });
     let passes = world.now().passes;
     let started = Instant::now();
@@ -208,7 +208,7 @@ async fn an_idle_hour_is_drift_checks_and_a_pass_spread_over_every_period() {
             KernelCall::Read(ReadCall::DriftCheck) => count.store(0, Ordering::Relaxed),
             _ => drop(peak.fetch_max(1 + count.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed)),
         }
-        Answer::Honest
+        FakeAnswer::Honest
     });
     let (before, status, started) = (world.fake.looks(), world.now(), Instant::now());
     world.until("an hour later", |it, _| it.passes == status.passes + 120).await;
@@ -283,9 +283,9 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
         world.fake.interfere(|request, _| match request {
             KernelCall::Read(ReadCall::RuleSet(Family::V6))
             | KernelCall::Writing(Op::WriteRuleSet(Family::V6)) => {
-                Answer::refused(RefusalClass::Other)
+                FakeAnswer::refused(RefusalClass::Other)
             }
-            _ => Answer::Honest,
+            _ => FakeAnswer::Honest,
         });
     };
     spoil(&world);
@@ -295,7 +295,7 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
     let cleared = |actual: &mut Actual| assert!(actual.rule_sets.remove(&Family::V4));
     assert!(time_until_whole(&mut world, cleared).await <= 2 * SECOND);
-    world.fake.interfere(|_, _| Answer::Honest);
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
     world.until("in order", |status, _| status.pending == 0).await;
     world.assert_converged(&[]);
     // Later on.
@@ -304,7 +304,7 @@ async fn rules_that_cannot_be_read_leave_those_of_the_other_family_alone() {
     let started = Instant::now();
     world.until("the other", |_, actual| actual.rule_sets.contains(&Family::V4)).await;
     assert!(started.elapsed() <= 2 * SECOND, "{:?}", started.elapsed());
-    world.fake.interfere(|_, _| Answer::Honest);
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
     world.until("both", |_, actual| actual.rule_sets.len() == 2).await;
     world.assert_converged(&[]);
 }
@@ -316,8 +316,8 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     world.feed(&[1, 2, 3].map(|number| tcp(number, &[1]))).await;
     world.complete().await;
     world.fake.interfere(|request, _| match request {
-        KernelCall::Read(ReadCall::RuleSet(_)) => Answer::refused(RefusalClass::Other),
-        _ => Answer::Honest,
+        KernelCall::Read(ReadCall::RuleSet(_)) => FakeAnswer::refused(RefusalClass::Other),
+        _ => FakeAnswer::Honest,
     });
     world.fake.disturb(|actual| actual.rule_sets.clear());
     world.until("unreadable", |status, _| status.failed_readings >= 2).await;
@@ -335,7 +335,7 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
     let passes = world.now().passes;
     tokio::time::sleep(TWO_PASSES).await;
     assert_eq!(world.now().passes, passes);
-    world.fake.interfere(|_, _| Answer::Honest);
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
     world.compared().await;
     world.assert_converged(&[]);
 }

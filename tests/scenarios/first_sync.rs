@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::event::Event;
 use plan::kernel::Entry;
@@ -111,9 +111,9 @@ async fn started_half_blind(services: u8) -> (World, Arc<AtomicBool>) {
     let may_read = Arc::clone(&readable);
     world.fake.interfere(move |request, _| match request {
         KernelCall::Read(ReadCall::VirtualServers) if !may_read.load(Ordering::Relaxed) => {
-            Answer::refused(RefusalClass::Other)
+            FakeAnswer::refused(RefusalClass::Other)
         }
-        _ => Answer::Honest,
+        _ => FakeAnswer::Honest,
     });
     world.feed(all.get(..services.into()).unwrap()).await;
     world.say_complete().await;
@@ -195,7 +195,7 @@ async fn what_others_change_after_the_listing_is_found_by_the_audit() {
             first.server = None;
             actual.virtual_servers.remove(&frontend(3, Protocol::Tcp));
         }
-        Answer::Honest
+        FakeAnswer::Honest
     });
     world.feed(&services).await;
     world.complete().await;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
 use plan::event::Event;
@@ -225,7 +225,7 @@ async fn an_api_server_that_changes_again_and_again_cuts_nobody_at_the_start() {
             let event = Event::SliceApplied(Box::new(event.clone()));
             inputs.try_send(Input::Change(event)).unwrap();
         }
-        Answer::Honest
+        FakeAnswer::Honest
     });
     world.complete().await;
     let removed = |op: &Op| matches!(op, Op::RemoveVirtualServer(_));

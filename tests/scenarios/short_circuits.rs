@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Status;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -82,7 +82,7 @@ fn watched(fake: &Fake) -> Arc<Mutex<Vec<String>>> {
         if let KernelCall::Writing(op) = request {
             account.lock().unwrap().extend(misleads(op, actual));
         }
-        Answer::Honest
+        FakeAnswer::Honest
     });
     wrong
 }

@@ -19,27 +19,27 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     let real = RealServer { address: "10.244.0.1".parse().unwrap(), port: 80, weight: 1 };
     // Each operation with what it answers before and after it was carried out.
     let steps = [
-        (Op::CreateLink, None, Some(Refusal::LinkExists)),
-        (Op::CreateSet(set, room(1)), None, Some(Refusal::SetExists)),
-        (Op::GrowSet(set, room(2)), None, Some(Refusal::SetNotLarger)),
+        (Op::CreateLink, None, Some(MemoryRefusal::LinkExists)),
+        (Op::CreateSet(set, room(1)), None, Some(MemoryRefusal::SetExists)),
+        (Op::GrowSet(set, room(2)), None, Some(MemoryRefusal::SetNotLarger)),
         (Op::WriteRuleSet(Family::V4), None, None),
-        (Op::AddEntry(set, entry), None, Some(Refusal::EntryExists)),
+        (Op::AddEntry(set, entry), None, Some(MemoryRefusal::EntryExists)),
         (
             Op::CreateVirtualServer(frontend, server.clone()),
             None,
-            Some(Refusal::VirtualServerExists),
+            Some(MemoryRefusal::VirtualServerExists),
         ),
         (Op::ChangeVirtualServer(frontend, server.clone()), None, None),
-        (Op::AddRealServer(frontend, real), None, Some(Refusal::RealServerExists)),
+        (Op::AddRealServer(frontend, real), None, Some(MemoryRefusal::RealServerExists)),
         (Op::ChangeRealServer(frontend, real), None, None),
-        (Op::BindAddress(address), None, Some(Refusal::AddressExists)),
-        (Op::UnbindAddress(address), None, Some(Refusal::NoAddress)),
+        (Op::BindAddress(address), None, Some(MemoryRefusal::AddressExists)),
+        (Op::UnbindAddress(address), None, Some(MemoryRefusal::NoAddress)),
         (Op::AddRoute(route), None, None),
-        (Op::RemoveRoute(route), None, Some(Refusal::NoRoute)),
-        (Op::RemoveRealServer(frontend, real.socket()), None, Some(Refusal::NoRealServer)),
-        (Op::ChangeRealServer(frontend, real), Some(Refusal::NoRealServer), None),
-        (Op::RemoveVirtualServer(frontend), None, Some(Refusal::NoVirtualServer)),
-        (Op::RemoveEntry(set, entry), None, Some(Refusal::NoEntry)),
+        (Op::RemoveRoute(route), None, Some(MemoryRefusal::NoRoute)),
+        (Op::RemoveRealServer(frontend, real.socket()), None, Some(MemoryRefusal::NoRealServer)),
+        (Op::ChangeRealServer(frontend, real), Some(MemoryRefusal::NoRealServer), None),
+        (Op::RemoveVirtualServer(frontend), None, Some(MemoryRefusal::NoVirtualServer)),
+        (Op::RemoveEntry(set, entry), None, Some(MemoryRefusal::NoEntry)),
     ];
     let mut kernel = MemoryKernel::default();
     for (op, first, again) in steps {
@@ -67,7 +67,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
         (Op::AddRoute(route), 19),
         (Op::RemoveRoute(route), 3),
     ] {
-        assert_eq!(nothing.apply(&op).map_err(Refusal::errno), Err(errno), "{op}");
+        assert_eq!(nothing.apply(&op).map_err(MemoryRefusal::errno), Err(errno), "{op}");
     }
     assert_eq!(nothing, MemoryKernel::default());
 }
@@ -83,13 +83,17 @@ fn a_set_takes_as_many_entries_as_it_has_room_for() {
     kernel.apply(&Op::AddEntry(set, entry(2))).unwrap();
     let full = kernel.clone();
     let refusal = kernel.apply(&Op::AddEntry(set, entry(3))).unwrap_err();
-    assert_eq!((refusal, refusal.errno()), (Refusal::SetFull, 4_352));
-    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(2))), Err(Refusal::EntryExists));
+    assert_eq!((refusal, refusal.errno()), (MemoryRefusal::SetFull, 4_352));
+    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(2))), Err(MemoryRefusal::EntryExists));
     assert_eq!(kernel, full);
     kernel.apply(&Op::GrowSet(set, room(3))).unwrap();
     kernel.apply(&Op::AddEntry(set, entry(3))).unwrap();
-    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(Refusal::SetFull));
+    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(MemoryRefusal::SetFull));
     kernel.actual_mut().sets.get_mut(&set).unwrap().entries.clear();
     kernel.actual_mut().sets.get_mut(&set).unwrap().n_unknown = 3;
-    assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(Refusal::SetFull), "others count");
+    assert_eq!(
+        kernel.apply(&Op::AddEntry(set, entry(4))),
+        Err(MemoryRefusal::SetFull),
+        "others count"
+    );
 }

@@ -13,7 +13,7 @@ use plan::actual::{Actual, ActualVirtualServer, ListedVirtualServer};
 use plan::event::Event;
 use plan::kernel::{Entry, Frontend};
 use plan::localhost::LocalhostPort;
-use plan::memory::{MemoryKernel, Refusal};
+use plan::memory::{MemoryKernel, MemoryRefusal};
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
 use plan::planner::{Limit, Plan, Planner};
@@ -183,7 +183,7 @@ fn carry_out(kernel: &mut MemoryKernel, ops: &[Op]) {
     for op in ops {
         match (op, kernel.apply(op)) {
             // One without endpoints had none, unless its connections are still ending.
-            (_, Ok(())) | (Op::RemoveVirtualServer(_), Err(Refusal::NoVirtualServer)) => {}
+            (_, Ok(())) | (Op::RemoveVirtualServer(_), Err(MemoryRefusal::NoVirtualServer)) => {}
             (_, Err(refusal)) => panic!("{op}: {refusal}; all of it: {ops:#?}"),
         }
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::event::Event;
 use plan::kernel::{Frontend, RealServer, VirtualServer};
-use plan::memory::{MemoryKernel, Refusal};
+use plan::memory::{MemoryKernel, MemoryRefusal};
 use plan::model::Protocol;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
@@ -76,7 +76,7 @@ impl Node {
             match (op, self.kernel.apply(op)) {
                 // One without endpoints had none, unless its connections are still ending.
                 (_, Ok(())) => self.planner.carried_out(op),
-                (Op::RemoveVirtualServer(_), Err(Refusal::NoVirtualServer)) => {}
+                (Op::RemoveVirtualServer(_), Err(MemoryRefusal::NoVirtualServer)) => {}
                 (_, Err(refusal)) => panic!("{op}: {refusal}; all of it: {:#?}", said(ops)),
             }
         }

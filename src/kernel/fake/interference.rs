@@ -7,7 +7,7 @@ use plan::op::Op;
 use super::super::{Refusal, RefusalClass};
 
 /// Decides on every request. It may change the kernel's state, as another program would.
-pub(super) type Interference = Box<dyn FnMut(KernelCall<'_>, &mut Actual) -> Answer + Send>;
+pub(super) type Interference = Box<dyn FnMut(KernelCall<'_>, &mut Actual) -> FakeAnswer + Send>;
 
 /// Request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,18 +38,18 @@ pub enum ReadCall {
 }
 
 /// Answer to a request.
-pub enum Answer {
+pub enum FakeAnswer {
     /// The answer that the kernel's state demands.
     Honest,
-    /// No. A reading fails.
+    /// A refusal. A read fails.
     Refused(Refusal),
-    /// The caller does not learn if an operation was carried out. A reading fails.
+    /// The caller does not learn if an operation was carried out. A read fails.
     Lost {
         /// True if the operation is carried out.
         carried_out: bool,
     },
-    /// A reading shows what this leaves, and says nothing of it: IPVS does not tell when a listing
-    /// was disturbed. An operation is answered as it should be.
+    /// A read returns only what this leaves, without an error: IPVS does not report that a listing
+    /// was disturbed. Operations are answered honestly.
     Incomplete(Box<dyn FnOnce(&mut Actual)>),
 }
 
@@ -68,9 +68,9 @@ impl ReadCall {
     ];
 }
 
-// === impl Answer ===
+// === impl FakeAnswer ===
 
-impl Answer {
+impl FakeAnswer {
     /// A refusal of this class.
     #[must_use]
     pub fn refused(class: RefusalClass) -> Self {

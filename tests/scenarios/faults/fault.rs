@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall, ReadCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::kernel::{Entry, Frontend};
 use plan::op::Op;
@@ -123,16 +123,16 @@ impl Case {
 // === impl Seen ===
 
 impl Seen {
-    fn decide(&mut self, case: Case, request: KernelCall<'_>, actual: &mut Actual) -> Answer {
+    fn decide(&mut self, case: Case, request: KernelCall<'_>, actual: &mut Actual) -> FakeAnswer {
         if let Some(op) = self.undo.take() {
             undo(&op, actual);
         }
         if let Some(left) = self.closed.checked_sub(1) {
             self.closed = left;
-            return Answer::Lost { carried_out: false };
+            return FakeAnswer::Lost { carried_out: false };
         }
         if self.over && !self.struck {
-            return Answer::Honest;
+            return FakeAnswer::Honest;
         }
         match request {
             KernelCall::Writing(op) => {
@@ -149,54 +149,54 @@ impl Seen {
                 match case.fault {
                     Fault::Unread(concerned) if concerned == reading && case.includes(number) => {
                         self.struck = true;
-                        Answer::refused(RefusalClass::Other)
+                        FakeAnswer::refused(RefusalClass::Other)
                     }
                     Fault::Missed(concerned) if concerned == reading && case.includes(number) => {
                         self.struck = true;
-                        Answer::Incomplete(Box::new(move |shown| hide(shown, number)))
+                        FakeAnswer::Incomplete(Box::new(move |shown| hide(shown, number)))
                     }
-                    _ => Answer::Honest,
+                    _ => FakeAnswer::Honest,
                 }
             }
             KernelCall::Flows(_) => {
                 self.flows += 1;
                 if case.fault == Fault::FlowsKept && case.includes(self.flows - 1) {
                     self.struck = true;
-                    return Answer::refused(RefusalClass::Exhausted);
+                    return FakeAnswer::refused(RefusalClass::Exhausted);
                 }
-                Answer::Honest
+                FakeAnswer::Honest
             }
         }
     }
 
-    fn decide_writing(&mut self, case: Case, op: &Op, actual: &mut Actual) -> Answer {
+    fn decide_writing(&mut self, case: Case, op: &Op, actual: &mut Actual) -> FakeAnswer {
         if !case.includes(self.writings.len() - 1) || !case.fault.concerns(op) {
-            return Answer::Honest;
+            return FakeAnswer::Honest;
         }
         let answer = match case.fault {
             Fault::None | Fault::Unread(_) | Fault::Missed(_) | Fault::FlowsKept => {
-                return Answer::Honest;
+                return FakeAnswer::Honest;
             }
-            Fault::Refused(class) => Answer::refused(class),
-            Fault::NotDone => Answer::Lost { carried_out: false },
-            Fault::NotAnswered => Answer::Lost { carried_out: true },
+            Fault::Refused(class) => FakeAnswer::refused(class),
+            Fault::NotDone => FakeAnswer::Lost { carried_out: false },
+            Fault::NotAnswered => FakeAnswer::Lost { carried_out: true },
             Fault::TheirsFirst => {
                 forestall(op, actual);
-                Answer::Honest
+                FakeAnswer::Honest
             }
             Fault::Undermined => {
                 undermine(op, actual);
-                Answer::Honest
+                FakeAnswer::Honest
             }
             Fault::Undone => {
                 self.undo = Some(op.clone());
-                Answer::Honest
+                FakeAnswer::Honest
             }
             Fault::Closed if !self.struck => {
                 self.closed = case.times - 1;
-                Answer::Lost { carried_out: false }
+                FakeAnswer::Lost { carried_out: false }
             }
-            Fault::Closed => return Answer::Honest,
+            Fault::Closed => return FakeAnswer::Honest,
         };
         self.struck = true;
         answer

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Pace;
 use plan::model::Protocol;
 use tokio::time::Instant;
@@ -25,9 +25,9 @@ fn at_once() -> usize {
 fn refuse_all(fake: &Fake) {
     fake.interfere(|request, _| match request {
         KernelCall::Writing(op) if !op.is_prerequisite() => {
-            Answer::refused(RefusalClass::NotPermitted)
+            FakeAnswer::refused(RefusalClass::NotPermitted)
         }
-        _ => Answer::Honest,
+        _ => FakeAnswer::Honest,
     });
 }
 
@@ -69,7 +69,7 @@ async fn everything_is_pending_and_tried_again_in_parts_until_it_is_whole() {
     assert_eq!(world.now().pending, n_pending);
 
     let allowed = Instant::now();
-    world.fake.interfere(|_, _| Answer::Honest);
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
     owing(&world, 0).await;
     assert!(allowed.elapsed() <= Duration::from_secs(75), "{:?}", allowed.elapsed());
     let tried = requests(&world);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::kernel::fake::{Answer, Fake, KernelCall};
+use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
@@ -85,15 +85,15 @@ fn stormy(fake: &Fake, weather: Vec<(Weather, usize)>) -> Arc<AtomicBool> {
     let mut weather = weather.into_iter().flat_map(|(it, long)| std::iter::repeat_n(it, long));
     fake.interfere(move |request, _| {
         if over.load(Ordering::Relaxed) {
-            return Answer::Honest;
+            return FakeAnswer::Honest;
         }
         match (weather.next().unwrap_or(Weather::Calm), request) {
-            (Weather::Calm, _) => Answer::Honest,
+            (Weather::Calm, _) => FakeAnswer::Honest,
             (Weather::Refused(class), KernelCall::Writing(_) | KernelCall::Flows(_)) => {
-                Answer::refused(class)
+                FakeAnswer::refused(class)
             }
-            (Weather::Refused(_), KernelCall::Read(_)) => Answer::Lost { carried_out: false },
-            (Weather::Lost(carried_out), _) => Answer::Lost { carried_out },
+            (Weather::Refused(_), KernelCall::Read(_)) => FakeAnswer::Lost { carried_out: false },
+            (Weather::Lost(carried_out), _) => FakeAnswer::Lost { carried_out },
         }
     });
     is_over
