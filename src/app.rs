@@ -457,7 +457,7 @@ async fn remove_other_modes(
     }
 }
 
-fn watch_addresses(routes: bool) -> Option<address_monitor::Changes> {
+fn watch_addresses(routes: bool) -> Option<address_monitor::AddressChanges> {
     address_monitor::start(routes)
         .inspect_err(|error| {
             warn!(

@@ -14,7 +14,7 @@ use plan::settings::{SchedulerName, Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
-use crate::kernel::estimators::{self, Estimators};
+use crate::kernel::estimators::{self, EstimatorSettings};
 use crate::kernel::linux::Linux;
 use crate::kernel::probe::{self, Attempts, Findings};
 use crate::kernel::rules::{Backend, Rules};
@@ -144,7 +144,7 @@ fn probe(
     rules: &HashMap<Family, Result<Rules, String>>,
 ) -> Findings {
     let facts = probe::gather(
-        &probe::Root::default(),
+        &probe::ProcRoot::default(),
         scheduler,
         wanted,
         &mut Attempts {
@@ -221,9 +221,9 @@ fn set_sysctls(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
 
 /// Sets the sysctls of the estimators, which exist once the probe has loaded IPVS. Returns those
 /// that have their value.
-fn set_estimators(proc_sys: &Path, chosen: &Estimators) -> Vec<sysctl::Sysctl> {
+fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec<sysctl::Sysctl> {
     let processors = estimators::possible_processors(Path::new(estimators::SYS));
-    let (wanted, notes) = chosen.switches(estimators::EstimatorKind::of(proc_sys), processors);
+    let (wanted, notes) = chosen.sysctls(estimators::EstimatorKind::of(proc_sys), processors);
     for note in &notes {
         warn!("{note}");
     }

@@ -21,7 +21,7 @@ use plan::sets::SetId;
 use plan::settings::Settings;
 
 use crate::kernel::leftovers::Leftovers;
-use crate::kernel::nftables::Nftables;
+use crate::kernel::nftables::NftablesClient;
 use crate::kernel::rules::{Backend, Rules};
 
 use rules::RemovalScope;
@@ -130,7 +130,7 @@ impl CleanupReport {
     }
 
     fn remove_tables(&mut self) {
-        let result = Nftables::open().and_then(|nftables| {
+        let result = NftablesClient::open().and_then(|nftables| {
             let Some(mut nftables) = nftables else { return Ok(()) };
             for family in nftables.families_with(NFTABLES_TABLE)? {
                 nftables.remove(family, NFTABLES_TABLE)?;

@@ -13,7 +13,7 @@ use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::own::{self, KubeIpvsConfiguration};
 use super::{Action, Arguments, ConfigurationFile, flags};
-use crate::kernel::estimators::{Estimators, Run};
+use crate::kernel::estimators::{EstimatorSettings, Run};
 use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
@@ -40,7 +40,7 @@ pub struct Configuration {
     /// Choice of the ARP requests for Service addresses that this node answers.
     pub service_addresses_arp: ServiceAddressesArp,
     /// Settings of the kernel's rate estimators: if they run, where, and how nice.
-    pub estimators: Estimators,
+    pub estimators: EstimatorSettings,
     /// True if node ports are served on loopback addresses too.
     pub localhost_node_ports: bool,
     /// Times for which IPVS remembers connections.
@@ -247,8 +247,8 @@ impl Merged {
     }
 }
 
-fn estimators(own: &own::Estimators) -> Estimators {
-    Estimators {
+fn estimators(own: &own::Estimators) -> EstimatorSettings {
+    EstimatorSettings {
         run: match own.run.as_str() {
             "on" => Run::On,
             "off" => Run::Off,

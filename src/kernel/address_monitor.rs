@@ -1,9 +1,10 @@
 //! Reports changes of the node's own addresses, and removals of ours by other programs.
 //!
-//! A thread waits for rtnetlink's notifications. Of other interfaces it only says that something
-//! changed: what the addresses are now is then read. Of `kube-ipvs0` it passes on the addresses
-//! that were taken off it and not put back since. Our own changes there come by the thousand, so
-//! those put on it are only looked at for that, and past a thousand that were taken none are named.
+//! A thread waits for rtnetlink's notifications. For other interfaces it only reports that
+//! something changed; the receiver then reads the addresses. For `kube-ipvs0` it reports the
+//! addresses that were removed and not added back since. Our own changes there come by the
+//! thousand, so additions only cancel removals, and beyond 1,024 removals the addresses are not
+//! named.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -27,11 +28,11 @@ const RTM_DELLINK: u16 = 17;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_DELROUTE: u16 = 25;
-/// Limit of taken addresses that are named; of more, it is only said that there are more.
+/// Most removed addresses that are named. If there are more, the report only says so.
 const MOST_TAKEN: usize = 1_024;
-/// After more notifications than could be kept.
+/// Pause after more notifications than the socket could keep.
 const BREATH: Duration = Duration::from_millis(200);
-/// After a failure.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Events since the receiver last asked.
@@ -39,41 +40,41 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub struct Happened {
     /// The addresses of other interfaces have changed.
     pub others: bool,
-    /// These were taken off `kube-ipvs0`, by whomever.
+    /// Addresses that were removed from `kube-ipvs0`, by us or by another program.
     pub taken: HashSet<IpAddr>,
-    /// The interface or a local route of ours went, or more was taken off it than can be named, or
-    /// notifications were lost.
+    /// The interface or a local route of ours was removed, more addresses were removed than can be
+    /// named, or notifications were lost.
     pub anything: bool,
 }
 
 /// Receiving end of the channel.
 #[derive(Debug)]
-pub struct Changes(Arc<Shared>);
+pub struct AddressChanges(Arc<Channel>);
 
 /// Reporting end of the channel.
 #[derive(Debug)]
-pub struct Reporter(Arc<Shared>);
+pub struct Reporter(Arc<Channel>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Channel {
+    state: Mutex<ChannelState>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChannelState {
     happened: Happened,
     /// One of the two sides is gone.
     ended: bool,
 }
 
 /// Starts watching, in the calling thread's network namespace, until the receiver is dropped.
-/// `routes`: whether there are local routes of ours to be missed. Others have routes come and go by
-/// the thousand, of which there is nothing to be told otherwise.
+/// `routes` is true if there are local routes of ours to watch; other programs may add and remove
+/// routes by the thousand.
 ///
 /// # Errors
-/// When rtnetlink's groups cannot be joined, or there can be no other thread.
-pub fn start(routes: bool) -> Result<Changes, Box<dyn std::error::Error + Send + Sync>> {
+/// When rtnetlink's groups cannot be joined, or no thread can be started.
+pub fn start(routes: bool) -> Result<AddressChanges, Box<dyn std::error::Error + Send + Sync>> {
     let mut socket = Socket::open(Protocol::Route)?;
     let of_routes = if routes { &ROUTE_GROUPS[..] } else { &[] };
     for group in GROUPS.iter().chain(of_routes).copied() {
@@ -89,16 +90,17 @@ pub fn start(routes: bool) -> Result<Changes, Box<dyn std::error::Error + Send +
             });
             match received {
                 Ok(()) => {}
-                // What was lost may have been a change.
+                // A lost notification may have been about any change.
                 Err(error) => {
                     if error.is_overrun() {
-                        // A storm would be answered with another.
+                        // Reading at once would answer each storm with another.
                         thread::sleep(BREATH);
                         socket.discard_notifications();
                     } else {
                         tracing::warn!(
-                            "watching the node's addresses: {error}; it is tried again, and what \
-                             changes meanwhile is looked at then"
+                            "cannot watch the node's addresses: {error}; retries in {} s and reads \
+                             all addresses then",
+                            PAUSE.as_secs()
                         );
                         thread::sleep(PAUSE);
                     }
@@ -113,18 +115,17 @@ pub fn start(routes: bool) -> Result<Changes, Box<dyn std::error::Error + Send +
     Ok(changes)
 }
 
-/// The two ends, without anybody who watches.
+/// Returns the two ends of a channel, without a thread that watches.
 #[must_use]
-pub fn channel() -> (Reporter, Changes) {
-    let shared = Arc::<Shared>::default();
-    (Reporter(Arc::clone(&shared)), Changes(shared))
+pub fn channel() -> (Reporter, AddressChanges) {
+    let shared = Arc::<Channel>::default();
+    (Reporter(Arc::clone(&shared)), AddressChanges(shared))
 }
 
-// === impl Changes ===
+// === impl AddressChanges ===
 
-impl Changes {
-    /// Waits for changes and returns all of them; none when the monitor has ended. Nothing is lost
-    /// if the wait is given up.
+impl AddressChanges {
+    /// Waits for changes and returns all of them; none when the monitor has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Happened> {
         loop {
             {
@@ -141,7 +142,7 @@ impl Changes {
     }
 }
 
-impl Drop for Changes {
+impl Drop for AddressChanges {
     fn drop(&mut self) {
         self.0.lock().ended = true;
     }
@@ -171,10 +172,10 @@ impl Drop for Reporter {
     }
 }
 
-// === impl Shared ===
+// === impl Channel ===
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -212,7 +213,7 @@ impl Happened {
                     *ours = None;
                     self.anything = true;
                 }
-                // An interface that goes takes its addresses along, and says so for each.
+                // The kernel also notifies of each address of a removed interface.
             }
             _ => {}
         }
@@ -233,14 +234,14 @@ impl Happened {
 
 #[cfg(test)]
 mod tests {
-    use super::super::link::{AddressBatch, Scope};
+    use super::super::link::{AddressBatch, AddressScope};
     use super::*;
 
     const OURS: u32 = 7;
 
     fn mk_address(index: u32, address: IpAddr) -> Vec<u8> {
         let mut batch = AddressBatch::new(index);
-        batch.add(address, Scope::default());
+        batch.add(address, AddressScope::default());
         batch.body(0).unwrap().to_vec()
     }
 
@@ -318,20 +319,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_happens_is_told_once_and_all_at_once() {
+    async fn what_happens_is_reported_once_and_all_at_once() {
         let (reporter, mut changes) = channel();
         reporter.report(|_| {});
         reporter.report(|happened| happened.others = true);
         reporter.report(|happened| happened.anything = true);
-        let told = changes.next().await.unwrap();
-        assert!(told.others && told.anything);
+        let reported = changes.next().await.unwrap();
+        assert!(reported.others && reported.anything);
         let later = async {
             tokio::task::yield_now().await;
             reporter.report(|happened| happened.others = true);
             drop(reporter);
         };
-        let (told, ()) = tokio::join!(changes.next(), later);
-        assert_eq!(told, Some(Happened { others: true, ..Happened::default() }));
-        assert_eq!(changes.next().await, None, "nobody watches any more");
+        let (reported, ()) = tokio::join!(changes.next(), later);
+        assert_eq!(reported, Some(Happened { others: true, ..Happened::default() }));
+        assert_eq!(changes.next().await, None, "the monitor has ended");
     }
 }

@@ -1,10 +1,10 @@
-//! Connection tracking, over ctnetlink: removing flows that lead nowhere.
+//! Connection tracking, over ctnetlink: removing stale flows.
 //!
-//! Entries are listed and judged here, then deleted one by one in batches. The kernel helps to list
-//! less: since Linux 5.8 a listing can have a filter. Older kernels pass over what they do not
-//! know, so every entry is looked at as if there were none. By address is never asked for, because
-//! for IPv6 some kernels leave out exactly what was asked for (`ctnetlink_filter_match_tuple` in
-//! net/netfilter/nf_conntrack_netlink.c took the result of `ipv6_addr_cmp` for its opposite).
+//! Entries are listed, stale ones are picked here, then deleted one by one in batches. Since Linux
+//! 5.8 a listing can have a filter. Older kernels ignore it, so every entry is checked as if there
+//! were none. The filter never has an address, because for IPv6 some kernels leave out exactly the
+//! matching entries (`ctnetlink_filter_match_tuple` in net/netfilter/nf_conntrack_netlink.c took
+//! the result of `ipv6_addr_cmp` for its opposite).
 
 mod message;
 #[cfg(test)]
@@ -17,28 +17,28 @@ use plan::flows::FlowTargets;
 use plan::model::{Family, Protocol};
 use rustix::io::Errno;
 
-use message::{Entry, Filter};
+use message::{ConntrackEntry, Filter};
 
-/// Up to so many ports are asked for one by one. Each time the kernel walks its whole table, which
-/// takes some milliseconds; not to ask for ports means to get every UDP flow of the node.
+/// Most ports that are listed one by one. For each the kernel walks its whole table, which takes
+/// some milliseconds. A listing without a port returns every UDP flow of the node.
 const MOST_PORTS: usize = 8;
 
 /// ctnetlink, in the network namespace it was opened in.
 #[derive(Debug)]
-pub(crate) struct Conntrack {
+pub(crate) struct ConntrackClient {
     socket: Socket,
     /// True if the kernel knows filters, as far as we have seen.
     can_filter: bool,
 }
 
-// === impl Conntrack ===
+// === impl ConntrackClient ===
 
-impl Conntrack {
+impl ConntrackClient {
     pub(crate) fn open() -> Result<Self, Error> {
         Ok(Self { socket: Socket::open(netlink::Protocol::Netfilter)?, can_filter: true })
     }
 
-    /// Removes the stale flows of a family and returns how many these were.
+    /// Removes the stale flows of a family and returns their number.
     pub(crate) fn remove_stale(
         &mut self,
         family: Family,
@@ -52,7 +52,7 @@ impl Conntrack {
         for result in self.socket.send(&batch)? {
             match result {
                 Ok(()) => deleted += 1,
-                // It has ended by itself, or another has taken its place.
+                // The flow has ended, or another one has taken its place.
                 Err(error) if is(&error, Errno::NOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -60,13 +60,17 @@ impl Conntrack {
         Ok(deleted)
     }
 
-    fn stale(&mut self, family: Family, targets: &FlowTargets) -> Result<Vec<Entry>, Error> {
+    fn stale(
+        &mut self,
+        family: Family,
+        targets: &FlowTargets,
+    ) -> Result<Vec<ConntrackEntry>, Error> {
         if self.can_filter {
             match self.filtered(family, targets) {
                 Ok(Some(stale)) => return Ok(stale),
                 Ok(None) => self.can_filter = false,
-                // Linux 5.8 itself refuses every filter; and what is wrong otherwise, the other way
-                // will show.
+                // Linux 5.8 itself refuses every filter. If something else is wrong, listing
+                // without a filter shows it.
                 Err(error) if is(&error, Errno::OPNOTSUPP) || is(&error, Errno::INVAL) => {}
                 Err(error) => return Err(error),
             }
@@ -76,12 +80,12 @@ impl Conntrack {
         Ok(stale)
     }
 
-    /// None if the kernel did not heed a filter.
+    /// Returns none if the kernel ignored a filter.
     fn filtered(
         &mut self,
         family: Family,
         targets: &FlowTargets,
-    ) -> Result<Option<Vec<Entry>>, Error> {
+    ) -> Result<Option<Vec<ConntrackEntry>>, Error> {
         let mut stale = Vec::new();
         for filter in filters(family, targets) {
             let (entries, is_heeded) = self.list(&filter, targets)?;
@@ -93,12 +97,12 @@ impl Conntrack {
         Ok(Some(stale))
     }
 
-    /// The stale entries that a filter lets through, and whether all that came were such.
+    /// Returns the stale entries that pass a filter, and true if all listed entries passed it.
     fn list(
         &mut self,
         filter: &Filter,
         targets: &FlowTargets,
-    ) -> Result<(Vec<Entry>, bool), Error> {
+    ) -> Result<(Vec<ConntrackEntry>, bool), Error> {
         let mut is_heeded = true;
         let stale = self.socket.dump(
             message::GET,
@@ -114,7 +118,7 @@ impl Conntrack {
     }
 }
 
-/// Returns the filters to ask with, so that all flows to these frontends come, each once.
+/// Returns filters that together list all flows to these frontends, each once.
 fn filters(family: Family, targets: &FlowTargets) -> Vec<Filter> {
     let ports = |protocol| -> BTreeSet<u16> {
         let frontends = targets.frontends().filter(|f| f.family() == family);

@@ -1,11 +1,9 @@
-//! IPVS's estimators: what keeps up the statistics of virtual servers and real servers.
+//! IPVS's estimators, which compute the statistics of virtual servers and real servers.
 //!
-//! Every two seconds the kernel adds up the counters of each one over all processors, and estimates
-//! the rates from that (net/netfilter/ipvs/ip_vs_est.c). Before Linux 6.2 one timer does that for
-//! all of them in one go, and the processor that it runs on handles no packet meanwhile. Since then
-//! threads do it, which give way after a tenth of a millisecond.
-//!
-//! `docs/estimators.md` is about it.
+//! Every two seconds the kernel adds up each server's counters over all processors, and estimates
+//! rates (net/netfilter/ipvs/ip_vs_est.c). Before Linux 6.2 one timer does that for all servers
+//! without a pause, and its processor handles no packet meanwhile. Since then threads do it, which
+//! yield after 0.1 ms. See `docs/estimators.md`.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -32,40 +30,40 @@ const NICENESS: &str = "net/ipv4/vs/est_nice";
 /// add sysctl_run_estimation to support disable estimation".
 const NANOSECONDS_EACH: u64 = 40;
 
-/// A packet that comes while the timer runs waits this long at worst before the timer is stopped.
+/// Longest run of the timer, in nanoseconds, before it is stopped. Packets wait meanwhile.
 const LONGEST_WALK: u64 = 10_000_000;
 
 /// Choices of the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Estimators {
-    /// Choice whether statistics are kept up.
+pub struct EstimatorSettings {
+    /// Mode of the estimators.
     pub run: Run,
-    /// Processors that the threads run on; nothing: where the kernel has them.
+    /// Processors that the threads run on; none: the kernel's default.
     pub processors: Option<Processors>,
-    /// Their niceness; nothing: as the kernel has it.
+    /// Niceness of the threads; none: the kernel's default.
     pub nice: Option<i32>,
 }
 
-/// Choice whether statistics are kept up.
+/// Mode of the estimators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Run {
-    /// As the kernel has it, but not by a timer that would take too long.
+    /// The kernel's default, except that a timer is stopped that would run too long.
     #[default]
     Auto,
-    /// Yes.
+    /// Running.
     On,
-    /// No.
+    /// Stopped.
     Off,
 }
 
-/// Way in which a kernel estimates.
+/// Kind of a kernel's estimators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EstimatorKind {
-    /// By a timer that cannot be stopped: before Linux 5.16.
+    /// A timer that cannot be stopped: before Linux 5.16.
     Timer,
-    /// By a timer that can be stopped.
+    /// A timer that can be stopped.
     StoppableTimer,
-    /// In threads: Linux 6.2 and later.
+    /// Threads: Linux 6.2 and later.
     Threads,
 }
 
@@ -76,17 +74,17 @@ pub struct Guard {
     kind: EstimatorKind,
     /// Number of processors that are walked for each virtual or real server.
     processors: u64,
-    /// True if everything has been said and done.
+    /// True if the warning has been given, or is not needed.
     is_settled: bool,
 }
 
-// === impl Estimators ===
+// === impl EstimatorSettings ===
 
-impl Estimators {
-    /// Returns the switches to set at the start on a kernel of this kind. With them come, in words,
+impl EstimatorSettings {
+    /// Returns the sysctls to set at the start on a kernel of this kind. With them come, in words,
     /// the parts of the choice that have no effect there.
     #[must_use]
-    pub fn switches(&self, kind: EstimatorKind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
+    pub fn sysctls(&self, kind: EstimatorKind, processors: u64) -> (Vec<Sysctl>, Vec<String>) {
         let (mut wanted, mut notes) = (Vec::new(), Vec::new());
         let value = match self.run {
             Run::Auto => None,
@@ -115,7 +113,7 @@ impl Estimators {
                 "estimators.nice",
                 NICENESS,
                 self.nice.map(|nice| nice.to_string()),
-                "whoever adds up IPVS's statistics is as nice as estimators.nice says",
+                "the threads that add up IPVS's statistics have the niceness of estimators.nice",
             ),
         ] {
             match value {
@@ -133,12 +131,11 @@ impl Estimators {
     }
 }
 
-// === impl Kind ===
+// === impl EstimatorKind ===
 
 impl EstimatorKind {
-    /// Tells the running kernel's way by the switches that it has once IPVS is loaded.
-    /// Distributions have taken them over to older versions. `proc_sys` is [`sysctl::ROOT`], but
-    /// for tests.
+    /// Detects the running kernel's kind by the sysctls that it has once IPVS is loaded. A version
+    /// would mislead, since distributions backport. `proc_sys` is [`sysctl::ROOT`] except in tests.
     #[must_use]
     pub fn of(proc_sys: &Path) -> Self {
         if proc_sys.join(PROCESSORS).exists() {
@@ -154,7 +151,7 @@ impl EstimatorKind {
 // === impl Guard ===
 
 impl Guard {
-    /// For the running kernel. The arguments are [`sysctl::ROOT`] and [`SYS`], but for tests.
+    /// Guards the running kernel. The arguments are [`sysctl::ROOT`] and [`SYS`] except in tests.
     #[must_use]
     pub fn new(proc_sys: &Path, sys: &Path) -> Self {
         let kind = EstimatorKind::of(proc_sys);
@@ -167,8 +164,8 @@ impl Guard {
         }
     }
 
-    /// There are, or are about to be, so many virtual and real servers. Returns what an operator
-    /// should know, once.
+    /// Takes the number of virtual and real servers that exist or are about to. Returns a warning
+    /// for operators, once.
     pub fn note(&mut self, servers: u64) -> Option<String> {
         if self.is_settled || servers < most_for_a_timer(self.processors) {
             return None;
@@ -196,7 +193,7 @@ impl Guard {
     }
 }
 
-/// The processors that there could be, or at least those that this process may use.
+/// Returns the number of possible processors, or of those that this process may use.
 #[must_use]
 pub fn possible_processors(sys: &Path) -> u64 {
     let list = fs::read_to_string(sys.join(POSSIBLE)).ok();
@@ -213,7 +210,7 @@ fn most_for_a_timer(processors: u64) -> u64 {
 
 fn cannot_be_stopped(processors: u64) -> String {
     format!(
-        "This kernel has no switch for it (net.ipv4.vs.run_estimation, Linux 5.16 and later). With \
+        "This kernel has no sysctl for it (net.ipv4.vs.run_estimation, Linux 5.16 and later). With \
          {processors} processors its timer holds up packets for 10 ms or more from about {} \
          virtual and real servers on: where there are more, use Linux 6.2 or later",
         most_for_a_timer(processors)
@@ -224,22 +221,22 @@ fn cannot_be_stopped(processors: u64) -> String {
 mod tests {
     use super::*;
 
-    /// A folder with these switches, all at 1, and another one for 64 processors.
-    fn mk_roots(switches: &[&str]) -> (tempfile::TempDir, tempfile::TempDir) {
+    /// A folder with these sysctls, all at 1, and another one for 64 processors.
+    fn mk_roots(sysctls: &[&str]) -> (tempfile::TempDir, tempfile::TempDir) {
         let (proc_sys, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let write = |path: PathBuf, text: &str| {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        for switch in switches {
-            write(proc_sys.path().join(switch), "1\n");
+        for sysctl in sysctls {
+            write(proc_sys.path().join(sysctl), "1\n");
         }
         write(sys.path().join(POSSIBLE), "0-63\n");
         (proc_sys, sys)
     }
 
-    fn chosen(run: Run) -> Estimators {
-        Estimators { run, processors: "3,0-1".parse().ok(), nice: Some(-5) }
+    fn chosen(run: Run) -> EstimatorSettings {
+        EstimatorSettings { run, processors: "3,0-1".parse().ok(), nice: Some(-5) }
     }
 
     fn written(wanted: &[Sysctl]) -> Vec<String> {
@@ -247,43 +244,43 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_is_known_by_the_switches() {
-        for (switches, expected) in [
+    fn the_kind_is_known_by_the_sysctls() {
+        for (sysctls, expected) in [
             (&[][..], EstimatorKind::Timer),
             (&[RUN], EstimatorKind::StoppableTimer),
             (&[RUN, PROCESSORS, NICENESS], EstimatorKind::Threads),
         ] {
-            let (proc_sys, _) = mk_roots(switches);
+            let (proc_sys, _) = mk_roots(sysctls);
             assert_eq!(EstimatorKind::of(proc_sys.path()), expected);
         }
     }
 
     #[test]
-    fn what_was_chosen_is_set_where_there_is_a_switch() {
+    fn what_was_chosen_is_set_where_there_is_a_sysctl() {
         let threads = ["net.ipv4.vs.est_cpulist=0-1,3", "net.ipv4.vs.est_nice=-5"];
-        for (run, switch) in [
+        for (run, sysctl) in [
             (Run::Auto, None),
             (Run::On, Some("net.ipv4.vs.run_estimation=1")),
             (Run::Off, Some("net.ipv4.vs.run_estimation=0")),
         ] {
-            let (wanted, notes) = chosen(run).switches(EstimatorKind::Threads, 4);
-            let expected: Vec<&str> = switch.into_iter().chain(threads).collect();
+            let (wanted, notes) = chosen(run).sysctls(EstimatorKind::Threads, 4);
+            let expected: Vec<&str> = sysctl.into_iter().chain(threads).collect();
             assert_eq!(
                 (written(&wanted), notes),
                 (expected.iter().map(|s| (*s).to_owned()).collect(), Vec::new())
             );
             assert!(wanted.iter().all(|sysctl| !sysctl.required));
-            let (wanted, notes) = chosen(run).switches(EstimatorKind::StoppableTimer, 4);
-            let expected: Vec<&str> = switch.into_iter().collect();
+            let (wanted, notes) = chosen(run).sysctls(EstimatorKind::StoppableTimer, 4);
+            let expected: Vec<&str> = sysctl.into_iter().collect();
             assert_eq!(written(&wanted), expected);
             assert_eq!(notes.len(), 2, "processors and niceness are of threads: {notes:?}");
-            let (wanted, notes) =
-                Estimators { run, ..Estimators::default() }.switches(EstimatorKind::Timer, 4);
+            let (wanted, notes) = EstimatorSettings { run, ..EstimatorSettings::default() }
+                .sysctls(EstimatorKind::Timer, 4);
             assert_eq!(wanted, []);
             assert_eq!(notes.len(), usize::from(run == Run::Off), "{notes:?}");
         }
-        let off = Estimators { run: Run::Off, ..Estimators::default() };
-        let (_, notes) = off.switches(EstimatorKind::Timer, 64);
+        let off = EstimatorSettings { run: Run::Off, ..EstimatorSettings::default() };
+        let (_, notes) = off.sysctls(EstimatorKind::Timer, 64);
         assert!(
             notes[0].contains("no effect") && notes[0].contains("from about 3906 "),
             "{notes:?}"
@@ -316,21 +313,21 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_cannot_be_stopped_is_complained_about_once() {
+    fn a_timer_that_cannot_be_stopped_gives_one_warning() {
         let (proc_sys, sys) = mk_roots(&[]);
         let mut guard = Guard::new(proc_sys.path(), sys.path());
         assert_eq!(guard.note(10), None);
         let said = guard.note(10_000).unwrap();
         assert!(said.contains("walks 10000") && said.contains("use Linux 6.2"), "{said}");
         assert_eq!(guard.note(20_000), None);
-        // A switch that cannot be written.
+        // A sysctl that cannot be written.
         fs::create_dir_all(proc_sys.path().join(RUN)).unwrap();
         let said = Guard::new(proc_sys.path(), sys.path()).note(10_000).unwrap();
         assert!(said.contains("sysctl -w net.ipv4.vs.run_estimation=0"), "{said}");
     }
 
     #[test]
-    fn threads_hold_nobody_up() {
+    fn threads_hold_no_packet_up() {
         let (proc_sys, sys) = mk_roots(&[RUN, PROCESSORS, NICENESS]);
         let mut guard = Guard::new(proc_sys.path(), sys.path());
         assert_eq!(guard.note(1_000_000), None);

@@ -1,6 +1,6 @@
-//! Everything of ours in the kernel, for removing all of it, whatever parts the kernel has.
+//! All state of ours in the kernel, for `--cleanup`.
 //!
-//! [`linux`](super::linux) needs IPVS and ipset; here a kernel without them has nothing of ours.
+//! Unlike [`linux`](super::linux), this works on kernels without IPVS or ipset too.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::linux::grow;
 use super::route::{RouteBatch, Routes};
 use super::{ReadError, translate};
 
-/// The handles by which it is removed, in the network namespace they were opened in.
+/// Handles that read and remove it, in the network namespace they were opened in.
 #[derive(Debug)]
 pub struct Leftovers {
     /// None: the kernel has no IPVS.
@@ -51,10 +51,10 @@ pub struct NotDestroyed {
 // === impl Leftovers ===
 
 impl Leftovers {
-    /// Opens everything that there is in the calling thread's network namespace.
+    /// Opens the handles that the kernel has, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When a part is there and cannot be reached.
+    /// When a part exists and cannot be opened.
     pub fn open() -> Result<Self, ReadError> {
         let ipvs = match ipvs::Client::open() {
             Ok(client) => Some(client),
@@ -71,10 +71,10 @@ impl Leftovers {
         Ok(Self { ipvs, ipset, links, routes })
     }
 
-    /// Reads what could be ours.
+    /// Reads all state that could be ours.
     ///
     /// # Errors
-    /// When any part could not be read: whose a virtual server is depends on the sets and the
+    /// When any part could not be read: ownership of virtual servers depends on the sets and the
     /// addresses.
     pub fn read(&mut self) -> Result<FoundLeftovers, ReadError> {
         let unread = |error: netlink::Error| ReadError::new("addresses and routes", error);
@@ -228,7 +228,7 @@ impl Leftovers {
         }
     }
 
-    /// Destroys what is left over from making sets larger, and returns what went wrong, in words.
+    /// Destroys leftovers of growing sets, and returns the errors in words.
     pub fn destroy_temporary_sets(&mut self) -> Vec<String> {
         let Some(ipset) = &mut self.ipset else { return Vec::new() };
         match grow::remove_leftovers(ipset) {

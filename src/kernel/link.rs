@@ -51,11 +51,11 @@ pub(crate) struct Links {
 /// Reach of an address: `enum rt_scope_t` (include/uapi/linux/rtnetlink.h). The kernel decides by
 /// itself what an IPv6 address has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Scope {
+pub(crate) enum AddressScope {
     /// `RT_SCOPE_UNIVERSE`, `global` to iproute2.
     #[default]
     Universe,
-    /// `RT_SCOPE_HOST`: for this host only, so that it is not told to others.
+    /// `RT_SCOPE_HOST`: for this host only. Other hosts do not learn of it.
     Host,
 }
 
@@ -74,11 +74,11 @@ pub(crate) struct LinkAddress {
     pub(crate) index: u32,
     pub(crate) address: IpAddr,
     pub(crate) prefix: u8,
-    /// As the kernel writes it: see [`Scope::number`].
+    /// As the kernel writes it: see [`AddressScope::number`].
     pub(crate) scope: u8,
 }
 
-/// Addresses to be put on an interface or taken off it, in order, in one go.
+/// Addresses to add to an interface or remove from it, in order, in one batch.
 #[derive(Debug)]
 pub(crate) struct AddressBatch {
     batch: Batch,
@@ -169,9 +169,9 @@ impl Links {
     }
 }
 
-// === impl Scope ===
+// === impl AddressScope ===
 
-impl Scope {
+impl AddressScope {
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Universe => 0,
@@ -196,7 +196,7 @@ impl AddressBatch {
         Self { batch: Batch::new(), index }
     }
 
-    pub(crate) fn add(&mut self, address: IpAddr, scope: Scope) {
+    pub(crate) fn add(&mut self, address: IpAddr, scope: AddressScope) {
         let prefix = full_length(address);
         self.push(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, (address, prefix), scope);
     }
@@ -208,7 +208,7 @@ impl AddressBatch {
 
     /// Removes an address that was bound with this prefix length.
     pub(crate) fn remove_prefix(&mut self, address: IpAddr, prefix: u8) {
-        self.push(RTM_DELADDR, 0, (address, prefix), Scope::default());
+        self.push(RTM_DELADDR, 0, (address, prefix), AddressScope::default());
     }
 
     /// A message of it, without its header.
@@ -222,7 +222,7 @@ impl AddressBatch {
         message_type: u16,
         flags: u16,
         (address, prefix): (IpAddr, u8),
-        scope: Scope,
+        scope: AddressScope,
     ) {
         let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
         self.batch.push(message_type, flags, |message| {
@@ -302,7 +302,7 @@ mod tests {
     fn an_address_request_is_what_the_header_file_says() {
         let mut batch = AddressBatch::new(7);
         for (index, (scope, number)) in
-            [(Scope::Universe, 0), (Scope::Host, 254)].iter().enumerate()
+            [(AddressScope::Universe, 0), (AddressScope::Host, 254)].iter().enumerate()
         {
             batch.add(IpAddr::from([10, 96, 0, 1]), *scope);
             assert_eq!(
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn an_ipv6_address_is_neither_probed_for_nor_routed_twice() {
         let mut batch = AddressBatch::new(7);
-        batch.add("fd00:96::1".parse().unwrap(), Scope::Universe);
+        batch.add("fd00:96::1".parse().unwrap(), AddressScope::Universe);
         let body = batch.batch.body(0).unwrap();
         assert_eq!(body[..ADDRESS_HEADER], [10, 128, 0, 0, 7, 0, 0, 0]);
         assert_eq!(body[body.len() - 8..], [8, 0, 8, 0, 0x02, 0x02, 0, 0], "IFA_FLAGS");

@@ -27,10 +27,10 @@ use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::SchedulerName;
 
-use super::conntrack::Conntrack;
-use super::link::{LinkAddress, Links, Scope};
+use super::conntrack::ConntrackClient;
+use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
-use super::rules::fingerprint::Watch;
+use super::rules::fingerprint::RulesWatch;
 use super::rules::{Cause, Rules};
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
@@ -38,7 +38,7 @@ use super::{
     modules, sysctl, translate,
 };
 use bridges::Bridges;
-use count::Count;
+use count::VirtualServerCount;
 use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
 use sysctls::Kept;
 
@@ -49,19 +49,19 @@ pub struct Linux {
     ipset: ipset::Client,
     links: Links,
     routes: Routes,
-    conntrack: Conntrack,
+    conntrack: ConntrackClient,
     rules: HashMap<Family, Rules>,
     rule_sets: HashMap<Family, RuleSet>,
-    watches: HashMap<Family, Watch>,
-    count: Count,
+    watches: HashMap<Family, RulesWatch>,
+    count: VirtualServerCount,
     /// There are many sets that are not ours.
     is_crowded: bool,
     /// The dummy interface's index, looked up when it is first needed and after it went missing.
     index: Option<u32>,
-    /// The index of an interface of another kind that was told of.
-    told_of: Option<u32>,
-    /// Scope that addresses are bound with.
-    scope: Scope,
+    /// Index of an interface of another kind that has been reported.
+    reported: Option<u32>,
+    /// AddressScope that addresses are bound with.
+    scope: AddressScope,
     kept: Kept,
     bridges: Bridges,
 }
@@ -94,25 +94,26 @@ impl Linux {
         let mut ipset = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
         let left = grow::remove_leftovers(&mut ipset).map_err(|error| cannot("sets")(&error))?;
         for error in left {
-            tracing::warn!("left over from making a set larger: {error}");
+            tracing::warn!("cannot remove a leftover of growing a set: {error}");
         }
         let bridges = Bridges::new(sysctl::ROOT, rules.keys().copied().collect());
-        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, Watch::open(rules)?));
+        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
         let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
             ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
             ipset,
             links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
-            conntrack: Conntrack::open().map_err(|error| cannot("connection tracking")(&error))?,
+            conntrack: ConntrackClient::open()
+                .map_err(|error| cannot("connection tracking")(&error))?,
             rules,
             rule_sets: HashMap::new(),
             watches: watches.map_err(|error| cannot("rules")(&error))?,
-            count: Count::open(),
+            count: VirtualServerCount::open(),
             is_crowded: false,
             index: None,
-            told_of: None,
-            scope: Scope::default(),
+            reported: None,
+            scope: AddressScope::default(),
             kept: Kept::default(),
             bridges,
         })
@@ -139,12 +140,12 @@ impl Linux {
         if self.index.is_none()
             && let Some(link) = self.links.find()?
         {
-            if link.kind != "dummy" && self.told_of != Some(link.index) {
-                self.told_of = Some(link.index);
+            if link.kind != "dummy" && self.reported != Some(link.index) {
+                self.reported = Some(link.index);
                 tracing::warn!(
                     kind = link.kind,
-                    "{LINK} is not a dummy interface; it is used as it is. If no other program uses it, \
-                     delete it (ip link delete {LINK}) and it is made anew"
+                    "{LINK} is not a dummy interface; it is used as it is. If no other program uses \
+                     it, delete it (ip link delete {LINK}); kube-ipvs then creates a dummy one"
                 );
             }
             self.index = Some(link.index);
@@ -159,7 +160,7 @@ impl Linux {
         Ok((index, self.links.addresses().map_err(unread)?))
     }
 
-    /// With its real servers, if there is such a virtual server.
+    /// Reads the real servers of a virtual server that was found.
     fn with_real_servers(
         &mut self,
         frontend: &Frontend,
@@ -173,7 +174,8 @@ impl Linux {
         reading(frontend, found)
     }
 
-    /// The kernel says the same of a virtual server without real servers and of one that is gone.
+    /// Reads the real servers of a listed virtual server. The kernel's answer is the same for a
+    /// virtual server without real servers and for one that is gone.
     fn real_servers_of(
         &mut self,
         listed: &ListedVirtualServer,
@@ -264,8 +266,8 @@ impl Linux {
         };
         for (op, result) in ops.iter().zip(&results) {
             match result {
-                // What was already gone is not in the count. If another program removed it, a drift
-                // check shows that.
+                // The count does not include what was already gone. If another program removed it,
+                // a drift check notices.
                 Ok(()) if is_removal(op) && gone.contains(&op.subject()) => {}
                 Ok(()) => self.count.done(op),
                 Err(refusal) if refusal.class == RefusalClass::AnswerLost => self.count.forget(),
@@ -273,7 +275,7 @@ impl Linux {
             }
         }
         if self.count.would_learn() {
-            // What cannot be listed now is listed after the next batch.
+            // If this listing fails, there is another one after the next batch.
             let _learned = self.listing();
         }
         results
@@ -388,7 +390,7 @@ fn reading(
         Ok(found) => Ok(Ok(Some(found))),
         Err(error) if error.is_no_such_service() => Ok(Ok(None)),
         Err(error) => {
-            // What is in the answer, or in the question, is no other's.
+            // An error in the answer or in the request concerns this virtual server alone.
             let is_its_own = error.is_undecodable() || error.is_invalid();
             let error = ReadError::new(format!("virtual server {frontend}"), error);
             if is_its_own { Ok(Err(error)) } else { Err(error) }
@@ -398,8 +400,8 @@ fn reading(
 
 fn of_other_kind(set: SetId, found: &ipset::Identity) -> String {
     format!(
-        "it is of type {} ({}), and {} is needed; somebody else made it. Remove the rules that use \
-         it, then the set (ipset destroy {set})",
+        "it is of type {} ({}), and {} is needed; another program made it. Remove the rules that \
+         use it, then the set (ipset destroy {set})",
         found.set_type,
         found.family,
         set.set_type().name(),
@@ -429,7 +431,7 @@ const fn is_removal(op: &Op) -> bool {
     matches!(op, Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_))
 }
 
-/// Removing, or draining, what is gone is success.
+/// True if an operation is to remove or drain something that is gone already.
 fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
     match op {
         _ if is_removal(op) => error.is_no_such_service(),

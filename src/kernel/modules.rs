@@ -1,7 +1,7 @@
 //! Loading kernel modules, where that is possible.
 //!
-//! Most kernels load by themselves what is asked for, and some have it built in, so a failure here
-//! says nothing yet: whether the kernel can do it is for the [`probe`](super::probe) to find out.
+//! Most kernels load modules on demand, and some have them built in, so a failure here is no error.
+//! The [`probe`](super::probe) finds out if the kernel has the features.
 
 use std::fmt;
 use std::path::Path;
@@ -39,7 +39,7 @@ const ALWAYS: [&str; 20] = [
     "ip6t_REJECT",
 ];
 
-/// Modules that could not be loaded. A note, no error: the kernel may do without.
+/// Modules that could not be loaded. The kernel may have their features all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotLoaded {
     /// Modules that were asked for and are still missing.
@@ -48,13 +48,13 @@ pub struct NotLoaded {
     pub reason: String,
 }
 
-/// True if a scheduler's module is loaded. `loaded` is [`LOADED`], but for tests.
+/// True if a scheduler's module is loaded. `loaded` is [`LOADED`] except in tests.
 #[must_use]
 pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
     loaded.join(format!("ip_vs_{scheduler}")).exists()
 }
 
-/// The modules in use, with these kinds of iptables; none known: with nf_tables.
+/// Returns the modules to load for these kinds of iptables; without any, for nf_tables.
 #[must_use]
 pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     let mut modules: Vec<&str> = ALWAYS.to_vec();
@@ -66,8 +66,7 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
         modules.extend(["ip6table_nat", "ip6table_mangle", "ip6table_filter"]);
     }
     let mut modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
-    // It is put into a command line as one word, which a name with such characters only could be
-    // taken apart into options by.
+    // The name becomes one word of a command line. Other characters could turn it into options.
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if is_plain(scheduler.as_str()) {
@@ -76,11 +75,10 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     modules
 }
 
-/// Loads those that are not there, with one call of `modprobe`. `loaded` is [`LOADED`], but for
-/// tests.
+/// Loads the missing modules with one call of `modprobe`. `loaded` is [`LOADED`] except in tests.
 ///
 /// # Errors
-/// A note, when there is no `modprobe` or it could not load all of them.
+/// When there is no `modprobe`, or it could not load all of them.
 pub fn load(loaded: &Path, modules: &[String]) -> Result<(), NotLoaded> {
     load_with("modprobe", loaded, modules)
 }

@@ -1,5 +1,4 @@
-//! Tables of nf_tables, as far as it takes to remove one: kube-proxy's nftables mode has a table of
-//! its own in each family.
+//! Removing tables of nf_tables: kube-proxy's nftables mode has its own table in each family.
 //!
 //! Source: include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h.
 
@@ -26,13 +25,13 @@ const NLM_F_ACK: u16 = 4;
 
 /// nf_tables, in the network namespace it was opened in.
 #[derive(Debug)]
-pub struct Nftables {
+pub struct NftablesClient {
     socket: Socket,
 }
 
-// === impl Nftables ===
+// === impl NftablesClient ===
 
-impl Nftables {
+impl NftablesClient {
     /// Opens it in the calling thread's network namespace; none if the kernel has no netfilter
     /// netlink.
     ///

@@ -1,7 +1,7 @@
-//! Check that this host can do what we need, in plain words, with a way to get what it lacks.
+//! Check of the host's features, with advice for each that is missing.
 //!
-//! [`gather`] asks the host, [`judge`] says what the answers mean. All problems are reported at
-//! once: the operator should not have to find them one restart at a time.
+//! [`gather`] collects facts from the host, [`judge`] turns them into findings. All problems are
+//! reported together, so that an operator need not find them one restart at a time.
 
 mod facts;
 
@@ -11,62 +11,19 @@ mod tests;
 use std::fmt;
 
 use plan::model::Family;
-use plan::settings::SchedulerName;
 
-use super::sysctl::Sysctl;
+pub use facts::{Attempts, Facts, Ipv6, ProcRoot, gather};
 
-pub use facts::{Attempts, Root, gather};
-
-/// Answers of the host. An error is in the words of the program or the part of the kernel asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// True if the process has `CAP_NET_ADMIN`; none: that could not be read.
-    pub net_admin: Option<bool>,
-    /// True if the process has `CAP_NET_RAW`; none: that could not be read.
-    pub net_raw: Option<bool>,
-    /// `Ok` if the kernel has IPVS.
-    pub ipvs: Result<(), String>,
-    /// The scheduler.
-    pub scheduler: SchedulerName,
-    /// `Ok` if the kernel takes the scheduler; none: not asked, since there is no IPVS.
-    pub scheduler_taken: Option<Result<(), String>>,
-    /// `Ok` if the kernel has ipset.
-    pub ipset: Result<(), String>,
-    /// `Ok` if a dummy interface can be made.
-    pub dummy: Result<(), String>,
-    /// `Ok` if iptables works.
-    pub iptables_v4: Result<(), String>,
-    /// `Ok` if ip6tables works; none: not asked, since there is no IPv6.
-    pub iptables_v6: Option<Result<(), String>>,
-    /// Support of the host for IPv6.
-    pub ipv6: Ipv6,
-    /// The switches that would have to be changed; none: not asked, since there is no IPVS.
-    pub switches: Option<Vec<Sysctl>>,
-    /// `Ok` if switches can be changed.
-    pub switches_writable: Result<(), String>,
-}
-
-/// Support of a host for IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ipv6 {
-    /// The host does IPv6.
-    Available,
-    /// The kernel has none: `/proc/net/if_inet6` is missing.
-    NotInKernel,
-    /// `net.ipv6.conf.all.disable_ipv6` is 1.
-    SwitchedOff,
-}
-
-/// Meaning of the answers.
+/// Findings from the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
     /// The families that can be served.
     pub families: Vec<Family>,
-    /// Everything that is not as it could be, what is fatal first.
+    /// Problems, the fatal ones first.
     pub problems: Vec<Finding>,
 }
 
-/// One thing that is not as it could be.
+/// One problem of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Thing that is missing, and what follows.
@@ -79,7 +36,7 @@ pub struct Finding {
     pub fatal: bool,
 }
 
-/// Says what the answers mean.
+/// Turns facts into findings.
 #[must_use]
 pub fn judge(facts: &Facts) -> Findings {
     let mut problems = Vec::new();
@@ -103,8 +60,8 @@ pub fn judge(facts: &Facts) -> Findings {
         ));
     }
     let families = families(facts, &mut problems);
-    problems.extend(switches(facts));
-    // Stable: otherwise in the order in which they are repaired best.
+    problems.extend(sysctls(facts));
+    // A stable sort keeps the order in which problems are solved best.
     problems.sort_by_key(|problem| !problem.fatal);
     Findings { families, problems }
 }
@@ -160,7 +117,7 @@ fn scheduler(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// Returns the families that can be served. Adds to `problems` what is the matter with the others.
+/// Returns the families that can be served. Adds the others' problems to `problems`.
 fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let v4 = facts.iptables_v4.is_ok();
     let v6 = facts.ipv6 == Ipv6::Available && facts.iptables_v6.as_ref().is_some_and(Result::is_ok);
@@ -202,23 +159,23 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
         .collect()
 }
 
-/// Only a switch that has to be changed and cannot be is a problem: a host may have set them all.
-fn switches(facts: &Facts) -> Option<Finding> {
-    let (Some(switches), Err(why)) = (&facts.switches, &facts.switches_writable) else {
+/// Sysctls are a problem only if they have to be changed and cannot be.
+fn sysctls(facts: &Facts) -> Option<Finding> {
+    let (Some(sysctls), Err(why)) = (&facts.sysctls, &facts.sysctls_writable) else {
         return None;
     };
-    if switches.is_empty() {
+    if sysctls.is_empty() {
         return None;
     }
-    let settings = switches.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let settings = sysctls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     Some(Finding {
-        what: format!("the kernel's switches are not as they should be: {settings}"),
+        what: format!("sysctls have wrong values, and should be: {settings}"),
         why: format!("they cannot be set from here: {why}"),
         remedy: format!(
             "run the container privileged, so that /proc/sys is writable, or set them on the \
              host: `sysctl -w {settings}`"
         ),
-        fatal: switches.iter().any(|switch| switch.required),
+        fatal: sysctls.iter().any(|sysctl| sysctl.required),
     })
 }
 

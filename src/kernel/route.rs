@@ -1,6 +1,6 @@
 //! Local routes of ours, over rtnetlink.
 //!
-//! A route of ours is told by the protocol that it says, which the kernel only keeps
+//! The ownership marker of our routes is their protocol number, which the kernel only stores
 //! (`ip route show table local proto 107`). IPv4 routes are on `kube-ipvs0`, and go with it. The
 //! kernel takes IPv6 routes only for an interface that is up (`fib6_nh_init` in net/ipv6/route.c),
 //! and addresses of IPv6 would be lost whenever our interface was taken down (`addrconf_ifdown` in
@@ -25,8 +25,7 @@ const RTA_OIF: u16 = 4;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
-/// Origin that our routes state: none of the header's `RTPROT_…`, nor of what iproute2's
-/// `rt_protos` knows.
+/// Protocol of our routes: none of the header's `RTPROT_…`, nor of iproute2's `rt_protos`.
 const PROTOCOL: u8 = 107;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -42,7 +41,7 @@ pub(crate) struct Routes {
     socket: Socket,
 }
 
-/// Routes to be added or removed, in order, in one go.
+/// Routes to add or remove, in order, in one batch.
 #[derive(Debug, Default)]
 pub(crate) struct RouteBatch {
     batch: Batch,

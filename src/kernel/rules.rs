@@ -1,9 +1,8 @@
 //! The iptables rule set in the kernel, by `iptables-save` and `iptables-restore`.
 //!
 //! The programs run in the calling thread's network namespace, each for [`TIMEOUT`] at most; one
-//! that hangs longer is killed. Rules are written in one step a table, and only when they are not
-//! as they should be, so the lock that all iptables programs share is held a few milliseconds,
-//! once.
+//! that hangs longer is killed. Each table is written in one step, and only if its rules differ, so
+//! the lock that all iptables programs share is held for a few milliseconds, once.
 
 mod error;
 pub(super) mod fingerprint;
@@ -21,8 +20,8 @@ use ipnet::IpNet;
 use plan::model::Family;
 use plan::rule_set::{Comparison, RuleSet, Table};
 
-pub use error::{Cause, Failure, RulesError};
-pub use installed::{Backend, Version};
+pub use error::{Cause, ProgramFailure, RulesError};
+pub use installed::{Backend, IptablesVersion};
 pub use program::ProgramsRun;
 
 use installed::Programs;
@@ -94,14 +93,14 @@ impl Rules {
 
     /// The programs' version.
     #[must_use]
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> IptablesVersion {
         self.programs.version
     }
 
     /// True if the programs know `MASQUERADE --random-fully`.
     #[must_use]
     pub fn random_fully(&self) -> bool {
-        self.programs.version >= Version(1, 6, 2)
+        self.programs.version >= IptablesVersion(1, 6, 2)
     }
 
     /// Checks that iptables works here: lists a chain that every `nat` table has.
@@ -127,19 +126,19 @@ impl Rules {
         ))
     }
 
-    /// Compares what is there with what should be.
+    /// Compares the present rules with the desired ones.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When they cannot be read.
     pub fn check(&self, rule_set: &RuleSet) -> Result<Comparison, RulesError> {
         Ok(rule_set.compare(&self.read()?))
     }
 
-    /// Makes everything as it should be, and checks that it is. Writes nothing if it is already.
-    /// The sets that the rules look into must be there.
+    /// Writes the desired rules and checks them; writes nothing if they are there already. The sets
+    /// that the rules look into must exist.
     ///
     /// # Errors
-    /// When it cannot be read or written, or is not as written.
+    /// When the rules cannot be read or written, or differ after the write.
     pub fn write(&self, rule_set: &RuleSet) -> Result<(), RulesError> {
         self.write_checked_by(rule_set, || self.check(rule_set))
     }
@@ -195,11 +194,11 @@ impl Rules {
         let Programs { restore, version, backend, .. } = &self.programs;
         let mut arguments = Vec::new();
         // Older ones take no lock for a restore.
-        if *version >= Version(1, 6, 2) {
+        if *version >= IptablesVersion(1, 6, 2) {
             arguments.extend(["-w", LOCK_WAIT]);
             // These look at the lock once a second unless told otherwise (microseconds); newer
             // ones sleep until it is free, and nf_tables has no lock.
-            if *backend == Backend::Legacy && *version < Version(1, 8, 8) {
+            if *backend == Backend::Legacy && *version < IptablesVersion(1, 8, 8) {
                 arguments.extend(["-W", "100000"]);
             }
         }

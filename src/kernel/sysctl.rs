@@ -1,9 +1,9 @@
-//! The kernel's switches that IPVS needs set.
+//! Sysctls that IPVS needs set.
 //!
 //! Each is read first and written only if it differs, at the start and every second from then on:
-//! `sysctl --system` sets them anew, and a module that was unloaded forgets them. None is put back
-//! on exit: the next proxy needs them too. IPv6 forwarding is left alone: with it on,
-//! the kernel ignores router advertisements, which may be how the node got its own routes.
+//! `sysctl --system` sets them anew, and a module that was unloaded forgets them. None is reset on
+//! exit, because the next proxy needs them too. IPv6 forwarding is left alone: with it on, the
+//! kernel ignores router advertisements, which may have given the node its own routes.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use plan::model::Family;
 
-/// Directory of the switches.
+/// Directory of the sysctls.
 pub const ROOT: &str = "/proc/sys";
 
 /// ARP requests for addresses on `kube-ipvs0` that this node answers.
@@ -27,7 +27,7 @@ pub enum ServiceAddressesArp {
     Quiet,
 }
 
-/// A switch and the value that it should have.
+/// A sysctl and the value that it should have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sysctl {
     /// Its path below [`ROOT`].
@@ -40,43 +40,43 @@ pub struct Sysctl {
     pub why: &'static str,
 }
 
-/// Part of the packets within a bridge that connection tracking and IPVS see.
+/// Visibility of a bridge's packets to connection tracking and IPVS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bridged {
-    /// All of it.
+    /// Visible: the sysctl is on.
     Shown,
-    /// Nothing: the switch is off.
+    /// Hidden: the sysctl is off.
     Hidden,
-    /// Nothing: `br_netfilter` is not there.
+    /// Hidden: `br_netfilter` is not loaded.
     NoModule,
 }
 
-/// A kernel's version, as far as it decides: major and minor.
+/// Major and minor version of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);
 
-/// Result of setting switches.
+/// Result of setting sysctls.
 #[derive(Debug, Default)]
 pub struct SysctlOutcome {
-    /// Switches that had another value.
+    /// Sysctls that had another value.
     pub changed: Vec<SysctlChange>,
-    /// Switches that do not have the value they should have.
+    /// Sysctls that could not be set.
     pub failed: Vec<SysctlError>,
 }
 
-/// A switch that was set.
+/// A sysctl that was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SysctlChange {
-    /// The switch, with its new value.
+    /// The sysctl, with its new value.
     pub sysctl: Sysctl,
     /// The old value, as the kernel printed it.
     pub before: String,
 }
 
-/// A switch that could not be set.
+/// A sysctl that could not be set.
 #[derive(Debug)]
 pub struct SysctlError {
-    /// The switch, with the value that it should have.
+    /// The sysctl, with the value that it should have.
     pub sysctl: Sysctl,
     /// The value that it has, if it could be read.
     pub found: Option<String>,
@@ -84,7 +84,7 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// The switches to set.
+/// Returns the sysctls to set.
 #[must_use]
 pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sysctl> {
     let sysctl = |path, value: u32, required, why| Sysctl::new(path, value, required, why);
@@ -116,7 +116,7 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
     ];
     // With 1, the default, a client that reuses a source port waits a second; with 0 it may be sent
     // to an endpoint that is going away. Linux 5.9 made 1 do the right thing ("ipvs: allow
-    // connection reuse for unconfirmed conntrack"), and 4.1 was the first to have the switch.
+    // connection reuse for unconfirmed conntrack"), and 4.1 was the first to have the sysctl.
     if kernel.is_some_and(|kernel| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&kernel)) {
         wanted.push(sysctl(
             "net/ipv4/vs/conn_reuse_mode",
@@ -138,7 +138,7 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
     wanted
 }
 
-/// Sets what is not as it should be. `root` is [`ROOT`], but for tests.
+/// Sets the sysctls that differ. `root` is [`ROOT`] except in tests.
 pub fn apply(root: &Path, wanted: &[Sysctl]) -> SysctlOutcome {
     let mut outcome = SysctlOutcome::default();
     for sysctl in wanted {
@@ -151,7 +151,7 @@ pub fn apply(root: &Path, wanted: &[Sysctl]) -> SysctlOutcome {
     outcome
 }
 
-/// Sets a switch, and returns what changed; nothing if it has its value already.
+/// Sets a sysctl, and returns what changed; nothing if it has its value already.
 ///
 /// # Errors
 /// When the kernel does not take the value.
@@ -168,28 +168,28 @@ pub fn set(root: &Path, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlE
     }
 }
 
-/// Those that the kernel has, whatever their values.
+/// Returns those that this kernel has.
 #[must_use]
 pub fn existing(root: &Path, sysctls: Vec<Sysctl>) -> Vec<Sysctl> {
     sysctls.into_iter().filter(|sysctl| root.join(sysctl.path).exists()).collect()
 }
 
-/// Those that are not as they should be.
+/// Returns those with another value.
 #[must_use]
 pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
     let differs = |sysctl: &&Sysctl| read(&root.join(sysctl.path)).as_ref() != Ok(&sysctl.value);
     wanted.iter().filter(differs).cloned().collect()
 }
 
-/// True if packets may have loopback addresses on every interface.
+/// True if packets with loopback addresses may pass every interface.
 #[must_use]
 pub fn routes_local_networks(root: &Path) -> bool {
     read(&root.join("net/ipv4/conf/all/route_localnet")).as_deref() == Ok("1")
 }
 
-/// The switch, below [`ROOT`], that shows a family's packets within bridges.
+/// The sysctl, below [`ROOT`], that shows a family's packets within bridges.
 #[must_use]
-pub const fn bridged_switch(family: Family) -> &'static str {
+pub const fn bridged_sysctl(family: Family) -> &'static str {
     match family {
         Family::V4 => "net/bridge/bridge-nf-call-iptables",
         Family::V6 => "net/bridge/bridge-nf-call-ip6tables",
@@ -209,10 +209,10 @@ fn read(path: &Path) -> Result<String, io::ErrorKind> {
 // === impl Bridged ===
 
 impl Bridged {
-    /// As it is now. `root` is [`ROOT`], but for tests.
+    /// Reads the present visibility. `root` is [`ROOT`] except in tests.
     #[must_use]
     pub fn read(root: &Path, family: Family) -> Self {
-        match read(&root.join(bridged_switch(family))).as_deref() {
+        match read(&root.join(bridged_sysctl(family))).as_deref() {
             Ok("1") => Self::Shown,
             Ok(_) => Self::Hidden,
             Err(_) => Self::NoModule,
@@ -223,7 +223,7 @@ impl Bridged {
 // === impl Sysctl ===
 
 impl Sysctl {
-    /// A switch to set.
+    /// A sysctl to set.
     pub fn new(
         path: &'static str,
         value: impl fmt::Display,
@@ -310,7 +310,7 @@ mod tests {
         wanted.iter().map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap())).collect()
     }
 
-    /// A folder with every switch at a value, as `/proc/sys` would have it.
+    /// A folder with every sysctl at a value, as `/proc/sys` would have it.
     fn mk_root(wanted: &[Sysctl], value: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for sysctl in wanted {

@@ -15,9 +15,9 @@ use plan::settings::SchedulerName;
 const SCHEDULER_FLAGS: ipvs::Flags =
     ipvs::Flags::SCHEDULER_1.union(ipvs::Flags::SCHEDULER_2).union(ipvs::Flags::SCHEDULER_3);
 
-/// Mark that tells a deadline in an upper threshold from another program's threshold: no operator
-/// means a thousand million connections. With the deadline added it stays within what `ipvsadm`
-/// restores, `i32::MAX`.
+/// Mark that distinguishes a deadline in an upper threshold from another program's threshold: no
+/// operator means a thousand million connections. With the deadline added it stays within what
+/// `ipvsadm` restores, `i32::MAX`.
 const DEADLINE_MARK: u32 = 1 << 30;
 
 // === IPVS ===

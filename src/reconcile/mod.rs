@@ -48,7 +48,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::kernel::address_monitor::{Changes, Happened};
+use crate::kernel::address_monitor::{AddressChanges, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use auditor::Auditor;
 use context::Context;
@@ -174,7 +174,7 @@ impl Reconciler {
     pub async fn run(
         mut self,
         mut inputs: mpsc::Receiver<Input>,
-        mut addresses: Option<Changes>,
+        mut addresses: Option<AddressChanges>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), WorkerGone> {
         tokio::pin!(shutdown);
@@ -301,7 +301,7 @@ impl Stage {
 }
 
 /// Ready when addresses have changed; never, if no monitor runs.
-async fn changed(addresses: &mut Option<Changes>) -> Happened {
+async fn changed(addresses: &mut Option<AddressChanges>) -> Happened {
     if let Some(changes) = addresses {
         if let Some(happened) = changes.next().await {
             return happened;

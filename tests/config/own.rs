@@ -1,7 +1,7 @@
 //! Our own document: what kube-proxy has no word for.
 
 use kube_ipvs::config::Configuration;
-use kube_ipvs::kernel::estimators::{Estimators, Run};
+use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::source::FollowNodes;
 use plan::room::Capacity;
@@ -32,7 +32,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
     for configuration in [from_flags(&[]), from("", ""), from("", "shortCircuit: {}\n")] {
         assert_eq!(configuration.follow_nodes, FollowNodes::Auto);
         assert!(!configuration.localhost_node_ports);
-        assert_eq!(configuration.estimators, Estimators::default());
+        assert_eq!(configuration.estimators, EstimatorSettings::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
         assert_eq!(configuration.settings.short_circuits, ShortCircuitNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
@@ -119,7 +119,7 @@ fn estimators_are_read_however_yaml_takes_them() {
     ] {
         let processors = processors.map(|list: &str| list.parse().unwrap());
         let configuration = from("", &format!("estimators: {written}\n"));
-        let expected = Estimators { run, processors, nice };
+        let expected = EstimatorSettings { run, processors, nice };
         assert_eq!(configuration.estimators, expected, "{written}");
         let text = configuration.to_yaml().unwrap();
         let (_, own) = text.split_once("---\n").unwrap();

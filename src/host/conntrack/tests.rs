@@ -59,7 +59,7 @@ fn the_tables_size_is_kube_proxys() {
 }
 
 #[test]
-fn each_switch_is_set_when_it_is_chosen_and_only_then() {
+fn each_sysctl_is_set_when_it_is_chosen_and_only_then() {
     let paths = |chosen: Conntrack| -> Vec<(&str, u32)> {
         sysctls(&chosen).iter().map(|sysctl| (sysctl.path, sysctl.value.parse().unwrap())).collect()
     };

@@ -49,7 +49,7 @@ const IPPROTO_SCTP: u8 = 132;
 
 /// An entry of connection tracking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ConntrackEntry {
     pub(super) flow: Flow,
     /// Address and port that the client sends from.
     pub(super) source: SocketAddr,
@@ -114,8 +114,8 @@ impl Filter {
 }
 
 /// Asks for an entry's deletion: of this very one, not of one that has taken its place.
-pub(super) fn push_delete(batch: &mut Batch, entry: &Entry) {
-    let Entry { flow, source, id } = *entry;
+pub(super) fn push_delete(batch: &mut Batch, entry: &ConntrackEntry) {
+    let ConntrackEntry { flow, source, id } = *entry;
     let tuple = Tuple { protocol: flow.protocol, source, destination: flow.destination };
     batch.push(DELETE, 0, |message| {
         write_header(message, Family::of(flow.destination.ip()));
@@ -129,7 +129,7 @@ pub(super) fn push_delete(batch: &mut Batch, entry: &Entry) {
 ///
 /// Zones of connection tracking (Open vSwitch makes them) show the same packets once more, before
 /// or after they were redirected for us.
-pub(super) fn decode(body: &[u8]) -> Result<Option<Entry>, DecodeError> {
+pub(super) fn decode(body: &[u8]) -> Result<Option<ConntrackEntry>, DecodeError> {
     let broken = |problem: &str| DecodeError::new("connection tracking entry", problem);
     let rest = body.get(HEADER..).ok_or_else(|| broken("shorter than struct nfgenmsg"))?;
     let (mut original, mut reply, mut id) = (None, None, None);
@@ -152,7 +152,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Option<Entry>, DecodeError> {
         _ => return Ok(None),
     };
     let id = id.ok_or_else(|| broken("without CTA_ID"))?;
-    Ok(Some(Entry { flow: Flow { protocol, destination, reply_source }, source, id }))
+    Ok(Some(ConntrackEntry { flow: Flow { protocol, destination, reply_source }, source, id }))
 }
 
 // === impl Tuple ===

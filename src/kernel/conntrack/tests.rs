@@ -63,7 +63,7 @@ fn dns(zone: Option<u16>) -> Vec<u8> {
 
 #[test]
 fn an_entry_is_read() {
-    let expected = Entry {
+    let expected = ConntrackEntry {
         flow: Flow {
             protocol: Protocol::Udp,
             destination: at("10.96.0.10:53"),

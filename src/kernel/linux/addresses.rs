@@ -13,10 +13,10 @@ use super::{Linux, Refusal, RefusalClass, all_failed, is, refusal};
 // === impl Linux ===
 
 impl Linux {
-    /// The dummy interface's index.
+    /// Returns the dummy interface's index.
     ///
     /// # Errors
-    /// When there is none, which is said as what becomes of an operation that needs it.
+    /// The refusal of an operation that needs the interface, when it is missing.
     pub(super) fn index_for_writing(&mut self) -> Result<u32, Refusal> {
         let index = self.index().map_err(|error| refusal(&error))?;
         let missing =
@@ -56,7 +56,7 @@ impl Linux {
                         }
                     }
                 }
-                // Some of it is done: it is looked at again.
+                // Some of the removals are done. A retry reads the addresses again.
                 Err(error) => return all_failed(ops, &refusal(&error)),
             }
         }
@@ -95,8 +95,8 @@ impl Linux {
             .collect())
     }
 
-    /// Judges the kernel's answers to operations on the interface. `done`: the kernel's word for
-    /// what was so already.
+    /// Turns the kernel's answers to operations on the interface into results. `done` returns the
+    /// error number by which the kernel says that an operation was not needed.
     pub(super) fn judge(
         &mut self,
         ops: &[Op],

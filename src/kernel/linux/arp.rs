@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use plan::kernel::LINK;
 use tracing::{info, warn};
 
-use super::super::link::{AddressBatch, LinkAddress, Scope};
+use super::super::link::{AddressBatch, AddressScope, LinkAddress};
 use super::super::sysctl::ServiceAddressesArp;
 use super::{Linux, ReadError};
 
@@ -25,9 +25,9 @@ impl Linux {
         excluded: impl Fn(IpAddr) -> bool,
     ) -> Result<(), ReadError> {
         self.scope = match arp {
-            ServiceAddressesArp::Answered | ServiceAddressesArp::Strict => Scope::Universe,
+            ServiceAddressesArp::Answered | ServiceAddressesArp::Strict => AddressScope::Universe,
             // `arp_ignore` 3 leaves out addresses of scope host (net/ipv4/arp.c).
-            ServiceAddressesArp::Quiet => Scope::Host,
+            ServiceAddressesArp::Quiet => AddressScope::Host,
         };
         let (index, mut addresses) = self.all_addresses()?;
         let Some(index) = index else { return Ok(()) };
@@ -47,11 +47,13 @@ impl Linux {
         if let Some(first) = refusals.first() {
             warn!(
                 refused = refusals.len(),
-                "not all addresses on {LINK} have got the scope that serviceAddressesArp asks for: \
-                 {first}"
+                "some addresses on {LINK} lack the scope that serviceAddressesArp needs: {first}"
             );
         }
-        info!(addresses = addresses.len(), "serviceAddressesArp was different: bound again");
+        info!(
+            addresses = addresses.len(),
+            "bound the addresses on {LINK} again, for a changed serviceAddressesArp"
+        );
         Ok(())
     }
 

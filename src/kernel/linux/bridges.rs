@@ -1,9 +1,9 @@
-//! Bridges whose packets pass connection tracking and IPVS by.
+//! Bridges whose packets bypass connection tracking and IPVS.
 //!
-//! A pod that reaches one beside it through a Service is answered over their bridge, with the
-//! addresses of the two pods. Only `br_netfilter` shows such an answer to IPVS, which puts the
-//! Service's address back; without it, the client does not know whose answer it is. The switch is
-//! the host's to set, since it is for all bridges there are.
+//! If a pod reaches another pod on its bridge through a Service, the answer goes over the bridge
+//! with the two pods' addresses. Only `br_netfilter` shows such an answer to IPVS, which restores
+//! the Service's address; without it, the client drops the answer. Setting the sysctl is left to
+//! the host, since it applies to all bridges.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use plan::model::Family;
 use crate::kernel::link::{Link, LinkAddress, Links};
 use crate::kernel::sysctl::{self, Bridged};
 
-/// Looks whether there is such a bridge, and says so once for each family.
+/// Detector of such bridges, which warns once for each family.
 #[derive(Debug)]
 pub(super) struct Bridges {
     proc_sys: PathBuf,
-    /// The families that are still to be said something of.
+    /// Families without a warning so far.
     families: Vec<Family>,
     /// The rules, which have the kernel load the module (`physdev_mt_check` in
     /// net/netfilter/xt_physdev.c), may not be written yet.
@@ -30,20 +30,20 @@ impl Bridges {
         Self { proc_sys: proc_sys.into(), families, is_first: true }
     }
 
-    /// Looks again. `addresses` are those of all interfaces.
+    /// Looks for such bridges. `addresses` are those of all interfaces.
     pub(super) fn check(&mut self, links: &mut Links, addresses: &[LinkAddress]) {
         let hidden = self.hidden();
         if hidden.is_empty() {
             return;
         }
-        // What cannot be listed now is listed the next time.
+        // If this fails, the next check lists them.
         let Ok(bridges) = links.bridges() else { return };
         for warning in self.warnings(&hidden, &bridges, addresses) {
             tracing::warn!("{warning}");
         }
     }
 
-    /// The families whose packets are not shown, of which nothing has been said.
+    /// Returns the families whose packets are hidden and that have no warning so far.
     fn hidden(&mut self) -> Vec<(Family, Bridged)> {
         let is_first = std::mem::take(&mut self.is_first);
         let read = |family: &Family| (*family, Bridged::read(&self.proc_sys, *family));
@@ -57,7 +57,7 @@ impl Bridges {
             .collect()
     }
 
-    /// Returns the warnings due: of bridges with an address of the family, as those of pods have.
+    /// Returns warnings about bridges that have an address of the family, as pods' bridges have.
     fn warnings(
         &mut self,
         hidden: &[(Family, Bridged)],
@@ -82,15 +82,15 @@ impl Bridges {
 }
 
 fn warning(family: Family, bridged: Bridged, bridges: &str) -> String {
-    let switch = sysctl::bridged_switch(family).replace('/', ".");
+    let sysctl = sysctl::bridged_sysctl(family).replace('/', ".");
     let (is, load) = match bridged {
         Bridged::NoModule => ("is not there", "modprobe br_netfilter && "),
         _ => ("is not 1", ""),
     };
     format!(
-        "{switch} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
+        "{sysctl} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
          reaches a pod on the same bridge through a Service gets no answer. If pods of this node are \
-         on a bridge, set it on the host ({load}sysctl -w {switch}=1)"
+         on a bridge, set it on the host ({load}sysctl -w {sysctl}=1)"
     )
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_whose_packets_are_not_shown_is_told_of_once() {
+    fn a_bridge_whose_packets_are_not_shown_is_reported_once() {
         let root = tempfile::tempdir().unwrap();
         let both = || Bridges::new(root.path(), Family::BOTH.to_vec());
         let addresses = [

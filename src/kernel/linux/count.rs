@@ -14,19 +14,21 @@ use plan::table::Table;
 
 use super::Listing;
 
-/// Number of counts in a row with more users than before, at which that is looked into.
+/// After this number of counts in a row with more users than before, the virtual servers are
+/// listed.
 const MOST_RISEN: u32 = 5;
 
-/// Least virtual servers for a listing to tell the kernel's table. Fewer would fit many tables.
+/// Least number of virtual servers in a listing that determines the kernel's hash table. Fewer
+/// would fit many tables.
 const MANY: u32 = 256;
 
 /// Counts virtual servers as a listing of frontends would show them.
 #[derive(Debug)]
-pub(super) struct Count {
-    /// None where the kernel does not count.
+pub(super) struct VirtualServerCount {
+    /// None: the kernel does not count.
     counter: Option<Counter>,
-    listed: Option<Listed>,
-    /// The kernel's table, which does not change.
+    listed: Option<LastListing>,
+    /// The kernel's hash table, which does not change.
     table: Option<Table>,
     /// Number of virtual servers made since the last listing; none once many were listed.
     n_made: Option<u32>,
@@ -34,7 +36,7 @@ pub(super) struct Count {
 
 /// Counts at the last listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Listed {
+struct LastListing {
     /// Number of virtual servers of IPv4 by firewall mark, which have no frontend.
     hidden: u32,
     /// Number of virtual servers of IPv6, with what we have added and removed since.
@@ -51,21 +53,21 @@ struct Listed {
 pub(super) enum Number {
     /// The number that the counts give.
     Known(u32),
-    /// A listing has to tell.
+    /// Only a listing can determine it.
     Unknown,
     /// The kernel does not count.
     Uncounted,
 }
 
-// === impl Count ===
+// === impl VirtualServerCount ===
 
-impl Count {
-    /// In the calling thread's network namespace.
+impl VirtualServerCount {
+    /// Opens the counter in the calling thread's network namespace.
     pub(super) fn open() -> Self {
         let counter = Counter::open().and_then(|counter| counter.count().map(|_| counter));
         let counter = counter
             .map_err(|error| {
-                tracing::info!("{error}; virtual servers that others delete are found later");
+                tracing::info!("{error}; only the audit notices deleted virtual servers");
             })
             .ok();
         Self { counter, listed: None, table: None, n_made: Some(0) }
@@ -90,20 +92,20 @@ impl Count {
         self.listed = before
             .zip(self.now())
             .and_then(|(before, after)| undisturbed(before, after))
-            .map(|count| Listed::new(count, &frontends));
+            .map(|count| LastListing::new(count, &frontends));
         self.table = Table::learn(&frontends, self.table);
         let are_many = frontends.len() >= MANY as usize;
         self.n_made = self.n_made.and((!are_many).then_some(0));
         Ok(Listing { virtual_servers, table: self.table })
     }
 
-    /// True if a listing would tell the kernel's table for the first time: a start on an empty kernel
-    /// lists nothing, and after a flush it is too late.
+    /// True if a listing would determine the kernel's hash table for the first time. A start on an
+    /// empty kernel lists nothing, and after a flush it is too late.
     pub(super) fn would_learn(&self) -> bool {
         self.n_made.is_some_and(|n_made| n_made >= MANY)
     }
 
-    /// We have done this ourselves.
+    /// Counts an operation that was carried out.
     pub(super) fn done(&mut self, op: &Op) {
         if let (Op::CreateVirtualServer(..), Some(n_made)) = (op, &mut self.n_made) {
             *n_made = n_made.saturating_add(1);
@@ -120,7 +122,7 @@ impl Count {
         }
     }
 
-    /// It is not known what has been done.
+    /// Drops the counts: an operation may or may not have been carried out.
     pub(super) fn forget(&mut self) {
         self.listed = None;
     }
@@ -130,9 +132,9 @@ impl Count {
     }
 }
 
-// === impl Listed ===
+// === impl LastListing ===
 
-impl Listed {
+impl LastListing {
     fn new(count: ipvs::Count, frontends: &[Frontend]) -> Self {
         let v6 = frontends.iter().filter(|frontend| is_v6(frontend)).count();
         let v4 = u32::try_from(frontends.len() - v6).unwrap_or(u32::MAX);
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn it_is_what_a_listing_would_show() {
         // Of ten of IPv4, two are by firewall mark. The module has four more users.
-        let mut listed = Listed::new(mk_count(10, 10 + 3 + 4), &mk_frontends(8, 3));
+        let mut listed = LastListing::new(mk_count(10, 10 + 3 + 4), &mk_frontends(8, 3));
         for (now, number) in [
             (mk_count(10, 17), Number::Known(11)),
             (mk_count(9, 16), Number::Known(10)),
@@ -208,13 +210,13 @@ mod tests {
         ] {
             assert_eq!(listed.number(now), number, "{now:?}");
         }
-        let mut v6 = Listed { v6: 4, ..listed };
+        let mut v6 = LastListing { v6: 4, ..listed };
         assert_eq!(v6.number(mk_count(10, 18)), Number::Known(12));
     }
 
     #[test]
-    fn whoever_lists_now_and_then_is_no_reason_to_list() {
-        let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
+    fn a_program_that_lists_now_and_then_is_no_reason_to_list() {
+        let mut listed = LastListing::new(mk_count(10, 17), &mk_frontends(8, 3));
         for _ in 0..5 {
             for _ in 1..MOST_RISEN {
                 assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
@@ -229,7 +231,7 @@ mod tests {
 
     #[test]
     fn one_of_ipv6_that_goes_after_a_scheduler_was_loaded_is_seen() {
-        let mut listed = Listed::new(mk_count(10, 17), &mk_frontends(8, 3));
+        let mut listed = LastListing::new(mk_count(10, 17), &mk_frontends(8, 3));
         assert_eq!(listed.number(mk_count(10, 19)), Number::Known(11));
         assert_eq!(listed.number(mk_count(10, 18)), Number::Unknown);
         assert_eq!(listed.number(ipvs::Count::new(10, None)), Number::Unknown);
@@ -238,13 +240,13 @@ mod tests {
     #[test]
     fn a_listing_beside_another_one_is_learned_from() {
         assert_eq!(undisturbed(mk_count(10, 18), mk_count(10, 19)), Some(mk_count(10, 18)));
-        assert_eq!(undisturbed(mk_count(10, 18), mk_count(11, 19)), None, "somebody wrote");
+        assert_eq!(undisturbed(mk_count(10, 18), mk_count(11, 19)), None, "another program wrote");
         assert_eq!(undisturbed(mk_count(10, 19), mk_count(10, 18)), None, "maybe of IPv6");
     }
 
     #[test]
     fn without_a_module_those_of_ipv6_are_as_listed() {
-        let mut listed = Listed::new(ipvs::Count::new(5, None), &mk_frontends(5, 3));
+        let mut listed = LastListing::new(ipvs::Count::new(5, None), &mk_frontends(5, 3));
         assert_eq!(listed.number(ipvs::Count::new(4, None)), Number::Known(7));
     }
 }

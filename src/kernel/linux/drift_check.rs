@@ -1,4 +1,4 @@
-//! Signs that something was flushed, deleted or added, at a cost that what there is does not raise.
+//! The drift check: signs that something was flushed, deleted or added, at constant cost.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use plan::sets::SetId;
 use super::count::Number;
 use super::{DriftCheck, Linux, Listing, ReadError, translate};
 
-/// With so many times more sets than ours, ours are asked for one by one instead of all at once.
+/// If the kernel has more than this many times our sets, ours are read one by one, not all at once.
 const CROWD: usize = 4;
 
 impl Linux {
@@ -20,7 +20,7 @@ impl Linux {
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,
             untouched: self.untouched(),
-            // Last: asking IPVS for anything loads its module again, with new switches.
+            // Last: asking IPVS for anything loads its module again, with new sysctls.
             sysctls: self.differing_sysctls(),
         })
     }
@@ -68,7 +68,7 @@ impl Linux {
             let name =
                 translate::set_name(set).map_err(|error| ReadError::new(set.name(), error))?;
             let Some(header) = found.get(&name) else { continue };
-            // One that is not of our kind is no set of ours; reading it says so in words.
+            // A set of another type is not ours. Reading it explains that.
             if let Some(n) = header.elements
                 && translate::is_same_kind(set, &header.identity)
             {
@@ -88,14 +88,17 @@ impl Linux {
         }
     }
 
-    /// Rules of which that cannot be told may have been touched: they are read in another way then.
+    /// Returns the families whose rules are certainly untouched. The rules of the others are read
+    /// by iptables' programs.
     fn untouched(&mut self) -> HashSet<Family> {
         let mut untouched = HashSet::new();
         for (family, watch) in &mut self.watches {
             match watch.untouched() {
                 Ok(true) => drop(untouched.insert(*family)),
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%family, "rules cannot be watched: {error}"),
+                Err(error) => {
+                    tracing::debug!(%family, "cannot read the rules' fingerprint: {error}")
+                }
             }
         }
         untouched

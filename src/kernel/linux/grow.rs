@@ -1,8 +1,8 @@
-//! Making a set larger: a larger one beside it, filled with what it holds, takes its place.
+//! Growing a set: a larger set is created, filled with its entries, and swapped with it.
 //!
-//! All references to the set, from rules above all, go to the larger one from one packet to the
-//! next (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c), so no packet misses an entry.
-//! Whatever fails on the way leaves the set as it was.
+//! The swap is atomic for packets (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c): rules look
+//! into the larger set from one packet to the next, so no packet misses an entry. A failure before
+//! the swap leaves the set unchanged.
 
 #[cfg(test)]
 mod tests;
@@ -16,17 +16,17 @@ use super::super::translate::{hash_size, is_same_kind, set_name};
 use super::super::{Refusal, RefusalClass};
 use super::{of_other_kind, set_refusal};
 
-/// Our sets' names begin so, and those of what is to take their places begin otherwise. Names are
-/// no longer for it: some have all the bytes that there can be.
+/// Prefix of our sets' names.
 const OURS: &str = "KUBE-";
+/// Prefix of the larger sets' names, of the same length: some names are as long as ipset allows.
 const BESIDE: &str = "KTMP-";
 
-/// Makes a set larger, with all its entries, also those that are not ours, and what is attached to
-/// them. Entries that others add or delete meanwhile may get lost; a comparison finds that.
+/// Grows a set. Keeps all its entries with their options, also those that are not ours. Entries
+/// that other programs add or delete meanwhile may get lost; the audit finds that.
 ///
 /// # Errors
-/// When it could not be done. The set is then unchanged, and the set beside it is removed, unless
-/// another program holds that one.
+/// When the set could not be grown. It is then unchanged, and the larger set is removed, unless
+/// another program refers to that one.
 pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Refusal> {
     let unasked = |error| Refusal::new(RefusalClass::Other, error);
     let (name, beside) = (set_name(set).map_err(unasked)?, beside(set).map_err(unasked)?);
@@ -42,7 +42,7 @@ pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Ref
     made.map_err(|error| {
         let Refusal { class, reason } = set_refusal(&error);
         let capacity = capacity.unwrap_or_default();
-        // What is only being listed has another number.
+        // A set that is only being listed gives another error number.
         let hint = if error.is_busy() && class == RefusalClass::Other {
             format!(". Remove what refers to it (iptables-save | grep {beside})")
         } else {
@@ -50,16 +50,16 @@ pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Ref
         };
         Refusal::new(
             class,
-            format_args!("{reason}{hint}. {name} stays, with room for {capacity} entries"),
+            format_args!("{reason}{hint}. {name} stays, with a capacity of {capacity} entries"),
         )
     })
 }
 
-/// Removes what was to take a set's place and never did, because its maker ended. Returns what
-/// could not be removed.
+/// Removes larger sets that a process left behind by ending before the swap. Returns the errors of
+/// those that could not be removed.
 ///
 /// # Errors
-/// When the sets could not even be named.
+/// When the sets' names could not be listed.
 pub(in super::super) fn remove_leftovers(ipset: &mut Client) -> Result<Vec<Error>, Error> {
     let ours = Family::BOTH.into_iter().flat_map(SetId::all).filter_map(|set| beside(set).ok());
     let ours: Vec<Name> = ours.collect();
@@ -110,18 +110,19 @@ fn make(ipset: &mut Client, beside: Name, there: &Set, room: Room) -> Result<(),
     filled
 }
 
-/// Gives the larger set the other's name, and removes the other, which has the larger one's then.
+/// Swaps the larger set with the smaller one, which then has the larger one's name, and removes it.
 fn exchange(ipset: &mut Client, name: Name, beside: Name) -> Result<(), Error> {
     let swapped = ipset.swap(name, beside);
     remove(ipset, beside);
     swapped
 }
 
-/// A set that stays now is removed before the next one is made, and at the next start.
+/// Removes a set. One that cannot be removed now is removed before the next growth and at the next
+/// start.
 fn remove(ipset: &mut Client, beside: Name) {
     match ipset.destroy(beside) {
         Err(error) if !error.is_no_such_set() => {
-            tracing::warn!("left over from making a set larger: {error}");
+            tracing::warn!("cannot remove a leftover of growing a set: {error}");
         }
         _ => {}
     }

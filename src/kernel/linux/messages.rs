@@ -7,7 +7,7 @@ use plan::op::Op;
 
 use super::super::{Refusal, RefusalClass, translate};
 
-/// Puts operations into a batch. What cannot even be asked is returned by its place.
+/// Pushes operations into a batch. Returns refusals of those that cannot be encoded, by position.
 pub(super) fn unasked<E: Display>(
     ops: &[Op],
     mut push: impl FnMut(&Op) -> Result<(), E>,
@@ -21,7 +21,7 @@ pub(super) fn unasked<E: Display>(
         .collect()
 }
 
-/// Gives each operation its result: what was not asked has no result in the batch's.
+/// Returns a result for each operation. Those that were not sent have none among `results`.
 pub(super) fn in_place<E>(
     ops: &[Op],
     mut unasked: HashMap<usize, Refusal>,
@@ -53,7 +53,7 @@ pub(super) fn set_by_set(ops: &[Op]) -> (Vec<usize>, Vec<Op>) {
     ordered.into_iter().map(|(place, op)| (place, op.clone())).unzip()
 }
 
-/// The results in the order of their places.
+/// Returns the results in the order of their places.
 pub(super) fn by_place<T>(places: Vec<usize>, results: Vec<T>) -> Vec<T> {
     let mut placed: Vec<(usize, T)> = places.into_iter().zip(results).collect();
     placed.sort_unstable_by_key(|(place, _)| *place);

@@ -1,4 +1,4 @@
-//! Local routes in the place of addresses.
+//! Local routes, which replace addresses (`serviceRoutes`).
 
 use std::collections::HashSet;
 
@@ -12,8 +12,8 @@ use super::{Linux, ReadError, Refusal, all_failed};
 // === impl Linux ===
 
 impl Linux {
-    /// The node's own addresses that have neighbours, which is what a route of ours must not lead
-    /// here: with the length of the network that they are in.
+    /// Returns the networks of the node's own addresses. A route of ours must not cover them, since
+    /// neighbours have addresses there.
     ///
     /// # Errors
     /// When the addresses cannot be read.

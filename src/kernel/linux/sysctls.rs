@@ -1,26 +1,26 @@
-//! The switches that are kept as they should be, and IPVS's timeouts.
+//! Sysctls and IPVS timeouts that are kept at their desired values.
 
 use std::path::Path;
 
 use super::{Linux, sysctl};
 use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 
-/// Switches and timeouts that are kept.
+/// Desired sysctls and timeouts.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     sysctls: Vec<Sysctl>,
-    /// Those that are 0 stay as the kernel has them.
+    /// A timeout of 0 leaves the kernel's own.
     timeouts: ipvs::Timeouts,
 }
 
 impl Linux {
-    /// From now on, a drift check tells which of these do not have their value.
+    /// From now on, drift checks report those of these sysctls that have another value.
     pub fn keep_sysctls(&mut self, sysctls: Vec<Sysctl>) {
         self.kept.sysctls = sysctls;
     }
 
-    /// Sets IPVS's timeouts, those that are not 0, now and whenever a switch of IPVS has to be set
-    /// again: a module that was unloaded has forgotten both.
+    /// Sets those of IPVS's timeouts that are not 0, now and whenever a sysctl of IPVS has to be
+    /// set again. A module that was unloaded has forgotten both.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -1,4 +1,4 @@
-//! Asking the host.
+//! Facts about the host, and how they are gathered.
 
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
@@ -7,13 +7,52 @@ use netlink::{Protocol, Socket, generic};
 use plan::model::Family;
 use plan::settings::SchedulerName;
 
-use super::super::sysctl;
-use super::{Facts, Ipv6};
+use super::super::sysctl::{self, Sysctl};
 
 /// include/uapi/linux/capability.h
 pub(super) const CAP_NET_ADMIN: u32 = 12;
 /// include/uapi/linux/capability.h
 const CAP_NET_RAW: u32 = 13;
+
+/// Facts about the host. An error is the text of the program or the part of the kernel asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// True if the process has `CAP_NET_ADMIN`; none: that could not be read.
+    pub net_admin: Option<bool>,
+    /// True if the process has `CAP_NET_RAW`; none: that could not be read.
+    pub net_raw: Option<bool>,
+    /// `Ok` if the kernel has IPVS.
+    pub ipvs: Result<(), String>,
+    /// The scheduler.
+    pub scheduler: SchedulerName,
+    /// `Ok` if the kernel takes the scheduler; none: not asked, since there is no IPVS.
+    pub scheduler_taken: Option<Result<(), String>>,
+    /// `Ok` if the kernel has ipset.
+    pub ipset: Result<(), String>,
+    /// `Ok` if a dummy interface can be made.
+    pub dummy: Result<(), String>,
+    /// `Ok` if iptables works.
+    pub iptables_v4: Result<(), String>,
+    /// `Ok` if ip6tables works; none: not asked, since there is no IPv6.
+    pub iptables_v6: Option<Result<(), String>>,
+    /// Support of the host for IPv6.
+    pub ipv6: Ipv6,
+    /// Sysctls with wrong values; none: not asked, since there is no IPVS.
+    pub sysctls: Option<Vec<Sysctl>>,
+    /// `Ok` if sysctls can be changed.
+    pub sysctls_writable: Result<(), String>,
+}
+
+/// Support of a host for IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ipv6 {
+    /// The host does IPv6.
+    Available,
+    /// The kernel has none: `/proc/net/if_inet6` is missing.
+    NotInKernel,
+    /// `net.ipv6.conf.all.disable_ipv6` is 1.
+    SwitchedOff,
+}
 
 /// Attempts that need a handle to a part of the kernel. Each answers in words.
 pub struct Attempts<'a> {
@@ -27,23 +66,22 @@ pub struct Attempts<'a> {
     pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
 }
 
-/// Place where the kernel shows itself as files.
+/// Root of the kernel's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root {
+pub struct ProcRoot {
     /// `/proc`
     pub proc: PathBuf,
 }
 
-/// Asks the host everything that [`judge`](super::judge) wants to know, in the calling thread's
-/// network namespace. `wanted` are the switches that should be set.
+/// Gathers the facts for [`judge`](super::judge), in the calling thread's network namespace.
+/// `wanted` are the sysctls to set.
 pub fn gather(
-    root: &Root,
+    root: &ProcRoot,
     scheduler: &SchedulerName,
-    wanted: &[sysctl::Sysctl],
+    wanted: &[Sysctl],
     attempts: &mut Attempts<'_>,
 ) -> Facts {
-    // First of all, because asking makes the kernel load the module, and with it come the
-    // switches.
+    // First, because this makes the kernel load the module, which adds the sysctls.
     let ipvs = ipvs();
     let has_ipvs = ipvs.is_ok();
     let ipv6 = root.ipv6();
@@ -58,8 +96,8 @@ pub fn gather(
         iptables_v4: (attempts.iptables)(Family::V4),
         iptables_v6: (ipv6 == Ipv6::Available).then(|| (attempts.iptables)(Family::V6)),
         ipv6,
-        switches: has_ipvs.then(|| sysctl::differing(&root.sysctl(), wanted)),
-        switches_writable: root.switches_writable(),
+        sysctls: has_ipvs.then(|| sysctl::differing(&root.sysctl(), wanted)),
+        sysctls_writable: root.sysctls_writable(),
     }
 }
 
@@ -71,15 +109,15 @@ fn ipvs() -> Result<(), String> {
         .map_err(|error| format!("the generic netlink family IPVS is not there: {error}"))
 }
 
-// === impl Root ===
+// === impl ProcRoot ===
 
-impl Default for Root {
+impl Default for ProcRoot {
     fn default() -> Self {
         Self { proc: PathBuf::from("/proc") }
     }
 }
 
-impl Root {
+impl ProcRoot {
     fn sysctl(&self) -> PathBuf {
         self.proc.join("sys")
     }
@@ -97,15 +135,15 @@ impl Root {
         if !self.proc.join("thread-self/net/if_inet6").exists() {
             return Ipv6::NotInKernel;
         }
-        let switch = fs::read_to_string(self.sysctl().join("net/ipv6/conf/all/disable_ipv6"));
-        match switch {
-            Ok(switch) if switch.trim() == "1" => Ipv6::SwitchedOff,
+        let sysctl = fs::read_to_string(self.sysctl().join("net/ipv6/conf/all/disable_ipv6"));
+        match sysctl {
+            Ok(sysctl) if sysctl.trim() == "1" => Ipv6::SwitchedOff,
             _ => Ipv6::Available,
         }
     }
 
-    /// Opens a switch that every kernel has for writing, and writes nothing.
-    pub(super) fn switches_writable(&self) -> Result<(), String> {
+    /// Opens a sysctl that every kernel has for writing, and writes nothing.
+    pub(super) fn sysctls_writable(&self) -> Result<(), String> {
         let path = self.sysctl().join("net/ipv4/ip_forward");
         OpenOptions::new()
             .write(true)

@@ -1,6 +1,8 @@
 use std::fs;
 use std::path::Path;
 
+use plan::settings::SchedulerName;
+
 use super::super::sysctl::{self, ServiceAddressesArp, Sysctl};
 use super::*;
 
@@ -17,14 +19,14 @@ fn mk_facts() -> Facts {
         iptables_v4: Ok(()),
         iptables_v6: Some(Ok(())),
         ipv6: Ipv6::Available,
-        switches: Some(Vec::new()),
-        switches_writable: Ok(()),
+        sysctls: Some(Vec::new()),
+        sysctls_writable: Ok(()),
     }
 }
 
-fn mk_switch(required: bool) -> Sysctl {
+fn mk_sysctl(required: bool) -> Sysctl {
     let mut wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
-    wanted.retain(|switch| switch.required == required);
+    wanted.retain(|sysctl| sysctl.required == required);
     wanted.remove(0)
 }
 
@@ -49,8 +51,8 @@ const CASES: [Case; 16] = [
         |facts| {
             facts.ipvs = refused();
             facts.scheduler_taken = None;
-            facts.switches = None;
-            facts.switches_writable = refused();
+            facts.sysctls = None;
+            facts.sysctls_writable = refused();
         },
         BOTH,
         &[("the kernel does not give us IPVS", true)],
@@ -92,34 +94,34 @@ const CASES: [Case; 16] = [
             ("IPv6 is not served (IPv6 is switched off: net.ipv6.conf.all.disable_ipv6", false),
         ],
     ),
-    (|facts| facts.switches_writable = refused(), BOTH, &[]),
+    (|facts| facts.sysctls_writable = refused(), BOTH, &[]),
     (
         |facts| {
-            facts.switches = Some(vec![mk_switch(true)]);
-            facts.switches_writable = refused();
+            facts.sysctls = Some(vec![mk_sysctl(true)]);
+            facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("the kernel's switches are not as they should be: net.ipv4.vs.conntrack=1", true)],
+        &[("sysctls have wrong values, and should be: net.ipv4.vs.conntrack=1", true)],
     ),
     (
         |facts| {
-            facts.switches = Some(vec![mk_switch(false)]);
-            facts.switches_writable = refused();
+            facts.sysctls = Some(vec![mk_sysctl(false)]);
+            facts.sysctls_writable = refused();
         },
         BOTH,
-        &[("the kernel's switches are not as they should be: net.ipv4.vs.expire_nodest", false)],
+        &[("sysctls have wrong values, and should be: net.ipv4.vs.expire_nodest", false)],
     ),
 ];
 
 /// `/proc` with what is read of it.
-fn mk_proc(effective: &str) -> (tempfile::TempDir, Root) {
+fn mk_proc(effective: &str) -> (tempfile::TempDir, ProcRoot) {
     let folder = tempfile::tempdir().unwrap();
     let proc = folder.path();
     write(proc, "thread-self/status", &format!("Name:\tx\nCapEff:\t{effective}\nCapBnd:\t0\n"));
     write(proc, "thread-self/net/if_inet6", "");
     write(proc, "sys/net/ipv6/conf/all/disable_ipv6", "0\n");
     write(proc, "sys/net/ipv4/ip_forward", "0\n");
-    let root = Root { proc: proc.to_owned() };
+    let root = ProcRoot { proc: proc.to_owned() };
     (folder, root)
 }
 
@@ -158,8 +160,8 @@ fn all_problems_are_told_at_once_the_fatal_ones_first() {
         dummy: refused(),
         iptables_v4: Ok(()),
         iptables_v6: Some(refused()),
-        switches: Some(vec![mk_switch(true)]),
-        switches_writable: refused(),
+        sysctls: Some(vec![mk_sysctl(true)]),
+        sysctls_writable: refused(),
         ..mk_facts()
     };
     let findings = judge(&facts);
@@ -180,7 +182,7 @@ fn the_capability_is_read_from_the_status() {
         let (_folder, root) = mk_proc(effective);
         assert_eq!(root.has_capability(facts::CAP_NET_ADMIN), expected, "{effective}");
     }
-    assert_eq!(Root { proc: "/nowhere".into() }.has_capability(facts::CAP_NET_ADMIN), None);
+    assert_eq!(ProcRoot { proc: "/nowhere".into() }.has_capability(facts::CAP_NET_ADMIN), None);
 }
 
 #[test]
@@ -194,13 +196,13 @@ fn whether_the_host_does_ipv6_is_read() {
 }
 
 #[test]
-fn trying_whether_switches_can_be_set_sets_none() {
+fn trying_whether_sysctls_can_be_set_sets_none() {
     let (_folder, root) = mk_proc("0");
-    assert_eq!(root.switches_writable(), Ok(()));
-    let switch = root.proc.join("sys/net/ipv4/ip_forward");
-    assert_eq!(fs::read_to_string(&switch).unwrap(), "0\n");
-    fs::remove_file(switch).unwrap();
-    assert!(root.switches_writable().unwrap_err().contains("ip_forward"));
+    assert_eq!(root.sysctls_writable(), Ok(()));
+    let sysctl = root.proc.join("sys/net/ipv4/ip_forward");
+    assert_eq!(fs::read_to_string(&sysctl).unwrap(), "0\n");
+    fs::remove_file(sysctl).unwrap();
+    assert!(root.sysctls_writable().unwrap_err().contains("ip_forward"));
 }
 
 #[test]
@@ -229,5 +231,5 @@ fn what_the_attempts_answer_are_the_facts() {
     // Whether this host has IPVS depends on the host, and whether its scheduler is asked on that.
     let taken = facts.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
     assert_eq!(facts.scheduler_taken, taken);
-    assert_eq!(facts.switches.is_some(), facts.ipvs.is_ok());
+    assert_eq!(facts.sysctls.is_some(), facts.ipvs.is_ok());
 }

@@ -38,7 +38,7 @@ pub enum RulesError {
         printed: String,
     },
     /// A program failed.
-    Failed(Box<Failure>),
+    Failed(Box<ProgramFailure>),
     /// The rules were written without an error, and yet are not as they should be.
     NotAsWritten {
         /// The family.
@@ -50,7 +50,7 @@ pub enum RulesError {
 
 /// A program that failed, and all that is known about it.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ProgramFailure {
     /// The program with its arguments.
     pub command: String,
     /// Exit status of the program.
@@ -63,7 +63,7 @@ pub struct Failure {
     pub cause: Cause,
 }
 
-/// Cause of a failure, as far as that can be told from the words.
+/// Cause of a failure, as recognised by its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Another program changes rules at this moment, or holds the lock for that.
@@ -86,8 +86,9 @@ pub enum Cause {
     Other,
 }
 
-/// Words by which a cause shows, those that say more first. Sources: iptables/iptables-restore.c,
-/// iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c, extensions/libxt_set.h.
+/// Texts by which causes are recognised, the most specific first. Sources:
+/// iptables/iptables-restore.c, iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c,
+/// extensions/libxt_set.h.
 const SIGNS: [(&str, Cause); 19] = [
     ("xtables lock", Cause::Busy),
     ("Resource temporarily unavailable", Cause::Busy),
@@ -143,7 +144,7 @@ impl RulesError {
         finished: Finished,
     ) -> Self {
         let Finished { status, stderr, .. } = finished;
-        Self::Failed(Box::new(Failure {
+        Self::Failed(Box::new(ProgramFailure {
             command: command_line(program, arguments),
             status,
             excerpt: named_line(&stderr).and_then(|number| excerpt(input, number)),
@@ -187,16 +188,16 @@ impl fmt::Display for RulesError {
             Self::Failed(failure) => failure.fmt(f),
             Self::NotAsWritten { family, comparison } => write!(
                 f,
-                "the {family} rules were written and are not as written: {comparison}; does \
+                "the {family} rules differ right after they were written: {comparison}; does \
                  another program (a second kube-ipvs, a kube-proxy) write the same chains?"
             ),
         }
     }
 }
 
-// === impl Failure ===
+// === impl ProgramFailure ===
 
-impl fmt::Display for Failure {
+impl fmt::Display for ProgramFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` failed ({}): ", self.command, self.status)?;
         let said: Vec<&str> = self

@@ -16,39 +16,39 @@ use super::{Backend, Rules, RulesError};
 
 /// State of one family's rules when they were last found complete.
 #[derive(Debug)]
-pub(in crate::kernel) struct Watch {
+pub(in crate::kernel) struct RulesWatch {
     tables: Tables,
     seen: Option<Fingerprint>,
 }
 
 #[derive(Debug)]
 enum Tables {
-    Nft(nft::Tables),
-    Legacy(legacy::Tables),
+    Nft(nft::NftTables),
+    Legacy(legacy::LegacyTables),
 }
 
 /// Equal if, and only if, our chains and the jumps into them are the same.
 type Fingerprint = u64;
 
-// === impl Watch ===
+// === impl RulesWatch ===
 
-impl Watch {
-    /// Opens what it takes in the calling thread's network namespace.
+impl RulesWatch {
+    /// Opens the sockets that it needs in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When a socket cannot be had.
+    /// When a socket cannot be opened.
     pub(in crate::kernel) fn open(rules: &Rules) -> Result<Self, netlink::Error> {
         let tables = match rules.backend() {
-            Backend::Nft => Tables::Nft(nft::Tables::open(rules.family())?),
-            Backend::Legacy => Tables::Legacy(legacy::Tables::open(rules.family())?),
+            Backend::Nft => Tables::Nft(nft::NftTables::open(rules.family())?),
+            Backend::Legacy => Tables::Legacy(legacy::LegacyTables::open(rules.family())?),
         };
         Ok(Self { tables, seen: None })
     }
 
-    /// Returns true if the rules are those that [`Watch::check`] has last found complete.
+    /// Returns true if the rules are those that [`RulesWatch::check`] has last found complete.
     ///
     /// # Errors
-    /// When the kernel did not tell.
+    /// When the kernel did not answer.
     pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
         let Some(seen) = self.seen else { return Ok(false) };
         let untouched = match &mut self.tables {
@@ -63,12 +63,12 @@ impl Watch {
         Ok(untouched)
     }
 
-    /// Other rules are wanted from now on.
+    /// Forgets the rules that were seen: the desired ones have changed.
     pub(in crate::kernel) fn forget(&mut self) {
         self.seen = None;
     }
 
-    /// Compares what is there with what should be, and remembers it if it is complete.
+    /// Compares the present rules with the desired ones, and remembers them if they match.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -93,7 +93,7 @@ impl Watch {
             Tables::Legacy(tables) => tables.fingerprint(),
         };
         taken.unwrap_or_else(|error| {
-            tracing::debug!(%family, "rules cannot be watched: {error}");
+            tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
             None
         })
     }

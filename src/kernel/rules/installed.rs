@@ -18,7 +18,7 @@ pub enum Backend {
 
 /// A version of iptables: major, minor, patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u16, pub u16, pub u16);
+pub struct IptablesVersion(pub u16, pub u16, pub u16);
 
 /// The programs of one kind and family.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Programs {
     pub(super) save: String,
     pub(super) restore: String,
     pub(super) backend: Backend,
-    pub(super) version: Version,
+    pub(super) version: IptablesVersion,
 }
 
 /// Degree to which a kind of iptables shows that Kubernetes uses it on this host.
@@ -76,7 +76,7 @@ pub(super) fn run(program: &str, arguments: &[&str], input: &str) -> Result<Stri
     Err(RulesError::failed(program, arguments, input, finished))
 }
 
-/// The same, but that what it printed may lack tables that it could not show.
+/// Runs a program in the same way, but accepts output that lacks tables which it could not show.
 pub(super) fn run_unchecked(
     program: &str,
     arguments: &[&str],
@@ -147,7 +147,7 @@ fn trace_in(saved: &str) -> Trace {
 // === impl Programs ===
 
 impl Programs {
-    /// The programs whose names begin so, if they are installed.
+    /// Returns the programs with this prefix, if they are installed.
     fn find(stem: &str) -> Result<Self, RulesError> {
         let arguments = ["--version"];
         let finished = program::run(stem, &arguments, "", TIMEOUT).map_err(|why| match why {
@@ -173,10 +173,10 @@ impl Programs {
 }
 
 /// `iptables v1.8.9 (nf_tables)`, `iptables v1.8.9 (legacy)`, and before 1.8 `iptables v1.6.1`.
-fn parse_version(printed: &str) -> Option<(Version, Backend)> {
+fn parse_version(printed: &str) -> Option<(IptablesVersion, Backend)> {
     let mut words = printed.split_whitespace().skip(1);
     let mut numbers = words.next()?.strip_prefix('v')?.split('.').map(str::parse::<u16>);
-    let version = Version(
+    let version = IptablesVersion(
         numbers.next()?.ok()?,
         numbers.next()?.ok()?,
         numbers.next().transpose().ok()?.unwrap_or(0),
@@ -199,9 +199,9 @@ impl fmt::Display for Backend {
     }
 }
 
-// === impl Version ===
+// === impl IptablesVersion ===
 
-impl fmt::Display for Version {
+impl fmt::Display for IptablesVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(major, minor, patch) = self;
         write!(f, "{major}.{minor}.{patch}")
@@ -218,7 +218,7 @@ mod tests {
             save: format!("{stem}-save"),
             restore: format!("{stem}-restore"),
             backend,
-            version: Version(1, 8, 9),
+            version: IptablesVersion(1, 8, 9),
         }
     }
 
@@ -237,17 +237,20 @@ mod tests {
     #[test]
     fn versions_are_read_as_all_generations_print_them() {
         for (printed, expected) in [
-            ("iptables v1.8.9 (nf_tables)\n", Some((Version(1, 8, 9), Backend::Nft))),
-            ("ip6tables v1.8.10 (legacy)\n", Some((Version(1, 8, 10), Backend::Legacy))),
-            ("iptables v1.6.1\n", Some((Version(1, 6, 1), Backend::Legacy))),
-            ("iptables v1.7\n", Some((Version(1, 7, 0), Backend::Legacy))),
+            ("iptables v1.8.9 (nf_tables)\n", Some((IptablesVersion(1, 8, 9), Backend::Nft))),
+            ("ip6tables v1.8.10 (legacy)\n", Some((IptablesVersion(1, 8, 10), Backend::Legacy))),
+            ("iptables v1.6.1\n", Some((IptablesVersion(1, 6, 1), Backend::Legacy))),
+            ("iptables v1.7\n", Some((IptablesVersion(1, 7, 0), Backend::Legacy))),
             ("iptables v1.8.x\n", None),
             ("busybox 1.36\n", None),
             ("", None),
         ] {
             assert_eq!(parse_version(printed), expected, "{printed}");
         }
-        assert!(Version(1, 6, 2) > Version(1, 6, 1) && Version(1, 10, 0) > Version(1, 8, 9));
+        assert!(
+            IptablesVersion(1, 6, 2) > IptablesVersion(1, 6, 1)
+                && IptablesVersion(1, 10, 0) > IptablesVersion(1, 8, 9)
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn push_new(batch: &mut Batch, original: Tuple, endpoint: SocketAddr) {
     });
 }
 
-fn make(conntrack: &mut Conntrack, entries: &[(Protocol, &str, &str, &str)]) {
+fn make(conntrack: &mut ConntrackClient, entries: &[(Protocol, &str, &str, &str)]) {
     let mut batch = Batch::new();
     for (protocol, source, destination, endpoint) in entries {
         push_new(&mut batch, mk_tuple(*protocol, source, destination), at(endpoint));
@@ -65,12 +65,12 @@ fn make(conntrack: &mut Conntrack, entries: &[(Protocol, &str, &str, &str)]) {
 }
 
 /// All entries with ports of a family, as `PROTOCOL SOURCE DESTINATION ENDPOINT`, in order.
-fn shown(conntrack: &mut Conntrack, family: Family) -> Vec<String> {
+fn shown(conntrack: &mut ConntrackClient, family: Family) -> Vec<String> {
     let listed = |message: &mut MessageWriter<'_>| Filter::all(family).write(message);
-    let entries: Vec<Entry> = conntrack.socket.dump(GET, listed, decode).unwrap();
+    let entries: Vec<ConntrackEntry> = conntrack.socket.dump(GET, listed, decode).unwrap();
     let mut shown: Vec<String> = entries
         .iter()
-        .map(|Entry { flow, source, .. }| {
+        .map(|ConntrackEntry { flow, source, .. }| {
             format!("{} {source} {} {}", flow.protocol, flow.destination, flow.reply_source)
         })
         .collect();
@@ -92,7 +92,7 @@ fn served(frontends: &[(Protocol, &str)], targets: &[&str]) -> FlowTargets {
 fn only_what_is_stale_is_removed() {
     use Protocol::{Sctp, Tcp, Udp};
     Host::run(|| {
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = ConntrackClient::open().unwrap();
         make(
             &mut conntrack,
             &[
@@ -129,7 +129,7 @@ fn only_what_is_stale_is_removed() {
 #[test]
 fn families_are_cleaned_by_themselves() {
     Host::run(|| {
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = ConntrackClient::open().unwrap();
         make(
             &mut conntrack,
             &[
@@ -152,7 +152,7 @@ fn families_are_cleaned_by_themselves() {
 #[test]
 fn an_entry_that_took_the_place_of_a_listed_one_stays() {
     Host::run(|| {
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = ConntrackClient::open().unwrap();
         let flow = (Protocol::Udp, "10.0.0.1:1000", "10.96.0.10:53", "10.244.9.9:53");
         make(&mut conntrack, &[flow]);
         let targets = served(&[(Protocol::Udp, "10.96.0.10:53")], &["10.244.1.5:53"]);
@@ -171,7 +171,7 @@ fn an_entry_that_took_the_place_of_a_listed_one_stays() {
 fn many_flows_are_cleaned() {
     const FLOWS: u32 = 50_000;
     Host::run(|| {
-        let mut conntrack = Conntrack::open().unwrap();
+        let mut conntrack = ConntrackClient::open().unwrap();
         let mut batch = Batch::new();
         for number in 0..FLOWS {
             let [_, a, b, c] = number.to_be_bytes();
@@ -185,7 +185,7 @@ fn many_flows_are_cleaned() {
             let tuple = Tuple { protocol: Protocol::Udp, source, destination };
             push_new(&mut batch, tuple, at(endpoint));
         }
-        let make = |conntrack: &mut Conntrack, batch: &mut Batch| {
+        let make = |conntrack: &mut ConntrackClient, batch: &mut Batch| {
             let made = conntrack.socket.send(batch).unwrap();
             made.into_iter().filter(Result::is_ok).count()
         };

@@ -35,7 +35,7 @@ const ATTEMPTS: usize = 8;
 
 /// One family's tables.
 #[derive(Debug)]
-pub(super) struct Tables {
+pub(super) struct LegacyTables {
     socket: OptionSocket,
     shape: Shape,
     /// Properties of the tables that the last fingerprint is of, one for each table.
@@ -44,9 +44,9 @@ pub(super) struct Tables {
     looks: u32,
 }
 
-// === impl Tables ===
+// === impl LegacyTables ===
 
-impl Tables {
+impl LegacyTables {
     pub(super) fn open(family: Family) -> Result<Self, Error> {
         let (socket, shape) = match family {
             Family::V4 => (OptionSocket::ipv4()?, Shape::V4),

@@ -36,7 +36,7 @@ const GENERATION_ID: u16 = 1;
 
 /// One family's tables.
 #[derive(Debug)]
-pub(super) struct Tables {
+pub(super) struct NftTables {
     socket: Socket,
     family: u8,
     /// The generation that the last fingerprint is of, or an older one.
@@ -45,16 +45,16 @@ pub(super) struct Tables {
 
 /// Part of a rule that it takes to know the rule again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
-    /// A hash of what it says.
+struct NftRule {
+    /// Hash of its expressions.
     text: u64,
     /// The chain that it leads to.
     to: Option<String>,
 }
 
-// === impl Tables ===
+// === impl NftTables ===
 
-impl Tables {
+impl NftTables {
     pub(super) fn open(family: Family) -> Result<Self, Error> {
         let socket = Socket::open(Protocol::Netfilter)?;
         Ok(Self { socket, family: family_number(family), generation: None })
@@ -67,7 +67,7 @@ impl Tables {
 
     /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
     pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
-        // Asked for first: if something changes from now on, the generation tells.
+        // Read first: any later change raises the generation.
         self.generation = None;
         let generation = self.current_generation()?;
         let mut hasher = DefaultHasher::new();
@@ -106,7 +106,7 @@ impl Tables {
     }
 
     /// A chain that is not there has none. None of ours can go while a jump leads to it.
-    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<Rule>, Error> {
+    fn rules(&mut self, table: Table, chain: &str) -> Result<Vec<NftRule>, Error> {
         let family = self.family;
         self.socket.dump(
             GET_RULE,
@@ -135,7 +135,7 @@ fn generation(body: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(None)
 }
 
-fn rule(body: &[u8]) -> Result<Option<Rule>, DecodeError> {
+fn rule(body: &[u8]) -> Result<Option<NftRule>, DecodeError> {
     let (mut hasher, mut to) = (DefaultHasher::new(), None);
     for attribute in attributes(after_header(body)) {
         let attribute = attribute?;
@@ -154,7 +154,7 @@ fn rule(body: &[u8]) -> Result<Option<Rule>, DecodeError> {
             _ => {}
         }
     }
-    Ok(Some(Rule { text: hasher.finish(), to }))
+    Ok(Some(NftRule { text: hasher.finish(), to }))
 }
 
 fn is_called(expression: &[u8], name: &str) -> Result<bool, DecodeError> {
@@ -226,7 +226,7 @@ mod tests {
         batch
     }
 
-    fn read(packets: u32, mark: u32, to: &str) -> Rule {
+    fn read(packets: u32, mark: u32, to: &str) -> NftRule {
         rule(mk_rule(packets, mark, to).body(0).unwrap()).unwrap().unwrap()
     }
 

@@ -27,7 +27,7 @@ pub(super) enum Shape {
     V6,
 }
 
-/// Properties that the kernel tells of a table at once: `struct ipt_getinfo` without the name.
+/// Properties of a table: `struct ipt_getinfo` without the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Info {
     valid_hooks: u32,
@@ -54,7 +54,7 @@ pub(super) struct Block {
 
 /// One entry.
 #[derive(Debug, Clone, Copy)]
-struct Entry<'a> {
+struct BlockEntry<'a> {
     length: usize,
     /// Addresses, interfaces and protocol that a packet must have.
     header: &'a [u8],
@@ -129,7 +129,7 @@ impl Block {
         let mut bounds: Vec<usize> = begins.iter().map(|(begin, _)| *begin).collect();
         let mut at = 0;
         while at < bytes.len() {
-            let entry = Entry::at(shape, &bytes, at)?;
+            let entry = BlockEntry::at(shape, &bytes, at)?;
             // What names a chain is none of its rules, nor of those before; nor is the last entry.
             if let Some(name) = entry.label() {
                 bounds.push(at);
@@ -182,7 +182,7 @@ impl Block {
     fn entries<'a>(
         &'a self,
         chain: &str,
-    ) -> impl Iterator<Item = Result<Entry<'a>, DecodeError>> + use<'a> {
+    ) -> impl Iterator<Item = Result<BlockEntry<'a>, DecodeError>> + use<'a> {
         let begin = self.chains.get(chain.as_bytes()).copied().unwrap_or(self.bytes.len());
         let end = self.bounds.iter().copied().find(|bound| *bound > begin).unwrap_or(begin);
         let mut at = begin;
@@ -190,18 +190,18 @@ impl Block {
             if at >= end {
                 return None;
             }
-            let entry = Entry::at(self.shape, &self.bytes, at);
+            let entry = BlockEntry::at(self.shape, &self.bytes, at);
             at = entry.as_ref().map_or(end, |entry| at + entry.length);
             Some(entry)
         })
     }
 
-    fn destination(&self, entry: &Entry<'_>) -> Option<&[u8]> {
+    fn destination(&self, entry: &BlockEntry<'_>) -> Option<&[u8]> {
         let place = usize::try_from(entry.verdict()?).ok()?;
         self.names.get(&place).map(Vec::as_slice)
     }
 
-    fn hash_entry(&self, entry: &Entry<'_>, hasher: &mut DefaultHasher) {
+    fn hash_entry(&self, entry: &BlockEntry<'_>, hasher: &mut DefaultHasher) {
         (entry.header, entry.matches).hash(hasher);
         match (self.destination(entry), entry.verdict()) {
             (Some(name), _) => (entry.target_name(), name).hash(hasher),
@@ -212,9 +212,9 @@ impl Block {
     }
 }
 
-// === impl Entry ===
+// === impl BlockEntry ===
 
-impl<'a> Entry<'a> {
+impl<'a> BlockEntry<'a> {
     fn at(shape: Shape, bytes: &'a [u8], at: usize) -> Result<Self, DecodeError> {
         let broken = || DecodeError::new("entry of a table", "its lengths do not fit");
         let rest = bytes.get(at..).ok_or_else(broken)?;

@@ -1,20 +1,20 @@
-//! Changes that a [`Watch`] notices, on a real kernel.
+//! Changes that a [`RulesWatch`] notices, on a real kernel.
 
 use std::time::Instant;
 
-use super::super::super::fingerprint::Watch;
+use super::super::super::fingerprint::RulesWatch;
 use super::*;
 
 /// The rules written, and found complete.
-fn mk_complete(rules: &Rules) -> (Watch, RuleSet) {
+fn mk_complete(rules: &Rules) -> (RulesWatch, RuleSet) {
     let rule_set = mk_rule_set(rules.family());
-    let mut watch = Watch::open(rules).unwrap();
+    let mut watch = RulesWatch::open(rules).unwrap();
     assert!(!watch.untouched().unwrap(), "nothing was ever complete");
     write(&mut watch, rules, &rule_set);
     (watch, rule_set)
 }
 
-fn write(watch: &mut Watch, rules: &Rules, rule_set: &RuleSet) {
+fn write(watch: &mut RulesWatch, rules: &Rules, rule_set: &RuleSet) {
     rules.write_checked_by(rule_set, || watch.check(rules, rule_set)).unwrap();
     assert!(watch.untouched().unwrap());
 }
