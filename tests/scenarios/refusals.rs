@@ -3,15 +3,22 @@
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::worker::{KernelHandle, WorkerGone};
+use kube_ipvs::reconcile::{Input, Pace, Reconciler};
 use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel::{Entry, Frontend, VirtualServer};
 use plan::model::{Choice, Protocol};
 use plan::op::{Op, Subject};
+use plan::planner::Planner;
 use plan::settings::SchedulerName;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, real_server, slice, tcp};
+use crate::world::{
+    NODE_ADDRESS, World, frontend, node_port_service, real_server, settings, slice, tcp,
+};
 
 /// True if an operation puts the first Service's virtual server there.
 fn creates_first(op: &Op) -> bool {
@@ -266,4 +273,16 @@ async fn a_virtual_server_waits_for_what_tells_whose_it_is() {
     assert!(world.fake.actual().virtual_servers.contains_key(&at_node_port));
     assert_eq!(world.now().failures, 3);
     world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_worker_that_panics_ends_the_loop_with_an_error() {
+    let fake = Fake::default();
+    fake.interfere(|_, _| panic!("on purpose"));
+    let kernel = KernelHandle::start(fake, ()).unwrap();
+    let reconciler = Reconciler::new(Planner::new(settings()), kernel, Pace::default()).unwrap();
+    let (inputs, inbox) = mpsc::channel(1);
+    inputs.send(Input::Complete).await.unwrap();
+    let ended = reconciler.run(inbox, None, std::future::pending()).await;
+    assert_eq!(ended, Err(WorkerGone));
 }
