@@ -1,7 +1,8 @@
 //! The command line: every flag of kube-proxy's, with its name and meaning, and a few of our own.
 //!
-//! [`Arguments`] has the flags with their types, [`reference`](crate::config::reference) says what each does. This module
-//! makes clap's command of both, and answers `--help`, `--version` and mistakes.
+//! [`Arguments`] has the flags with their types, [`config::reference`](crate::config::reference)
+//! describes them. This module makes clap's command of both, and answers `--help`, `--version` and
+//! mistakes.
 
 #[cfg(test)]
 mod tests;

@@ -119,9 +119,12 @@ fn replaced(given: &[(&Setting, Flag)], file: &str) -> Option<String> {
         .filter(|(_, flag)| !flag.with_config)
         .map(|(_, flag)| format!("--{}", flag.name))
         .collect();
-    let verb = if replaced.len() == 1 { "does" } else { "do" };
+    let verb = if replaced.len() == 1 { "has" } else { "have" };
     (!replaced.is_empty()).then(|| {
-        format!("{} {verb} not count: the file {file} (--config) decides", replaced.join(", "))
+        format!(
+            "{} {verb} no effect: the file {file} (--config) replaces flags",
+            replaced.join(", ")
+        )
     })
 }
 

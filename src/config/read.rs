@@ -47,7 +47,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
         if (version, kind) != (Some(own::API_VERSION), Some(own::KIND)) {
             let (version, kind) = (version.unwrap_or_default(), kind.unwrap_or_default());
             notes.push(format!(
-                "line {}: a document of kind {kind:?}, version {version:?} does not count here",
+                "line {}: a document of kind {kind:?}, version {version:?} has no effect",
                 tree.line
             ));
             continue;
@@ -119,9 +119,7 @@ fn note_unknown_fields(node: &Node, path: &str, fields: &[Setting], notes: &mut 
         ValueKind::Map(entries) => {
             for (name, first, last) in node.duplicates() {
                 let at = join(path, name);
-                notes.push(format!(
-                    "{at} (line {first}) does not count: it is written again on line {last}"
-                ));
+                notes.push(format!("{at} (line {first}) has no effect: line {last} sets it again"));
             }
             let known = names_below(path, fields);
             if known.is_empty() {
@@ -148,7 +146,7 @@ fn unknown(at: &str, line: u64, siblings: &BTreeSet<&str>, fields: &[Setting]) -
     };
     let near = super::nearest(name, siblings.iter().copied()).or_else(elsewhere);
     let hint = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-    format!("{at} (line {line}) does not count: there is no such field{hint}")
+    format!("{at} (line {line}) has no effect: unknown field{hint}")
 }
 
 fn names_below<'a>(path: &str, fields: &'a [Setting]) -> BTreeSet<&'a str> {

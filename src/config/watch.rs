@@ -63,7 +63,10 @@ impl ConfigurationFile {
             Ok(watch) => Some(watch),
             Err(error) => {
                 let path = self.path.display();
-                warn!("cannot watch the folder of {path}: {error}; it is looked at periodically");
+                warn!(
+                    "cannot watch the folder of the configuration file {path}: {error}; the file \
+                     is compared every {PERIOD:?} instead"
+                );
                 None
             }
         };
@@ -71,7 +74,7 @@ impl ConfigurationFile {
         loop {
             if let Some(new) = watched.usable_change() {
                 let delay = spread::random_up_to(spread);
-                info!("{UPDATED}; it can be used, and is with the start in {delay:.0?}");
+                info!("{UPDATED}; the new content is valid: the program ends in {delay:.0?}");
                 sleep(delay).await;
                 if watched.read() == Some(new) {
                     return UPDATED;
@@ -100,7 +103,10 @@ impl Watched {
         let content = self.read()?;
         if content == self.file.content {
             if self.rejected.take().is_some() {
-                info!("the configuration file is again as it was");
+                info!(
+                    "the configuration file {} has the content again that is in force",
+                    self.file.path.display()
+                );
             }
             return None;
         }
@@ -114,8 +120,9 @@ impl Watched {
             }
             Err(problem) => {
                 error!(
-                    "the configuration file {} has changed and cannot be used: {problem:#}; this \
-                     node goes on with what was read at the start, and could not start again",
+                    "the configuration file {} has changed and is not valid: {problem:#}; the \
+                     configuration read at the start stays in force, and the program could not \
+                     start again",
                     self.file.path.display()
                 );
                 self.rejected = Some(content);
@@ -130,7 +137,10 @@ impl Watched {
             && !self.is_unreadable
         {
             let path = self.file.path.display();
-            warn!("cannot read {path}: {error}; what was read at the start stays in force");
+            warn!(
+                "cannot read the configuration file {path}: {error}; the configuration read at the \
+                 start stays in force"
+            );
         }
         self.is_unreadable = content.is_err();
         content.ok()

@@ -70,7 +70,7 @@ fn a_file_replaces_the_flags_also_where_it_says_nothing() {
     assert_eq!(configuration.notes.len(), 1);
     let note = &configuration.notes[0];
     assert!(
-        note.contains("do not count: the file ") && note.contains("--ipvs-scheduler"),
+        note.contains("have no effect: the file ") && note.contains("--ipvs-scheduler"),
         "{note}"
     );
     for flag in ["--masquerade-all", "--conntrack-min"] {

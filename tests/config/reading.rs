@@ -97,13 +97,13 @@ fn unknown_fields_are_told_with_their_line_and_the_nearest_name() {
     assert_eq!(
         documents.notes,
         [
-            "clusterCidr (line 3) does not count: there is no such field; did you mean clusterCIDR?",
-            "ipvs.strictArp (line 5) does not count: there is no such field; did you mean strictARP?",
-            "ipvs.shceduler (line 6) does not count: there is no such field; did you mean scheduler?",
-            "scheduler (line 7) does not count: there is no such field; did you mean \
+            "clusterCidr (line 3) has no effect: unknown field; did you mean clusterCIDR?",
+            "ipvs.strictArp (line 5) has no effect: unknown field; did you mean strictARP?",
+            "ipvs.shceduler (line 6) has no effect: unknown field; did you mean scheduler?",
+            "scheduler (line 7) has no effect: unknown field; did you mean \
              ipvs.scheduler?",
-            "logging.vmodule[].pattern (line 10) does not count: there is no such field",
-            "something (line 11) does not count: there is no such field",
+            "logging.vmodule[].pattern (line 10) has no effect: unknown field",
+            "something (line 11) has no effect: unknown field",
         ]
     );
 }
@@ -117,8 +117,8 @@ fn of_a_field_that_is_written_twice_the_last_counts() {
     assert_eq!(
         documents.notes,
         [
-            "mode (line 3) does not count: it is written again on line 7",
-            "ipvs.scheduler (line 5) does not count: it is written again on line 6",
+            "mode (line 3) has no effect: line 7 sets it again",
+            "ipvs.scheduler (line 5) has no effect: line 6 sets it again",
         ]
     );
 }

@@ -334,10 +334,10 @@ fn everything_is_said_at_once() {
 }
 
 #[test]
-fn what_does_not_count_is_said_with_what_is_wrong() {
+fn flags_and_fields_without_effect_are_said_with_what_is_wrong() {
     let said = load_file("Mode: ipvs\nmode: userspace\n", &["--ipvs-scheduler=rr"]);
     let said = said.unwrap_err().to_string();
     let (_, notes) = said.split_once("\nbesides:\n- ").unwrap_or_else(|| panic!("{said}"));
-    assert!(notes.contains("--ipvs-scheduler does not count"), "{notes}");
-    assert!(notes.contains("there is no such field; did you mean mode?"), "{notes}");
+    assert!(notes.contains("--ipvs-scheduler has no effect: the file "), "{notes}");
+    assert!(notes.contains("unknown field; did you mean mode?"), "{notes}");
 }

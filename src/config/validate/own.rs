@@ -171,8 +171,8 @@ impl Found {
         for (other, what) in used(document) {
             if network.contains(&other.network()) || other.contains(&network.network()) {
                 let problem = format!(
-                    "must be a network that nobody uses, and {other} is {what}; choose another \
-                     one, or \"\" to do without"
+                    "must be an unused network, and {other} is {what}; choose another one, or \
+                     \"\" to do without"
                 );
                 self.invalid(field, text, &problem);
             }
