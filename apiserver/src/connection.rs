@@ -16,10 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::faults::Fault;
 use crate::handler::Handler;
 use crate::requests::Authorization;
-use crate::resource::Verb;
 use crate::usage::Meter;
 
 /// Properties that a request has from its connection.
@@ -67,13 +65,6 @@ pub(crate) async fn accept(
 
 async fn serve(stream: TcpStream, from: SocketAddr, acceptor: &TlsAcceptor, handler: Arc<Handler>) {
     let _open = Open::new(&handler.connections);
-    let wanted = |fault: &Fault| (*fault == Fault::Hang).then_some(());
-    if let Some(((), hang)) = handler.faults.strike(None, Verb::Other, wanted) {
-        let mut faults = handler.faults.subscribe();
-        // Once it is lifted the connection is closed: the client has given up on it anyway.
-        while !hang.is_lifted() && faults.changed().await.is_ok() {}
-        return;
-    }
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, %from, "nodelay");
     }

@@ -44,14 +44,12 @@ pub enum Fault {
     Duplicate,
     /// An object that does not fit its schema: the next one of a watch, or the first of a list.
     WrongSchema,
-    /// Connections are accepted, and nothing is ever said on them: no TLS handshake.
-    Hang,
 }
 
 /// Requests that a fault strikes, and the number of times it strikes.
 #[derive(Clone, Copy, Debug)]
 pub struct On {
-    resource: Option<Resource>,
+    resource: Resource,
     verb: Option<Verb>,
     times: Option<usize>,
     /// Requests that are spared before.
@@ -79,14 +77,9 @@ struct Entry {
 }
 
 impl On {
-    /// Every request, and for [`Fault::Hang`] every connection.
-    pub fn everything() -> Self {
-        Self { resource: None, verb: None, times: None, spared: 0 }
-    }
-
     /// All requests for a resource.
     pub fn resource(resource: Resource) -> Self {
-        Self { resource: Some(resource), ..Self::everything() }
+        Self { resource, verb: None, times: None, spared: 0 }
     }
 
     /// Lists of a resource.
@@ -97,11 +90,6 @@ impl On {
     /// Watches of a resource.
     pub fn watch(resource: Resource) -> Self {
         Self { verb: Some(Verb::Watch), ..Self::resource(resource) }
-    }
-
-    /// Requests with a verb.
-    pub fn verb(self, verb: Verb) -> Self {
-        Self { verb: Some(verb), ..self }
     }
 
     /// Only so many times, then no more.
@@ -115,8 +103,7 @@ impl On {
     }
 
     fn covers(self, resource: Option<Resource>, verb: Verb) -> bool {
-        self.resource.is_none_or(|wanted| Some(wanted) == resource)
-            && self.verb.is_none_or(|wanted| wanted == verb)
+        Some(self.resource) == resource && self.verb.is_none_or(|wanted| wanted == verb)
     }
 }
 

@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body as _, Bytes, Incoming};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::access::Access;
 use crate::body::{Body, Writer};
@@ -28,7 +28,7 @@ use crate::status::Status;
 use crate::store::Store;
 use crate::tls::Authority;
 use crate::usage::Meter;
-use crate::watch::{Periods, Running, Watch};
+use crate::watch::{Running, Watch};
 use crate::{list, table, write};
 
 /// The real server takes no larger bodies either (3 MiB).
@@ -44,9 +44,8 @@ pub(crate) struct Handler {
     pub(crate) meter: Arc<Meter>,
     pub(crate) watches: [Arc<AtomicUsize>; Resource::ALL.len()],
     pub(crate) connections: Arc<AtomicUsize>,
-    pub(crate) periods: Periods,
+    pub(crate) bookmark_period: Duration,
     pub(crate) watch_list: WatchList,
-    pub(crate) version: String,
 }
 
 /// Answer to a request.
@@ -99,7 +98,6 @@ impl Handler {
             }
         };
         self.log.push(LoggedRequest {
-            method: head.method.to_string(),
             path: head.uri.path().to_owned(),
             query: query.to_owned(),
             resource,
@@ -137,8 +135,6 @@ impl Handler {
             return Ok(answer);
         }
         match (&asked.target, asked.verb) {
-            (Target::Version, _) => Ok(Answer::Json(StatusCode::OK, version(&self.version))),
-            (Target::Health, _) => Ok(Answer::Text(StatusCode::OK, "ok")),
             (Target::Unknown, _) => Ok(Answer::Text(StatusCode::NOT_FOUND, "404 page not found\n")),
             (Target::Collection { resource, namespace }, Verb::List | Verb::Watch) => {
                 let parameters = Parameters::parse(asked.query)?;
@@ -172,8 +168,7 @@ impl Handler {
                     name: name.clone(),
                 };
                 let body = collect(body).await?;
-                let how = (asked.content_type, asked.query);
-                let patched = write::patch(&self.store, &identity, how, &body)?;
+                let patched = write::patch(&self.store, &identity, asked.content_type, &body)?;
                 Ok(Answer::Json(StatusCode::OK, patched))
             }
             (Target::Collection { .. } | Target::Object { .. }, _) => Err(Status::new(
@@ -207,7 +202,7 @@ impl Handler {
                 | Target::Object { resource, namespace, .. } => {
                     Status::forbidden(asked.verb, *resource, namespace.as_deref())
                 }
-                Target::Version | Target::Health | Target::Unknown => Status::of_code(403),
+                Target::Unknown => Status::of_code(403),
             }),
             Fault::NotServed => {
                 Ok(Some(Answer::Text(StatusCode::NOT_FOUND, "404 page not found\n")))
@@ -250,7 +245,8 @@ impl Handler {
         }
         let what = (resource, selection);
         let watch =
-            Watch::accept(&self.store, &self.faults, what, &parameters, self.periods).await?;
+            Watch::accept(&self.store, &self.faults, what, &parameters, self.bookmark_period)
+                .await?;
         Ok(Answer::Watch(Box::new(watch)))
     }
 
@@ -330,21 +326,4 @@ async fn collect(mut body: Incoming) -> Result<Vec<u8>, Status> {
     };
     let late = |_| Status::bad_request("the body did not come within a minute");
     tokio::time::timeout(Duration::from_secs(60), read).await.map_err(late)?
-}
-
-/// `/version`: what kubelets and clients read the version from.
-fn version(version: &str) -> Value {
-    let mut parts = version.trim_start_matches('v').split('.');
-    let mut part = || parts.next().unwrap_or("").to_owned();
-    json!({
-        "major": part(),
-        "minor": part(),
-        "gitVersion": version,
-        "gitCommit": "",
-        "gitTreeState": "clean",
-        "buildDate": "2025-12-17T00:00:00Z",
-        "goVersion": "go1.25.5",
-        "compiler": "gc",
-        "platform": "linux/amd64",
-    })
 }

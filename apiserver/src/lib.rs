@@ -12,7 +12,6 @@
 mod access;
 mod body;
 mod connection;
-mod directory;
 mod faults;
 mod handler;
 mod kubeconfig;
@@ -32,7 +31,6 @@ mod usage;
 mod watch;
 mod write;
 
-pub use directory::Directory;
 pub use faults::{Fault, Injected, On};
 pub use kubeconfig::Credentials;
 pub use options::{Options, WatchList};

@@ -8,23 +8,16 @@ use std::time::Duration;
 pub struct Options {
     /// Address to listen on; port 0 lets the kernel choose a port.
     pub listen: SocketAddr,
-    /// Further names and addresses for the certificate, beside localhost, 127.0.0.1, ::1 and the
-    /// address listened on: `kubernetes.default.svc`, a cluster IP.
-    pub names: Vec<String>,
     /// Requests without credentials are served. Otherwise they get a 401.
     pub anonymous: bool,
     /// The bearer tokens that are accepted; the test can change them later.
     pub tokens: Vec<String>,
     /// The period of bookmarks. The real server sends one a minute.
     pub bookmark_period: Duration,
-    /// Time that a watch lasts if its request gives no `timeoutSeconds`.
-    pub watch_timeout: Duration,
     /// Treatment of requests for streaming lists.
     pub watch_list: WatchList,
     /// True if objects carry `metadata.managedFields`, as those of a real server do.
     pub managed_fields: bool,
-    /// Version that `/version` tells, such as `v1.35.0`.
-    pub version: String,
     /// True to serve HTTP/2 beside HTTP/1.
     pub http2: bool,
     /// Number of changes kept; older versions get a 410.
@@ -49,14 +42,11 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            names: vec!["kubernetes.default.svc".to_owned()],
             anonymous: false,
             tokens: Vec::new(),
             bookmark_period: Duration::from_secs(60),
-            watch_timeout: Duration::from_secs(1800),
             watch_list: WatchList::On,
             managed_fields: false,
-            version: "v1.35.0".to_owned(),
             http2: true,
             history: 100_000,
         }

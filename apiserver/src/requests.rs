@@ -8,8 +8,6 @@ use crate::resource::{Resource, Verb};
 /// A request that came.
 #[derive(Clone, Debug)]
 pub struct LoggedRequest {
-    /// GET, POST, …
-    pub method: String,
     /// The path without the query.
     pub path: String,
     /// The query as it was sent, still encoded.
@@ -56,7 +54,7 @@ impl LoggedRequest {
 impl Log {
     pub(crate) fn push(&self, request: LoggedRequest) {
         tracing::debug!(
-            method = request.method,
+            verb = %request.verb,
             path = request.path,
             query = request.query,
             status = request.status,

@@ -37,8 +37,6 @@ pub enum Verb {
 /// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    Version,
-    Health,
     Collection { resource: Resource, namespace: Option<String> },
     Object { resource: Resource, namespace: Option<String>, name: String },
     Unknown,
@@ -139,8 +137,6 @@ impl Target {
     pub(crate) fn of(path: &str) -> Self {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         match segments.as_slice() {
-            ["version"] => Self::Version,
-            ["healthz" | "readyz" | "livez"] => Self::Health,
             ["api", "v1", rest @ ..] => Self::within("", rest),
             ["apis", group, "v1", rest @ ..] => Self::within(group, rest),
             _ => Self::Unknown,
@@ -151,7 +147,7 @@ impl Target {
     pub(crate) fn resource(&self) -> Option<Resource> {
         match self {
             Self::Collection { resource, .. } | Self::Object { resource, .. } => Some(*resource),
-            Self::Version | Self::Health | Self::Unknown => None,
+            Self::Unknown => None,
         }
     }
 

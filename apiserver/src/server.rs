@@ -23,7 +23,6 @@ use crate::resource::Resource;
 use crate::store::Store;
 use crate::tls::{Authority, ClientCertificate};
 use crate::usage::{Meter, Usage};
-use crate::watch::Periods;
 
 /// A server that runs, in a thread of its own; it ends when this is dropped.
 ///
@@ -51,17 +50,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The address cannot be bound, or a name for the certificate is none.
+    /// The address cannot be bound.
     pub fn start(options: Options) -> Result<Self> {
         let listener = bind(options.listen)?;
         let address = listener.local_addr().context("the listener has no address")?;
         let authority = Authority::new().context("no certificate authority")?;
-        let mut names = options.names;
-        names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
-        names.push(address.ip().to_string());
-        names.sort();
-        names.dedup();
-        let mut tls = authority.server_config(&names)?;
+        let mut tls = authority.server_config(address.ip())?;
         if options.http2 {
             tls.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
         }
@@ -75,9 +69,8 @@ impl Server {
             meter: Arc::clone(&meter),
             watches: std::array::from_fn(|_| Arc::new(AtomicUsize::new(0))),
             connections: Arc::new(AtomicUsize::new(0)),
-            periods: Periods { bookmark: options.bookmark_period, timeout: options.watch_timeout },
+            bookmark_period: options.bookmark_period,
             watch_list: options.watch_list,
-            version: options.version,
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
@@ -54,18 +54,12 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// Makes the server's TLS configuration, with a certificate for these names and addresses.
-    pub(crate) fn server_config(&self, names: &[String]) -> Result<ServerConfig> {
-        let mut parameters = CertificateParams::new(Vec::new())?;
+    /// Makes the server's TLS configuration, with a certificate for this address and this host.
+    pub(crate) fn server_config(&self, address: IpAddr) -> Result<ServerConfig> {
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()])?;
+        let addresses = [address, Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        parameters.subject_alt_names.extend(addresses.map(SanType::IpAddress));
         parameters.distinguished_name = named("kube-apiserver");
-        for name in names {
-            parameters.subject_alt_names.push(match name.parse::<IpAddr>() {
-                Ok(address) => SanType::IpAddress(address),
-                Err(_) => SanType::DnsName(
-                    name.as_str().try_into().with_context(|| format!("{name} is no DNS name"))?,
-                ),
-            });
-        }
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate()?;
         let certificate = parameters.signed_by(&key, &self.issuer)?;

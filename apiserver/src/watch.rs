@@ -17,6 +17,9 @@ use crate::selector::Selection;
 use crate::status::Status;
 use crate::store::{Change, Store};
 
+/// Time that a watch lasts if its request gives no `timeoutSeconds`.
+const TIMEOUT: Duration = Duration::from_secs(1_800);
+
 /// A watch that has been accepted.
 pub(crate) struct Watch {
     store: Arc<Store>,
@@ -30,13 +33,6 @@ pub(crate) struct Watch {
 
 /// Counts the watches that run, one by one.
 pub(crate) struct Running(Arc<AtomicUsize>);
-
-/// Durations that hold unless the request says otherwise.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Periods {
-    pub(crate) bookmark: Duration,
-    pub(crate) timeout: Duration,
-}
 
 /// Events that a watch begins with.
 enum Start {
@@ -55,7 +51,7 @@ impl Watch {
         faults: &Arc<Faults>,
         (resource, selection): (Resource, Selection),
         parameters: &Parameters,
-        periods: Periods,
+        bookmark_period: Duration,
     ) -> Result<Self, Status> {
         let start = match (parameters.resource_version, parameters.send_initial_events) {
             (Version::At(version), Some(true)) => {
@@ -81,8 +77,8 @@ impl Watch {
             resource,
             selection,
             start,
-            bookmark_period: parameters.allow_watch_bookmarks.then_some(periods.bookmark),
-            timeout: parameters.timeout.unwrap_or(periods.timeout),
+            bookmark_period: parameters.allow_watch_bookmarks.then_some(bookmark_period),
+            timeout: parameters.timeout.unwrap_or(TIMEOUT),
         })
     }
 

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use crate::object::{self, Identity};
-use crate::parameters::pairs;
 use crate::resource::Resource;
 use crate::status::{Cause, Status};
 use crate::store::Store;
@@ -29,13 +28,9 @@ pub(crate) fn create(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let name = match (text("/metadata/name"), text("/metadata/generateName")) {
-        (Some(name), _) => name.to_owned(),
-        (None, Some(stem)) => format!("{stem}{:05}", store.version()),
-        (None, None) => {
-            let causes = [Cause::required("metadata.name")];
-            return Err(Status::invalid(resource.group(), resource.kind(), "", &causes));
-        }
+    let Some(name) = text("/metadata/name").map(str::to_owned) else {
+        let causes = [Cause::required("metadata.name")];
+        return Err(Status::invalid(resource.group(), resource.kind(), "", &causes));
     };
     let identity = Identity { resource, namespace: namespace.map(str::to_owned), name };
     validate(&identity, &object)?;
@@ -48,19 +43,14 @@ pub(crate) fn create(
     Ok(object::typed(resource, &written.object))
 }
 
-/// Merges the body of a PATCH into an object (RFC 7386). Strategic merges are taken for plain
-/// ones: the lists of an event have no merge keys.
+/// Merges the body of a PATCH into an object (RFC 7386).
 pub(crate) fn patch(
     store: &Store,
     identity: &Identity,
-    (content_type, query): (&str, &str),
+    content_type: &str,
     body: &[u8],
 ) -> Result<Value, Status> {
-    let is_merge = matches!(
-        content_type,
-        "application/merge-patch+json" | "application/strategic-merge-patch+json"
-    );
-    if !is_merge {
+    if content_type != "application/merge-patch+json" {
         let message = format!("the body of the request was in an unknown format: {content_type}");
         return Err(Status::new(415, "UnsupportedMediaType", message));
     }
@@ -73,9 +63,6 @@ pub(crate) fn patch(
     let mut object = Value::clone(&before);
     merge(&mut object, change);
     validate(identity, &object)?;
-    if pairs(query).any(|(name, value)| name == "dryRun" && value == "All") {
-        return Ok(object::typed(resource, &object));
-    }
     let written = store
         .put(identity, object, false)
         .ok_or_else(|| Status::not_found(resource, &identity.name))?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use apiserver::{Fault, On, Options, Resource, Server, Verb};
+use apiserver::{Fault, On, Options, Resource, Server};
 use serde_json::json;
 
 use crate::client::{Answer, Client, server};
@@ -42,7 +42,7 @@ async fn statuses() {
     assert_eq!(answer.status, 404);
     assert_eq!(answer.bytes().await.0, b"404 page not found\n");
     assert_eq!(missing.hits(), 1);
-    server.inject(Fault::NotJson, On::everything().verb(Verb::List).times(1));
+    server.inject(Fault::NotJson, On::list(Resource::Services).times(1));
     let answer = client.open(SERVICES).await;
     assert_eq!(answer.status, 200);
     assert!(answer.bytes().await.0.starts_with(b"<html>"));
@@ -174,22 +174,4 @@ async fn events_that_come_twice_or_do_not_fit() {
     assert_eq!(list["items"][0]["spec"]["ports"], "x");
     assert_eq!(list["items"][1]["spec"]["ports"], json!([{"port": 80}]));
     assert_eq!(wrong.hits(), 2);
-}
-
-#[tokio::test]
-async fn connections_that_hang() {
-    let server = server(Options::default());
-    let hang = server.inject(Fault::Hang, On::everything().times(1));
-    let connect = Client::connect(&server, "localhost", None);
-    let connected = tokio::time::timeout(Duration::from_millis(300), connect).await;
-    assert!(connected.is_err(), "there is no handshake");
-    assert_eq!(hang.hits(), 1);
-    assert_eq!(server.connections(), 1);
-    Client::new(&server).await.good(SERVICES).await;
-    hang.lift();
-    let begun = Instant::now();
-    while server.connections() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(5), "connections stay open");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

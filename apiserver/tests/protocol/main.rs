@@ -10,7 +10,6 @@
 
 mod access;
 mod client;
-mod directory;
 mod faults;
 mod lists;
 mod watches;
