@@ -153,11 +153,11 @@ async fn balance(
         () = &mut shutdown => return Ok(()),
         ready = get_ready(configuration.clone(), threads) => ready?,
     };
-    let Host { families, random_fully, short_circuits, backends, linux } = host;
+    let Host { families, random_fully, short_circuit_networks, backends, linux } = host;
     let settings = Settings {
         families,
         random_fully,
-        short_circuits,
+        short_circuit_networks,
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };

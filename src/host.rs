@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use plan::model::Family;
-use plan::settings::{SchedulerName, Settings, ShortCircuitNetworks};
+use plan::scheduler::SchedulerName;
+use plan::settings::{Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
 use crate::config::{Configuration, Conntrack, IpvsTimeouts};
@@ -32,7 +33,7 @@ pub(crate) struct Host {
     /// True if masquerading may pick source ports at random.
     pub(crate) random_fully: bool,
     /// Networks of the short circuits, as far as the host can lead to them.
-    pub(crate) short_circuits: ShortCircuitNetworks,
+    pub(crate) short_circuit_networks: ShortCircuitNetworks,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.
     pub(crate) backends: HashMap<Family, Backend>,
@@ -74,7 +75,8 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let rules: HashMap<Family, Rules> =
         rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
     let random_fully = rules.values().all(Rules::random_fully);
-    let short_circuits = possible_short_circuits(settings.short_circuits, &rules);
+    let short_circuit_networks =
+        possible_short_circuit_networks(settings.short_circuit_networks, &rules);
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let mut linux = Linux::open(rules)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
@@ -87,7 +89,7 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     if let Some(warning) = local_ports::warning(proc_sys) {
         warn!("{warning}");
     }
-    Ok(Host { families: findings.families, random_fully, short_circuits, backends, linux })
+    Ok(Host { families: findings.families, random_fully, short_circuit_networks, backends, linux })
 }
 
 /// With `route_localnet`, the kernel answers ARP requests for addresses of scope host as well
@@ -118,24 +120,24 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
 
 /// Returns the networks of the families whose iptables has the target of short circuits. The rest
 /// works without them; rules that the host cannot do would break everything.
-fn possible_short_circuits(
-    mut short_circuits: ShortCircuitNetworks,
+fn possible_short_circuit_networks(
+    mut networks: ShortCircuitNetworks,
     rules: &HashMap<Family, Rules>,
 ) -> ShortCircuitNetworks {
     for (family, rules) in rules {
-        let Some(network) = short_circuits.of(*family) else { continue };
+        let Some(network) = networks.of(*family) else { continue };
         if let Err(error) = rules.try_short_circuits(network) {
             warn!(
                 "{error}. Without that target (module xt_NETMAP), clients in the cluster get this \
                  node's endpoints only where a Service has externalTrafficPolicy Local ({family})"
             );
             match family {
-                Family::V4 => short_circuits.v4 = None,
-                Family::V6 => short_circuits.v6 = None,
+                Family::V4 => networks.v4 = None,
+                Family::V6 => networks.v6 = None,
             }
         }
     }
-    short_circuits
+    networks
 }
 
 fn probe(

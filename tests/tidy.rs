@@ -1,5 +1,5 @@
-//! Rules that no compiler checks: which module may know which, how long files are, and that the
-//! documents speak of files that exist.
+//! Rules that no compiler checks: which module may know which, that imports have no cycles, how long
+//! files are, and that the documents speak of files that exist.
 
 #![expect(
     clippy::expect_used,
@@ -8,6 +8,7 @@
     reason = "in a test, a file that cannot be read is a failure like any other"
 )]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,12 @@ const SEPARATIONS: [(&str, &[&str]); 7] = [
     ),
 ];
 
+/// Source folders of the crates whose top-level modules import each other in one direction only.
+const WITHOUT_CYCLES: [&str; 1] = ["plan/src"];
+
+/// The top-level modules that each top-level module of a crate mentions, with the file and line.
+type Imports = BTreeMap<String, BTreeMap<String, String>>;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -116,6 +123,95 @@ fn crates() -> Vec<String> {
         .expect("the workspace's members, on one line");
     let members = members.split(',').map(|member| member.trim().trim_matches('"').to_owned());
     [".".to_owned()].into_iter().chain(members).collect()
+}
+
+/// True if a line makes what follows it code for tests alone.
+fn is_for_tests(line: &str) -> bool {
+    ["#[cfg(test)]", "#[cfg(all(test,"].iter().any(|begin| line.trim_start().starts_with(begin))
+}
+
+/// The lines of a file with their numbers, without comments and code for tests.
+fn program_lines(text: &str) -> Vec<(usize, &str)> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines = Vec::new();
+    let mut rest = (1..).zip(text.lines());
+    while let Some((number, line)) = rest.next() {
+        if is_for_tests(line) {
+            // rustfmt puts the end of an item below its beginning.
+            let ends = |next: &str| indent(next) == indent(line) && next.ends_with([';', ',', '}']);
+            rest.find(|(_, next)| ends(next));
+        } else {
+            lines.push((number, line.split("//").next().unwrap_or_default()));
+        }
+    }
+    lines
+}
+
+/// The modules that a file declares for tests alone, as paths without the ending `.rs`.
+fn test_modules(file: &Path, text: &str) -> Vec<PathBuf> {
+    let stem = file.file_stem().unwrap();
+    let is_root = ["lib", "main", "mod"].iter().any(|root| stem == *root);
+    let folder = if is_root { file.parent().unwrap().to_owned() } else { file.with_extension("") };
+    let pairs = text.lines().zip(text.lines().skip(1));
+    let declared = pairs.filter(|(line, _)| is_for_tests(line));
+    let names = declared.filter_map(|(_, next)| next.strip_suffix(';')?.split("mod ").nth(1));
+    names.map(|name| folder.join(name)).collect()
+}
+
+/// Mentions of `crate::MODULE` in the files of other top-level modules, but for tests.
+fn imports(folder: &str) -> Imports {
+    let files: Vec<(PathBuf, String)> =
+        rust_files(folder).into_iter().map(|file| (file.clone(), read(&file))).collect();
+    let for_tests: Vec<PathBuf> =
+        files.iter().flat_map(|(file, text)| test_modules(file, text)).collect();
+    let mut imports = Imports::new();
+    for (file, text) in &files {
+        let path = file.with_extension("");
+        let below = path.strip_prefix(root().join(folder)).unwrap();
+        let module = below.iter().next().and_then(|name| name.to_str()).unwrap();
+        let is_test = for_tests.iter().any(|module| path.starts_with(module));
+        if is_test || ["lib", "main"].contains(&module) {
+            continue;
+        }
+        let mentioned = imports.entry(module.to_owned()).or_default();
+        for (number, line) in program_lines(text) {
+            let place = format!("{}:{number}", file.display());
+            assert!(!line.contains("crate::{"), "{place}: a grouped import hides from this test");
+            for after in line.split("crate::").skip(1) {
+                let end = after.find(|c: char| !c.is_alphanumeric() && c != '_');
+                let name = after.split_at(end.unwrap_or(after.len())).0;
+                if name != module {
+                    mentioned.entry(name.to_owned()).or_insert_with(|| place.clone());
+                }
+            }
+        }
+    }
+    imports
+}
+
+/// Modules of which each imports the next one, and the last one the first one; none: there is no
+/// cycle.
+fn cycle(imports: &Imports) -> Option<Vec<&str>> {
+    fn visit<'a>(
+        module: &'a str,
+        imports: &'a Imports,
+        path: &mut Vec<&'a str>,
+        visited: &mut BTreeSet<&'a str>,
+    ) -> Option<Vec<&'a str>> {
+        if let Some(at) = path.iter().position(|former| *former == module) {
+            return Some(path.split_off(at));
+        }
+        if !visited.insert(module) {
+            return None;
+        }
+        path.push(module);
+        let mut next = imports.get(module).into_iter().flat_map(BTreeMap::keys);
+        let found = next.find_map(|next| visit(next, imports, path, visited));
+        path.pop();
+        found
+    }
+    let mut visited = BTreeSet::new();
+    imports.keys().find_map(|module| visit(module, imports, &mut Vec::new(), &mut visited))
 }
 
 /// True if a word in backticks names a file or a folder of this project.
@@ -157,6 +253,43 @@ fn what_is_served_knows_the_kernels_port_and_no_adapter() {
         found.extend(known.map(|adapter| format!("{}: {adapter}", file.display())));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn top_level_modules_import_each_other_in_one_direction() {
+    for folder in WITHOUT_CYCLES {
+        let imports = imports(folder);
+        let Some(cycle) = cycle(&imports) else { continue };
+        let edges = cycle.iter().zip(cycle.iter().cycle().skip(1)).map(|(module, next)| {
+            let place = imports.get(*module).and_then(|imported| imported.get(*next)).unwrap();
+            format!("{module} imports {next}: {place}")
+        });
+        let edges: Vec<String> = edges.collect();
+        panic!("{folder} has a cycle of imports:\n{}", edges.join("\n"));
+    }
+}
+
+#[test]
+fn a_cycle_of_imports_is_found() {
+    let imports = |edges: &[(&str, &str)]| {
+        let mut imports = Imports::new();
+        for (module, next) in edges {
+            imports
+                .entry((*module).to_owned())
+                .or_default()
+                .insert((*next).to_owned(), String::new());
+        }
+        imports
+    };
+    let tree = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")];
+    assert_eq!(cycle(&imports(&tree)), None);
+    assert_eq!(cycle(&imports(&[&tree[..], &[("d", "b")]].concat())), Some(vec!["b", "d"]));
+    let text =
+        "use crate::a;\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\nfn f() {} // crate::c";
+    assert_eq!(program_lines(text), [(1, "use crate::a;"), (6, "fn f() {} ")]);
+    let declared = "#[cfg(test)]\npub(crate) mod fixtures;\nmod a;";
+    let expected = [PathBuf::from("src/fixtures")];
+    assert_eq!(test_modules(Path::new("src/lib.rs"), declared), expected);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::str::FromStr;
 use anyhow::{Context as _, Error, Result, ensure};
 use plan::event::Event;
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
-    ServicePort, SlicePort, TrafficPolicy,
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
+    SlicePort,
 };
 use serde::{Deserialize, Serialize};
 
@@ -116,31 +116,21 @@ impl FromStr for Size {
 }
 
 fn api_server() -> [Event; 2] {
-    let name = ObjectName::new("default", "kubernetes");
+    let name = ObjectName::api_server();
     [service(name.clone(), API_SERVER, 0), slice(name, std::iter::once(API_SERVER_ENDPOINT.into()))]
 }
 
 fn service(name: ObjectName, address: Ipv4Addr, created: i64) -> Event {
     Event::ServiceApplied(Box::new(Service {
-        name,
         created,
-        kind: ServiceKind::ClusterIp,
         cluster_v4: Some(address),
-        cluster_v6: None,
-        external: Vec::new(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        external_policy: TrafficPolicy::Cluster,
-        internal_policy: TrafficPolicy::Cluster,
-        health_check_node_port: None,
-        choice: None,
         ports: vec![ServicePort {
             name: "http".into(),
             protocol: Protocol::Tcp,
             port: PORT,
             node_port: None,
         }],
+        ..Service::new(name)
     }))
 }
 

@@ -19,7 +19,7 @@ pub(crate) const ALL: [Damage; 4] = [
     Damage {
         name: "repair_link",
         program: "ip",
-        arguments: &["link", "delete", plan::kernel::LINK],
+        arguments: &["link", "delete", plan::kernel_objects::LINK],
     },
 ];
 

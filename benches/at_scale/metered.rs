@@ -14,13 +14,13 @@ use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::event::Event;
 use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
 use plan::rule_set::RuleSet;
+use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::settings::SchedulerName;
 
 use crate::cluster::API_SERVER;
 use crate::cost::Counts;

@@ -17,7 +17,8 @@ use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::event::Event;
 use plan::model::Family;
 use plan::planner::Planner;
-use plan::settings::{SchedulerName, Settings};
+use plan::scheduler::SchedulerName;
+use plan::settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::{Change, Size};

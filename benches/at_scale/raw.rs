@@ -182,7 +182,7 @@ impl Raw {
             body.extend_from_slice(&INDEX.to_ne_bytes());
             body.extend_from_slice(&[0; 8]);
             let mut attributes = message.attributes();
-            attributes.string(IFLA_IFNAME, plan::kernel::LINK);
+            attributes.string(IFLA_IFNAME, plan::kernel_objects::LINK);
             attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "dummy"));
         });
         for address in self.cluster_addresses() {

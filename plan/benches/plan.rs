@@ -19,7 +19,7 @@ use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
     ServicePort, SlicePort, TrafficPolicy,
 };
-use plan::planner::{Limit, Planner};
+use plan::planner::{Planner, RoundLimit};
 use plan::settings::Settings;
 
 const N_ENDPOINTS: u32 = 10;
@@ -30,25 +30,15 @@ fn name(number: u32) -> ObjectName {
 
 fn service(number: u32) -> Event {
     Event::ServiceApplied(Box::new(Service {
-        name: name(number),
         created: number.into(),
-        kind: ServiceKind::ClusterIp,
         cluster_v4: Some(Ipv4Addr::from_bits(0x0a60_0000 + number)),
-        cluster_v6: None,
-        external: Vec::new(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        external_policy: TrafficPolicy::Cluster,
-        internal_policy: TrafficPolicy::Cluster,
-        health_check_node_port: None,
-        choice: None,
         ports: vec![ServicePort {
             name: "http".into(),
             protocol: Protocol::Tcp,
             port: NonZeroU16::MIN,
             node_port: None,
         }],
+        ..Service::new(name(number))
     }))
 }
 
@@ -74,7 +64,7 @@ fn slice(number: u32, first_ready: bool) -> Event {
     }))
 }
 
-/// A planner that has been told of so many Services, and has not planned yet.
+/// A planner with this number of Services that has not planned yet.
 fn mk_planner(n_services: u32) -> Planner {
     let mut planner = Planner::new(Settings::new("this-node"));
     for number in 0..n_services {
@@ -227,7 +217,8 @@ fn restricted(number: u32, n_ranges: u32) -> Event {
 }
 
 /// Limits of the event loop's rounds.
-const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
+const ROUND: RoundLimit =
+    RoundLimit { services: 256, operations: 8_192, operations_per_service: 8_192 };
 
 /// Time that planning takes.
 struct Times {
@@ -256,7 +247,7 @@ fn times(n_services: u32, n_ports: u16, mk_service: impl Fn(u32) -> Event) -> Ti
     let mut planner = mk_planner();
     let started = Instant::now();
     while planner.is_dirty() {
-        black_box(planner.plan_round(Limit { services: 1, ..Limit::NONE }));
+        black_box(planner.plan_round(RoundLimit { services: 1, ..RoundLimit::NONE }));
     }
     let all = started.elapsed();
     planner.apply(huge_slice(n_services - 1, n_ports, false));

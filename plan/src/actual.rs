@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::kernel::{Deadline, Entry, Frontend, VirtualServer};
+use crate::capacity::Capacity;
+use crate::kernel_objects::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
-use crate::room::Capacity;
 use crate::sets::SetId;
 
 /// The kernel's state, as far as it could be ours.

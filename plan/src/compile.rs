@@ -28,7 +28,7 @@ use std::sync::Arc;
 use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
 use crate::facts::NodeFacts;
 use crate::fragment::{Fragment, Origin};
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::local::{HealthCheck, LocalGap};
 use crate::localhost::{LocalhostPort, localhost_port};
 use crate::model::{
@@ -41,16 +41,6 @@ use addresses::Addresses;
 use budget::Budget;
 use claims::{Claims, Served};
 use short_circuits::NeedsShortCircuit;
-
-/// `IP_VS_SVC_F_SCHED2` (include/uapi/linux/ip_vs.h), which `mh` knows as
-/// `IP_VS_SVC_F_SCHED_MH_PORT`: the source port counts for the hash.
-const MH_PORT: u32 = 0x10;
-
-/// `IP_VS_SVC_F_SCHED1`, the fallback of `sh` and `mh` (`IP_VS_SVC_F_SCHED_SH_FALLBACK` and
-/// `IP_VS_SVC_F_SCHED_MH_FALLBACK`): a client whose real server takes no new connections gets
-/// another one. Without it, both schedulers refuse that client for as long as the real server
-/// drains, so it is set whatever a Service chooses.
-const FALLBACK: u32 = 0x08;
 
 /// Result of compiling a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -207,7 +197,7 @@ impl<'a> Compiler<'a> {
         let selection = Selection {
             node_name: &self.settings.node_name,
             zone: self.facts.node().zone.as_deref(),
-            weights: self.service.choice.as_ref().and_then(|choice| choice.weights),
+            weights: self.service.overrides.as_ref().and_then(|overrides| overrides.weights),
             candidates,
         };
         selection.choose()
@@ -365,21 +355,23 @@ impl<'a> Compiler<'a> {
         served_for
     }
 
-    /// `dh` goes on choosing a real server that drains, and refuses the client then.
-    fn drain_seconds(&self) -> Option<u32> {
-        let chosen = self.service.choice.as_ref().and_then(|choice| choice.drain_seconds);
-        if self.claims.scheduler() == "dh" { Some(0) } else { chosen }
+    /// A scheduler that goes on choosing a real server that drains leaves no time for that.
+    fn drain_deadline_seconds(&self) -> Option<u32> {
+        let chosen =
+            self.service.overrides.as_ref().and_then(|overrides| overrides.drain_deadline_seconds);
+        let scheduler = self.claims.scheduler().known();
+        if scheduler.is_some_and(|it| !it.can_drain) { Some(0) } else { chosen }
     }
 
     fn finish(mut self) -> Compiled {
-        let drain_seconds = self.drain_seconds();
+        let drain_deadline_seconds = self.drain_deadline_seconds();
         let claims = self.claims.finish();
         self.problems.extend(self.budget.problems());
         self.problems.sort_unstable();
         self.problems.dedup();
         self.localhost.sort_unstable();
         self.localhost.dedup();
-        let fragment = Fragment::new(drain_seconds, claims, self.addresses, self.entries);
+        let fragment = Fragment::new(drain_deadline_seconds, claims, self.addresses, self.entries);
         Compiled {
             fragment,
             problems: self.problems,
@@ -398,31 +390,27 @@ fn virtual_server(
     settings: &Settings,
     problems: &mut Vec<Problem>,
 ) -> VirtualServer {
-    let choice = service.choice.as_deref();
-    let mut chosen = choice.and_then(|choice| choice.scheduler.as_ref());
-    let mut flags = choice.and_then(|choice| choice.scheduler_flags);
+    let overrides = service.overrides.as_deref();
+    let mut chosen = overrides.and_then(|overrides| overrides.scheduler.as_ref());
+    let mut flags = overrides.and_then(|overrides| overrides.scheduler_flags);
     let allowed = &settings.limits.schedulers;
     if let Some(other) = chosen.filter(|it| !allowed.is_empty() && !allowed.contains(it)) {
-        problems.push(Problem::SchedulerNotAllowed { scheduler: other.to_string() });
+        problems.push(Problem::SchedulerNotAllowed { scheduler: other.clone() });
         chosen = None;
         flags = None;
     }
     if let Some(missing) = chosen.filter(|scheduler| facts.lacks_scheduler(scheduler)) {
-        problems.push(Problem::SchedulerMissing { scheduler: missing.to_string() });
+        problems.push(Problem::SchedulerMissing { scheduler: missing.clone() });
         chosen = None;
         flags = None;
     }
     let scheduler = chosen.unwrap_or(&settings.scheduler).clone();
-    let (usual, always) = match scheduler.as_str() {
-        "mh" => (MH_PORT, FALLBACK),
-        "sh" => (0, FALLBACK),
-        _ => (0, 0),
-    };
+    let known = scheduler.known();
     VirtualServer {
         scheduler,
         // The kernel takes 0 for "not persistent".
         persistence: service.affinity.filter(|seconds| *seconds > 0),
-        scheduler_flags: flags.unwrap_or(usual) | always,
+        scheduler_flags: known.map_or(flags.unwrap_or(0), |known| known.flags(flags)),
     }
 }
 

@@ -11,13 +11,13 @@ mod counted;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::diff::DesiredFrontend;
 use crate::fragment::{Claim, Fragment, Origin};
-use crate::kernel::{Entry, Frontend, RealServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
 use crate::op::Op;
 use crate::problem::Problem;
 use crate::sets::SetId;
+use crate::virtual_server::DesiredFrontend;
 pub(crate) use changes::Changes;
 use counted::Counted;
 
@@ -95,7 +95,7 @@ impl Desired {
     /// Difference to what there was before these changes. All of them are one: what one Service
     /// gives up and another takes on stays as it is.
     pub(crate) fn finish(&mut self, mut changes: Changes) -> Change {
-        self.settle_spares(&mut changes);
+        self.resolve_spares(&mut changes);
         let change = changes.finish(self);
         self.n_open = self.n_open + change.after.open - change.before.open;
         self.n_real_servers += change.after.real_servers;
@@ -122,8 +122,8 @@ impl Desired {
     /// Returns the number of seconds that the connections of a frontend's endpoints may take to
     /// end, if its Service chose one.
     #[must_use]
-    pub fn drain_seconds(&self, frontend: &Frontend) -> Option<u32> {
-        self.fragments.get(self.owners.get(frontend)?)?.drain_seconds
+    pub fn drain_deadline_seconds(&self, frontend: &Frontend) -> Option<u32> {
+        self.fragments.get(self.owners.get(frontend)?)?.drain_deadline_seconds
     }
 
     /// The Service that a frontend belongs to.
@@ -283,7 +283,7 @@ impl Desired {
     /// Has spare short circuits claimed where the first one is another Service's, and given up
     /// where it is not. This comes after all claims to first short circuits: no spare short circuit
     /// is one.
-    fn settle_spares(&mut self, changes: &mut Changes) {
+    fn resolve_spares(&mut self, changes: &mut Changes) {
         for (service, frontend) in std::mem::take(&mut changes.spares) {
             let Some(fragment) = self.fragments.get(&service) else { continue };
             let Some(claim) = fragment.claim(&frontend) else { continue };

@@ -1,64 +1,25 @@
-//! Differences, as operations: between two desired states, and between a desired state and what was
-//! found.
-
-mod ownership;
+//! Differences between the desired state and what was found, as operations.
 
 use std::collections::{BTreeSet, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
+use crate::capacity::SetSize;
 use crate::desired::Desired;
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend};
 use crate::model::Family;
 use crate::op::Op;
-use crate::order;
-use crate::room::Room;
+use crate::ownership::Ownership;
 use crate::sets::SetId;
 use crate::settings::Settings;
-pub(crate) use ownership::{Ownership, recorded, records};
-
-/// Desired state of a frontend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DesiredFrontend<'a> {
-    /// Nothing: no Service claims it.
-    Unclaimed,
-    /// No virtual server, because there are no endpoints. What there was takes no new connections,
-    /// and goes when the old ones have ended.
-    Closed,
-    /// A virtual server, with its real servers in the order of address and port.
-    Open(&'a VirtualServer, &'a [RealServer]),
-}
-
-/// A virtual server that is to be turned into another: one that was desired, or one that was
-/// found.
-#[derive(Debug, Default)]
-struct Before<'a> {
-    /// Parameters of balancing. None: such as we never ask for.
-    server: Option<&'a VirtualServer>,
-    /// Real servers with their weights, in the order of address and port. None: such as we never
-    /// make.
-    real_servers: Vec<(SocketAddr, Option<u32>)>,
-}
-
-// === impl Before ===
-
-impl<'a> From<&'a ActualVirtualServer> for Before<'a> {
-    fn from(found: &'a ActualVirtualServer) -> Self {
-        let real = found.real_servers.iter();
-        let mut real_servers: Vec<_> =
-            real.map(|(at, real)| (*at, real.plain.then_some(real.weight))).collect();
-        real_servers.sort_unstable();
-        Self { server: found.server.as_ref(), real_servers }
-    }
-}
+use crate::virtual_server;
 
 /// Returns the operations that turn the actual state into the desired one, by phases.
 ///
 /// Objects that are found and not desired are removed only if they are ours: an address on
-/// `kube-ipvs0`, a route of ours, an entry of our sets, a virtual server that one of these tells
-/// of. Families that are not in the settings are left alone, and so is what is not desired inside
+/// `kube-ipvs0`, a route of ours, an entry of our sets, a virtual server that one of these marks. Families that are not in the settings are left alone, and so is what is not desired inside
 /// excluded networks.
 #[must_use]
 pub fn diff(desired: &Desired, actual: &Actual, settings: &Settings) -> Vec<Op> {
@@ -96,8 +57,8 @@ pub fn prerequisites(
     for family in &settings.families {
         let missing = SetId::all(*family).filter(|set| !actual.sets.contains_key(set));
         let most = settings.limits.set_size;
-        let room = |set| Room::of_new(set, expected(set)).at_most(most);
-        ops.extend(missing.map(|set| Op::CreateSet(set, room(set))));
+        let size = |set| SetSize::of_new(set, expected(set)).at_most(most);
+        ops.extend(missing.map(|set| Op::CreateSet(set, size(set))));
         if !actual.rule_sets.contains(family) {
             ops.push(Op::WriteRuleSet(*family));
         }
@@ -117,8 +78,8 @@ pub fn set(
 ) -> Vec<Op> {
     let mut ops = Vec::new();
     if found.is_none() {
-        let room = Room::of_new(set, desired.n_entries(set));
-        ops.push(Op::CreateSet(set, room.at_most(settings.limits.set_size)));
+        let size = SetSize::of_new(set, desired.n_entries(set));
+        ops.push(Op::CreateSet(set, size.at_most(settings.limits.set_size)));
     }
     let is_found = |entry: &Entry| found.is_some_and(|there| there.entries.contains(entry));
     let mut missing: Vec<Entry> =
@@ -188,96 +149,14 @@ pub(crate) fn sort_for_removal(addresses: &mut [IpAddr]) {
 
 /// Returns the operations that turn one virtual server into the desired one.
 ///
-/// An undesired one is removed without asking whose it is: this is for looking again at what an
-/// operation was about.
+/// An undesired one is removed whether it is ours or not: this is for subjects of operations.
 #[must_use]
 pub fn repair(
     desired: &Desired,
     frontend: &Frontend,
     actual: Option<&ActualVirtualServer>,
 ) -> Vec<Op> {
-    let mut ops = Vec::new();
-    turn(*frontend, actual.map(Before::from), desired.at(frontend), desired.seed(), &mut ops);
+    let mut ops = virtual_server::repair(*frontend, actual, desired.at(frontend), desired.seed());
     ops.sort_by_key(Op::phase);
     ops
-}
-
-/// Adds the operations that turn one desired state of a frontend into another. `seed` differs
-/// between nodes.
-pub(crate) fn between(
-    frontend: Frontend,
-    before: DesiredFrontend<'_>,
-    after: DesiredFrontend<'_>,
-    seed: u64,
-    ops: &mut Vec<Op>,
-) {
-    let before = match before {
-        // It may still be there, draining.
-        DesiredFrontend::Closed if after == DesiredFrontend::Unclaimed => Some(Before::default()),
-        DesiredFrontend::Unclaimed | DesiredFrontend::Closed => None,
-        DesiredFrontend::Open(server, real) => {
-            let real = real.iter().map(|real| (real.socket(), Some(real.weight)));
-            Some(Before { server: Some(server), real_servers: real.collect() })
-        }
-    };
-    turn(frontend, before, after, seed, ops);
-}
-
-/// Turns a virtual server, if there is one, into what is desired.
-fn turn(
-    frontend: Frontend,
-    before: Option<Before<'_>>,
-    after: DesiredFrontend<'_>,
-    seed: u64,
-    ops: &mut Vec<Op>,
-) {
-    match (before, after) {
-        (None, DesiredFrontend::Unclaimed | DesiredFrontend::Closed) => {}
-        (None, DesiredFrontend::Open(server, real)) => create(frontend, server, real, seed, ops),
-        (Some(_), DesiredFrontend::Unclaimed) => ops.push(Op::RemoveVirtualServer(frontend)),
-        (Some(before), DesiredFrontend::Closed) => {
-            turn_real_servers(frontend, before.real_servers, &[], ops);
-            ops.push(Op::RetireVirtualServer(frontend));
-        }
-        (Some(before), DesiredFrontend::Open(server, real)) => {
-            if before.server != Some(server) {
-                ops.push(Op::ChangeVirtualServer(frontend, server.clone()));
-            }
-            turn_real_servers(frontend, before.real_servers, real, ops);
-        }
-    }
-}
-
-fn turn_real_servers(
-    frontend: Frontend,
-    before: Vec<(SocketAddr, Option<u32>)>,
-    after: &[RealServer],
-    ops: &mut Vec<Op>,
-) {
-    let mut after = after.iter().peekable();
-    for (at, weight) in before {
-        while let Some(new) = after.next_if(|real| real.socket() < at) {
-            ops.push(Op::AddRealServer(frontend, *new));
-        }
-        match after.next_if(|real| real.socket() == at) {
-            None => ops.push(Op::RemoveRealServer(frontend, at)),
-            Some(real) if weight != Some(real.weight) => {
-                ops.push(Op::ChangeRealServer(frontend, *real));
-            }
-            Some(_) => {}
-        }
-    }
-    ops.extend(after.map(|real| Op::AddRealServer(frontend, *real)));
-}
-
-fn create(
-    frontend: Frontend,
-    server: &VirtualServer,
-    real_servers: &[RealServer],
-    seed: u64,
-    ops: &mut Vec<Op>,
-) {
-    ops.push(Op::CreateVirtualServer(frontend, server.clone()));
-    let added = order::of_new(&frontend, server, real_servers, seed);
-    ops.extend(added.map(|real| Op::AddRealServer(frontend, *real)));
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
-use crate::settings::SchedulerName;
+use crate::scheduler::SchedulerName;
 
 /// A change of the input. Events of different objects may come in any order.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::model::{Family, Node};
-use crate::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
+use crate::scheduler::SchedulerName;
+use crate::settings::{LocalDetection, NodePortAddresses, Settings};
 
 /// Facts about this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

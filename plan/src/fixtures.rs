@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use crate::model::{
-    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
-    ServicePort, SlicePort, TrafficPolicy,
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
+    SlicePort,
 };
 
 pub(crate) fn number(port: u16) -> NonZeroU16 {
@@ -19,20 +19,10 @@ pub(crate) fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 /// A Service of type ClusterIP with the port `http`.
 pub(crate) fn mk_service() -> Service {
     Service {
-        name: ObjectName::new("ns", "web"),
         created: 7,
-        kind: ServiceKind::ClusterIp,
         cluster_v4: Some([10, 96, 0, 9].into()),
-        cluster_v6: None,
-        external: Vec::new(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        external_policy: TrafficPolicy::Cluster,
-        internal_policy: TrafficPolicy::Cluster,
-        health_check_node_port: None,
-        choice: None,
         ports: vec![mk_port("http", Protocol::Tcp, 80, None)],
+        ..Service::new(ObjectName::new("ns", "web"))
     }
 }
 

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::kernel::Frontend;
+use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol};
 
 /// Flow of a client as connection tracking remembers it, as far as it matters here.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
 
@@ -11,7 +11,7 @@ use crate::sets::{SetId, SetKind};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragment {
     /// Number of seconds that the connections of its endpoints may take to end, if it chose one.
-    pub drain_seconds: Option<u32>,
+    pub drain_deadline_seconds: Option<u32>,
     /// Its virtual servers, in the order of their frontends.
     pub claims: Vec<Claim>,
     /// Frontends of its claims, in order, each with its short circuits', of which there may be two.
@@ -80,7 +80,7 @@ impl Fragment {
     /// A fragment of these claims, in the order of their frontends, and of what comes in any order
     /// besides.
     pub(crate) fn new(
-        drain_seconds: Option<u32>,
+        drain_deadline_seconds: Option<u32>,
         claims: Vec<Claim>,
         mut addresses: Vec<IpAddr>,
         mut entries: Vec<(SetId, Entry)>,
@@ -94,7 +94,13 @@ impl Fragment {
         entries.sort_unstable();
         entries.dedup();
         entries.shrink_to_fit();
-        Self { drain_seconds, claims, short_circuits: short_circuits.into(), addresses, entries }
+        Self {
+            drain_deadline_seconds,
+            claims,
+            short_circuits: short_circuits.into(),
+            addresses,
+            entries,
+        }
     }
 
     /// The claim to a frontend.

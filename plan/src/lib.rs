@@ -7,9 +7,10 @@
 //! In reading order:
 //!
 //! - [`model`]: services, endpoints, the node's object; [`settings`]: what the operator chose;
+//!   [`scheduler`]: the kernel's schedulers;
 //! - [`event`]: the closed list of everything that can change the input; [`store`]: the input as
 //!   it is now, and which Services have to be looked at again; [`facts`]: this node;
-//! - [`kernel`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
+//! - [`kernel_objects`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
 //! - [`rule_set`]: the constant iptables rules, as data;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
@@ -18,13 +19,16 @@
 //! - [`desired`]: all fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
-//!   [`room`]: how many entries sets hold, and when they have to grow;
-//!   [`diff`]: desired, actual to operations; [`found`]: how what is there already is adopted;
+//!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
+//!   [`diff`]: desired, actual to operations; [`virtual_server`]: the same for one virtual server;
+//!   [`adoption`]: how what is there already is adopted;
 //! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 
 pub mod actual;
+pub mod adoption;
+pub mod capacity;
 pub mod compile;
 pub mod desired;
 pub mod diff;
@@ -32,9 +36,10 @@ pub mod endpoints;
 pub mod event;
 pub mod facts;
 pub mod flows;
-pub mod found;
+
 pub mod fragment;
-pub mod kernel;
+pub mod growth;
+pub mod kernel_objects;
 pub mod local;
 pub mod localhost;
 #[cfg(any(test, feature = "testing"))]
@@ -42,17 +47,19 @@ pub mod memory;
 pub mod model;
 pub mod op;
 pub mod order;
+pub(crate) mod ownership;
+pub(crate) mod parts;
 pub mod planner;
-pub(crate) mod portion;
 pub mod problem;
 pub(crate) mod reports;
-pub mod room;
 pub mod routes;
 pub mod rule_set;
+pub mod scheduler;
 pub mod sets;
 pub mod settings;
 pub mod store;
 pub mod table;
+pub mod virtual_server;
 
 mod address;
 

@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    fn told(planner: &mut Planner, event: Event) -> Vec<(ServiceName, Vec<String>)> {
+    fn reported(planner: &mut Planner, event: Event) -> Vec<(ServiceName, Vec<String>)> {
         planner.apply(event);
         let all = planner.plan().localhost.into_iter();
         let words = |port: &LocalhostPort| format!("{} {}", port.port, port.to);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_node_ports_are_told_of_when_they_differ() {
+    fn tcp_node_ports_are_reported_when_they_differ() {
         let mut planner = mk_planner(true);
         let mut service = mk_reachable();
         let name = service.name.clone();
@@ -97,9 +97,9 @@ mod tests {
         let expected = |ports: &[&str]| {
             vec![(name.clone(), ports.iter().map(|port| (*port).to_owned()).collect::<Vec<_>>())]
         };
-        assert_eq!(told(&mut planner, applied(&service)), expected(&all));
+        assert_eq!(reported(&mut planner, applied(&service)), expected(&all));
         let slice = mk_slice(Family::V4, &[("10.244.1.2", "n2")]);
-        assert_eq!(told(&mut planner, Event::SliceApplied(Box::new(slice))), []);
+        assert_eq!(reported(&mut planner, Event::SliceApplied(Box::new(slice))), []);
 
         let addresses = addresses(&["192.0.2.9", "192.0.2.10", "2001:db8::1"]);
         let moved = [
@@ -108,12 +108,12 @@ mod tests {
             "30443 192.0.2.9:30443",
             "30443 [2001:db8::1]:30443",
         ];
-        assert_eq!(told(&mut planner, Event::LocalAddresses(addresses)), expected(&moved));
+        assert_eq!(reported(&mut planner, Event::LocalAddresses(addresses)), expected(&moved));
         service.ports.remove(0);
         service.cluster_v6 = None;
-        assert_eq!(told(&mut planner, applied(&service)), expected(&moved[..1]));
-        assert_eq!(told(&mut planner, Event::ServiceRemoved(name.clone())), expected(&[]));
-        assert_eq!(told(&mut planner, applied(&mk_service())), []);
+        assert_eq!(reported(&mut planner, applied(&service)), expected(&moved[..1]));
+        assert_eq!(reported(&mut planner, Event::ServiceRemoved(name.clone())), expected(&[]));
+        assert_eq!(reported(&mut planner, applied(&mk_service())), []);
     }
 
     #[test]
@@ -127,13 +127,13 @@ mod tests {
         let mut planner = Planner::new(settings);
         planner.apply(Event::LocalAddresses(addresses(&["fe80::10"])));
         let service = Service { cluster_v4: None, ..mk_reachable() };
-        let ports = told(&mut planner, applied(&service)).remove(0).1;
+        let ports = reported(&mut planner, applied(&service)).remove(0).1;
         assert_eq!(ports, ["30080 [fd00:96::9]:80", "30443 [fd00:96::9]:443"]);
     }
 
     #[test]
-    fn none_are_told_of_unless_they_are_wanted() {
+    fn none_are_reported_unless_they_are_wanted() {
         let mut planner = mk_planner(false);
-        assert_eq!(told(&mut planner, applied(&mk_reachable())), []);
+        assert_eq!(reported(&mut planner, applied(&mk_reachable())), []);
     }
 }

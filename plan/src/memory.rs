@@ -9,9 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
-use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
+use crate::capacity::{Capacity, SetSize};
+use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Op;
-use crate::room::{Capacity, Room};
 use crate::sets::SetId;
 
 /// A kernel in memory. A new one has nothing.
@@ -98,8 +98,8 @@ impl MemoryKernel {
         match op {
             Op::CreateLink => refuse_if(self.state.link, MemoryRefusal::LinkExists)
                 .map(|()| self.state.link = true),
-            Op::CreateSet(set, room) => self.create_set(*set, *room),
-            Op::GrowSet(set, room) => self.grow_set(*set, room.capacity),
+            Op::CreateSet(set, size) => self.create_set(*set, *size),
+            Op::GrowSet(set, size) => self.grow_set(*set, size.capacity),
             Op::WriteRuleSet(family) => {
                 self.state.rule_sets.insert(*family);
                 Ok(())
@@ -111,12 +111,13 @@ impl MemoryKernel {
                 self.virtual_server(frontend)?.server = Some(server.clone());
                 Ok(())
             }
-            Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => self
-                .state
-                .virtual_servers
-                .remove(frontend)
-                .map(drop)
-                .ok_or(MemoryRefusal::NoVirtualServer),
+            Op::RemoveVirtualServer(frontend) | Op::RemoveVirtualServerWhenDrained(frontend) => {
+                self.state
+                    .virtual_servers
+                    .remove(frontend)
+                    .map(drop)
+                    .ok_or(MemoryRefusal::NoVirtualServer)
+            }
             Op::AddRealServer(frontend, real) => self.add_real_server(frontend, *real),
             Op::ChangeRealServer(frontend, real) => self.change_real_server(frontend, *real),
             Op::DrainRealServer(frontend, socket, deadline) => {
@@ -132,9 +133,9 @@ impl MemoryKernel {
         }
     }
 
-    fn create_set(&mut self, set: SetId, room: Room) -> Result<(), MemoryRefusal> {
+    fn create_set(&mut self, set: SetId, size: SetSize) -> Result<(), MemoryRefusal> {
         refuse_if(self.state.sets.contains_key(&set), MemoryRefusal::SetExists)?;
-        let made = ActualSet { capacity: room.capacity, ..ActualSet::default() };
+        let made = ActualSet { capacity: size.capacity, ..ActualSet::default() };
         self.state.sets.insert(set, made);
         Ok(())
     }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::settings::SchedulerName;
+use crate::scheduler::SchedulerName;
+
+/// Namespace and name of the API server's own Service.
+const API_SERVER: [&str; 2] = ["default", "kubernetes"];
 
 /// One of the two address families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,19 +91,19 @@ pub struct Service {
     pub health_check_node_port: Option<NonZeroU16>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// Choices that it made for itself by annotation; most Services make none.
-    pub choice: Option<Box<Choice>>,
+    /// What its annotations override; most Services have none of these annotations.
+    pub overrides: Option<Box<Overrides>>,
 }
 
-/// Choices of one Service, where the operator's are for all. Absent: as for all.
+/// Settings of one Service that override the operator's. Absent: the operator's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Choice {
+pub struct Overrides {
     /// Its scheduler.
     pub scheduler: Option<SchedulerName>,
     /// The scheduler's flags, `IP_VS_SVC_F_SCHED1` to `3` (0x08, 0x10, 0x20).
     pub scheduler_flags: Option<u32>,
     /// Number of seconds that the connections of an endpoint that goes may take to end.
-    pub drain_seconds: Option<u32>,
+    pub drain_deadline_seconds: Option<u32>,
     /// The shares of its endpoints.
     pub weights: Option<Weights>,
 }
@@ -276,10 +279,17 @@ impl ObjectName {
         Arc::strong_count(&self.0) == 1
     }
 
+    /// Returns the name of the API server's own Service.
+    #[must_use]
+    pub fn api_server() -> Self {
+        let [namespace, name] = API_SERVER;
+        Self::new(namespace, name)
+    }
+
     /// True if this is the name of the API server's own Service.
     #[must_use]
     pub fn is_api_server(&self) -> bool {
-        &*self.name == "kubernetes" && &*self.namespace == "default"
+        [&*self.namespace, &*self.name] == API_SERVER
     }
 }
 
@@ -300,6 +310,28 @@ impl fmt::Display for ObjectName {
 // === impl Service ===
 
 impl Service {
+    /// A Service of type ClusterIP without addresses and ports, otherwise as the API's defaults
+    /// are.
+    #[must_use]
+    pub fn new(name: ServiceName) -> Self {
+        Self {
+            name,
+            created: 0,
+            kind: ServiceKind::ClusterIp,
+            cluster_v4: None,
+            cluster_v6: None,
+            external: Vec::new(),
+            load_balancer: Vec::new(),
+            source_ranges: Vec::new(),
+            affinity: None,
+            external_policy: TrafficPolicy::Cluster,
+            internal_policy: TrafficPolicy::Cluster,
+            health_check_node_port: None,
+            ports: Vec::new(),
+            overrides: None,
+        }
+    }
+
     /// The cluster address of a family.
     #[must_use]
     pub fn cluster_address(&self, family: Family) -> Option<IpAddr> {

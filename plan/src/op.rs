@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
+use crate::capacity::SetSize;
+use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
-use crate::room::Room;
 use crate::sets::SetId;
 
 /// A change to the kernel.
@@ -19,9 +19,9 @@ pub enum Op {
     /// Make the dummy interface.
     CreateLink,
     /// Make a set.
-    CreateSet(SetId, Room),
+    CreateSet(SetId, SetSize),
     /// Make a set larger, with everything in it. One that is large enough stays as it is.
-    GrowSet(SetId, Room),
+    GrowSet(SetId, SetSize),
     /// Write a family's constant rules, all of them.
     WriteRuleSet(Family),
     /// Make all addresses of a network local, whether they are bound or not.
@@ -46,7 +46,7 @@ pub enum Op {
     DrainRealServer(Frontend, SocketAddr, Deadline),
     /// Remove a virtual server as soon as its real servers are gone. A Service still owns it, and
     /// it takes no new connections.
-    RetireVirtualServer(Frontend),
+    RemoveVirtualServerWhenDrained(Frontend),
     /// Take a real server from its virtual server.
     RemoveRealServer(Frontend, SocketAddr),
     /// Remove a virtual server, and its real servers with it.
@@ -94,7 +94,7 @@ impl Op {
             Self::CreateVirtualServer(frontend, _)
             | Self::ChangeVirtualServer(frontend, _)
             | Self::RemoveVirtualServer(frontend)
-            | Self::RetireVirtualServer(frontend)
+            | Self::RemoveVirtualServerWhenDrained(frontend)
             | Self::AddRealServer(frontend, _)
             | Self::ChangeRealServer(frontend, _)
             | Self::DrainRealServer(frontend, ..)
@@ -144,7 +144,7 @@ impl Op {
             Self::BindAddress(_) => 7,
             Self::UnbindAddress(_) | Self::RemoveRoute(_) => 10,
             Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
-            Self::RetireVirtualServer(_) | Self::RemoveVirtualServer(_) => 12,
+            Self::RemoveVirtualServerWhenDrained(_) | Self::RemoveVirtualServer(_) => 12,
             Self::RemoveEntry(..) => 13,
         })
     }
@@ -160,11 +160,11 @@ impl Phase {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::CreateLink => write!(f, "create interface {}", crate::kernel::LINK),
-            Self::CreateSet(set, room) => {
-                write!(f, "create set {set} type {} for {room}", set.set_type().name())
+            Self::CreateLink => write!(f, "create interface {}", crate::kernel_objects::LINK),
+            Self::CreateSet(set, size) => {
+                write!(f, "create set {set} type {} for {size}", set.set_type().name())
             }
-            Self::GrowSet(set, room) => write!(f, "grow set {set} to {room}"),
+            Self::GrowSet(set, size) => write!(f, "grow set {set} to {size}"),
             Self::WriteRuleSet(family) => write!(f, "write {family} rules"),
             Self::AddEntry(set, entry) => write!(f, "add {entry} to set {set}"),
             Self::RemoveEntry(set, entry) => write!(f, "remove {entry} from set {set}"),
@@ -174,7 +174,7 @@ impl fmt::Display for Op {
             Self::ChangeVirtualServer(frontend, server) => {
                 write!(f, "change virtual server {frontend} to {server}")
             }
-            Self::RetireVirtualServer(frontend) => {
+            Self::RemoveVirtualServerWhenDrained(frontend) => {
                 write!(f, "remove virtual server {frontend} after its last real server")
             }
             Self::RemoveVirtualServer(frontend) => write!(f, "remove virtual server {frontend}"),
@@ -192,10 +192,10 @@ impl fmt::Display for Op {
                 write!(f, "remove real server {server} from {frontend}")
             }
             Self::BindAddress(address) => {
-                write!(f, "add address {address} to {}", crate::kernel::LINK)
+                write!(f, "add address {address} to {}", crate::kernel_objects::LINK)
             }
             Self::UnbindAddress(address) => {
-                write!(f, "remove address {address} from {}", crate::kernel::LINK)
+                write!(f, "remove address {address} from {}", crate::kernel_objects::LINK)
             }
             Self::AddRoute(network) => write!(f, "add local route {network}"),
             Self::RemoveRoute(network) => write!(f, "remove local route {network}"),
@@ -206,7 +206,7 @@ impl fmt::Display for Op {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Link => write!(f, "interface {}", crate::kernel::LINK),
+            Self::Link => write!(f, "interface {}", crate::kernel_objects::LINK),
             Self::Set(set) => write!(f, "set {set}"),
             Self::RuleSet(family) => write!(f, "{family} rules"),
             Self::Entry(set, entry) => write!(f, "entry {entry} of set {set}"),

@@ -8,12 +8,12 @@
 //! list, so that all nodes of a cluster that starts would send their first clients to the same
 //! endpoint: for them the order begins elsewhere on every node.
 
-use crate::kernel::{Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Frontend, RealServer, VirtualServer};
 use crate::model::Protocol;
 
-/// True if a virtual server's choice of a real server depends on their order: `sh`, `mh`, `dh`.
+/// True if a virtual server's choice of a real server depends on their order.
 fn matters(server: &VirtualServer) -> bool {
-    matches!(server.scheduler.as_str(), "sh" | "mh" | "dh")
+    server.scheduler.known().is_some_and(|scheduler| scheduler.depends_on_order)
 }
 
 /// The real servers of a new virtual server, in the order in which they are to be added. `seed`
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::addresses;
-    use crate::settings::SchedulerName;
+    use crate::scheduler::SchedulerName;
 
     fn first_of(node: &str, scheduler: &str) -> Vec<u16> {
         let frontend =

@@ -11,27 +11,29 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
+use crate::adoption::Unadopted;
+use crate::capacity::Capacity;
 use crate::compile::compile;
 use crate::desired::{Changes, Desired};
-use crate::diff::{self, Ownership};
+use crate::diff;
 use crate::event::Event;
-use crate::found::Found;
 use crate::fragment::{Claim, ClaimClass, Fragment};
-use crate::kernel::{Entry, Frontend};
+use crate::growth::SetSizes;
+use crate::kernel_objects::{Entry, Frontend};
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
-use crate::portion::{self, Portion};
+use crate::ownership::{self, Ownership};
+use crate::parts::{PartLimit, next_part};
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
-use crate::room::{Capacity, Rooms};
 use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::store::{Store, Turn};
-pub use limit::Limit;
+pub use limit::RoundLimit;
 
 /// Number of parts that a Service is planned in at most, about: each part compiles all of it, and
 /// all of them together are to cost no more than a multiple of that.
@@ -46,7 +48,7 @@ pub struct Planner {
     settings: Settings,
     store: Store,
     desired: Desired,
-    rooms: Rooms,
+    set_sizes: SetSizes,
     /// Problems of the Services by themselves; none of them empty.
     problems: HashMap<ServiceName, Problems>,
     reports: Reports,
@@ -82,7 +84,7 @@ pub struct Plan {
     pub localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
-    /// The moment of the oldest change that is planned here: see [`Planner::apply_at`].
+    /// Timestamp of the oldest change that is planned here: see [`Planner::apply_at`].
     pub oldest: Option<u64>,
 }
 
@@ -97,7 +99,7 @@ impl Planner {
             settings,
             store: Store::default(),
             desired,
-            rooms: Rooms::default(),
+            set_sizes: SetSizes::default(),
             problems: HashMap::new(),
             reports: Reports::default(),
             overfull: BTreeSet::new(),
@@ -120,10 +122,10 @@ impl Planner {
         self.apply_at(event, 0);
     }
 
-    /// Same as [`apply`](Self::apply), at a `moment` that never gets smaller. [`Plan::oldest`] and
-    /// [`oldest`](Self::oldest) return such moments, which tell how long changes wait.
-    pub fn apply_at(&mut self, event: Event, moment: u64) {
-        self.store.apply(event, moment, &self.settings);
+    /// Same as [`apply`](Self::apply), at a `timestamp` that never gets smaller. [`Plan::oldest`] and
+    /// [`oldest`](Self::oldest) return such timestamps, which show how long changes wait.
+    pub fn apply_at(&mut self, event: Event, timestamp: u64) {
+        self.store.apply(event, timestamp, &self.settings);
     }
 
     /// True if there is anything to plan.
@@ -145,9 +147,9 @@ impl Planner {
         self.store.n_early()
     }
 
-    /// Says what moment it is, in the numbers of [`apply_at`](Self::apply_at).
-    pub fn set_moment(&mut self, moment: u64) {
-        self.store.set_moment(moment);
+    /// Sets the current timestamp, in the unit of [`apply_at`](Self::apply_at).
+    pub fn set_now(&mut self, timestamp: u64) {
+        self.store.set_now(timestamp);
     }
 
     /// Moment since which something has waited to be planned, or for its next part.
@@ -158,21 +160,21 @@ impl Planner {
 
     /// Plans what has changed since the last plan. Costs what depends on it.
     pub fn plan(&mut self) -> Plan {
-        self.plan_round(Limit::NONE)
+        self.plan_round(RoundLimit::NONE)
     }
 
-    /// Plans what has changed, and no more in one go than this: `default/kubernetes` and the rules,
+    /// Plans what has changed, up to a limit: `default/kubernetes` and the rules,
     /// then the Services that have waited longest, as they are now. The rest waits for the next
     /// call, and whatever changes meanwhile waits behind it.
     ///
-    /// A Service that changes by more than a portion is planned in several rounds, and whatever
-    /// changed meanwhile comes between them.
+    /// A Service that needs more than [`RoundLimit::operations_per_service`] is planned in several
+    /// rounds, and what changed meanwhile comes between them.
     ///
     /// State that one Service gives up and another takes on stays as it is if both are in the same
     /// round. If the Service that takes it on comes first, that Service waits for the other, and
     /// then takes over without a gap. If the Service that gives it up comes first, the state is
     /// gone until the next round has been written.
-    pub fn plan_round(&mut self, limit: Limit) -> Plan {
+    pub fn plan_round(&mut self, limit: RoundLimit) -> Plan {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
         let mut changes = Changes::default();
@@ -183,7 +185,7 @@ impl Planner {
             let Some((service, turn)) = self.store.next_dirty() else { break };
             oldest = Some(oldest.map_or(turn.since(), |oldest| oldest.min(turn.since())));
             n_turns += 1;
-            size += self.plan_turn(&service, turn, limit.portion, &mut changes);
+            size += self.plan_turn(&service, turn, limit.operations_per_service, &mut changes);
             affected.insert(service);
         }
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
@@ -222,8 +224,8 @@ impl Planner {
         // All of it counts, however small the part: it was compiled and compared.
         let size = current.into_iter().chain(&fragment).map(Fragment::size).max().unwrap_or(0);
         let operations = operations.max(size / MOST_PARTS).max(1);
-        let portion = Portion { operations, up_to: turn.up_to() };
-        if let Some(part) = portion::part(current, fragment.as_ref(), portion) {
+        let limit = PartLimit { operations, up_to: turn.up_to() };
+        if let Some(part) = next_part(current, fragment.as_ref(), limit) {
             fragment = Some(part.fragment);
             let n_parts = size / operations + ClaimClass::COUNT;
             self.store.put_back(service.clone(), turn.next(part.next, 2 * n_parts));
@@ -236,7 +238,7 @@ impl Planner {
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
         let mut ops = diff::diff(&self.desired, actual, &self.settings);
-        Rooms::of(&actual.sets).make(&mut ops, self.settings.limits.set_size);
+        SetSizes::of(&actual.sets).insert_growth(&mut ops, self.settings.limits.set_size);
         ops
     }
 
@@ -255,9 +257,9 @@ impl Planner {
     /// note of the set's capacity and number of entries.
     #[must_use]
     pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
-        self.rooms.found(set, found);
+        self.set_sizes.found(set, found);
         let mut ops = diff::set(&self.desired, found, &self.settings, set);
-        self.make_room(&mut ops);
+        self.insert_growth(&mut ops);
         ops
     }
 
@@ -279,10 +281,10 @@ impl Planner {
     /// The Services that wait are put in the order of their age, and those that may claim the same
     /// frontends are planned by the reasons of their claims: the one that has a frontend finds it
     /// as it left it. Who comes later waits for all of them.
-    pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Found {
+    pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Unadopted {
         self.store.sort_dirty(&self.settings);
-        self.rooms = Rooms::of(&beside.sets);
-        Found::new(beside, listed, &self.settings)
+        self.set_sizes = SetSizes::of(&beside.sets);
+        Unadopted::new(beside, listed, &self.settings)
     }
 
     /// True if a virtual server that no Service asks for is ours, by the desired state and by what
@@ -296,23 +298,23 @@ impl Planner {
     /// Virtual servers that no Service claims and whose last ownership marker this operation
     /// removes. The operation has to wait until they are gone.
     #[must_use]
-    pub fn disowned_by(&self, op: &Op) -> Vec<Frontend> {
+    pub fn unmarked_by(&self, op: &Op) -> Vec<Frontend> {
         let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
-        let mut frontends = self.told_by(*set, entry);
+        let mut frontends = self.marked_by(*set, entry);
         frontends.retain(|frontend| self.desired.owner(frontend).is_none());
         frontends
     }
 
-    /// The frontends whose virtual servers this entry tells to be ours.
+    /// The frontends whose virtual servers this entry marks as ours.
     #[must_use]
-    pub fn told_by(&self, set: SetId, entry: &Entry) -> Vec<Frontend> {
-        diff::recorded(set, entry, self.local_addresses())
+    pub fn marked_by(&self, set: SetId, entry: &Entry) -> Vec<Frontend> {
+        ownership::marked_by(set, entry, self.local_addresses())
     }
 
-    /// The entries that are to be there before a virtual server is: they tell whose it is, and the
-    /// rules know the Service by them.
-    pub fn signs_of(&self, frontend: &Frontend) -> impl Iterator<Item = Subject> {
-        diff::records(frontend, self.local_addresses())
+    /// The ownership markers of a virtual server, which have to be there before it is. The rules
+    /// know the Service by them, too.
+    pub fn markers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Subject> {
+        ownership::markers(frontend, self.local_addresses())
             .filter(|(set, entry)| self.desired.has_entry(*set, entry))
             .map(|(set, entry)| Subject::Entry(set, entry))
     }
@@ -321,10 +323,10 @@ impl Planner {
     #[must_use]
     pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
         let Entry::AddressPort(frontend) = entry else { return None };
-        let short_circuits = &self.settings.short_circuits;
+        let networks = &self.settings.short_circuit_networks;
         let address = match set.kind {
-            SetKind::ShortCircuit => short_circuits.address_for(frontend.address),
-            SetKind::SpareShortCircuit => short_circuits.spare_address_for(frontend.address),
+            SetKind::ShortCircuit => networks.address_for(frontend.address),
+            SetKind::SpareShortCircuit => networks.spare_address_for(frontend.address),
             _ => None,
         };
         Some(Frontend { address: address?, ..*frontend })
@@ -364,29 +366,28 @@ impl Planner {
         diff::repair(&self.desired, frontend, actual)
     }
 
-    /// Adds what it takes that the sets have room for the entries that these operations add:
-    /// [`Op::GrowSet`]. To be called with all that is about to be written, by phases. Costs what
-    /// the operations are.
-    pub fn make_room(&self, ops: &mut Vec<Op>) {
-        self.rooms.make(ops, self.settings.limits.set_size);
+    /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all
+    /// operations that are about to be written, by phases. The cost is linear in their number.
+    pub fn insert_growth(&self, ops: &mut Vec<Op>) {
+        self.set_sizes.insert_growth(ops, self.settings.limits.set_size);
     }
 
     /// Takes note of an operation that was carried out.
     pub fn carried_out(&mut self, op: &Op) {
-        self.rooms.carried_out(op);
+        self.set_sizes.carried_out(op);
     }
 
     /// Returns the number of entries that a set may hold, as far as we know.
     #[must_use]
     pub fn capacity(&self, set: SetId) -> Capacity {
-        self.rooms.capacity(set)
+        self.set_sizes.capacity(set)
     }
 
     /// Returns the number of entries that the kernel has in a set, those of others included: as it
     /// was read, and with what was written since then.
     #[must_use]
     pub fn n_entries_there(&self, set: SetId) -> usize {
-        self.rooms.n_entries(set)
+        self.set_sizes.n_entries(set)
     }
 
     /// Returns the desired kernel state, as of the last plan.
@@ -414,7 +415,7 @@ impl Planner {
         self.desired.fragment(service).into_iter().flat_map(Fragment::subjects).collect()
     }
 
-    /// The addresses of this node's interfaces, as they were last told.
+    /// The addresses of this node's interfaces, by the last event.
     #[must_use]
     pub fn local_addresses(&self) -> &HashSet<IpAddr> {
         self.store.facts().local_addresses()

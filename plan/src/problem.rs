@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::kernel::Frontend;
+use crate::capacity::Capacity;
+use crate::kernel_objects::Frontend;
 use crate::model::{Family, ServiceName};
-use crate::room::Capacity;
+use crate::scheduler::SchedulerName;
 use crate::sets::SetId;
 use crate::settings::Limit;
 
@@ -87,7 +88,7 @@ pub enum Problem {
     /// The kernel does not have the scheduler that the Service chose.
     SchedulerMissing {
         /// Its name.
-        scheduler: String,
+        scheduler: SchedulerName,
     },
     /// No address of this node may serve node ports of this family.
     NoNodePortAddress {
@@ -97,7 +98,7 @@ pub enum Problem {
     /// The operator does not allow the scheduler that the Service chose.
     SchedulerNotAllowed {
         /// Its name.
-        scheduler: String,
+        scheduler: SchedulerName,
     },
     /// The Service takes more of the node than one Service may.
     LimitReached {
@@ -242,8 +243,9 @@ impl fmt::Display for Problem {
             ),
             Self::SchedulerMissing { scheduler } => write!(
                 f,
-                "this node's kernel has no IPVS scheduler {scheduler:?} (module ip_vs_{scheduler}); \
-                 the default one is used instead"
+                "this node's kernel has no IPVS scheduler \"{scheduler}\" (module {}); \
+                 the default one is used instead",
+                scheduler.module()
             ),
             Self::NoNodePortAddress { family } => write!(
                 f,
@@ -252,7 +254,7 @@ impl fmt::Display for Problem {
             ),
             Self::SchedulerNotAllowed { scheduler } => write!(
                 f,
-                "limits.schedulers does not allow the scheduler {scheduler:?}; the default one is \
+                "limits.schedulers does not allow the scheduler \"{scheduler}\"; the default one is \
                  used instead"
             ),
             Self::LimitReached { limit, most, left_out } => write!(

@@ -51,7 +51,7 @@ pub struct RuleSetSettings {
     local: LocalTraffic,
     random_fully: bool,
     /// Networks in which short circuits live, the spare network second; none: there are none.
-    short_circuits: [Option<IpNet>; 2],
+    short_circuit_networks: [Option<IpNet>; 2],
     /// The networks that are local by a route, in order.
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
@@ -167,7 +167,7 @@ impl RuleSet {
             mark: 1,
             local,
             random_fully: false,
-            short_circuits: [None; 2],
+            short_circuit_networks: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         };
@@ -260,7 +260,7 @@ impl RuleSetSettings {
             mark,
             local: local.checked()?,
             random_fully,
-            short_circuits: [None; 2],
+            short_circuit_networks: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
         })
@@ -269,8 +269,8 @@ impl RuleSetSettings {
     /// The same, with short circuits in these networks, which are of the rules' family:
     /// [`ShortCircuitNetworks::networks`](crate::settings::ShortCircuitNetworks::networks).
     #[must_use]
-    pub fn with_short_circuits(self, short_circuits: [Option<IpNet>; 2]) -> Self {
-        Self { short_circuits: short_circuits.map(|net| Some(net?.trunc())), ..self }
+    pub fn with_short_circuit_networks(self, networks: [Option<IpNet>; 2]) -> Self {
+        Self { short_circuit_networks: networks.map(|net| Some(net?.trunc())), ..self }
     }
 
     /// The same, with these local routes, all of the rules' family. `local` are the addresses of
@@ -308,7 +308,8 @@ impl RuleSetSettings {
         };
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
-        let rule_set = rule_set.with_short_circuits(settings.short_circuits.networks(family));
+        let rule_set =
+            rule_set.with_short_circuit_networks(settings.short_circuit_networks.networks(family));
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }

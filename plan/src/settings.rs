@@ -7,9 +7,10 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::address::can_be_bound;
+use crate::capacity::Capacity;
 use crate::model::Family;
-use crate::room::Capacity;
 use crate::routes;
+use crate::scheduler::SchedulerName;
 
 /// Everything an operator can choose that changes what is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub struct Settings {
     /// has it. That node is cut off from all others if the address is really its own.
     pub load_balancers_before_nodes: bool,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
-    pub short_circuits: ShortCircuitNetworks,
+    pub short_circuit_networks: ShortCircuitNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
@@ -107,10 +108,6 @@ pub struct ShortCircuitNetworks {
     pub v6: Option<Ipv6Net>,
 }
 
-/// A scheduler's name as the kernel has it: `rr`, `wlc`, `sh`, … The kernel decides which exist.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SchedulerName(Arc<str>);
-
 /// Criterion by which traffic from this node's own pods is recognised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalDetection {
@@ -126,13 +123,6 @@ pub enum LocalDetection {
     /// `InterfaceNamePrefix`: it arrives by an interface whose name begins so.
     InterfaceNamePrefix(Arc<str>),
 }
-
-/// A scheduler name that the kernel could not even be asked about.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "scheduler {0:?}: a scheduler's name has 1 to 15 visible ASCII characters, such as rr, wlc, sh"
-)]
-pub struct InvalidSchedulerName(String);
 
 // === impl Settings ===
 
@@ -151,7 +141,7 @@ impl Settings {
             localhost_node_ports: false,
             external_ips: true,
             load_balancers_before_nodes: false,
-            short_circuits: ShortCircuitNetworks::default(),
+            short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
             limits: Limits::default(),
@@ -314,45 +304,5 @@ impl Default for ShortCircuitNetworks {
             v4: Ipv4Net::new(Ipv4Addr::new(240, 0, 0, 0), 4).ok(),
             v6: Ipv6Net::new(Ipv6Addr::new(0xfeff, 0, 0, 0, 0, 0, 0, 0), 16).ok(),
         }
-    }
-}
-
-// === impl SchedulerName ===
-
-impl SchedulerName {
-    /// The kernel's `IP_VS_SCHEDNAME_MAXLEN` (include/uapi/linux/ip_vs.h) counts the ending zero.
-    const MOST_BYTES: usize = 15;
-
-    /// A name that may be handed to the kernel.
-    ///
-    /// # Errors
-    /// When it is empty, longer than 15 bytes, or has anything but visible ASCII characters.
-    pub fn new(name: &str) -> Result<Self, InvalidSchedulerName> {
-        if (1..=Self::MOST_BYTES).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_graphic())
-        {
-            Ok(Self(name.into()))
-        } else {
-            Err(InvalidSchedulerName(name.to_owned()))
-        }
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Default for SchedulerName {
-    /// Round robin.
-    fn default() -> Self {
-        Self("rr".into())
-    }
-}
-
-impl fmt::Display for SchedulerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }

@@ -13,8 +13,9 @@ use crate::desired::only_in_second;
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
+use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
-use crate::settings::{SchedulerName, Settings};
+use crate::settings::Settings;
 use index::Index;
 use queue::Queue;
 pub use turn::Turn;
@@ -48,14 +49,14 @@ struct Record {
 // === impl Store ===
 
 impl Store {
-    /// Says what moment it is.
-    pub fn set_moment(&mut self, moment: u64) {
-        self.dirty.set_moment(moment);
+    /// Sets the current timestamp.
+    pub fn set_now(&mut self, now: u64) {
+        self.dirty.set_now(now);
     }
 
-    /// Takes an event of this moment. One that changes nothing makes nothing dirty.
-    pub fn apply(&mut self, event: Event, moment: u64, settings: &Settings) {
-        self.dirty.set_moment(moment);
+    /// Takes an event with this timestamp. One that changes nothing makes nothing dirty.
+    pub fn apply(&mut self, event: Event, now: u64, settings: &Settings) {
+        self.dirty.set_now(now);
         match event {
             Event::ServiceApplied(service) => self.apply_service(service, settings),
             Event::ServiceRemoved(name) => self.remove_service(&name, settings),
@@ -102,7 +103,7 @@ impl Store {
         self.dirty.n_early()
     }
 
-    /// Returns the moment since which something waits.
+    /// Returns the timestamp since which something waits.
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<u64> {
         self.dirty_rules.values().copied().chain(self.dirty.oldest()).min()
@@ -175,9 +176,9 @@ impl Store {
             return;
         }
         if let Some(former) = &record.service {
-            self.index.remove(former, &settings.short_circuits);
+            self.index.remove(former, &settings.short_circuit_networks);
         }
-        self.index.insert(&service, &settings.short_circuits);
+        self.index.insert(&service, &settings.short_circuit_networks);
         self.dirty.push(service.name.clone());
         record.service = Some(service);
     }
@@ -185,7 +186,7 @@ impl Store {
     fn remove_service(&mut self, name: &ServiceName, settings: &Settings) {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
-        self.index.remove(&former, &settings.short_circuits);
+        self.index.remove(&former, &settings.short_circuit_networks);
         self.dirty.push(name.clone());
         self.drop_if_empty(name);
     }
@@ -246,7 +247,7 @@ impl Store {
         for family in &settings.families {
             let network = |facts: &NodeFacts| facts.pod_network(settings, *family);
             if network(former) != network(&self.facts) {
-                self.dirty_rules.entry(*family).or_insert(self.dirty.moment());
+                self.dirty_rules.entry(*family).or_insert(self.dirty.now());
             }
         }
     }
@@ -264,8 +265,8 @@ impl Store {
             self.dirty.extend(self.index.with_address(*address).cloned());
             // The rules spare the node's own addresses.
             if settings.is_routed(*address) && settings.families.contains(&Family::of(*address)) {
-                let moment = self.dirty.moment();
-                self.dirty_rules.entry(Family::of(*address)).or_insert(moment);
+                let now = self.dirty.now();
+                self.dirty_rules.entry(Family::of(*address)).or_insert(now);
             }
         }
         self.dirty_node_ports(&former, settings);

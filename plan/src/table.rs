@@ -15,7 +15,7 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use crate::kernel::Frontend;
+use crate::kernel_objects::Frontend;
 use crate::model::Protocol;
 
 /// Secret bits that the kernel adds to its hash.

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use crate::kernel::Frontend;
+use crate::kernel_objects::Frontend;
 use crate::model::{NameParts, ObjectName, Protocol};
 
 thread_local! {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use plan::model::Family;
 use plan::sets::SetId;
 use plan::settings::Settings;

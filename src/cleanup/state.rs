@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::op::Op;
 use plan::planner::Planner;
 use plan::sets::SetId;
@@ -43,8 +43,8 @@ pub(super) enum LinkRemoval {
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
 /// networks everything belongs to other programs, and in which everything is a short circuit's.
 pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
-    let (exclude, short_circuits) = (chosen.exclude.clone(), chosen.short_circuits);
-    let settings = Settings { exclude, short_circuits, ..Settings::new("") };
+    let (exclude, short_circuit_networks) = (chosen.exclude.clone(), chosen.short_circuit_networks);
+    let settings = Settings { exclude, short_circuit_networks, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
     let mut removal = StateRemoval::default();
@@ -83,7 +83,7 @@ pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval
         Some(_) if found.actual.addresses.iter().any(excludes) => {
             removal.kept.push(format!(
                 "the interface {}, which has addresses inside the excluded networks",
-                plan::kernel::LINK
+                plan::kernel_objects::LINK
             ));
             LinkRemoval::Addresses(addresses)
         }
@@ -184,8 +184,8 @@ mod tests {
             let there = found.actual.virtual_servers[&mk_frontend("10.96.0.1", 443)].clone();
             found.actual.virtual_servers.insert(short_circuit, there);
         }
-        let of_ours = |short_circuits: ShortCircuitNetworks| {
-            let chosen = Settings { short_circuits, ..Settings::new("") };
+        let of_ours = |short_circuit_networks: ShortCircuitNetworks| {
+            let chosen = Settings { short_circuit_networks, ..Settings::new("") };
             removal(&found, &chosen).virtual_servers
         };
         let is_removed = |networks| {

@@ -5,8 +5,9 @@
 //! file with both stays a file that kube-proxy takes.
 
 use ipnet::IpNet;
-use plan::room::Capacity;
-use plan::settings::{SchedulerName, ShortCircuitNetworks};
+use plan::capacity::Capacity;
+use plan::scheduler::SchedulerName;
+use plan::settings::ShortCircuitNetworks;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
@@ -98,15 +99,11 @@ impl KubeIpvsConfiguration {
         limits.real_servers.get_or_insert(default.real_servers);
         limits.set_entries.get_or_insert(default.set_entries);
         limits.set_size.get_or_insert(default.set_size.entries());
-        let short_circuits = ShortCircuitNetworks::default();
+        let networks = ShortCircuitNetworks::default();
         let text = |net: Option<String>| net.unwrap_or_default();
         let short_circuit = &mut self.short_circuit;
-        short_circuit
-            .ipv4
-            .get_or_insert_with(|| text(short_circuits.v4.map(|net| net.to_string())));
-        short_circuit
-            .ipv6
-            .get_or_insert_with(|| text(short_circuits.v6.map(|net| net.to_string())));
+        short_circuit.ipv4.get_or_insert_with(|| text(networks.v4.map(|net| net.to_string())));
+        short_circuit.ipv6.get_or_insert_with(|| text(networks.v6.map(|net| net.to_string())));
         self
     }
 }
@@ -155,7 +152,7 @@ impl Limits {
 impl ShortCircuit {
     /// The networks, where they are networks of their family.
     #[must_use]
-    pub fn short_circuits(&self) -> ShortCircuitNetworks {
+    pub fn networks(&self) -> ShortCircuitNetworks {
         let network = |text: &Option<String>| text.as_deref().and_then(address::cidr);
         ShortCircuitNetworks {
             v4: network(&self.ipv4).and_then(|net| match net {

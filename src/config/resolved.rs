@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use plan::model::Family;
-use plan::settings::{LocalDetection, NodePortAddresses, SchedulerName, Settings};
+use plan::scheduler::SchedulerName;
+use plan::settings::{LocalDetection, NodePortAddresses, Settings};
 
 use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
@@ -178,7 +179,7 @@ impl Merged {
         Ok(Configuration {
             action,
             settings: Settings {
-                short_circuits: own.short_circuit.short_circuits(),
+                short_circuit_networks: own.short_circuit.networks(),
                 limits: own.limits.resolve(),
                 load_balancers_before_nodes: own.load_balancers_before_nodes,
                 service_routes: networks(&own.service_routes),

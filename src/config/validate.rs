@@ -122,7 +122,7 @@ impl Found {
             }
         }
         if !ipvs.scheduler.is_empty()
-            && let Err(problem) = plan::settings::SchedulerName::new(&ipvs.scheduler)
+            && let Err(problem) = plan::scheduler::SchedulerName::new(&ipvs.scheduler)
         {
             let path = "KubeProxyIPVSConfiguration.Scheduler";
             self.invalid(path, "ipvs.scheduler", &ipvs.scheduler, &problem.to_string());

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
+use plan::scheduler::SchedulerName;
 use tokio::time::Instant;
 
 use super::publish::to_api;
@@ -97,7 +98,7 @@ fn solved_problems_are_not_current() {
     recorder.set_problems(&other, &problems);
     recorder.set_problems(&one, &[]);
     // It concerns this node alone.
-    let missing = Problem::SchedulerMissing { scheduler: "mh".to_owned() };
+    let missing = Problem::SchedulerMissing { scheduler: SchedulerName::new("mh").unwrap() };
     recorder.set_problems(&ServiceName::new("ns", "missing"), &[missing]);
     let events = queue.current();
     let [event] = &events[..] else { panic!("{events:?}") };

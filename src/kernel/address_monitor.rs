@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use netlink::{Notification, Protocol, Socket};
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use tokio::sync::Notify;
 
 use super::link::{Link, LinkAddress, Links, decode_address, decode_link};

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::{Flow, FlowTargets};
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;
+use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::settings::SchedulerName;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{

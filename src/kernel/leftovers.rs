@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::sets::SetId;
 
 use super::link::{AddressBatch, Link, LinkAddress, Links};

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use rustix::io::Errno;
 
 const RTM_NEWLINK: u16 = 16;

@@ -20,12 +20,12 @@ use std::path::Path;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::{Frontend, LINK};
+use plan::kernel_objects::{Frontend, LINK};
 use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;
+use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::settings::SchedulerName;
 
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
@@ -229,8 +229,8 @@ impl Linux {
     }
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
-        let Op::GrowSet(set, room) = op else { return Ok(()) };
-        grow::grow(&mut self.ipset, *set, *room)
+        let Op::GrowSet(set, size) = op else { return Ok(()) };
+        grow::grow(&mut self.ipset, *set, *size)
     }
 
     fn apply_sets(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -417,7 +417,7 @@ const fn part(op: &Op) -> Handle {
         Op::CreateVirtualServer(..)
         | Op::ChangeVirtualServer(..)
         | Op::RemoveVirtualServer(_)
-        | Op::RetireVirtualServer(_)
+        | Op::RemoveVirtualServerWhenDrained(_)
         | Op::AddRealServer(..)
         | Op::ChangeRealServer(..)
         | Op::DrainRealServer(..)
@@ -428,7 +428,7 @@ const fn part(op: &Op) -> Handle {
 }
 
 const fn is_removal(op: &Op) -> bool {
-    matches!(op, Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_))
+    matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveVirtualServerWhenDrained(_))
 }
 
 /// True if an operation is to remove or drain something that is gone already.

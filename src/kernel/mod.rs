@@ -12,12 +12,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;
+use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::settings::SchedulerName;
 use plan::table::Table;
 
 pub mod address_monitor;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 
 use super::rules::program::{self, NotRun};
 use super::rules::{Backend, TIMEOUT};
@@ -51,7 +51,7 @@ pub struct NotLoaded {
 /// True if a scheduler's module is loaded. `loaded` is [`LOADED`] except in tests.
 #[must_use]
 pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
-    loaded.join(format!("ip_vs_{scheduler}")).exists()
+    loaded.join(scheduler.module()).exists()
 }
 
 /// Returns the modules to load for these kinds of iptables; without any, for nf_tables.
@@ -70,7 +70,7 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if is_plain(scheduler.as_str()) {
-        modules.push(format!("ip_vs_{scheduler}"));
+        modules.push(scheduler.module());
     }
     modules
 }

@@ -111,8 +111,9 @@ fn scheduler(facts: &Facts) -> Option<Finding> {
         format!("the kernel does not take the scheduler {scheduler}"),
         why,
         format!(
-            "on the host run `modprobe ip_vs_{scheduler}`, or choose another scheduler \
-             (--ipvs-scheduler, ipvs.scheduler): rr is in every kernel that has IPVS"
+            "on the host run `modprobe {}`, or choose another scheduler (--ipvs-scheduler, \
+             ipvs.scheduler): rr is in every kernel that has IPVS",
+            scheduler.module()
         ),
     ))
 }

@@ -118,10 +118,10 @@ impl Rules {
     ///
     /// # Errors
     /// When they cannot, or that could not be tried.
-    pub fn try_short_circuits(&self, short_circuits: IpNet) -> Result<(), RulesError> {
+    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), RulesError> {
         const CHAIN: &str = "KUBE-PROBE";
         self.restore(&format!(
-            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {short_circuits}\nCOMMIT\n\
+            "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {network}\nCOMMIT\n\
              *nat\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n"
         ))
     }

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use plan::actual::{ActualRealServer, ActualSet, ActualVirtualServer, ListedVirtualServer};
-use plan::kernel::{Deadline, Entry, Frontend, RealServer, VirtualServer};
+use plan::capacity::{Capacity, SetSize};
+use plan::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use plan::model::{Family, Protocol};
-use plan::room::{Capacity, Room};
+use plan::scheduler::SchedulerName;
 use plan::sets::{SetId, SetType};
-use plan::settings::SchedulerName;
 
 /// The scheduler's own flags; the others have a meaning for every scheduler.
 const SCHEDULER_FLAGS: ipvs::Flags =
@@ -126,11 +126,11 @@ pub(super) fn set_name(set: SetId) -> Result<ipset::Name, ipset::ParseError> {
     ipset::Name::new(set.name())
 }
 
-pub(super) fn set_spec(set: SetId, room: Room) -> ipset::SetSpec {
+pub(super) fn set_spec(set: SetId, size: SetSize) -> ipset::SetSpec {
     let options = ipset::SetOptions::default();
     let options = match set.set_type() {
         SetType::BitmapPort => options.with_ports(0..=u16::MAX),
-        _ => options.with_hash_size(hash_size(room)).with_max_elements(room.capacity.entries()),
+        _ => options.with_hash_size(hash_size(size)).with_max_elements(size.capacity.entries()),
     };
     let (set_type, family) = set_kind(set);
     ipset::SetSpec::new(set_type, family).with_options(options)
@@ -141,10 +141,10 @@ pub(super) fn set_spec(set: SetId, room: Room) -> ipset::SetSpec {
 /// bucket that has twelve is to have one more (`mtype_add` and `mtype_resize` in
 /// net/netfilter/ipset/ip_set_hash_gen.h). With at most two entries a bucket on average that does
 /// not happen while a set of a million is filled. A bucket without entries costs a pointer.
-pub(super) fn hash_size(room: Room) -> u32 {
+pub(super) fn hash_size(size: SetSize) -> u32 {
     const LEAST: u32 = 1_024;
-    let buckets = room.expected.checked_next_power_of_two().map(u32::try_from);
-    let most = room.capacity.entries().max(LEAST);
+    let buckets = size.expected.checked_next_power_of_two().map(u32::try_from);
+    let most = size.capacity.entries().max(LEAST);
     buckets.and_then(Result::ok).unwrap_or(most).clamp(LEAST, most)
 }
 
@@ -242,6 +242,8 @@ pub(super) fn actual_entry(found: &ipset::Entry) -> Option<Entry> {
 
 #[cfg(test)]
 mod tests {
+    use plan::scheduler::SCHEDULERS;
+
     use super::*;
 
     fn mk_frontend(protocol: Protocol) -> Frontend {
@@ -278,6 +280,19 @@ mod tests {
             assert_eq!(in_our_words(&there), Some(wanted));
             assert_eq!(super::frontend(&there.id), Some(frontend));
         }
+    }
+
+    #[test]
+    fn the_planners_flags_of_schedulers_are_the_librarys() {
+        let flags = SCHEDULERS.iter().flat_map(|scheduler| scheduler.flags);
+        let of_planner: Vec<_> = flags.map(|flag| (flag.name, flag.bit)).collect();
+        let of_library = [
+            ("sh-fallback", ipvs::Flags::SH_FALLBACK),
+            ("sh-port", ipvs::Flags::SH_PORT),
+            ("mh-fallback", ipvs::Flags::MH_FALLBACK),
+            ("mh-port", ipvs::Flags::MH_PORT),
+        ];
+        assert_eq!(of_planner, of_library.map(|(name, flag)| (name, flag.bits())));
     }
 
     fn found(server: ipvs::RealServer) -> ActualRealServer {
@@ -335,7 +350,7 @@ mod tests {
     #[test]
     fn every_set_is_of_its_own_kind() {
         for set in Family::BOTH.into_iter().flat_map(SetId::all) {
-            let spec = set_spec(set, Room::of_new(set, 0));
+            let spec = set_spec(set, SetSize::of_new(set, 0));
             assert_eq!(spec.set_type.as_bytes(), set.set_type().name().as_bytes());
         }
     }

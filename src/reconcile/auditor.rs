@@ -19,7 +19,7 @@ mod sysctls;
 
 use std::net::IpAddr;
 
-use plan::found::Found;
+use plan::adoption::Unadopted;
 use plan::op::Op;
 use plan::sets::SetId;
 use tokio::time::Instant;
@@ -59,7 +59,7 @@ impl Auditor {
     }
 
     /// Begins when the kernel has just been taken over. `left`: what was found and stays.
-    pub(super) fn begin(&mut self, cx: &Context, left: &Found) {
+    pub(super) fn begin(&mut self, cx: &Context, left: &Unadopted) {
         self.expected.learn_all(left, cx.planner.settings());
         self.schedule.begin(Instant::now());
     }

@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plan::actual::{Actual, ActualSet};
-use plan::diff::DesiredFrontend;
 use plan::event::Event;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::sets::SetId;
+use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
 
 use super::context::Context;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plan::actual::{ActualVirtualServer, ListedVirtualServer};
 use plan::event::Event;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::planner::Planner;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -79,7 +79,7 @@ impl Context {
 
     /// Returns the longest time for the connections of a frontend's endpoints to end.
     pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
-        let chosen = self.planner.desired().drain_seconds(frontend);
+        let chosen = self.planner.desired().drain_deadline_seconds(frontend);
         chosen.map_or(self.pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
     }
 

@@ -10,9 +10,9 @@
 use std::sync::Arc;
 
 use plan::actual::{Actual, ListedVirtualServer};
-use plan::found::Found;
+use plan::adoption::Unadopted;
 use plan::op::Op;
-use plan::planner::Limit;
+use plan::planner::RoundLimit;
 use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
@@ -27,7 +27,7 @@ use crate::kernel::{Addresses, KernelRead};
 /// The kernel's state that is left to take over. Each step adopts or removes some of it.
 #[derive(Debug)]
 pub(super) struct Takeover {
-    found: Found,
+    found: Unadopted,
     started: Instant,
     /// Number of operations of the takeover so far.
     n_changes: usize,
@@ -47,7 +47,7 @@ impl Takeover {
         // know the rules before it is asked whether they are there. Whether they are is part of the
         // reading, so the plan that has only them is done with.
         let Some(addresses) = cx.read_addresses().await? else { return Ok(None) };
-        drop(cx.planner.plan_round(Limit { services: 0, ..Limit::NONE }));
+        drop(cx.planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE }));
         cx.set_desired_rules().await?;
         let found = read_all(cx, addresses).await;
         let Some((beside, listed)) = cx.or_report(found)? else { return Ok(None) };
@@ -67,7 +67,7 @@ impl Takeover {
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-    ) -> Result<Option<&Found>, WorkerGone> {
+    ) -> Result<Option<&Unadopted>, WorkerGone> {
         let (planned, oldest) = writer.plan(cx, ROUND).await?;
         let adopted = self.found.adopt(planned);
         let mut ops = writer.let_drain(cx, adopted.lacking, Known::Nothing, Instant::now());

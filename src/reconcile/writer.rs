@@ -21,7 +21,7 @@ mod schedulers;
 use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
 
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Phase, Subject};
 use tokio::time::Instant;
@@ -113,8 +113,8 @@ impl Writer {
     }
 
     /// Returns the number of virtual servers that stay only until their last real server has gone.
-    pub(super) fn n_retiring(&self) -> usize {
-        self.drain.n_retiring()
+    pub(super) fn n_removed_when_drained(&self) -> usize {
+        self.drain.n_removed_when_drained()
     }
 
     /// True if a real server of a virtual server is draining.
@@ -161,7 +161,7 @@ impl Writer {
             self.hold_back(&mut ops);
         }
         ops.sort_by_key(Op::phase);
-        let api_server = cx.planner.asked_for_by(&ServiceName::new("default", "kubernetes"));
+        let api_server = cx.planner.asked_for_by(&ServiceName::api_server());
         let (first, rest): (Vec<Op>, Vec<Op>) = ops
             .into_iter()
             .partition(|op| op.is_prerequisite() || api_server.contains(&op.subject()));
@@ -196,7 +196,7 @@ impl Writer {
         ops: Vec<Op>,
         basis: Basis,
     ) -> Result<(), WorkerGone> {
-        let removes_marker = |op: &Op| !cx.planner.disowned_by(op).is_empty();
+        let removes_marker = |op: &Op| !cx.planner.unmarked_by(op).is_empty();
         let (mut last, mut ops): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(removes_marker);
         let mut failed = HashSet::new();
         if let Some(first) = ops.iter().position(|op| matches!(op, Op::CreateVirtualServer(..))) {
@@ -235,7 +235,7 @@ impl Writer {
         let mut rest = ops;
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
-            cx.planner.make_room(&mut rest);
+            cx.planner.insert_growth(&mut rest);
             // A set that could not grow is as it was: what fits goes in all the same.
             let now = Instant::now();
             rest.retain(|op| {

@@ -4,14 +4,13 @@
 //! object without a name cannot be converted.
 
 mod address;
-mod choice;
 mod interner;
+mod overrides;
 mod service;
 mod slice;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use choice::SCHEDULERS;
 pub use interner::Interner;
 
 use std::fmt;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 
 use plan::event::Event;
 use plan::model::{Node, ObjectName, Protocol};
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 
 use super::object::{self, Metadata, NodeStatus};
 use super::{Warning, WarningSubject};
@@ -85,7 +84,7 @@ impl Converter {
         {
             Some(mut service) => {
                 let annotations = &object.metadata.annotations;
-                service.choice = choice::convert(annotations, &self.scheduler, &mut warnings);
+                service.overrides = overrides::convert(annotations, &self.scheduler, &mut warnings);
                 Event::ServiceApplied(Box::new(service))
             }
             None => Event::ServiceRemoved(name),

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 
 use plan::event::Event;
 use plan::model::Family;
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 
 /// Time from which the addresses of the cluster's other Nodes are looked up, every quarter of an
 /// hour.

@@ -4,8 +4,9 @@ use kube_ipvs::config::Configuration;
 use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::source::FollowNodes;
-use plan::room::Capacity;
-use plan::settings::{Limits, SchedulerName, ShortCircuitNetworks};
+use plan::capacity::Capacity;
+use plan::scheduler::SchedulerName;
+use plan::settings::{Limits, ShortCircuitNetworks};
 
 use crate::{from_file, from_flags, load_file};
 
@@ -34,7 +35,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert!(!configuration.localhost_node_ports);
         assert_eq!(configuration.estimators, EstimatorSettings::default());
         assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Answered);
-        assert_eq!(configuration.settings.short_circuits, ShortCircuitNetworks::default());
+        assert_eq!(configuration.settings.short_circuit_networks, ShortCircuitNetworks::default());
         assert!(configuration.settings.service_routes.is_empty());
         assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
@@ -51,8 +52,8 @@ fn every_setting_is_read() {
     assert_eq!(configuration.follow_nodes, FollowNodes::Never);
     assert!(configuration.localhost_node_ports);
     assert!(configuration.settings.load_balancers_before_nodes);
-    let short_circuits = ShortCircuitNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
-    assert_eq!(configuration.settings.short_circuits, short_circuits);
+    let networks = ShortCircuitNetworks { v4: "192.0.2.0/24".parse().ok(), v6: None };
+    assert_eq!(configuration.settings.short_circuit_networks, networks);
     let configuration = from("", "followNodes: always\nserviceAddressesArp: quiet\n");
     assert_eq!(configuration.follow_nodes, FollowNodes::Always);
     assert_eq!(configuration.service_addresses_arp, ServiceAddressesArp::Quiet);
@@ -60,7 +61,7 @@ fn every_setting_is_read() {
     let routes = routed.settings.service_routes.iter().map(ToString::to_string);
     assert_eq!(routes.collect::<Vec<_>>(), ["10.96.0.0/12", "fd00:96::/108"]);
     let off = from("", "shortCircuit: {ipv4: '', ipv6: ''}\nserviceRoutes: [10.96.0.0/12]\n");
-    assert_eq!(off.settings.short_circuits, ShortCircuitNetworks::NONE);
+    assert_eq!(off.settings.short_circuit_networks, ShortCircuitNetworks::NONE);
     let text = off.to_yaml().unwrap();
     let (_, own) = text.split_once("---\n").unwrap();
     let own = own.lines().filter(|line| !line.starts_with("apiVersion:"));

@@ -8,7 +8,7 @@ use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::{Actual, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, ObjectName, Protocol};
 use plan::op::Op;
 use plan::sets::{SetId, SetKind};
@@ -227,7 +227,7 @@ async fn an_idle_hour_is_drift_checks_and_a_pass_spread_over_every_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_draining_or_retiring_or_foreign_virtual_server_is_no_drift() {
+async fn a_draining_or_foreign_virtual_server_is_no_drift() {
     let services = [tcp(1, &[1, 2]), tcp(2, &[1])];
     let mut world = World::in_sync(&services).await;
     let (foreign, theirs) = stranger_at([172, 16, 0, 1], 80);
@@ -343,7 +343,7 @@ async fn what_cannot_be_read_keeps_nothing_else_from_being_compared() {
 #[tokio::test(start_paused = true)]
 async fn after_a_flush_the_api_server_comes_back_first_and_changes_in_between() {
     let mut services: Vec<_> = (1..=2_000).map(|number| tcp(number, &[1])).collect();
-    services[1_500].0.name = ObjectName::new("default", "kubernetes");
+    services[1_500].0.name = ObjectName::api_server();
     let (api_server, changing) = (services[1_500].0.clone(), services[1_999].0.clone());
     services[1_500].1 = slice(&api_server, &[1]);
     let mut world = World::in_sync(&services).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::reconcile::Pace;
 use plan::actual::ActualVirtualServer;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::Protocol;
 use tokio::time::Instant;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel::Frontend;
-use plan::model::{Choice, Protocol, Service};
+use plan::kernel_objects::Frontend;
+use plan::model::{Overrides, Protocol, Service};
 use plan::op::Op;
 use tokio::time::Instant;
 
@@ -127,8 +127,8 @@ async fn time_until_gone(world: &mut World) -> Duration {
 async fn a_service_chooses_the_time_of_its_endpoints_and_may_change_its_mind() {
     let (mut world, service) = draining().await;
     let chosen = |seconds| {
-        let choice = Choice { drain_seconds: Some(seconds), ..Choice::default() };
-        let service = Service { choice: Some(Box::new(choice)), ..service.clone() };
+        let overrides = Overrides { drain_deadline_seconds: Some(seconds), ..Overrides::default() };
+        let service = Service { overrides: Some(Box::new(overrides)), ..service.clone() };
         Event::ServiceApplied(Box::new(service))
     };
     // More time is for those that begin to drain from now on.
@@ -182,7 +182,7 @@ async fn a_deadline_that_passed_while_nobody_looked_is_kept_at_the_start() {
 }
 
 /// The only endpoint of Service 1 has connections and has gone.
-async fn retiring() -> (World, Service) {
+async fn without_endpoints() -> (World, Service) {
     let (service, endpoints) = tcp(1, &[1]);
     let mut world = World::in_sync(&[(service.clone(), endpoints)]).await;
     set_connections(&world, 3);
@@ -201,7 +201,7 @@ fn of_virtual_server(said: Vec<String>) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn the_virtual_server_of_the_last_endpoint_goes_with_its_last_connection() {
-    let (mut world, _) = retiring().await;
+    let (mut world, _) = without_endpoints().await;
     world.compared().await;
     world.compared().await;
     assert_eq!(of_virtual_server(said(&world)), [QUIET]);
@@ -215,8 +215,8 @@ async fn the_virtual_server_of_the_last_endpoint_goes_with_its_last_connection()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retiring_virtual_server_gets_a_new_endpoint_and_the_old_one_drains_on() {
-    let (mut world, service) = retiring().await;
+async fn a_virtual_server_without_endpoints_gets_a_new_one_and_the_old_one_drains_on() {
+    let (mut world, service) = without_endpoints().await;
     said(&world);
     world.apply_slice(slice(&service, &[2])).await;
     world.compared().await;
@@ -237,8 +237,8 @@ async fn a_retiring_virtual_server_gets_a_new_endpoint_and_the_old_one_drains_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_goes_on_retiring() {
-    let (world, service) = retiring().await;
+async fn a_restart_goes_on_removing_what_has_drained() {
+    let (world, service) = without_endpoints().await;
     let fake = world.stop().await;
     fake.take_log();
     let mut world = World::on(fake, Pace::default());
@@ -251,8 +251,8 @@ async fn a_restart_goes_on_retiring() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retiring_virtual_server_that_nobody_claims_any_more_goes_at_once() {
-    let (mut world, service) = retiring().await;
+async fn a_draining_virtual_server_that_no_service_claims_any_more_goes_at_once() {
+    let (mut world, service) = without_endpoints().await;
     said(&world);
     let started = Instant::now();
     world.send(Event::ServiceRemoved(service.name)).await;
@@ -277,7 +277,7 @@ async fn a_udp_virtual_server_goes_with_its_last_endpoint_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_removal_that_the_kernel_refuses_is_tried_until_it_is_done() {
     use kube_ipvs::kernel::RefusalClass;
-    let (mut world, _) = retiring().await;
+    let (mut world, _) = without_endpoints().await;
     let is_removal = |op: &Op| matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveRealServer(..));
     world.fake.refuse(4, RefusalClass::Exhausted, is_removal);
     set_connections(&world, 0);

@@ -8,7 +8,7 @@ use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::event::Event;
-use plan::kernel::Entry;
+use plan::kernel_objects::Entry;
 use plan::model::{ObjectName, Protocol};
 use plan::op::{Op, Phase};
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ async fn nothing_is_written_or_read_before_the_source_is_complete() {
 async fn the_prerequisites_come_first_then_the_api_server_then_the_rest_by_phases() {
     let mut world = World::new();
     let (mut api_server, _) = tcp(9, &[]);
-    api_server.name = ObjectName::new("default", "kubernetes");
+    api_server.name = ObjectName::api_server();
     let endpoints = slice(&api_server, &[9]);
     world.feed(&[tcp(1, &[1]), (api_server, endpoints), tcp(2, &[2])]).await;
     world.complete().await;

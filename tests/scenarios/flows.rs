@@ -8,7 +8,7 @@ use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::reconcile::Pace;
 use plan::event::Event;
 use plan::flows::Flow;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{EndpointSlice, Protocol, Service};
 use plan::op::Op;
 use tokio::time::Instant;

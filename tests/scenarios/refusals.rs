@@ -8,11 +8,11 @@ use kube_ipvs::kernel::worker::{KernelHandle, WorkerGone};
 use kube_ipvs::reconcile::{Input, Pace, Reconciler};
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel::{Entry, Frontend, VirtualServer};
-use plan::model::{Choice, Protocol};
+use plan::kernel_objects::{Entry, Frontend, VirtualServer};
+use plan::model::{Overrides, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -193,7 +193,7 @@ async fn who_chose_a_scheduler_that_the_kernel_lacks_gets_the_default_one() {
     let choosing = |number| {
         let (mut service, slice) = tcp(number, &[1, 2]);
         let scheduler = SchedulerName::new("mh").ok();
-        service.choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
+        service.overrides = Some(Box::new(Overrides { scheduler, ..Overrides::default() }));
         (service, slice)
     };
     let mut world = World::in_sync(&[]).await;
@@ -233,7 +233,7 @@ async fn a_scheduler_that_is_loaded_later_is_used_from_then_on() {
     let (mut service, slice) = tcp(1, &[1, 2]);
     let name = SchedulerName::new("mh").unwrap();
     let scheduler = Some(name.clone());
-    service.choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
+    service.overrides = Some(Box::new(Overrides { scheduler, ..Overrides::default() }));
     let mut world = World::in_sync(&[]).await;
     let at = frontend(1, Protocol::Tcp);
     world.fake.refuse(

@@ -7,7 +7,7 @@ use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::{Input, Pace};
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{EndpointSlice, Family, ObjectName, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
@@ -112,7 +112,7 @@ async fn the_first_service_does_not_wait_for_the_others() {
     let mut world = World::new();
     let mut all = services(1_000);
     let (mut api_server, _) = tcp(2_000, &[]);
-    api_server.name = ObjectName::new("default", "kubernetes");
+    api_server.name = ObjectName::api_server();
     let endpoints = slice(&api_server, &[9]);
     all.push((api_server, endpoints));
     world.feed(&all).await;
@@ -208,7 +208,7 @@ async fn a_large_service_at_the_start_lets_others_go_first_and_is_bound_when_it_
 async fn an_api_server_that_changes_again_and_again_cuts_nobody_at_the_start() {
     // Two rounds, if it is planned in one of them only.
     let mut all = services(2 * u16::try_from(ROUND).unwrap());
-    all[7].0.name = ObjectName::new("default", "kubernetes");
+    all[7].0.name = ObjectName::api_server();
     let api_server = all[7].0.clone();
     all[7].1 = slice(&api_server, &[1]);
     let kernel = World::in_sync(&all).await.stop().await;

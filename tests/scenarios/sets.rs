@@ -4,11 +4,11 @@ use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::reconcile::Pace;
 use plan::actual::{Actual, ActualSet};
+use plan::capacity::Capacity;
 use plan::event::Event;
-use plan::kernel::Entry;
+use plan::kernel_objects::Entry;
 use plan::model::{Family, Protocol};
 use plan::op::Op;
-use plan::room::Capacity;
 use plan::sets::{SetId, SetKind};
 
 use crate::world::{NODE_ADDRESS, World, frontend, service, tcp};

@@ -8,7 +8,7 @@ use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Status;
 use plan::actual::Actual;
 use plan::event::Event;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{EndpointSlice, Protocol, Service, ServiceKind, TrafficPolicy};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
@@ -61,10 +61,10 @@ pub(crate) fn misleads(op: &Op, actual: &Actual) -> Option<String> {
 
 fn short_circuit_of(set: SetId, entry: &Entry) -> Frontend {
     let Entry::AddressPort(frontend) = entry else { panic!("{entry}") };
-    let short_circuits = ShortCircuitNetworks::default();
+    let networks = ShortCircuitNetworks::default();
     let address = match set.kind {
-        SetKind::ShortCircuit => short_circuits.address_for(frontend.address),
-        _ => short_circuits.spare_address_for(frontend.address),
+        SetKind::ShortCircuit => networks.address_for(frontend.address),
+        _ => networks.spare_address_for(frontend.address),
     };
     Frontend { address: address.unwrap(), ..*frontend }
 }

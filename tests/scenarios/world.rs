@@ -9,16 +9,16 @@ use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::actual::{Actual, ActualRealServer};
-use plan::diff::DesiredFrontend;
 use plan::event::Event;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
-    ServicePort, SlicePort, TrafficPolicy,
+    ServicePort, SlicePort,
 };
 use plan::op::Op;
 use plan::planner::Planner;
 use plan::settings::Settings;
+use plan::virtual_server::DesiredFrontend;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -196,20 +196,10 @@ pub(crate) fn settings() -> Settings {
 /// A Service of type ClusterIP, `10.96.x.y:80`, named after its number.
 pub(crate) fn service(number: u16, protocol: Protocol) -> Service {
     Service {
-        name: ObjectName::new("ns", format!("s{number}")),
         created: 7,
-        kind: ServiceKind::ClusterIp,
         cluster_v4: Some(cluster_address(number)),
-        cluster_v6: None,
-        external: Vec::new(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        external_policy: TrafficPolicy::Cluster,
-        internal_policy: TrafficPolicy::Cluster,
-        health_check_node_port: None,
-        choice: None,
         ports: vec![ServicePort { name: "p".into(), protocol, port: port(80), node_port: None }],
+        ..Service::new(ObjectName::new("ns", format!("s{number}")))
     }
 }
 

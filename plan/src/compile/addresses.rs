@@ -45,7 +45,7 @@ impl Addresses {
                 AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
             };
             let node = facts.other_node(address).filter(|_| yields);
-            let network = settings.short_circuits.around(address).filter(|_| is_outer);
+            let network = settings.short_circuit_networks.around(address).filter(|_| is_outer);
             let problem = match (node, network) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
                 (Some(node), _) => {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::addresses::Addresses;
 use super::{Compiler, real_servers, set};
 use crate::endpoints::EndpointChoice;
-use crate::kernel::Frontend;
+use crate::kernel_objects::Frontend;
 use crate::model::{Family, ServicePort};
 use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::fragment::{Claim, Origin};
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Protocol;
+use crate::scheduler::SchedulerName;
 use crate::sets::SetId;
 
 /// The claims of one Service.
@@ -45,8 +46,8 @@ impl Claims {
         Self { created, server, claims: BTreeMap::new() }
     }
 
-    pub(super) fn scheduler(&self) -> &str {
-        self.server.scheduler.as_str()
+    pub(super) fn scheduler(&self) -> &SchedulerName {
+        &self.server.scheduler
     }
 
     /// The same address may be there for several reasons, such as an external address that is a

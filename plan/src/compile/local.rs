@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Compiler, set};
 use crate::endpoints::{Candidate, EndpointChoice};
-use crate::kernel::{Entry, Frontend};
+use crate::kernel_objects::{Entry, Frontend};
 use crate::local::Side;
 use crate::model::{Family, Protocol, TrafficPolicy};
 use crate::sets::SetKind;

@@ -11,7 +11,7 @@ use super::addresses::Addresses;
 use super::claims::Served;
 use super::{Compiler, Port, set};
 use crate::fragment::Origin;
-use crate::kernel::{Entry, Frontend, RealServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::Family;
 use crate::problem::Problem;
 use crate::sets::SetKind;
@@ -37,7 +37,8 @@ impl Compiler<'_> {
         frontend: Frontend,
         is_restricted: bool,
     ) {
-        let are_there_short_circuits = self.settings.short_circuits.of(frontend.family()).is_some();
+        let are_there_short_circuits =
+            self.settings.short_circuit_networks.of(frontend.family()).is_some();
         let is_needed = self.service.is_external_policy_local() && are_there_short_circuits;
         if !is_needed || port.choice.cluster.is_empty() {
             return;
@@ -53,7 +54,7 @@ impl Compiler<'_> {
 
     /// Claims short circuits for all frontends of a family that were noted.
     pub(super) fn short_circuits(&mut self, family: Family, addresses: &Addresses) {
-        let short_circuits = self.settings.short_circuits;
+        let networks = self.settings.short_circuit_networks;
         let noted = std::mem::take(&mut self.in_need).into_iter();
         let (mut in_need, others): (Vec<_>, Vec<_>) =
             noted.partition(|(frontend, _)| frontend.family() == family);
@@ -61,7 +62,7 @@ impl Compiler<'_> {
         in_need.sort_by_key(|(frontend, it)| (it.origin, *frontend));
         let (mut with_first, mut without) = (Vec::new(), Vec::new());
         for (frontend, it) in in_need {
-            let first = self.possible(&frontend, short_circuits.address_for(frontend.address));
+            let first = self.possible(&frontend, networks.address_for(frontend.address));
             match first
                 .filter(|first| self.claim_short_circuit(&frontend, &it, *first, false, addresses))
             {
@@ -71,8 +72,7 @@ impl Compiler<'_> {
         }
         // They have no other.
         for (frontend, it, first) in without {
-            let spare =
-                self.possible(&frontend, short_circuits.spare_address_for(frontend.address));
+            let spare = self.possible(&frontend, networks.spare_address_for(frontend.address));
             if spare.is_some_and(|spare| {
                 self.claim_short_circuit(&frontend, &it, spare, true, addresses)
             }) {
@@ -88,7 +88,7 @@ impl Compiler<'_> {
         }
         for (frontend, it) in with_first {
             if let Some(spare) =
-                self.possible(&frontend, short_circuits.spare_address_for(frontend.address))
+                self.possible(&frontend, networks.spare_address_for(frontend.address))
             {
                 self.claim_short_circuit(&frontend, &it, spare, true, addresses);
             }
@@ -97,11 +97,11 @@ impl Compiler<'_> {
 
     /// A short circuit that a frontend may have, the first one if it can.
     pub(super) fn short_circuit(&self, frontend: &Frontend) -> Option<Frontend> {
-        let short_circuits = self.settings.short_circuits;
+        let networks = self.settings.short_circuit_networks;
         let of = |address| self.possible(frontend, address);
-        let short_circuit = of(short_circuits.address_for(frontend.address));
+        let short_circuit = of(networks.address_for(frontend.address));
         let short_circuit =
-            short_circuit.or_else(|| of(short_circuits.spare_address_for(frontend.address)));
+            short_circuit.or_else(|| of(networks.spare_address_for(frontend.address)));
         short_circuit.filter(|_| self.service.is_external_policy_local())
     }
 

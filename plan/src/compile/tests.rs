@@ -4,9 +4,10 @@ use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
 use crate::fragment::Claim;
 use crate::model::TrafficPolicy;
-use crate::model::{Choice, Node};
+use crate::model::{Node, Overrides};
 use crate::problem::AddressField;
-use crate::settings::{NodePortAddresses, SchedulerName};
+use crate::scheduler::SchedulerName;
+use crate::settings::NodePortAddresses;
 
 /// The tables are of text, as the programs print it that show the kernel's state.
 fn servers(compiled: &Compiled) -> Vec<String> {
@@ -460,25 +461,25 @@ fn a_service_may_choose_how_it_balances() {
     let compiled = |service: &Service, facts: &NodeFacts| {
         let compiled = compile(service, &[], facts, &mk_settings());
         let text = compiled.fragment.claims[0].server.to_string();
-        (text, compiled.fragment.drain_seconds, compiled.problems)
+        (text, compiled.fragment.drain_deadline_seconds, compiled.problems)
     };
     let mut facts = NodeFacts::default();
-    service.choice = Some(Box::new(Choice {
+    service.overrides = Some(Box::new(Overrides {
         scheduler: SchedulerName::new("mh").ok(),
         scheduler_flags: Some(0),
-        drain_seconds: Some(30),
+        drain_deadline_seconds: Some(30),
         weights: None,
     }));
     assert_eq!(compiled(&service, &facts), ("mh flags 0x8".into(), Some(30), vec![]));
-    service.choice.as_mut().unwrap().scheduler_flags = Some(0x10);
+    service.overrides.as_mut().unwrap().scheduler_flags = Some(0x10);
     assert_eq!(compiled(&service, &facts).0, "mh flags 0x18");
     // The flags were for the scheduler that is not there.
     facts.note_scheduler(&SchedulerName::new("mh").unwrap(), true);
-    let missing = Problem::SchedulerMissing { scheduler: "mh".into() };
+    let missing = Problem::SchedulerMissing { scheduler: SchedulerName::new("mh").unwrap() };
     assert_eq!(compiled(&service, &facts), ("rr".into(), Some(30), vec![missing]));
     // It refuses those whom it sends to an endpoint that drains.
-    service.choice.as_mut().unwrap().scheduler = SchedulerName::new("dh").ok();
-    service.choice.as_mut().unwrap().scheduler_flags = None;
+    service.overrides.as_mut().unwrap().scheduler = SchedulerName::new("dh").ok();
+    service.overrides.as_mut().unwrap().scheduler_flags = None;
     assert_eq!(compiled(&service, &facts), ("dh".into(), Some(0), vec![]));
 }
 

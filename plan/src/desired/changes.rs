@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::counted::Counted;
 use super::{Change, Count, Desired, Entries, Rank};
-use crate::diff::{self, DesiredFrontend};
-use crate::kernel::{Entry, Frontend, RealServer, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
 use crate::sets::SetId;
+use crate::virtual_server::{self, DesiredFrontend};
 
 /// State from before. Ordered maps, so that the operations come in the same order every time.
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ impl Changes {
             let after = desired.at(&frontend);
             count_before.add(before);
             count_after.add(after);
-            diff::between(frontend, before, after, desired.seed(), &mut ops);
+            virtual_server::between(frontend, before, after, desired.seed(), &mut ops);
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {
                 let was = former.and_then(|former| former.short_circuit_of);

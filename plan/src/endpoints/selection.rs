@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Candidate;
-use crate::kernel::RealServer;
+use crate::kernel_objects::RealServer;
 use crate::model::{Endpoint, Weights};
 
 /// Endpoints of a service port, and the node for which some of them are chosen.

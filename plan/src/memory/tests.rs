@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::{Family, Protocol};
+use crate::scheduler::SchedulerName;
 use crate::sets::SetKind;
-use crate::settings::SchedulerName;
 
 #[test]
 fn what_makes_no_sense_is_refused_with_the_kernels_number() {
@@ -10,7 +10,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     let set = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
     let entry = Entry::Address(address);
     let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
-    let room = |most| Room { capacity: Capacity::new(most), expected: 0 };
+    let size = |most| SetSize { capacity: Capacity::new(most), expected: 0 };
     let server = VirtualServer {
         scheduler: SchedulerName::default(),
         persistence: None,
@@ -20,8 +20,8 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
     // Each operation with what it answers before and after it was carried out.
     let steps = [
         (Op::CreateLink, None, Some(MemoryRefusal::LinkExists)),
-        (Op::CreateSet(set, room(1)), None, Some(MemoryRefusal::SetExists)),
-        (Op::GrowSet(set, room(2)), None, Some(MemoryRefusal::SetNotLarger)),
+        (Op::CreateSet(set, size(1)), None, Some(MemoryRefusal::SetExists)),
+        (Op::GrowSet(set, size(2)), None, Some(MemoryRefusal::SetNotLarger)),
         (Op::WriteRuleSet(Family::V4), None, None),
         (Op::AddEntry(set, entry), None, Some(MemoryRefusal::EntryExists)),
         (
@@ -56,7 +56,7 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
 
     let mut nothing = MemoryKernel::default();
     for (op, errno) in [
-        (Op::GrowSet(set, room(1)), 2),
+        (Op::GrowSet(set, size(1)), 2),
         (Op::AddEntry(set, entry), 2),
         (Op::RemoveEntry(set, entry), 2),
         (Op::ChangeVirtualServer(frontend, server), 3),
@@ -76,9 +76,9 @@ fn what_makes_no_sense_is_refused_with_the_kernels_number() {
 fn a_set_takes_as_many_entries_as_it_has_room_for() {
     let set = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
     let entry = |last| Entry::Address(IpAddr::from([10, 96, 0, last]));
-    let room = |most| Room { capacity: Capacity::new(most), expected: 0 };
+    let size = |most| SetSize { capacity: Capacity::new(most), expected: 0 };
     let mut kernel = MemoryKernel::default();
-    kernel.apply(&Op::CreateSet(set, room(2))).unwrap();
+    kernel.apply(&Op::CreateSet(set, size(2))).unwrap();
     kernel.apply(&Op::AddEntry(set, entry(1))).unwrap();
     kernel.apply(&Op::AddEntry(set, entry(2))).unwrap();
     let full = kernel.clone();
@@ -86,7 +86,7 @@ fn a_set_takes_as_many_entries_as_it_has_room_for() {
     assert_eq!((refusal, refusal.errno()), (MemoryRefusal::SetFull, 4_352));
     assert_eq!(kernel.apply(&Op::AddEntry(set, entry(2))), Err(MemoryRefusal::EntryExists));
     assert_eq!(kernel, full);
-    kernel.apply(&Op::GrowSet(set, room(3))).unwrap();
+    kernel.apply(&Op::GrowSet(set, size(3))).unwrap();
     kernel.apply(&Op::AddEntry(set, entry(3))).unwrap();
     assert_eq!(kernel.apply(&Op::AddEntry(set, entry(4))), Err(MemoryRefusal::SetFull));
     kernel.actual_mut().sets.get_mut(&set).unwrap().entries.clear();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fragment::{Claim, Fragment};
-use crate::kernel::{Entry, Frontend, RealServer};
+use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::sets::SetId;
 
 #[test]

@@ -4,14 +4,15 @@ use std::num::NonZeroU16;
 
 use super::*;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
-use crate::kernel::{Entry, RealServer};
+use crate::kernel_objects::{Entry, RealServer};
 use crate::local::Side;
 use crate::memory::MemoryKernel;
 use crate::model::{
     Conditions, EndpointSlice, Node, ObjectName, Protocol, Service, ServiceKind, SliceName,
     TrafficPolicy,
 };
-use crate::settings::{LocalDetection, NodePortAddresses, SchedulerName};
+use crate::scheduler::SchedulerName;
+use crate::settings::{LocalDetection, NodePortAddresses};
 
 fn mk_named(name: &str, created: i64) -> Service {
     Service { name: ObjectName::new("ns", name), created, ..mk_service() }
@@ -550,15 +551,15 @@ fn a_health_check_counts_the_ready_addresses_of_this_node_and_is_told_when_it_di
     let endpoints = [("10.244.0.2", "n1"), ("10.244.0.3", "n1"), ("10.244.1.2", "n2")];
     let mut slices = mk_slice(Family::V4, &endpoints);
     let mut planner = mk_planner([]);
-    let told = plan(&mut planner, [service(mk_checked()), slice(slices.clone())]).health_checks;
-    assert_eq!(told, [(name.clone(), check(2))]);
-    // What changes nothing in it is not told.
+    let reported = plan(&mut planner, [service(mk_checked()), slice(slices.clone())]).health_checks;
+    assert_eq!(reported, [(name.clone(), check(2))]);
+    // What changes nothing in it is not reported.
     slices.endpoints.remove(2);
     assert_eq!(plan(&mut planner, [slice(slices.clone())]).health_checks, []);
     // An endpoint that is going does not count, even while it is still used.
     slices.endpoints[0].conditions = Conditions { ready: false, serving: true, terminating: true };
-    let told = plan(&mut planner, [slice(slices)]).health_checks;
-    assert_eq!(told, [(name.clone(), check(1))]);
+    let reported = plan(&mut planner, [slice(slices)]).health_checks;
+    assert_eq!(reported, [(name.clone(), check(1))]);
     // Two ports of one endpoint are one address.
     let two_ports = Service {
         ports: vec![
@@ -571,8 +572,8 @@ fn a_health_check_counts_the_ready_addresses_of_this_node_and_is_told_when_it_di
     let cluster = Service { external_policy: TrafficPolicy::Cluster, ..mk_checked() };
     assert_eq!(plan(&mut planner, [service(cluster)]).health_checks, [(name.clone(), None)]);
     plan(&mut planner, [service(mk_checked())]);
-    let told = plan(&mut planner, [Event::ServiceRemoved(name.clone())]).health_checks;
-    assert_eq!(told, [(name, None)]);
+    let reported = plan(&mut planner, [Event::ServiceRemoved(name.clone())]).health_checks;
+    assert_eq!(reported, [(name, None)]);
 }
 
 #[test]
@@ -711,10 +712,10 @@ fn a_large_service_lets_others_go_between_its_parts() {
     let (name, mut planner) = (large.name.clone(), mk_planner([]));
     planner.apply_at(service(large), 1);
     planner.apply_at(service(mk_service()), 2);
-    let limit = Limit { services: 1, portion: 6, ..Limit::NONE };
+    let limit = RoundLimit { services: 1, operations_per_service: 6, ..RoundLimit::NONE };
     let mut rounds = Vec::new();
     while planner.is_dirty() {
-        planner.set_moment(10 * (rounds.len() as u64 + 1));
+        planner.set_now(10 * (rounds.len() as u64 + 1));
         let plan = planner.plan_round(limit);
         let subjects: Vec<String> = plan.ops.iter().map(ToString::to_string).collect();
         let of_large = subjects.iter().filter(|text| text.contains("10.96.0.1")).count();

@@ -15,7 +15,7 @@ struct Writer<'a> {
 /// Every chain, in the order in which kube-proxy makes them.
 pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
     let writer = Writer { family, settings };
-    let [first, spare] = settings.short_circuits;
+    let [first, spare] = settings.short_circuit_networks;
     let nat = |name, rules| Chain { table: Table::Nat, name, rules };
     let mangle = |name, rules| Chain { table: Table::Mangle, name, rules };
     let filter = |name, rules| Chain { table: Table::Filter, name, rules };
@@ -125,7 +125,7 @@ impl Writer<'_> {
         let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
 
         let mut rules = vec![format!("-s {loopback} -j RETURN")];
-        rules.extend(self.short_circuits());
+        rules.extend(self.jumps_to_short_circuits());
         rules.push(format!("{load_balancer} -j KUBE-LOAD-BALANCER"));
         rules.extend(self.cluster_masquerade());
         rules.extend([
@@ -145,15 +145,15 @@ impl Writer<'_> {
         rules
     }
 
-    fn short_circuits(&self) -> impl Iterator<Item = String> {
+    fn jumps_to_short_circuits(&self) -> impl Iterator<Item = String> {
         let ways = [
             (SetKind::ShortCircuit, "KUBE-SHORT-CIRCUIT"),
             (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
         ];
         let ways = ways
             .into_iter()
-            .zip(self.settings.short_circuits)
-            .filter(|(_, short_circuits)| short_circuits.is_some());
+            .zip(self.settings.short_circuit_networks)
+            .filter(|(_, network)| network.is_some());
         ways.map(|((set, chain), _)| format!("{} -j {chain}", self.commented(set, "dst,dst")))
     }
 
@@ -277,7 +277,7 @@ impl Writer<'_> {
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
         // Confirmed connections were let through before: no other program's decision is overruled.
-        if self.settings.short_circuits.iter().any(Option::is_some) {
+        if self.settings.short_circuit_networks.iter().any(Option::is_some) {
             rules.push(
                 "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
                  -m conntrack --ctstate DNAT --ctstatus CONFIRMED -j ACCEPT"
@@ -346,8 +346,8 @@ impl Writer<'_> {
             allowed(SetKind::HealthCheckNodePort, "dst"),
         ];
         // Connections led to a short circuit, but not those that a client opened to its address.
-        rules.extend(self.settings.short_circuits.iter().flatten().map(|short_circuits| {
-            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(short_circuits))
+        rules.extend(self.settings.short_circuit_networks.iter().flatten().map(|network| {
+            format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(network))
         }));
         rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));
         rules.extend(self.outside_services(&reject));

@@ -1,9 +1,9 @@
-//! Services that claim the same frontends, told before any of them is planned.
+//! Services that claim the same frontends, found before any of them is planned.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use crate::kernel::Frontend;
+use crate::kernel_objects::Frontend;
 use crate::model::{Family, Protocol, Service, ServiceName};
 use crate::settings::{Settings, ShortCircuitNetworks};
 
@@ -20,7 +20,8 @@ pub(super) fn contending<'a>(
     for service in services.clone() {
         let name = &service.name;
         // What is behind the limit is not claimed.
-        for frontend in frontends(service, &settings.short_circuits).take(settings.limits.frontends)
+        for frontend in
+            frontends(service, &settings.short_circuit_networks).take(settings.limits.frontends)
         {
             let first = *claimed.entry(frontend).or_insert(name);
             if first != name {
@@ -52,15 +53,12 @@ fn outer_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
 }
 
 /// All but node ports, with short circuits.
-fn frontends(
-    service: &Service,
-    short_circuits: &ShortCircuitNetworks,
-) -> impl Iterator<Item = Frontend> {
+fn frontends(service: &Service, networks: &ShortCircuitNetworks) -> impl Iterator<Item = Frontend> {
     let is_short_circuited = service.is_external_policy_local();
     let cluster = Family::BOTH.into_iter().filter_map(|family| service.cluster_address(family));
     let outer = outer_addresses(service).flat_map(move |address| {
         let of_short_circuits =
-            [short_circuits.address_for(address), short_circuits.spare_address_for(address)];
+            [networks.address_for(address), networks.spare_address_for(address)];
         [Some(address)].into_iter().chain(
             of_short_circuits.map(|short_circuit| short_circuit.filter(|_| is_short_circuited)),
         )

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::model::{Family, Service, ServiceName};
-use crate::settings::{SchedulerName, ShortCircuitNetworks};
+use crate::scheduler::SchedulerName;
+use crate::settings::ShortCircuitNetworks;
 
 /// Services by what they depend on.
 #[derive(Debug, Default)]
@@ -23,8 +24,8 @@ pub(super) struct Index {
 // === impl Index ===
 
 impl Index {
-    pub(super) fn insert(&mut self, service: &Service, short_circuits: &ShortCircuitNetworks) {
-        for address in outer_addresses(service, short_circuits) {
+    pub(super) fn insert(&mut self, service: &Service, networks: &ShortCircuitNetworks) {
+        for address in outer_addresses(service, networks) {
             self.by_address.entry(address).or_default().insert(service.name.clone());
         }
         for family in node_port_families(service) {
@@ -33,7 +34,7 @@ impl Index {
         if !service.source_ranges.is_empty() {
             self.source_ranges.insert(service.name.clone());
         }
-        if service.choice.as_ref().is_some_and(|choice| choice.weights.is_some()) {
+        if service.overrides.as_ref().is_some_and(|overrides| overrides.weights.is_some()) {
             self.weights.insert(service.name.clone());
         }
         if let Some(scheduler) = chosen_scheduler(service) {
@@ -42,8 +43,8 @@ impl Index {
     }
 
     /// Takes out what was put in for exactly this object.
-    pub(super) fn remove(&mut self, service: &Service, short_circuits: &ShortCircuitNetworks) {
-        for address in outer_addresses(service, short_circuits) {
+    pub(super) fn remove(&mut self, service: &Service, networks: &ShortCircuitNetworks) {
+        for address in outer_addresses(service, networks) {
             if let Some(services) = self.by_address.get_mut(&address) {
                 services.remove(&service.name);
                 if services.is_empty() {
@@ -97,20 +98,16 @@ impl Index {
 }
 
 fn chosen_scheduler(service: &Service) -> Option<&SchedulerName> {
-    service.choice.as_ref()?.scheduler.as_ref()
+    service.overrides.as_ref()?.scheduler.as_ref()
 }
 
 fn outer_addresses(
     service: &Service,
-    short_circuits: &ShortCircuitNetworks,
+    networks: &ShortCircuitNetworks,
 ) -> impl Iterator<Item = IpAddr> {
     let outer = service.external.iter().chain(&service.load_balancer).copied();
     let with_short_circuits = |address| {
-        [
-            Some(address),
-            short_circuits.address_for(address),
-            short_circuits.spare_address_for(address),
-        ]
+        [Some(address), networks.address_for(address), networks.spare_address_for(address)]
     };
     outer.flat_map(with_short_circuits).flatten()
 }

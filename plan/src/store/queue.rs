@@ -29,13 +29,13 @@ pub(super) struct Queue {
 // === impl Queue ===
 
 impl Queue {
-    /// Sets the moment for Services that begin to wait from now on.
-    pub(super) fn set_moment(&mut self, now: u64) {
+    /// Sets the timestamp of Services that begin to wait from now on.
+    pub(super) fn set_now(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// Returns the current moment.
-    pub(super) fn moment(&self) -> u64 {
+    /// Returns the current timestamp.
+    pub(super) fn now(&self) -> u64 {
         self.now
     }
 
@@ -141,7 +141,7 @@ impl Queue {
         self.turns.len() + usize::from(self.first.is_some())
     }
 
-    /// Moment since which the one has waited that has waited longest. A part is progress: a large
+    /// Timestamp since which the Service waits that waits longest. A part is progress: a large
     /// Service does not look as if it was stuck.
     pub(super) fn oldest(&self) -> Option<u64> {
         let first = self.first.as_ref().map(|(_, turn)| turn.waits_since());
@@ -164,10 +164,11 @@ mod tests {
     #[test]
     fn one_that_changes_again_keeps_its_place_and_the_api_server_comes_first() {
         let mut queue = Queue::default();
-        for (moment, name) in ["b", "a", "kubernetes", "b", "c", "kubernetes"].iter().enumerate() {
-            queue.set_moment(moment as u64);
-            let namespace = if *name == "kubernetes" { "default" } else { "ns" };
-            queue.push(ServiceName::new(namespace, *name));
+        let [b, a, c] = ["b", "a", "c"].map(|name| ServiceName::new("ns", name));
+        let api_server = ServiceName::api_server();
+        for (now, name) in (0..).zip([&b, &a, &api_server, &b, &c, &api_server]) {
+            queue.set_now(now);
+            queue.push(name.clone());
         }
         assert_eq!((queue.len(), queue.oldest()), (4, Some(0)));
         let expected = [("default/kubernetes", 2), ("ns/b", 0), ("ns/a", 1), ("ns/c", 4)];
@@ -178,12 +179,12 @@ mod tests {
     #[test]
     fn one_that_is_not_done_with_goes_behind_the_others_and_is_as_old_as_before() {
         let mut queue = Queue::default();
-        for (moment, name) in ["a", "b"].iter().enumerate() {
-            queue.set_moment(moment as u64);
+        for (now, name) in ["a", "b"].iter().enumerate() {
+            queue.set_now(now as u64);
             queue.push(ServiceName::new("ns", *name));
         }
         let (service, turn) = queue.pop().unwrap();
-        queue.set_moment(7);
+        queue.set_now(7);
         queue.put_back(service, turn);
         assert_eq!((queue.len(), queue.oldest()), (2, Some(1)));
         let (service, turn) = queue.pop().unwrap();

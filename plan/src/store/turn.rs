@@ -10,7 +10,7 @@ pub(super) type Rank = (ClaimClass, i64);
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
     since: u64,
-    /// Moment of its last part, or of the oldest change.
+    /// Timestamp of its last part, or of the oldest change.
     waits_since: u64,
     /// Number of parts that were planned.
     n_parts: usize,
@@ -27,20 +27,20 @@ impl Turn {
         Self { since, waits_since: since, n_parts: 0, is_early: false, rank: None }
     }
 
-    /// Moment of the oldest change that waits for it.
+    /// Timestamp of the oldest change that waits for it.
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// Moment since which it has waited to go on.
+    /// Timestamp since which it has waited to go on.
     pub(super) fn waits_since(&self) -> u64 {
         self.waits_since
     }
 
-    /// The turn as it waits from this moment on.
-    pub(super) fn waiting_since(self, moment: u64) -> Self {
-        Self { waits_since: moment, ..self }
+    /// The turn as it waits from this timestamp on.
+    pub(super) fn waiting_since(self, timestamp: u64) -> Self {
+        Self { waits_since: timestamp, ..self }
     }
 
     /// Last class of claims that may be made in it.

@@ -14,7 +14,7 @@ use crate::model::{
     EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind, ServicePort, SlicePort,
     TrafficPolicy,
 };
-use crate::planner::{Limit, Planner};
+use crate::planner::{Planner, RoundLimit};
 use crate::settings::Settings;
 
 /// Services that all claim the same, but for their cluster addresses.
@@ -138,10 +138,10 @@ impl Shape {
     }
 }
 
-const ONE_BY_ONE: Limit = Limit { services: 1, ..Limit::NONE };
+const ONE_BY_ONE: RoundLimit = RoundLimit { services: 1, ..RoundLimit::NONE };
 
 /// Limit of a round: the event loop's, but smaller.
-const ROUND: Limit = Limit { services: 4, operations: 64, portion: 64 };
+const ROUND: RoundLimit = RoundLimit { services: 4, operations: 64, operations_per_service: 64 };
 
 fn name(number: u16) -> ObjectName {
     ObjectName::new("ns", format!("service-{number}"))

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend, VirtualServer};
+use plan::kernel_objects::{Entry, Frontend, VirtualServer};
 use plan::model::{Family, Protocol};
+use plan::scheduler::SchedulerName;
 use plan::sets::{SetId, SetKind};
-use plan::settings::{SchedulerName, Settings};
+use plan::settings::Settings;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 

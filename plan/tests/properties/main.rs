@@ -10,15 +10,15 @@ mod world;
 use std::collections::BTreeMap;
 
 use plan::actual::{Actual, ActualVirtualServer, ListedVirtualServer};
+use plan::capacity::Capacity;
 use plan::event::Event;
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::localhost::LocalhostPort;
 use plan::memory::{MemoryKernel, MemoryRefusal};
 use plan::model::ServiceName;
 use plan::op::{Op, Subject};
-use plan::planner::{Limit, Plan, Planner};
+use plan::planner::{Plan, Planner, RoundLimit};
 use plan::problem::Problem;
-use plan::room::Capacity;
 use plan::sets::{SetId, SetKind, SetType};
 use plan::settings::Settings;
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ impl Pair {
 
     fn take(&mut self, events: &[Event]) -> Plan {
         self.apply(events);
-        self.round(Limit::NONE)
+        self.round(RoundLimit::NONE)
     }
 
     fn apply(&mut self, events: &[Event]) {
@@ -68,7 +68,7 @@ impl Pair {
         }
     }
 
-    fn round(&mut self, limit: Limit) -> Plan {
+    fn round(&mut self, limit: RoundLimit) -> Plan {
         let plan = self.planner.plan_round(limit);
         for (service, problems) in &plan.problems {
             let known = self.problems.remove(service).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Pair {
         }
         for (service, ports) in &plan.localhost {
             let known = self.localhost.remove(service).unwrap_or_default();
-            assert_ne!(&known, ports, "told, and nothing new");
+            assert_ne!(&known, ports, "reported, and nothing new");
             if !ports.is_empty() {
                 self.localhost.insert(service.clone(), ports.clone());
             }
@@ -93,7 +93,7 @@ impl Pair {
     }
 
     /// The same in rounds, after each of which the kernel is as it should be by then.
-    fn run_in_rounds(&mut self, events: &[Event], limit: Limit) {
+    fn run_in_rounds(&mut self, events: &[Event], limit: RoundLimit) {
         self.apply(events);
         while self.planner.is_dirty() {
             let before = self.planner.backlog();
@@ -106,15 +106,18 @@ impl Pair {
 }
 
 /// Picks the limit of a round: a number of Services or operations, or a part of each Service.
-fn limit() -> impl Strategy<Value = Limit> {
+fn limit() -> impl Strategy<Value = RoundLimit> {
     let limits = whole_services();
     (select(limits.to_vec()), select(vec![usize::MAX, 1, 9]))
-        .prop_map(|(limit, portion)| Limit { portion, ..limit })
+        .prop_map(|(limit, operations_per_service)| RoundLimit { operations_per_service, ..limit })
 }
 
-fn whole_services() -> [Limit; 4] {
-    let (one, three) = (Limit { services: 1, ..Limit::NONE }, Limit { services: 3, ..Limit::NONE });
-    [one, three, Limit { operations: 9, ..Limit::NONE }, Limit::NONE]
+fn whole_services() -> [RoundLimit; 4] {
+    let (one, three) = (
+        RoundLimit { services: 1, ..RoundLimit::NONE },
+        RoundLimit { services: 3, ..RoundLimit::NONE },
+    );
+    [one, three, RoundLimit { operations: 9, ..RoundLimit::NONE }, RoundLimit::NONE]
 }
 
 /// Takes over what a kernel has, in rounds, as the event loop does at its start. After each round,
@@ -122,7 +125,7 @@ fn whole_services() -> [Limit; 4] {
 fn take_over(
     planner: &mut Planner,
     kernel: &mut MemoryKernel,
-    limit: Limit,
+    limit: RoundLimit,
     desired: &Planner,
 ) -> Vec<Op> {
     let mut log = Vec::new();
@@ -203,7 +206,7 @@ fn is_complete(planner: &Planner, kernel: &MemoryKernel, address: std::net::IpAd
         let found = kernel.actual().virtual_servers.get(frontend);
         planner.repair(frontend, found).iter().all(|op| match op {
             Op::RemoveRealServer(..) => true,
-            Op::RetireVirtualServer(_) => is_refused(kernel, frontend),
+            Op::RemoveVirtualServerWhenDrained(_) => is_refused(kernel, frontend),
             _ => false,
         })
     })
@@ -238,7 +241,7 @@ proptest! {
             pair.apply(group);
             while pair.planner.is_dirty() {
                 let mut ops = pair.round(limit).ops;
-                pair.planner.make_room(&mut ops);
+                pair.planner.insert_growth(&mut ops);
                 prop_assert!(ops.is_sorted_by_key(Op::phase));
                 for op in &ops {
                     let before = pair.kernel.actual().sets.clone();
@@ -368,7 +371,7 @@ proptest! {
     }
 
     /// Wherever a plan is cut off, a comparison finishes it: whatever is left over can still be
-    /// told to be ours. Inside excluded networks, it stays.
+    /// known to be ours. Inside excluded networks, it stays.
     #[test]
     fn a_comparison_finishes_what_was_cut_off(
         settings in settings().prop_map(|settings| Settings { exclude: Vec::new(), ..settings }),
@@ -403,7 +406,7 @@ proptest! {
         let takes_addresses =
             |damage: &Damage| matches!(damage, Damage::LinkRemoved | Damage::AddressGone(_) | Damage::RoutesGone);
         if damages.iter().any(takes_addresses) {
-            former.short_circuits = settings.short_circuits;
+            former.short_circuit_networks = settings.short_circuit_networks;
         }
         let mut found = from_scratch(&former, &World::after(former_groups.iter().flatten()));
         for damage in &damages {
@@ -428,7 +431,7 @@ proptest! {
         for is_complete in [false, true] {
             let mut planner = Planner::new(settings.clone());
             world.events().into_iter().for_each(|event| planner.apply(event));
-            planner.plan_round(Limit { services: 0, ..Limit::NONE });
+            planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE });
             let log = take_over(&mut planner, &mut taken_over, limit, &desired.planner);
             prop_assert!(!is_complete || log.is_empty(), "{:?}", log);
             prop_assert_eq!(normal(taken_over.actual()), normal(kernel.actual()));

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use plan::event::Event;
 use plan::model::{
-    Choice, Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Protocol,
+    Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Overrides, Protocol,
     Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy, Weights,
 };
-use plan::settings::{
-    LocalDetection, NodePortAddresses, SchedulerName, Settings, ShortCircuitNetworks,
-};
+use plan::scheduler::SchedulerName;
+use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -161,15 +160,15 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
         vec![Family::V6],
     ]);
     let choices = any::<[bool; 6]>();
-    (families, short_circuits(), choices).prop_map(
+    (families, short_circuit_networks(), choices).prop_map(
         |(
             families,
-            short_circuits,
+            short_circuit_networks,
             [excludes, node_ports, maglev, node_cidr, localhost, routes],
         )| {
             let mut settings = Settings::new(NODE_NAME);
             settings.families = families;
-            settings.short_circuits = short_circuits;
+            settings.short_circuit_networks = short_circuit_networks;
             if excludes {
                 settings.exclude = vec![IpNet::from(ip(EXCLUDED))];
             }
@@ -194,7 +193,7 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
 }
 
 /// Usually the default networks, which are unused; sometimes one with external addresses, or none.
-fn short_circuits() -> impl Strategy<Value = ShortCircuitNetworks> {
+fn short_circuit_networks() -> impl Strategy<Value = ShortCircuitNetworks> {
     let taken = ShortCircuitNetworks {
         v4: "198.51.100.0/24".parse().ok(),
         ..ShortCircuitNetworks::default()
@@ -265,16 +264,16 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
     select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local])
 }
 
-fn choice() -> impl Strategy<Value = Choice> {
+fn overrides() -> impl Strategy<Value = Overrides> {
     let flags = option::of(select(vec![0_u32, 0x08, 0x10]));
     let weights = select(vec![(100, 10, 1), (1, 1, 1), (1, 2, 3)])
         .prop_map(|(node, zone, elsewhere)| Weights { node, zone, elsewhere });
-    let drain_seconds = option::of(select(vec![0_u32, 60]));
-    (option::of(scheduler()), flags, drain_seconds, option::of(weights)).prop_map(
-        |(scheduler, scheduler_flags, drain_seconds, weights)| Choice {
+    let drain_deadline_seconds = option::of(select(vec![0_u32, 60]));
+    (option::of(scheduler()), flags, drain_deadline_seconds, option::of(weights)).prop_map(
+        |(scheduler, scheduler_flags, drain_deadline_seconds, weights)| Overrides {
             scheduler,
             scheduler_flags,
-            drain_seconds,
+            drain_deadline_seconds,
             weights,
         },
     )
@@ -301,9 +300,9 @@ fn service() -> impl Strategy<Value = Service> {
     let addresses = (cluster, outer(), outer(), subsequence(NETS.to_vec(), 0..3));
     let policies = (policy(), policy(), option::of(port(vec![31_000, 31_001])));
     let affinity = option::weighted(0.3, select(vec![60_u32, 10_800]));
-    let choices = (affinity, option::weighted(0.3, choice()));
+    let choices = (affinity, option::weighted(0.3, overrides()));
     (identity, addresses, policies, choices, service_ports()).prop_map(
-        |((name, created, kind), addresses, policies, (affinity, choice), ports)| {
+        |((name, created, kind), addresses, policies, (affinity, overrides), ports)| {
             let ((v4, v6), external, load_balancer, ranges) = addresses;
             Service {
                 name,
@@ -319,7 +318,7 @@ fn service() -> impl Strategy<Value = Service> {
                 internal_policy: policies.1,
                 health_check_node_port: policies.2,
                 ports,
-                choice: choice.map(Box::new),
+                overrides: overrides.map(Box::new),
             }
         },
     )

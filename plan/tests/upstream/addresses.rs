@@ -2,7 +2,7 @@
 //! `kube-ipvs0`, and on which of the node's own node ports are served.
 
 use plan::event::Event;
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use plan::model::{Service, ServiceKind};
 use plan::problem::{AddressField, Problem};
 use plan::settings::{NodePortAddresses, Settings};
@@ -85,7 +85,7 @@ fn an_address_that_no_service_can_have_is_left_out_and_told() {
             let plan = node.run([applied(&service)]);
             let address = ip(address);
             assert_eq!(node.kernel.actual().addresses.contains(&address), possible, "{address}");
-            let serves = |frontend: &plan::kernel::Frontend| frontend.address == address;
+            let serves = |frontend: &plan::kernel_objects::Frontend| frontend.address == address;
             let served = node.kernel.actual().virtual_servers.keys().any(serves);
             assert_eq!(served, possible, "{address}");
             let problem = (service.name, vec![Problem::ImpossibleAddress { field, address }]);

@@ -29,9 +29,9 @@ fn choose(zone: Option<&str>, weights: Option<Weights>, endpoints: &[&str]) -> E
 fn check(rows: &[Row]) {
     for row in rows {
         let choice = choose(row.zone, None, row.endpoints);
-        let last = |list: &[plan::kernel::RealServer]| -> Vec<u8> {
+        let last = |list: &[plan::kernel_objects::RealServer]| -> Vec<u8> {
             assert!(list.iter().all(|real| real.port == 8080 && real.weight == 1), "{}", row.name);
-            let address = |real: &plan::kernel::RealServer| real.address.to_string();
+            let address = |real: &plan::kernel_objects::RealServer| real.address.to_string();
             list.iter()
                 .map(|real| address(real).rsplit('.').next().unwrap().parse().unwrap())
                 .collect()
@@ -423,7 +423,7 @@ fn shares_are_by_distance() {
     let weights = Weights { node: 100, zone: 10, elsewhere: 1 };
     let shares = |zone, endpoints: &[&str]| {
         let choice = choose(zone, Some(weights), endpoints);
-        let weights = |list: &[plan::kernel::RealServer]| -> Vec<u32> {
+        let weights = |list: &[plan::kernel_objects::RealServer]| -> Vec<u32> {
             list.iter().map(|real| real.weight).collect()
         };
         (weights(&choice.cluster), weights(&choice.local))

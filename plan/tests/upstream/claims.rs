@@ -2,10 +2,10 @@
 //! it from each other in every sync.
 
 use plan::actual::{ActualSet, ListedVirtualServer};
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::{Family, Protocol, Service, ServiceKind};
 use plan::op::{Op, Subject};
-use plan::planner::Limit;
+use plan::planner::RoundLimit;
 use plan::problem::Problem;
 use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
@@ -134,7 +134,7 @@ fn a_restart_takes_nothing_from_the_one_that_has_it() {
     let listed = listed.collect();
     let mut found = node.planner.take_over(node.kernel.actual().clone(), listed);
     while node.planner.is_dirty() {
-        let plan = node.planner.plan_round(Limit { services: 1, ..Limit::NONE });
+        let plan = node.planner.plan_round(RoundLimit { services: 1, ..RoundLimit::NONE });
         // A frontend that no Service has claimed yet stays as it was found.
         let owner = node.planner.desired().owner(&frontend());
         assert!(owner.is_none_or(|owner| *owner == victim.name), "{owner:?}");
@@ -166,7 +166,7 @@ fn a_restart_leaves_a_node_port_to_the_older_one_of_two() {
     drop(node.planner.take_over(node.kernel.actual().clone(), Vec::new()));
     let frontend = Frontend { address: ip("192.0.2.10"), protocol: Protocol::Tcp, port: 30_080 };
     while node.planner.is_dirty() {
-        node.planner.plan_round(Limit { services: 1, ..Limit::NONE });
+        node.planner.plan_round(RoundLimit { services: 1, ..RoundLimit::NONE });
         let owner = node.planner.desired().owner(&frontend);
         assert!(owner.is_none_or(|owner| *owner == older.name), "{owner:?}");
     }

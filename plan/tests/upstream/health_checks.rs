@@ -1,5 +1,5 @@
 //! TestHealthCheckNodePort, TestHealthCheckNodePortE2E, Test_HealthCheckNodePortWhenTerminating:
-//! what a load balancer is told, and where.
+//! what a load balancer is answered, and where.
 
 use plan::local::HealthCheck;
 use plan::model::{Family, Service, ServiceKind};
@@ -45,9 +45,9 @@ fn the_set_has_the_ports_of_load_balancers_for_this_nodes_endpoints() {
         let plan = node.run([applied(&service)]);
         let entries = node.set("KUBE-HEALTH-CHECK-NODE-PORT");
         assert_eq!(entries, expected.iter().map(|port| (*port).to_owned()).collect(), "{row}");
-        let told: Vec<_> = plan.health_checks.into_iter().map(|(_, check)| check).collect();
+        let reported: Vec<_> = plan.health_checks.into_iter().map(|(_, check)| check).collect();
         let check = expected.iter().map(|_| answers(31_000, 0));
-        assert_eq!(told, check.collect::<Vec<_>>(), "{row}");
+        assert_eq!(reported, check.collect::<Vec<_>>(), "{row}");
     }
 }
 
@@ -66,7 +66,7 @@ fn the_set_of_each_family_in_which_the_service_is_has_it() {
     assert_eq!((check.local(Family::V4), check.local(Family::V6)), (Some(1), Some(2)));
 }
 
-/// Each step with what is told then; nothing is told if nothing changes.
+/// Each step with what is reported then; nothing is reported if nothing changes.
 #[test]
 fn what_is_told_follows_the_service_and_its_endpoints() {
     let two_ports = Service {
@@ -78,7 +78,7 @@ fn what_is_told_follows_the_service_and_its_endpoints() {
         sliced(&crate::words::slice_with("web-1", "web", &ports, texts))
     };
     let mut node = Node::after([]);
-    for (step, event, told, ports) in [
+    for (step, event, expected, ports) in [
         ("a Service", applied(&checked(31_000)), vec![answers(31_000, 0)], &["31000"][..]),
         (
             "two endpoints here",
@@ -116,7 +116,7 @@ fn what_is_told_follows_the_service_and_its_endpoints() {
     ] {
         let plan = node.run([event]);
         let heard: Vec<_> = plan.health_checks.into_iter().map(|(_, check)| check).collect();
-        assert_eq!(heard, told, "{step}");
+        assert_eq!(heard, expected, "{step}");
         let entries = node.set("KUBE-HEALTH-CHECK-NODE-PORT");
         assert_eq!(entries, ports.iter().map(|port| (*port).to_owned()).collect(), "{step}");
     }

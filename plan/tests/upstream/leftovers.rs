@@ -5,10 +5,11 @@
 //! only those with an ownership marker, ours or kube-proxy's.
 
 use plan::actual::{Actual, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend, VirtualServer};
+use plan::kernel_objects::{Entry, Frontend, VirtualServer};
 use plan::model::{Family, Protocol};
+use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
-use plan::settings::{SchedulerName, Settings};
+use plan::settings::Settings;
 
 use crate::node::{Node, THIS, check, made};
 use crate::words::{applied, ip, service, slice, sliced};

@@ -117,9 +117,9 @@ fn losing_endpoints_is_not_being_removed() {
     let endpoints = slice("web-1", "web", &["10.244.1.2@n2"]);
     let web = service("web", &["10.96.0.9"]);
     let start = || Node::after([applied(&web), sliced(&endpoints)]);
-    let is_retired = |op: &Op| matches!(op, Op::RetireVirtualServer(_));
+    let waits_for_drain = |op: &Op| matches!(op, Op::RemoveVirtualServerWhenDrained(_));
     let is_removed = |op: &Op| matches!(op, Op::RemoveVirtualServer(_));
-    for (row, event, retired, is_gone) in [
+    for (row, event, waits, is_gone) in [
         (
             "its endpoint is not ready",
             sliced(&slice("web-1", "web", &["10.244.1.2@n2 unready"])),
@@ -136,7 +136,7 @@ fn losing_endpoints_is_not_being_removed() {
         ),
     ] {
         let ops = start().run([event]).ops;
-        assert_eq!(ops.iter().any(is_retired), retired, "{row}: {ops:?}");
+        assert_eq!(ops.iter().any(waits_for_drain), waits, "{row}: {ops:?}");
         assert_eq!(ops.iter().any(is_removed), is_gone, "{row}: {ops:?}");
     }
 }

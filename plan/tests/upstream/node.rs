@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use plan::actual::{Actual, ActualVirtualServer};
 use plan::event::Event;
-use plan::kernel::{Frontend, RealServer, VirtualServer};
+use plan::kernel_objects::{Frontend, RealServer, VirtualServer};
 use plan::memory::{MemoryKernel, MemoryRefusal};
 use plan::model::Protocol;
 use plan::op::Op;
@@ -56,7 +56,7 @@ impl Node {
         }
         let plan = self.planner.plan();
         let mut ops = plan.ops.clone();
-        self.planner.make_room(&mut ops);
+        self.planner.insert_growth(&mut ops);
         self.carry_out(&ops);
         let left = self.planner.diff(self.kernel.actual());
         assert_eq!(said(&left), [""; 0], "left over by {:#?}", said(&plan.ops));

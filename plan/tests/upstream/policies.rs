@@ -167,7 +167,7 @@ fn a_policy_may_change() {
 #[test]
 fn without_a_network_for_short_circuits_everybody_gets_this_nodes_endpoints() {
     let mut settings = Settings::new(THIS);
-    settings.short_circuits = ShortCircuitNetworks::NONE;
+    settings.short_circuit_networks = ShortCircuitNetworks::NONE;
     for (row, endpoints, expected) in [
         (
             "one is here",
@@ -284,7 +284,7 @@ fn no_short_circuit_is_at_an_address_that_no_host_can_have() {
     }
     // Without a spare network, an Event says what is missing.
     let mut settings = Settings::new(THIS);
-    settings.short_circuits.v4 = "0.0.0.0/4".parse().ok();
+    settings.short_circuit_networks.v4 = "0.0.0.0/4".parse().ok();
     let mut node = Node::new(settings);
     let web = Service { external: ips(&["16.0.0.0"]), ..with(CLUSTER, LOCAL, false) };
     let plan = node.run([applied(&web), sliced(&slice("web-1", "web", &NONE_HERE))]);

@@ -1,6 +1,6 @@
 //! TestSyncIPSetEntries: a set that is found with other entries than it should have.
 
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol::{Sctp, Tcp, Udp};
 use plan::model::{Protocol, Service, ServiceKind};
 use plan::sets::SetId;

@@ -2,10 +2,11 @@
 //! about a virtual server that is found as it should be, otherwise, or not at all.
 
 use plan::event::Event;
-use plan::kernel::{Frontend, VirtualServer};
-use plan::model::{Choice, Protocol, Service, ServiceKind};
+use plan::kernel_objects::{Frontend, VirtualServer};
+use plan::model::{Overrides, Protocol, Service, ServiceKind};
 use plan::problem::Problem;
-use plan::settings::{SchedulerName, Settings};
+use plan::scheduler::SchedulerName;
+use plan::settings::Settings;
 
 use crate::node::{Node, THIS, check, made, said};
 use crate::words::{LOCAL, applied, ip, ips, port, service, slice, slice_with, sliced};
@@ -32,7 +33,7 @@ fn server(name: &str, persistence: Option<u32>, scheduler_flags: u32) -> Virtual
 }
 
 /// State in which the kernel's virtual server is found.
-enum Found {
+enum Start {
     AsItIs,
     Nothing,
     NoAddress,
@@ -43,42 +44,42 @@ enum Found {
 fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
     use Protocol::{Sctp, Tcp};
     for (row, protocol, found, expected) in [
-        ("as it should be", Tcp, Found::AsItIs, &[][..]),
-        ("as it should be, SCTP", Sctp, Found::AsItIs, &[]),
+        ("as it should be", Tcp, Start::AsItIs, &[][..]),
+        ("as it should be, SCTP", Sctp, Start::AsItIs, &[]),
         (
             "persistent, which it should not be",
             Tcp,
-            Found::Server(Some(server("rr", Some(10_800), 0))),
+            Start::Server(Some(server("rr", Some(10_800), 0))),
             &["change virtual server TCP 10.96.0.9:80 to rr"],
         ),
         (
             "with a flag that it should not have",
             Tcp,
-            Found::Server(Some(server("rr", None, 0x10))),
+            Start::Server(Some(server("rr", None, 0x10))),
             &["change virtual server TCP 10.96.0.9:80 to rr"],
         ),
         (
             "another scheduler",
             Tcp,
-            Found::Server(Some(server("wlc", None, 0))),
+            Start::Server(Some(server("wlc", None, 0))),
             &["change virtual server TCP 10.96.0.9:80 to rr"],
         ),
         (
             "another scheduler, SCTP",
             Sctp,
-            Found::Server(Some(server("wlc", None, 0))),
+            Start::Server(Some(server("wlc", None, 0))),
             &["change virtual server SCTP 10.96.0.9:80 to rr"],
         ),
         (
             "balancing in a way that we have no words for",
             Tcp,
-            Found::Server(None),
+            Start::Server(None),
             &["change virtual server TCP 10.96.0.9:80 to rr"],
         ),
         (
             "not there",
             Tcp,
-            Found::Nothing,
+            Start::Nothing,
             &[
                 "create virtual server TCP 10.96.0.9:80 rr",
                 "add real server 10.244.1.2:8080 weight 1 to TCP 10.96.0.9:80",
@@ -87,7 +88,7 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
         (
             "not there, SCTP",
             Sctp,
-            Found::Nothing,
+            Start::Nothing,
             &[
                 "create virtual server SCTP 10.96.0.9:80 rr",
                 "add real server 10.244.1.2:8080 weight 1 to SCTP 10.96.0.9:80",
@@ -96,7 +97,7 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
         (
             "there, with its address on no interface",
             Tcp,
-            Found::NoAddress,
+            Start::NoAddress,
             &["add address 10.96.0.9 to kube-ipvs0"],
         ),
     ] {
@@ -105,10 +106,10 @@ fn a_virtual_server_is_made_or_changed_only_as_far_as_it_has_to() {
         let frontend = Frontend { address: ip(SERVICE), protocol, port: 80 };
         let actual = node.kernel.actual_mut();
         match found {
-            Found::AsItIs => {}
-            Found::Nothing => drop(actual.virtual_servers.remove(&frontend)),
-            Found::NoAddress => drop(actual.addresses.remove(&frontend.address)),
-            Found::Server(server) => {
+            Start::AsItIs => {}
+            Start::Nothing => drop(actual.virtual_servers.remove(&frontend)),
+            Start::NoAddress => drop(actual.addresses.remove(&frontend.address)),
+            Start::Server(server) => {
                 actual.virtual_servers.get_mut(&frontend).unwrap().server = server;
             }
         }
@@ -222,42 +223,42 @@ fn session_affinity_is_on_every_frontend() {
 
 #[test]
 fn a_service_is_balanced_as_it_chose_if_the_kernel_can() {
-    let choosing = |choice: Choice| Service {
+    let choosing = |overrides: Overrides| Service {
         ports: vec![port("p", "80/TCP")],
-        choice: Some(Box::new(choice)),
+        overrides: Some(Box::new(overrides)),
         ..service("web", &[SERVICE])
     };
-    let maglev = Choice { scheduler: Some(scheduler("mh")), ..Choice::default() };
+    let maglev = Overrides { scheduler: Some(scheduler("mh")), ..Overrides::default() };
     let mut node = node_with("TCP", Settings::new(THIS));
-    for (row, choice, expected) in [
-        ("nothing", Choice::default(), "TCP 10.96.0.9:80 rr: 10.244.1.2:8080"),
+    for (row, overrides, expected) in [
+        ("nothing", Overrides::default(), "TCP 10.96.0.9:80 rr: 10.244.1.2:8080"),
         ("mh", maglev.clone(), "TCP 10.96.0.9:80 mh flags 0x18: 10.244.1.2:8080"),
         (
             "mh without the port",
-            Choice { scheduler_flags: Some(0x08), ..maglev.clone() },
+            Overrides { scheduler_flags: Some(0x08), ..maglev.clone() },
             "TCP 10.96.0.9:80 mh flags 0x8: 10.244.1.2:8080",
         ),
         (
             "mh without flags, but for the fallback",
-            Choice { scheduler_flags: Some(0), ..maglev.clone() },
+            Overrides { scheduler_flags: Some(0), ..maglev.clone() },
             "TCP 10.96.0.9:80 mh flags 0x8: 10.244.1.2:8080",
         ),
         (
             "sh, which falls back while an endpoint drains",
-            Choice { scheduler: Some(scheduler("sh")), ..Choice::default() },
+            Overrides { scheduler: Some(scheduler("sh")), ..Overrides::default() },
             "TCP 10.96.0.9:80 sh flags 0x8: 10.244.1.2:8080",
         ),
     ] {
-        node.run([applied(&choosing(choice))]);
+        node.run([applied(&choosing(overrides))]);
         check(row, &node.virtual_servers(), &[expected]);
     }
     node.run([applied(&choosing(maglev))]);
     let plan = node.run([Event::SchedulerMissing(scheduler("mh"))]);
     check("not in the kernel", &node.virtual_servers(), &["TCP 10.96.0.9:80 rr: 10.244.1.2:8080"]);
-    let problem = Problem::SchedulerMissing { scheduler: "mh".to_owned() };
+    let problem = Problem::SchedulerMissing { scheduler: scheduler("mh") };
     let name = service("web", &[]).name;
     assert_eq!(plan.problems, [(name.clone(), vec![problem])]);
-    let plan = node.run([applied(&choosing(Choice::default()))]);
+    let plan = node.run([applied(&choosing(Overrides::default()))]);
     assert_eq!(plan.problems, [(name, vec![])]);
 }
 
@@ -267,7 +268,7 @@ fn endpoints_have_the_shares_that_the_service_chose() {
     let weights = Some(Weights { node: 100, zone: 10, elsewhere: 1 });
     let weighted = Service {
         ports: vec![port("p", "80/TCP")],
-        choice: Some(Box::new(Choice { weights, ..Choice::default() })),
+        overrides: Some(Box::new(Overrides { weights, ..Overrides::default() })),
         ..service("web", &[SERVICE])
     };
     let endpoints = ["10.244.0.2@n1 in:a", "10.244.1.2@n2 in:a", "10.244.2.2@n3 in:b"];
@@ -279,7 +280,7 @@ fn endpoints_have_the_shares_that_the_service_chose() {
         node.real_servers("TCP 10.96.0.9:80").unwrap(),
         "10.244.0.2:8080 weight 100, 10.244.1.2:8080 weight 10, 10.244.2.2:8080"
     );
-    let plan = node.run([applied(&Service { choice: None, ..weighted })]);
+    let plan = node.run([applied(&Service { overrides: None, ..weighted })]);
     assert_eq!(
         said(&plan.ops),
         [
@@ -294,7 +295,7 @@ fn endpoints_have_the_shares_that_the_service_chose() {
 fn endpoints_follow_the_zone_of_the_node() {
     let weights = Some(plan::model::Weights { node: 100, zone: 10, elsewhere: 1 });
     let weighted = Service {
-        choice: Some(Box::new(Choice { weights, ..Choice::default() })),
+        overrides: Some(Box::new(Overrides { weights, ..Overrides::default() })),
         ..service("web", &[SERVICE])
     };
     let hinted = service("mail", &["10.96.0.8"]);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use plan::event::Event;
 use plan::model::{
-    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
-    ServicePort, SlicePort, TrafficPolicy,
+    Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
+    SlicePort, TrafficPolicy,
 };
 
 pub(crate) const CLUSTER: TrafficPolicy = TrafficPolicy::Cluster;
@@ -28,20 +28,9 @@ pub(crate) fn number(port: u16) -> NonZeroU16 {
 /// A Service of type ClusterIP with these cluster addresses, and the port `http`, 80/TCP.
 pub(crate) fn service(name: &str, cluster: &[&str]) -> Service {
     let mut service = Service {
-        name: ObjectName::new("ns", name),
         created: 7,
-        kind: ServiceKind::ClusterIp,
-        cluster_v4: None,
-        cluster_v6: None,
-        external: Vec::new(),
-        load_balancer: Vec::new(),
-        source_ranges: Vec::new(),
-        affinity: None,
-        external_policy: CLUSTER,
-        internal_policy: CLUSTER,
-        health_check_node_port: None,
         ports: vec![port("http", "80/TCP")],
-        choice: None,
+        ..Service::new(ObjectName::new("ns", name))
     };
     for address in ips(cluster) {
         match address {

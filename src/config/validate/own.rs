@@ -6,13 +6,13 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use plan::model::Family;
+use plan::scheduler::SCHEDULERS;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, Violation, address};
 use crate::config::own::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::kernel::estimators::NICE;
 use crate::kernel::processors::Processors;
-use crate::source::convert::SCHEDULERS;
 
 /// Addresses that mean something of their own, whatever a cluster does.
 const SPECIAL: [(IpAddr, u8, &str); 6] = [
@@ -92,8 +92,9 @@ impl Found {
             }
         }
         for name in &limits.schedulers {
-            if !SCHEDULERS.contains(&name.as_str()) {
-                let problem = format!("must be one of {}", SCHEDULERS.join(", "));
+            let names = SCHEDULERS.map(|scheduler| scheduler.name);
+            if !names.contains(&name.as_str()) {
+                let problem = format!("must be one of {}", names.join(", "));
                 self.invalid("limits.schedulers", name, &problem);
             }
         }
@@ -110,10 +111,13 @@ impl Found {
     }
 
     fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
-        let short_circuits = own.short_circuit.short_circuits();
-        let short_circuits =
-            Family::BOTH.into_iter().flat_map(|family| short_circuits.networks(family)).flatten();
-        let short_circuits: Vec<_> = short_circuits.map(|net| (net, "of shortCircuit")).collect();
+        let of_short_circuits = own.short_circuit.networks();
+        let of_short_circuits = Family::BOTH
+            .into_iter()
+            .flat_map(|family| of_short_circuits.networks(family))
+            .flatten();
+        let of_short_circuits: Vec<_> =
+            of_short_circuits.map(|net| (net, "of shortCircuit")).collect();
         let nodes = networks(&document.node_port_addresses);
         let mut others: Vec<(IpNet, &str)> = Vec::new();
         for text in &own.service_routes {
@@ -126,7 +130,7 @@ impl Found {
                 self.invalid("serviceRoutes", text, problem);
                 continue;
             };
-            let special = special().chain(pods(document)).chain(short_circuits.iter().copied());
+            let special = special().chain(pods(document)).chain(of_short_circuits.iter().copied());
             let overlapping = special.chain(others.iter().copied()).find(|(other, _)| {
                 network.contains(&other.network()) || other.contains(&network.network())
             });

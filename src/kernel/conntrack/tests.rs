@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use netlink::{Batch, MessageWriter};
 use plan::flows::{Flow, FlowTargets};
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use proptest::prelude::*;
 
 use super::message::*;

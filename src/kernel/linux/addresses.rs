@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use plan::op::{Op, Subject};
 use rustix::io::Errno;
 

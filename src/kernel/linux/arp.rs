@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use tracing::{info, warn};
 
 use super::super::link::{AddressBatch, AddressScope, LinkAddress};

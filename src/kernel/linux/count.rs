@@ -7,7 +7,7 @@
 
 use ipvs::Counter;
 use plan::actual::ListedVirtualServer;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::Family;
 use plan::op::Op;
 use plan::table::Table;

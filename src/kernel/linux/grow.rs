@@ -8,8 +8,8 @@
 mod tests;
 
 use ipset::{Batch, Client, Error, Name, Set};
+use plan::capacity::SetSize;
 use plan::model::Family;
-use plan::room::Room;
 use plan::sets::SetId;
 
 use super::super::translate::{hash_size, is_same_kind, set_name};
@@ -27,18 +27,18 @@ const BESIDE: &str = "KTMP-";
 /// # Errors
 /// When the set could not be grown. It is then unchanged, and the larger set is removed, unless
 /// another program refers to that one.
-pub(super) fn grow(ipset: &mut Client, set: SetId, room: Room) -> Result<(), Refusal> {
+pub(super) fn grow(ipset: &mut Client, set: SetId, size: SetSize) -> Result<(), Refusal> {
     let unasked = |error| Refusal::new(RefusalClass::Other, error);
     let (name, beside) = (set_name(set).map_err(unasked)?, beside(set).map_err(unasked)?);
     let there = ipset.list(name).map_err(|error| set_refusal(&error))?;
     let capacity = there.header.options.max_elements;
-    if capacity.is_some_and(|capacity| capacity >= room.capacity.entries()) {
+    if capacity.is_some_and(|capacity| capacity >= size.capacity.entries()) {
         return Ok(());
     }
     if let Some(reason) = hindrance(set, &there) {
         return Err(Refusal::new(RefusalClass::Other, reason));
     }
-    let made = make(ipset, beside, &there, room).and_then(|()| exchange(ipset, name, beside));
+    let made = make(ipset, beside, &there, size).and_then(|()| exchange(ipset, name, beside));
     made.map_err(|error| {
         let Refusal { class, reason } = set_refusal(&error);
         let capacity = capacity.unwrap_or_default();
@@ -87,11 +87,11 @@ fn hindrance(set: SetId, there: &Set) -> Option<String> {
 }
 
 /// Makes the larger set and fills it.
-fn make(ipset: &mut Client, beside: Name, there: &Set, room: Room) -> Result<(), Error> {
-    let expected = room.expected.max(there.entries.len());
+fn make(ipset: &mut Client, beside: Name, there: &Set, size: SetSize) -> Result<(), Error> {
+    let expected = size.expected.max(there.entries.len());
     let mut spec = there.header.spec();
-    spec.options.hash_size = Some(hash_size(Room { expected, ..room }));
-    spec.options.max_elements = Some(room.capacity.entries());
+    spec.options.hash_size = Some(hash_size(SetSize { expected, ..size }));
+    spec.options.max_elements = Some(size.capacity.entries());
     match ipset.destroy(beside) {
         Err(error) if !error.is_no_such_set() => return Err(error),
         _ => ipset.create(beside, spec)?,

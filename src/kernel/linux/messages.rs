@@ -62,8 +62,8 @@ pub(super) fn by_place<T>(places: Vec<usize>, results: Vec<T>) -> Vec<T> {
 
 pub(super) fn push_set(batch: &mut ipset::Batch, op: &Op) -> Result<(), ipset::ParseError> {
     match op {
-        Op::CreateSet(set, room) => {
-            batch.create(translate::set_name(*set)?, translate::set_spec(*set, *room));
+        Op::CreateSet(set, size) => {
+            batch.create(translate::set_name(*set)?, translate::set_spec(*set, *size));
         }
         Op::AddEntry(set, entry) => {
             batch.add(translate::set_name(*set)?, translate::entry(entry));
@@ -84,7 +84,7 @@ pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::Pa
         Op::ChangeVirtualServer(frontend, server) => {
             batch.set_service(&translate::virtual_server(frontend, server)?);
         }
-        Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
+        Op::RemoveVirtualServer(frontend) | Op::RemoveVirtualServerWhenDrained(frontend) => {
             batch.delete_service(&translate::virtual_server_id(frontend));
         }
         Op::AddRealServer(frontend, server) => {
@@ -117,7 +117,7 @@ pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::Pa
 mod tests {
     use std::net::Ipv4Addr;
 
-    use plan::kernel::Entry;
+    use plan::kernel_objects::Entry;
     use plan::model::Family;
     use plan::sets::{SetId, SetKind};
 

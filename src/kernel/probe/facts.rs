@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use netlink::{Protocol, Socket, generic};
 use plan::model::Family;
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 
 use super::super::sysctl::{self, Sysctl};
 

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 
 use super::super::sysctl::{self, ServiceAddressesArp, Sysctl};
 use super::*;

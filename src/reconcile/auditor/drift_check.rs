@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use plan::found::Found;
+use plan::adoption::Unadopted;
 use plan::model::Family;
 use plan::op::Subject;
 use plan::sets::SetId;
@@ -56,7 +56,7 @@ struct Suspicion {
 
 impl Expected {
     /// Counts what is left after everything that is ours was taken over or removed.
-    pub(super) fn learn_all(&mut self, left: &Found, settings: &Settings) {
+    pub(super) fn learn_all(&mut self, left: &Unadopted, settings: &Settings) {
         self.foreign_virtual_servers = signed(left.n_virtual_servers());
         let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         self.foreign_entries = sets.map(|set| (set, signed(left.n_entries(set)))).collect();
@@ -199,7 +199,7 @@ impl Auditor {
 }
 
 fn n_own_virtual_servers(cx: &Context, writer: &Writer) -> i64 {
-    signed(cx.planner.desired().n_virtual_servers() + writer.n_retiring())
+    signed(cx.planner.desired().n_virtual_servers() + writer.n_removed_when_drained())
 }
 
 fn n_own_entries(cx: &Context, set: SetId) -> i64 {

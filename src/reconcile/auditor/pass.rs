@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
 use super::schedule::SECOND;

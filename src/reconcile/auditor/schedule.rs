@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
 
 use super::pass::AuditPass;

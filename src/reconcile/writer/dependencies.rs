@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub(super) fn await_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops
     let mut waiting = HashSet::new();
     ops.retain(|op| {
         if let Op::CreateVirtualServer(frontend, _) = op
-            && let Some((marker, due)) = first_pending(planner.signs_of(frontend), retry_queue)
+            && let Some((marker, due)) = first_pending(planner.markers_of(frontend), retry_queue)
         {
             let reason = format!("waits for {marker}, which has to come first");
             retry_queue.wait(op.clone(), Refusal::new(RefusalClass::Other, reason), due);
@@ -43,7 +43,7 @@ pub(super) fn keep_markers(planner: &Planner, retry_queue: &mut RetryQueue, ops:
     }
     let now = Instant::now();
     ops.retain(|op| {
-        let mut frontends = planner.disowned_by(op).into_iter().map(Subject::VirtualServer);
+        let mut frontends = planner.unmarked_by(op).into_iter().map(Subject::VirtualServer);
         let Some(subject) = frontends.find(|subject| retry_queue.contains(subject)) else {
             return true;
         };
@@ -61,7 +61,7 @@ pub(super) fn cut_off(
     failed: &HashSet<Subject>,
     leading: &mut Vec<Op>,
 ) {
-    let short_circuits = planner.settings().short_circuits;
+    let short_circuits = planner.settings().short_circuit_networks;
     let is_missing = |subject: &&Subject| {
         retry_queue.get(subject).is_some_and(|pending| match pending.op {
             Op::CreateVirtualServer(short_circuit, _) => {
@@ -192,7 +192,7 @@ pub(super) fn retry_dependents(
             }
         }
         Subject::Entry(set, entry) => {
-            for marked in planner.told_by(*set, entry) {
+            for marked in planner.marked_by(*set, entry) {
                 retry_queue.retry_now(&Subject::VirtualServer(marked), now);
             }
             let short_circuit = planner.led_to(*set, entry);

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plan::actual::{ActualRealServer, ActualVirtualServer};
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::Protocol;
 use plan::op::Op;
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ pub(super) struct Drain {
     clock: Clock,
     draining: Agenda<Frontend, Draining>,
     /// Number of virtual servers that are removed with the last of their draining real servers.
-    n_retiring: usize,
+    n_removed_when_drained: usize,
 }
 
 /// Basis from which operations were computed.
@@ -65,7 +65,7 @@ pub(crate) enum Known<'a> {
 struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
     /// True if the virtual server is removed with the last of them.
-    retires: bool,
+    removes_virtual_server: bool,
     /// From the next check to the one after it.
     pause: Duration,
 }
@@ -75,7 +75,7 @@ struct Draining {
 impl Drain {
     /// Nothing is draining.
     pub(super) fn new() -> Self {
-        Self { clock: Clock::read(), draining: Agenda::default(), n_retiring: 0 }
+        Self { clock: Clock::read(), draining: Agenda::default(), n_removed_when_drained: 0 }
     }
 
     /// Turns removals of TCP real servers into draining ones, and the return of a draining one
@@ -93,14 +93,14 @@ impl Drain {
         now: Instant,
     ) -> Vec<Op> {
         self.forget_wanted(&ops, known);
-        let (retiring, ops): (Vec<Op>, Vec<Op>) =
-            ops.into_iter().partition(|op| matches!(op, Op::RetireVirtualServer(_)));
+        let (removals, ops): (Vec<Op>, Vec<Op>) =
+            ops.into_iter().partition(|op| matches!(op, Op::RemoveVirtualServerWhenDrained(_)));
         let mut rewritten: Vec<Op> =
             ops.into_iter().filter_map(|op| self.rewrite_one(op, known, time, now)).collect();
-        for op in retiring {
-            let Op::RetireVirtualServer(frontend) = op else { continue };
+        for op in removals {
+            let Op::RemoveVirtualServerWhenDrained(frontend) = op else { continue };
             if self.is_draining(&frontend) {
-                self.set_retires(&frontend, true);
+                self.set_removes_virtual_server(&frontend, true);
             } else {
                 rewritten.push(Op::RemoveVirtualServer(frontend));
             }
@@ -166,7 +166,7 @@ impl Drain {
         });
         if draining.deadlines.is_empty() {
             // Its real servers go with it.
-            return match (draining.retires, actual) {
+            return match (draining.removes_virtual_server, actual) {
                 (false, _) => ops,
                 (true, Some(_)) => vec![Op::RemoveVirtualServer(frontend)],
                 (true, None) => Vec::new(),
@@ -178,8 +178,8 @@ impl Drain {
     }
 
     /// Returns the number of virtual servers that stay only until their last real server has gone.
-    pub(super) fn n_retiring(&self) -> usize {
-        self.n_retiring
+    pub(super) fn n_removed_when_drained(&self) -> usize {
+        self.n_removed_when_drained
     }
 
     /// True if a real server of a virtual server is draining.
@@ -286,7 +286,7 @@ impl Drain {
             })
             .collect();
         // If it is to go all the same, an operation says so.
-        self.set_retires(&frontend, false);
+        self.set_removes_virtual_server(&frontend, false);
         self.retain(&frontend, |socket| unwanted.contains(&(frontend, *socket)));
     }
 
@@ -296,7 +296,7 @@ impl Drain {
 
     /// Keeps a virtual server, which has real servers again.
     fn stay(&mut self, frontend: &Frontend) {
-        self.set_retires(frontend, false);
+        self.set_removes_virtual_server(frontend, false);
     }
 
     /// Stops tracking a real server. Returns true if it was draining.
@@ -318,22 +318,22 @@ impl Drain {
         }
     }
 
-    fn set_retires(&mut self, frontend: &Frontend, retires: bool) {
+    fn set_removes_virtual_server(&mut self, frontend: &Frontend, removes_virtual_server: bool) {
         if let Some(draining) = self.draining.get_mut(frontend) {
-            self.n_retiring -= usize::from(draining.retires);
-            self.n_retiring += usize::from(retires);
-            draining.retires = retires;
+            self.n_removed_when_drained -= usize::from(draining.removes_virtual_server);
+            self.n_removed_when_drained += usize::from(removes_virtual_server);
+            draining.removes_virtual_server = removes_virtual_server;
         }
     }
 
     fn take(&mut self, frontend: &Frontend) -> Option<Draining> {
         let draining = self.draining.remove(frontend)?;
-        self.n_retiring -= usize::from(draining.retires);
+        self.n_removed_when_drained -= usize::from(draining.removes_virtual_server);
         Some(draining)
     }
 
     fn put(&mut self, frontend: Frontend, due: Instant, draining: Draining) {
-        self.n_retiring += usize::from(draining.retires);
+        self.n_removed_when_drained += usize::from(draining.removes_virtual_server);
         self.draining.insert(frontend, due, draining);
     }
 }

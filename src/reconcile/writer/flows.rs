@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plan::flows::FlowTargets;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -189,11 +189,8 @@ fn seen_by_clients(frontend: Frontend, planner: &Planner) -> Frontend {
 /// True if a retry is pending for a frontend's virtual server, or for its short circuit's.
 fn is_pending(frontend: &Frontend, planner: &Planner, retry_queue: &RetryQueue) -> bool {
     let is_pending = |frontend| retry_queue.contains(&Subject::VirtualServer(frontend));
-    let (short_circuits, address) = (planner.settings().short_circuits, frontend.address);
-    let addresses = [
-        Some(address),
-        short_circuits.address_for(address),
-        short_circuits.spare_address_for(address),
-    ];
+    let (networks, address) = (planner.settings().short_circuit_networks, frontend.address);
+    let addresses =
+        [Some(address), networks.address_for(address), networks.spare_address_for(address)];
     addresses.into_iter().flatten().any(|address| is_pending(Frontend { address, ..*frontend }))
 }

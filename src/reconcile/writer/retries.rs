@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use plan::diff::DesiredFrontend;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
+use plan::virtual_server::DesiredFrontend;
 use tokio::time::Instant;
 
 use super::drain::Known;

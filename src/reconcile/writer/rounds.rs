@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use plan::op::Op;
-use plan::planner::Limit;
+use plan::planner::RoundLimit;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -19,7 +19,8 @@ use crate::reconcile::observer::{Round, RoundKind};
 
 /// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
 /// milliseconds of its work.
-pub(crate) const ROUND: Limit = Limit { services: 256, operations: 8_192, portion: 8_192 };
+pub(crate) const ROUND: RoundLimit =
+    RoundLimit { services: 256, operations: 8_192, operations_per_service: 8_192 };
 
 /// Round that has ended, for the observer.
 #[derive(Debug, Clone, Copy)]
@@ -58,10 +59,10 @@ impl Writer {
     pub(crate) async fn plan(
         &mut self,
         cx: &mut Context,
-        limit: Limit,
+        limit: RoundLimit,
     ) -> Result<(Vec<Op>, Option<u64>), WorkerGone> {
         let started = Instant::now();
-        cx.planner.set_moment(cx.timestamp());
+        cx.planner.set_now(cx.timestamp());
         let plan = cx.planner.plan_round(limit);
         cx.observer.planned(&plan, &cx.planner, started.elapsed());
         for (service, problems) in &plan.new_problems {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use plan::event::Event;
 use plan::op::Op;
-use plan::settings::SchedulerName;
+use plan::scheduler::SchedulerName;
 use tracing::info;
 
 use crate::kernel::worker::WorkerGone;

@@ -43,7 +43,7 @@ labels! {
         Op::UnbindAddress(_) => "unbind_address",
         Op::RemoveRoute(_) => "remove_route",
         Op::DrainRealServer(..) => "drain_real_server",
-        Op::RetireVirtualServer(_) => "drain_virtual_server",
+        Op::RemoveVirtualServerWhenDrained(_) => "drain_virtual_server",
         Op::RemoveRealServer(..) => "remove_real_server",
         Op::RemoveVirtualServer(_) => "remove_virtual_server",
         Op::RemoveEntry(..) => "remove_entry",

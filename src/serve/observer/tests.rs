@@ -1,11 +1,11 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
+use plan::capacity::{Capacity, SetSize};
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, ObjectName, Protocol, Service, ServiceKind, ServicePort,
     SlicePort, TrafficPolicy,
 };
-use plan::room::{Capacity, Room};
 use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
@@ -100,17 +100,11 @@ impl World {
 fn mk_service(check_port: u16) -> Event {
     let number = |port| NonZeroU16::new(port).unwrap();
     Event::ServiceApplied(Box::new(Service {
-        name: ObjectName::new("ns", "web"),
         created: 1,
         kind: ServiceKind::LoadBalancer,
         cluster_v4: Some([10, 96, 0, 9].into()),
-        cluster_v6: None,
-        external: Vec::new(),
         load_balancer: vec![[203, 0, 113, 9].into()],
-        source_ranges: Vec::new(),
-        affinity: None,
         external_policy: TrafficPolicy::Local,
-        internal_policy: TrafficPolicy::Cluster,
         health_check_node_port: NonZeroU16::new(check_port),
         ports: vec![ServicePort {
             name: "http".into(),
@@ -118,7 +112,7 @@ fn mk_service(check_port: u16) -> Event {
             port: number(80),
             node_port: None,
         }],
-        choice: None,
+        ..Service::new(ObjectName::new("ns", "web"))
     }))
 }
 
@@ -246,7 +240,7 @@ fn what_should_be_there_is_counted() {
     let capacity = r#"kube_ipvs_set_capacity{set="KUBE-CLUSTER-IP"}"#;
     assert_eq!(world.value(capacity), 65_536.0);
     let set = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
-    let grow = Op::GrowSet(set, Room { capacity: Capacity::new(131_072), expected: 60_000 });
+    let grow = Op::GrowSet(set, SetSize { capacity: Capacity::new(131_072), expected: 60_000 });
     let refused = Err(Refusal::new(RefusalClass::Exhausted, "no"));
     world.observing.written(std::slice::from_ref(&grow), &[refused], Duration::ZERO);
     assert_eq!(world.value(capacity), 65_536.0);

@@ -56,7 +56,7 @@ pub(super) fn convert(
         ),
         health_check_node_port: health_check_node_port(spec, kind, external_policy, warnings),
         ports: ports(&spec.ports, interner, warnings),
-        choice: None,
+        overrides: None,
     })
 }
 

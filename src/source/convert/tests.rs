@@ -160,7 +160,7 @@ status:
             port("dns", Protocol::Udp, 53, 0),
             port("sig", Protocol::Sctp, 53, 0),
         ],
-        choice: None,
+        overrides: None,
     };
     assert_eq!(service, Some(expected));
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
-use plan::kernel::{Entry, Frontend};
+use plan::kernel_objects::{Entry, Frontend};
 use plan::op::Op;
 use plan::sets::SetId;
 
@@ -85,7 +85,9 @@ impl Fault {
             // A program that puts back a virtual server that is no longer ours makes its own.
             Self::Undone => !matches!(
                 op,
-                Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) | Op::GrowSet(..)
+                Op::RemoveVirtualServer(_)
+                    | Op::RemoveVirtualServerWhenDrained(_)
+                    | Op::GrowSet(..)
             ),
             _ => true,
         }
@@ -231,7 +233,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {
             take_real_server(frontend, *socket, actual);
         }
-        Op::RemoveVirtualServer(frontend) | Op::RetireVirtualServer(frontend) => {
+        Op::RemoveVirtualServer(frontend) | Op::RemoveVirtualServerWhenDrained(frontend) => {
             drop(actual.virtual_servers.remove(frontend));
         }
         Op::BindAddress(address) => drop(actual.addresses.insert(*address)),
@@ -256,7 +258,9 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::DrainRealServer(frontend, ..)
         | Op::RemoveRealServer(frontend, _)
         | Op::RemoveVirtualServer(frontend)
-        | Op::RetireVirtualServer(frontend) => drop(actual.virtual_servers.remove(frontend)),
+        | Op::RemoveVirtualServerWhenDrained(frontend) => {
+            drop(actual.virtual_servers.remove(frontend))
+        }
         Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
             delete_link(actual);
         }
@@ -284,7 +288,7 @@ fn undo(op: &Op, actual: &mut Actual) {
         Op::DrainRealServer(frontend, socket, _) | Op::RemoveRealServer(frontend, socket) => {
             put_real_server(frontend, *socket, actual);
         }
-        Op::RemoveVirtualServer(_) | Op::RetireVirtualServer(_) => {}
+        Op::RemoveVirtualServer(_) | Op::RemoveVirtualServerWhenDrained(_) => {}
         Op::BindAddress(address) => drop(actual.addresses.remove(address)),
         Op::UnbindAddress(address) => {
             if actual.link {

@@ -9,15 +9,16 @@ use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::reconcile::Pace;
 use plan::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
+use plan::capacity::Capacity;
 use plan::event::Event;
 use plan::flows::Flow;
-use plan::kernel::Frontend;
+use plan::kernel_objects::Frontend;
 use plan::model::{
-    Choice, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind, Weights,
+    EndpointSlice, Family, ObjectName, Overrides, Protocol, Service, ServiceKind, Weights,
 };
-use plan::room::Capacity;
+use plan::scheduler::SchedulerName;
 use plan::sets::{SetId, SetKind};
-use plan::settings::{SchedulerName, Settings};
+use plan::settings::Settings;
 use tokio::time::Instant;
 
 use super::fault::{Case, Fault, Seen};
@@ -132,8 +133,8 @@ impl Life {
             }
             8 => {
                 let weights = Some(Weights { node: 9, zone: 5, elsewhere: 3 });
-                let choice = Some(Box::new(Choice { weights, ..Choice::default() }));
-                self.apply(Service { choice, ..tcp(1) }, &[2]).await;
+                let overrides = Some(Box::new(Overrides { weights, ..Overrides::default() }));
+                self.apply(Service { overrides, ..tcp(1) }, &[2]).await;
                 self.apply(Service { affinity: Some(600), ..choosing("mh") }, &[5, 6]).await;
             }
             // No endpoints are left, one of which has connections.
@@ -315,8 +316,8 @@ fn load_balancer(number: u16, last_octet: u8, from: &str) -> Service {
 /// Returns a Service whose real servers' order matters.
 fn choosing(scheduler: &str) -> Service {
     let scheduler = SchedulerName::new(scheduler).ok();
-    let choice = Some(Box::new(Choice { scheduler, ..Choice::default() }));
-    Service { choice, ..tcp(5) }
+    let overrides = Some(Box::new(Overrides { scheduler, ..Overrides::default() }));
+    Service { overrides, ..tcp(5) }
 }
 
 /// Returns the flow of a UDP client that talks to a pod that is about to go.

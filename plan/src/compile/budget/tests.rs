@@ -2,8 +2,9 @@ use super::*;
 use crate::compile::{Compiled, compile};
 use crate::facts::NodeFacts;
 use crate::fixtures::{mk_port, mk_service, mk_slice};
-use crate::model::{Choice, Protocol, Service, ServiceKind};
-use crate::settings::{SchedulerName, Settings};
+use crate::model::{Overrides, Protocol, Service, ServiceKind};
+use crate::scheduler::SchedulerName;
+use crate::settings::Settings;
 
 const HERE: &str = "n1";
 
@@ -112,13 +113,13 @@ fn what_is_left_out_costs_nothing() {
 #[test]
 fn a_scheduler_that_the_operator_does_not_allow_is_not_used() {
     let name = |name| SchedulerName::new(name).unwrap();
-    let choice = Choice { scheduler: Some(name("mh")), ..Choice::default() };
-    let service = Service { choice: Some(Box::new(choice)), ..mk_service() };
+    let overrides = Overrides { scheduler: Some(name("mh")), ..Overrides::default() };
+    let service = Service { overrides: Some(Box::new(overrides)), ..mk_service() };
     for (allowed, expected) in [(vec![], "mh"), (vec!["sh", "mh"], "mh"), (vec!["sh"], "rr")] {
         let schedulers = allowed.into_iter().map(name).collect();
         let compiled = compile_with(&service, Limits { schedulers, ..Limits::default() });
         assert_eq!(compiled.fragment.claims[0].server.scheduler.as_str(), expected);
-        let problem = Problem::SchedulerNotAllowed { scheduler: "mh".into() };
+        let problem = Problem::SchedulerNotAllowed { scheduler: name("mh") };
         let is_said = compiled.problems == [problem];
         assert_eq!((is_said, compiled.problems.is_empty()), (expected == "rr", expected == "mh"));
     }

@@ -21,7 +21,7 @@ fn of_small() -> Event {
 }
 
 /// Operations of each round.
-fn rounds(planner: &mut Planner, limit: Limit) -> Vec<Vec<Op>> {
+fn rounds(planner: &mut Planner, limit: RoundLimit) -> Vec<Vec<Op>> {
     std::iter::from_fn(|| planner.is_dirty().then(|| planner.plan_round(limit).ops)).collect()
 }
 
@@ -33,7 +33,8 @@ fn at(address: [u8; 4], port: u16) -> Frontend {
     Frontend { address: address.into(), protocol: Protocol::Tcp, port }
 }
 
-const ONE_PART: Limit = Limit { services: 1, portion: 6, ..Limit::NONE };
+const ONE_PART: RoundLimit =
+    RoundLimit { services: 1, operations_per_service: 6, ..RoundLimit::NONE };
 
 #[test]
 fn at_the_start_others_go_between_the_parts_of_a_large_service() {

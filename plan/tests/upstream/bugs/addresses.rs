@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use plan::event::Event;
-use plan::kernel::LINK;
+use plan::kernel_objects::LINK;
 use plan::model::{Family, Service};
 use plan::problem::Problem;
 use plan::settings::{NodePortAddresses, Settings};

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use plan::event::Event;
-use plan::model::{Choice, Family, Node as NodeObject, Service};
+use plan::model::{Family, Node as NodeObject, Overrides, Service};
 use plan::op::Op;
-use plan::settings::{SchedulerName, Settings};
+use plan::scheduler::SchedulerName;
+use plan::settings::Settings;
 
 use super::{NONE_HERE, ONE_HERE, balanced, node_port, run, strings, web};
 use crate::node::{Node, THIS, check, made, said};
@@ -144,7 +145,7 @@ fn bug_51_foreign_virtual_servers_stay() {
     let mut node = Node::new(settings);
     node.run([applied(&web()), sliced(&slice("web-1", "web", &ONE_HERE))]);
     check("it is served", &node.addresses(), &["kube-ipvs0 10.96.0.9"]);
-    let frontend = |address: &str| plan::kernel::Frontend {
+    let frontend = |address: &str| plan::kernel_objects::Frontend {
         address: ip(address),
         protocol: plan::model::Protocol::Tcp,
         port: 80,
@@ -246,8 +247,9 @@ fn bug_67_schedulers() {
     settings.scheduler = SchedulerName::new("fo").unwrap();
     let mut node = Node::new(settings);
     let missing = SchedulerName::new("ovf").unwrap();
-    let choice = Choice { scheduler: Some(missing.clone()), ..Choice::default() };
-    let chosen = Service { choice: Some(Box::new(choice)), ..service("mail", &["10.96.0.8"]) };
+    let overrides = Overrides { scheduler: Some(missing.clone()), ..Overrides::default() };
+    let chosen =
+        Service { overrides: Some(Box::new(overrides)), ..service("mail", &["10.96.0.8"]) };
     node.run([
         applied(&web()),
         applied(&chosen),
@@ -266,7 +268,7 @@ fn bug_67_schedulers() {
 fn bug_71_excluded_networks_are_about_what_nobody_wants() {
     let mut settings = Settings::new(THIS);
     settings.exclude = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
-    settings.short_circuits = plan::settings::ShortCircuitNetworks::NONE;
+    settings.short_circuit_networks = plan::settings::ShortCircuitNetworks::NONE;
     let public = Service {
         external: ips(&["198.51.100.7"]),
         load_balancer: ips(&["203.0.113.5"]),

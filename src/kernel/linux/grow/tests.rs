@@ -1,7 +1,7 @@
 #[cfg(feature = "kernel-tests")]
 mod kernel;
 
-use plan::room::Capacity;
+use plan::capacity::Capacity;
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_set_has_a_bucket_for_each_entry_that_is_expected() {
         (usize::MAX, 1 << 31, 1 << 31),
         (20, 16, 1_024),
     ] {
-        let room = Room { capacity: Capacity::new(capacity), expected };
-        assert_eq!(hash_size(room), buckets, "{expected} of {capacity}");
+        let size = SetSize { capacity: Capacity::new(capacity), expected };
+        assert_eq!(hash_size(size), buckets, "{expected} of {capacity}");
     }
 }

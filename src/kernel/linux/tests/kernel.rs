@@ -7,12 +7,12 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use plan::kernel::{Entry, RealServer, VirtualServer};
+use plan::capacity::{Capacity, SetSize};
+use plan::kernel_objects::{Entry, RealServer, VirtualServer};
 use plan::model::Protocol;
-use plan::room::{Capacity, Room};
 use plan::rule_set::{LocalTraffic, RuleSetSettings};
+use plan::scheduler::SchedulerName;
 use plan::sets::SetKind;
-use plan::settings::SchedulerName;
 
 use super::super::*;
 use crate::kernel::rules::{TIMEOUT, Variant, program};
@@ -75,11 +75,11 @@ fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
     let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
     let mut linux = Linux::open(rules.into()).unwrap();
     let mut ops = vec![Op::CreateLink];
-    let room = Room { capacity: Capacity::FIRST, expected: 0 };
+    let size = SetSize { capacity: Capacity::FIRST, expected: 0 };
     for family in Family::BOTH {
         let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
         linux.set_desired_rules(RuleSet::new(family, &settings));
-        ops.extend(SetId::all(family).map(|set| Op::CreateSet(set, room)));
+        ops.extend(SetId::all(family).map(|set| Op::CreateSet(set, size)));
         ops.push(Op::WriteRuleSet(family));
         let server = VirtualServer {
             scheduler: SchedulerName::new("rr").unwrap(),

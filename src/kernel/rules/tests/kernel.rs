@@ -68,7 +68,7 @@ fn mk_rule_set(family: Family) -> RuleSet {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     RuleSet::new(
         family,
-        &settings.with_short_circuits(ShortCircuitNetworks::default().networks(family)),
+        &settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(family)),
     )
 }
 
@@ -94,8 +94,8 @@ fn mk_every_rule_set(family: Family) -> Vec<RuleSet> {
     ]);
     let rule_set = |(masquerade_all, bit, local, random_fully)| {
         let settings = RuleSetSettings::new(masquerade_all, bit, local, random_fully).unwrap();
-        let short_circuits = ShortCircuitNetworks::default().networks(family);
-        [settings.clone(), settings.with_short_circuits(short_circuits)]
+        let networks = ShortCircuitNetworks::default().networks(family);
+        [settings.clone(), settings.with_short_circuit_networks(networks)]
             .map(|it| RuleSet::new(family, &it))
     };
     variants.into_iter().flat_map(rule_set).collect()
@@ -128,8 +128,8 @@ fn on_every_kind(test: impl Fn(&Rules) + Sync) {
 fn what_is_saved_is_word_for_word_what_was_written() {
     on_every_kind(|rules| {
         rules.probe().unwrap();
-        let short_circuits = ShortCircuitNetworks::default().of(rules.family()).unwrap();
-        rules.try_short_circuits(short_circuits).unwrap();
+        let network = ShortCircuitNetworks::default().of(rules.family()).unwrap();
+        rules.try_short_circuits(network).unwrap();
         assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
         let mut rule_sets = mk_every_rule_set(rules.family());
         let rule_set = rule_sets.pop().unwrap();
@@ -234,8 +234,8 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         };
         let local = LocalTraffic::Cidr(cidr.parse().unwrap());
         let settings = RuleSetSettings::new(false, 14, local, true).unwrap();
-        let settings =
-            settings.with_short_circuits(ShortCircuitNetworks::default().networks(rules.family()));
+        let settings = settings
+            .with_short_circuit_networks(ShortCircuitNetworks::default().networks(rules.family()));
         let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = rule_set

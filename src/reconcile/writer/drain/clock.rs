@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plan::kernel::Deadline;
+use plan::kernel_objects::Deadline;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 

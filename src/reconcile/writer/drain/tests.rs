@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
-use plan::kernel::{Deadline, RealServer, VirtualServer};
-use plan::settings::SchedulerName;
+use plan::kernel_objects::{Deadline, RealServer, VirtualServer};
+use plan::scheduler::SchedulerName;
 
 use super::*;
 
@@ -107,7 +107,7 @@ fn its_time_may_run_out() {
 #[test]
 fn no_time_means_at_once() {
     let mut drain = Drain::new();
-    let both = vec![removal(1), Op::RetireVirtualServer(tcp())];
+    let both = vec![removal(1), Op::RemoveVirtualServerWhenDrained(tcp())];
     let ops = drain.rewrite(both, Known::Nothing, &|_| Duration::ZERO, Instant::now());
     assert_eq!(ops, [removal(1), Op::RemoveVirtualServer(tcp())]);
     assert!(drain.is_empty());
@@ -273,18 +273,18 @@ fn after_a_restart_a_deadline_that_is_none_of_ours_is_not_believed() {
 }
 
 #[test]
-fn a_virtual_server_that_retires_goes_with_its_last_connection() {
+fn a_virtual_server_without_endpoints_goes_with_its_last_connection() {
     let now = Instant::now();
     let mut drain = Drain::new();
-    let retiring = || vec![removal(1), removal(2), Op::RetireVirtualServer(tcp())];
-    let ops = planned(&mut drain, retiring(), now);
+    let last_ones = || vec![removal(1), removal(2), Op::RemoveVirtualServerWhenDrained(tcp())];
+    let ops = planned(&mut drain, last_ones(), now);
     let [Op::DrainRealServer(_, _, noted), Op::DrainRealServer(..)] = ops[..] else {
         panic!("{ops:?}")
     };
     let found = |connections| {
         mk_found([(1, 0, Some(noted), connections), (2, 0, Some(noted), 5 * connections)])
     };
-    assert!(compared(&mut drain, retiring(), &found(1), now + 30 * SECOND).is_empty());
+    assert!(compared(&mut drain, last_ones(), &found(1), now + 30 * SECOND).is_empty());
     let one_left = mk_found([(1, 0, Some(noted), 0), (2, 0, Some(noted), 1)]);
     assert_eq!(drain.check(tcp(), Some(&one_left), LONGEST, now + 40 * SECOND), [removal(1)]);
     let last = mk_found([(2, 0, Some(noted), 0)]);
@@ -296,11 +296,11 @@ fn a_virtual_server_that_retires_goes_with_its_last_connection() {
 }
 
 #[test]
-fn a_virtual_server_that_comes_back_while_it_retires_is_changed_and_stays() {
+fn a_virtual_server_that_comes_back_while_it_drains_is_changed_and_stays() {
     let now = Instant::now();
     let mut drain = Drain::new();
-    let retiring = vec![removal(1), removal(2), Op::RetireVirtualServer(tcp())];
-    planned(&mut drain, retiring, now);
+    let last_ones = vec![removal(1), removal(2), Op::RemoveVirtualServerWhenDrained(tcp())];
+    planned(&mut drain, last_ones, now);
     let back = vec![
         Op::CreateVirtualServer(tcp(), server()),
         Op::AddRealServer(tcp(), real_server(1, 1)),
@@ -333,7 +333,7 @@ fn udp_and_sctp_are_removed_at_once() {
     let mut drain = Drain::new();
     for protocol in [Protocol::Udp, Protocol::Sctp] {
         let gone = Op::RemoveRealServer(frontend(protocol), socket(1));
-        let ops = vec![gone.clone(), Op::RetireVirtualServer(frontend(protocol))];
+        let ops = vec![gone.clone(), Op::RemoveVirtualServerWhenDrained(frontend(protocol))];
         assert_eq!(
             planned(&mut drain, ops, Instant::now()),
             [gone, Op::RemoveVirtualServer(frontend(protocol))]

@@ -76,9 +76,9 @@ impl Programmed {
 
     /// An operation was carried out.
     pub fn done(&self, op: &Op) {
-        if let Op::CreateSet(of, room) | Op::GrowSet(of, room) = op {
+        if let Op::CreateSet(of, size) | Op::GrowSet(of, size) = op {
             for Fill { capacity, .. } in self.sets.iter().filter(|fill| fill.set == *of) {
-                capacity.set(i64::from(room.capacity.entries()));
+                capacity.set(i64::from(size.capacity.entries()));
             }
         }
     }

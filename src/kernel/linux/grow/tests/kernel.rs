@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipset::{Counters, Entry, EntryOptions, SetOptions, SetSpec, SetType};
-use plan::kernel::{Entry as Planned, Frontend};
+use plan::kernel_objects::{Entry as Planned, Frontend};
 use plan::model::Protocol;
 use plan::op::Op;
 use plan::sets::SetKind;
@@ -70,8 +70,8 @@ fn mk_linux() -> Linux {
     Linux::open(HashMap::new()).unwrap()
 }
 
-fn room(capacity: u32, expected: usize) -> Room {
-    Room { capacity: Capacity::new(capacity), expected }
+fn size(capacity: u32, expected: usize) -> SetSize {
+    SetSize { capacity: Capacity::new(capacity), expected }
 }
 
 fn name(set: SetId) -> Name {
@@ -114,7 +114,7 @@ fn adding(set: SetId, entries: impl Iterator<Item = Planned>) -> Vec<Op> {
 /// A set of this capacity with so many addresses in it.
 fn made(ipset: &mut Client, capacity: u32, count: u32) {
     let mut batch = Batch::new();
-    let spec = crate::kernel::translate::set_spec(ADDRESSES, room(capacity, 0));
+    let spec = crate::kernel::translate::set_spec(ADDRESSES, size(capacity, 0));
     batch.create(name(ADDRESSES), spec);
     for number in 0..count {
         batch.add(name(ADDRESSES), Entry::Ip(address(number).into()));
@@ -139,7 +139,7 @@ fn a_set_that_rules_refer_to_gets_larger_and_keeps_everything() {
         let before = ipset.list(name(ADDRESSES)).unwrap();
         assert_eq!(before.header.references, 1);
 
-        grow(&mut ipset, ADDRESSES, room(32, 10)).unwrap();
+        grow(&mut ipset, ADDRESSES, size(32, 10)).unwrap();
 
         let after = ipset.list(name(ADDRESSES)).unwrap();
         assert_eq!(after.header.options.max_elements, Some(32));
@@ -153,8 +153,8 @@ fn a_set_that_rules_refer_to_gets_larger_and_keeps_everything() {
         let full = ipset.add(name(ADDRESSES), Entry::Ip(address(32).into())).unwrap_err();
         assert!(full.is_set_full(), "{full}");
 
-        grow(&mut ipset, ADDRESSES, room(32, 10)).unwrap();
-        grow(&mut ipset, ADDRESSES, room(16, 10)).unwrap();
+        grow(&mut ipset, ADDRESSES, size(32, 10)).unwrap();
+        grow(&mut ipset, ADDRESSES, size(16, 10)).unwrap();
         let same = ipset.header(name(ADDRESSES)).unwrap();
         assert_eq!(same.options.max_elements, Some(32), "it is large enough");
     });
@@ -183,7 +183,7 @@ fn what_others_attached_to_entries_stays() {
         ipset.add(name(CLUSTER), ours).unwrap();
         ipset.add_with(name(CLUSTER), theirs, options.clone()).unwrap();
 
-        grow(&mut ipset, CLUSTER, room(64, 2)).unwrap();
+        grow(&mut ipset, CLUSTER, size(64, 2)).unwrap();
 
         let after = ipset.list(name(CLUSTER)).unwrap();
         assert_eq!(after.header.options.max_elements, Some(64));
@@ -203,7 +203,7 @@ fn seventy_thousand_entries_in_sets_that_began_with_room_for_fewer() {
         let mut linux = mk_linux();
         for kind in [SetKind::IpvsAddresses, SetKind::ClusterIp, SetKind::LoopBack] {
             let set = SetId { kind, family: Family::V4 };
-            let first = room(Capacity::FIRST.entries(), 0);
+            let first = size(Capacity::FIRST.entries(), 0);
             all_done(&mut linux, &[Op::CreateSet(set, first)]);
             all_done(&mut linux, &adding(set, entries(set, 65_536)));
             // Some more may fit: where a part of the buckets has less than its share, the kernel
@@ -213,7 +213,7 @@ fn seventy_thousand_entries_in_sets_that_began_with_room_for_fewer() {
             assert!(refused.len() > 2_000, "{} refused", refused.len());
             assert!(refused.iter().all(|it| it.class == RefusalClass::SetFull), "{}", refused[0]);
 
-            let mut ops = vec![Op::GrowSet(set, room(131_072, 70_000))];
+            let mut ops = vec![Op::GrowSet(set, size(131_072, 70_000))];
             ops.extend(adding(set, entries(set, 70_000).skip(65_536)));
             let begun = Instant::now();
             let (growth, rest) = ops.split_at(1);
@@ -272,7 +272,7 @@ fn no_packet_misses_an_entry_while_the_set_grows() {
             let asking = scope.spawn(|| namespace.run(asker).unwrap());
             thread::sleep(Duration::from_millis(300));
             for doublings in 1..=6 {
-                grow(&mut ipset, ADDRESSES, room(65_536 << doublings, 20_000)).unwrap();
+                grow(&mut ipset, ADDRESSES, size(65_536 << doublings, 20_000)).unwrap();
             }
             thread::sleep(Duration::from_millis(300));
             over.store(true, Ordering::Relaxed);
@@ -290,7 +290,7 @@ fn no_packet_misses_an_entry_while_the_set_grows() {
 fn a_growth_that_is_refused_changes_nothing() {
     Host::run(|_| {
         let mut ipset = Client::open().unwrap();
-        let refusal = grow(&mut ipset, ADDRESSES, room(32, 0)).unwrap_err();
+        let refusal = grow(&mut ipset, ADDRESSES, size(32, 0)).unwrap_err();
         assert_eq!(refusal.class, RefusalClass::Conflict, "{refusal}");
 
         // What is beside it cannot be removed.
@@ -299,7 +299,7 @@ fn a_growth_that_is_refused_changes_nothing() {
         tool("create KTMP-IPVS-IPS hash:ip").unwrap();
         let using = "-A OUTPUT -m set --match-set KTMP-IPVS-IPS dst -j ACCEPT";
         succeed("iptables", &using.split_whitespace().collect::<Vec<_>>());
-        let refusal = grow(&mut ipset, ADDRESSES, room(32, 0)).unwrap_err();
+        let refusal = grow(&mut ipset, ADDRESSES, size(32, 0)).unwrap_err();
         let text = refusal.to_string();
         assert!(text.contains("destroy set KTMP-IPVS-IPS: the set is in use"), "{text}");
         assert!(text.contains("iptables-save | grep KTMP-IPVS-IPS"), "{text}");
@@ -308,7 +308,7 @@ fn a_growth_that_is_refused_changes_nothing() {
         succeed("iptables", &["-F", "OUTPUT"]);
         // nf_tables lets go of the set some time after.
         let deadline = Instant::now() + Duration::from_secs(5);
-        while grow(&mut ipset, ADDRESSES, room(32, 0)).is_err() && Instant::now() < deadline {
+        while grow(&mut ipset, ADDRESSES, size(32, 0)).is_err() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(100));
         }
         let after = ipset.header(name(ADDRESSES)).unwrap();
@@ -318,13 +318,13 @@ fn a_growth_that_is_refused_changes_nothing() {
         // An exception cannot be copied.
         tool("create KUBE-LOAD-BALANCER-SOURCE-CIDR hash:ip,port,net maxelem 16").unwrap();
         tool("add KUBE-LOAD-BALANCER-SOURCE-CIDR 10.0.0.1,tcp:80,10.0.0.0/8 nomatch").unwrap();
-        let refusal = grow(&mut ipset, SOURCES, room(32, 0)).unwrap_err();
+        let refusal = grow(&mut ipset, SOURCES, size(32, 0)).unwrap_err();
         assert!(refusal.reason.contains("1 of its entries"), "{refusal}");
         assert_eq!(left_beside(&mut ipset), [""; 0]);
 
         // Another program's set.
         tool("create KUBE-CLUSTER-IP hash:net maxelem 16").unwrap();
-        let refusal = grow(&mut ipset, CLUSTER, room(32, 0)).unwrap_err();
+        let refusal = grow(&mut ipset, CLUSTER, size(32, 0)).unwrap_err();
         assert!(refusal.reason.contains("hash:ip,port is needed"), "{refusal}");
         assert_eq!(left_beside(&mut ipset), [""; 0]);
     });
@@ -340,7 +340,7 @@ fn a_set_that_somebody_lists_does_not_change_places() {
         let lister = lister.args(["list", "KUBE-IPVS-IPS"]).stdout(Stdio::piped());
         let mut lister = lister.spawn().unwrap();
         thread::sleep(Duration::from_secs(1));
-        let refusal = grow(&mut ipset, ADDRESSES, room(131_072, 60_000)).unwrap_err();
+        let refusal = grow(&mut ipset, ADDRESSES, size(131_072, 60_000)).unwrap_err();
         assert_eq!(refusal.class, RefusalClass::Exhausted, "{refusal}");
         assert!(refusal.reason.contains("being listed"), "{refusal}");
         assert_eq!(left_beside(&mut ipset), [""; 0]);
@@ -348,7 +348,7 @@ fn a_set_that_somebody_lists_does_not_change_places() {
         assert_eq!(header.options.max_elements, Some(65_536));
         lister.kill().unwrap();
         lister.wait().unwrap();
-        grow(&mut ipset, ADDRESSES, room(131_072, 60_000)).unwrap();
+        grow(&mut ipset, ADDRESSES, size(131_072, 60_000)).unwrap();
         let there = ipset.list(name(ADDRESSES)).unwrap();
         assert_eq!(there.entries.len(), 60_000);
         assert_eq!(there.header.options.max_elements, Some(131_072));
@@ -378,9 +378,9 @@ fn the_tool_takes_a_set_with_another_hash_size_for_the_same_and_one_of_another_c
             "create KUBE-IPVS-IPS hash:ip family inet hashsize 1024 maxelem 65536 -exist";
         let mut linux = mk_linux();
         let first = Capacity::FIRST.entries();
-        all_done(&mut linux, &[Op::CreateSet(ADDRESSES, room(first, 40_000))]);
+        all_done(&mut linux, &[Op::CreateSet(ADDRESSES, size(first, 40_000))]);
         tool(kube_proxys).unwrap();
-        all_done(&mut linux, &[Op::GrowSet(ADDRESSES, room(2 * first, 60_000))]);
+        all_done(&mut linux, &[Op::GrowSet(ADDRESSES, size(2 * first, 60_000))]);
         let error = tool(kube_proxys).unwrap_err();
         assert!(error.contains("set with the same name already exists"), "{error}");
         println!("{}", error.trim());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernel::Entry;
+use crate::kernel_objects::Entry;
 use crate::model::Family;
 use crate::sets::SetKind;
 
@@ -22,18 +22,18 @@ fn found(entries: u32, capacity: u32) -> ActualSet {
 }
 
 /// Returns the growth that these operations need besides.
-fn growth(rooms: &Rooms, ops: &[Op]) -> Vec<String> {
-    let mut with_room = ops.to_vec();
-    rooms.make(&mut with_room, Capacity::new(u32::MAX));
-    assert!(with_room.is_sorted_by_key(Op::phase));
+fn growth(sizes: &SetSizes, ops: &[Op]) -> Vec<String> {
+    let mut with_growth = ops.to_vec();
+    sizes.insert_growth(&mut with_growth, Capacity::new(u32::MAX));
+    assert!(with_growth.is_sorted_by_key(Op::phase));
     let is_growth = |op: &&Op| matches!(op, Op::GrowSet(..));
     let again = {
-        let mut again = with_room.clone();
-        rooms.make(&mut again, Capacity::new(u32::MAX));
+        let mut again = with_growth.clone();
+        sizes.insert_growth(&mut again, Capacity::new(u32::MAX));
         again
     };
-    assert_eq!(again, with_room, "what has room needs no more");
-    with_room.iter().filter(is_growth).map(ToString::to_string).collect()
+    assert_eq!(again, with_growth, "what is large enough needs no more");
+    with_growth.iter().filter(is_growth).map(ToString::to_string).collect()
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn a_set_grows_past_seven_eighths_to_a_power_of_two_that_is_twice_what_it_holds(
 fn a_new_set_is_made_for_what_is_known() {
     for (entries, expected) in [(0, 65_536), (57_344, 65_536), (57_345, 131_072), (70_000, 262_144)]
     {
-        let room = Room::of_new(SET, entries);
-        assert_eq!((room.capacity.entries(), room.expected), (expected, entries));
-        assert_eq!(Room::of_new(PORTS, entries).capacity, Capacity::FIRST);
+        let size = SetSize::of_new(SET, entries);
+        assert_eq!((size.capacity.entries(), size.expected), (expected, entries));
+        assert_eq!(SetSize::of_new(PORTS, entries).capacity, Capacity::FIRST);
     }
 }
 
 #[test]
-fn there_is_room_before_entries_are_added() {
+fn sets_grow_before_entries_are_added() {
     for (row, set, ops, expected) in [
         ("enough", found(5, 8), added(2), ""),
         ("the last of seven eighths", found(0, 8), added(7), ""),
@@ -96,61 +96,61 @@ fn there_is_room_before_entries_are_added() {
             "grow set KUBE-IPVS-IPS to 16 entries",
         ),
     ] {
-        let mut rooms = Rooms::default();
-        rooms.found(SET, Some(&set));
+        let mut sizes = SetSizes::default();
+        sizes.found(SET, Some(&set));
         let expected: Vec<&str> = [expected].into_iter().filter(|text| !text.is_empty()).collect();
-        assert_eq!(growth(&rooms, &ops), expected, "{row}");
-        assert_eq!(growth(&Rooms::of(&[(SET, set)].into()), &ops), expected, "{row}");
+        assert_eq!(growth(&sizes, &ops), expected, "{row}");
+        assert_eq!(growth(&SetSizes::of(&[(SET, set)].into()), &ops), expected, "{row}");
     }
 }
 
 #[test]
 fn a_set_that_is_made_has_what_it_is_made_with() {
-    let mut rooms = Rooms::default();
-    rooms.found(SET, Some(&found(60_000, 65_536)));
-    let make = |capacity| Room { capacity: Capacity::new(capacity), expected: 0 };
-    let ops = |room| [vec![Op::CreateSet(SET, room)], added(60)].concat();
-    assert_eq!(growth(&rooms, &ops(make(128))), [""; 0]);
-    assert_eq!(growth(&rooms, &ops(make(64))), ["grow set KUBE-IPVS-IPS to 128 entries"]);
+    let mut sizes = SetSizes::default();
+    sizes.found(SET, Some(&found(60_000, 65_536)));
+    let make = |capacity| SetSize { capacity: Capacity::new(capacity), expected: 0 };
+    let ops = |size| [vec![Op::CreateSet(SET, size)], added(60)].concat();
+    assert_eq!(growth(&sizes, &ops(make(128))), [""; 0]);
+    assert_eq!(growth(&sizes, &ops(make(64))), ["grow set KUBE-IPVS-IPS to 128 entries"]);
     let ports: Vec<Op> =
         (0..=u16::MAX).map(|port| Op::AddEntry(PORTS, Entry::Port(port))).collect();
-    assert_eq!(growth(&rooms, &ports), [""; 0], "it has a place for every port");
+    assert_eq!(growth(&sizes, &ports), [""; 0], "it has a place for every port");
 }
 
 #[test]
 fn what_was_carried_out_counts() {
-    let mut rooms = Rooms::default();
-    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::FIRST, 0));
-    rooms.found(SET, Some(&found(3, 8)));
-    rooms.found(OTHER, Some(&found(3, 8)));
+    let mut sizes = SetSizes::default();
+    assert_eq!((sizes.capacity(SET), sizes.n_entries(SET)), (Capacity::FIRST, 0));
+    sizes.found(SET, Some(&found(3, 8)));
+    sizes.found(OTHER, Some(&found(3, 8)));
     for op in added(3) {
-        rooms.carried_out(&op);
+        sizes.carried_out(&op);
     }
-    rooms.carried_out(&Op::RemoveEntry(SET, entry(0)));
-    assert_eq!((rooms.n_entries(SET), rooms.n_entries(OTHER)), (5, 3));
-    assert_eq!(growth(&rooms, &added(2)), [""; 0]);
-    let grown = Room { capacity: Capacity::new(32), expected: 9 };
-    rooms.carried_out(&Op::GrowSet(SET, grown));
-    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::new(32), 5));
-    rooms.carried_out(&Op::CreateSet(SET, Room { capacity: Capacity::new(64), expected: 0 }));
-    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::new(64), 0));
-    rooms.found(SET, None);
-    assert_eq!((rooms.capacity(SET), rooms.n_entries(SET)), (Capacity::FIRST, 0));
+    sizes.carried_out(&Op::RemoveEntry(SET, entry(0)));
+    assert_eq!((sizes.n_entries(SET), sizes.n_entries(OTHER)), (5, 3));
+    assert_eq!(growth(&sizes, &added(2)), [""; 0]);
+    let grown = SetSize { capacity: Capacity::new(32), expected: 9 };
+    sizes.carried_out(&Op::GrowSet(SET, grown));
+    assert_eq!((sizes.capacity(SET), sizes.n_entries(SET)), (Capacity::new(32), 5));
+    sizes.carried_out(&Op::CreateSet(SET, SetSize { capacity: Capacity::new(64), expected: 0 }));
+    assert_eq!((sizes.capacity(SET), sizes.n_entries(SET)), (Capacity::new(64), 0));
+    sizes.found(SET, None);
+    assert_eq!((sizes.capacity(SET), sizes.n_entries(SET)), (Capacity::FIRST, 0));
 }
 
 #[test]
 fn no_set_grows_past_the_largest() {
-    let mut rooms = Rooms::default();
-    rooms.found(SET, Some(&found(7, 8)));
+    let mut sizes = SetSizes::default();
+    sizes.found(SET, Some(&found(7, 8)));
     let growth = |most| {
         let mut ops = added(20);
-        rooms.make(&mut ops, Capacity::new(most));
+        sizes.insert_growth(&mut ops, Capacity::new(most));
         let grown = ops.iter().find(|op| matches!(op, Op::GrowSet(..)));
         grown.map(ToString::to_string)
     };
     assert_eq!(growth(64).unwrap(), "grow set KUBE-IPVS-IPS to 64 entries");
     assert_eq!(growth(16).unwrap(), "grow set KUBE-IPVS-IPS to 16 entries");
     assert_eq!(growth(8), None);
-    let room = Room::of_new(SET, 1_000_000);
-    assert_eq!(room.at_most(Capacity::FIRST).capacity, Capacity::FIRST);
+    let size = SetSize::of_new(SET, 1_000_000);
+    assert_eq!(size.at_most(Capacity::FIRST).capacity, Capacity::FIRST);
 }

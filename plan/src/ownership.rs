@@ -1,8 +1,8 @@
 //! Ownership of a virtual server that was found and is not desired.
 //!
-//! The kernel does not say who made a virtual server, and other programs make theirs too. Ours are
-//! told by what we write beside them, and take away after them: their address on `kube-ipvs0` or
-//! inside a local route of ours, or their entry in one of our sets; short circuits are told by
+//! The kernel does not say who made a virtual server, and other programs make theirs too. Ours have
+//! ownership markers, written before them and removed after them: their address on `kube-ipvs0` or
+//! inside a local route of ours, or their entry in one of our sets. Short circuits are known by
 //! their network. kube-proxy writes the same, so what it left behind is ours too.
 
 use std::collections::HashSet;
@@ -10,13 +10,13 @@ use std::net::IpAddr;
 
 use crate::actual::Actual;
 use crate::desired::Desired;
-use crate::kernel::{Entry, Frontend};
+use crate::kernel_objects::{Entry, Frontend};
 use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
-/// The sets that record a virtual server by address, protocol and port.
-const RECORDS: [SetKind; 7] = [
+/// The sets that mark a virtual server by address, protocol and port.
+const MARKER_SETS: [SetKind; 7] = [
     SetKind::ClusterIp,
     SetKind::ExternalIp,
     SetKind::ExternalIpLocal,
@@ -27,11 +27,11 @@ const RECORDS: [SetKind; 7] = [
     SetKind::NoLocalEndpoints,
 ];
 
-/// The sets that record virtual servers of this protocol by port, at whatever address of the node.
-const NODE_PORT_RECORDS: [(SetKind, Protocol); 2] =
+/// The sets that mark virtual servers of this protocol by port, at any address of the node.
+const NODE_PORT_MARKER_SETS: [(SetKind, Protocol); 2] =
     [(SetKind::NodePortTcp, Protocol::Tcp), (SetKind::NodePortUdp, Protocol::Udp)];
 
-/// State that tells whose a virtual server is.
+/// State by which a virtual server is known to be ours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ownership<'a> {
     /// Desired state beside it, which is there or will be.
@@ -41,12 +41,12 @@ pub(crate) struct Ownership<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-/// The frontends whose virtual servers an entry tells to be ours.
-pub(crate) fn recorded(set: SetId, entry: &Entry, local: &HashSet<IpAddr>) -> Vec<Frontend> {
+/// The frontends whose virtual servers an entry marks as ours.
+pub(crate) fn marked_by(set: SetId, entry: &Entry, local: &HashSet<IpAddr>) -> Vec<Frontend> {
     match entry {
-        Entry::AddressPort(frontend) if RECORDS.contains(&set.kind) => vec![*frontend],
+        Entry::AddressPort(frontend) if MARKER_SETS.contains(&set.kind) => vec![*frontend],
         Entry::Port(port) => {
-            let known = NODE_PORT_RECORDS.into_iter().find(|(kind, _)| *kind == set.kind);
+            let known = NODE_PORT_MARKER_SETS.into_iter().find(|(kind, _)| *kind == set.kind);
             let Some((_, protocol)) = known else { return Vec::new() };
             let addresses = local.iter().filter(|address| Family::of(**address) == set.family);
             addresses.map(|address| Frontend { address: *address, protocol, port: *port }).collect()
@@ -55,15 +55,15 @@ pub(crate) fn recorded(set: SetId, entry: &Entry, local: &HashSet<IpAddr>) -> Ve
     }
 }
 
-/// The entries any of which tells that a virtual server at this frontend is ours.
-pub(crate) fn records(
+/// The entries of which each marks a virtual server at this frontend as ours.
+pub(crate) fn markers(
     frontend: &Frontend,
     local: &HashSet<IpAddr>,
 ) -> impl Iterator<Item = (SetId, Entry)> {
     let (frontend, family) = (*frontend, frontend.family());
     let is_local = local.contains(&frontend.address);
-    let of_all = RECORDS.into_iter().map(move |kind| (kind, Entry::AddressPort(frontend)));
-    let of_node_ports = NODE_PORT_RECORDS
+    let of_all = MARKER_SETS.into_iter().map(move |kind| (kind, Entry::AddressPort(frontend)));
+    let of_node_ports = NODE_PORT_MARKER_SETS
         .into_iter()
         .filter(move |(_, protocol)| is_local && *protocol == frontend.protocol)
         .map(move |(kind, _)| (kind, Entry::Port(frontend.port)));
@@ -80,12 +80,12 @@ impl Ownership<'_> {
                 || self.actual.addresses.contains(&frontend.address)
                 || self.desired.has_address(frontend.address)
                 || self.is_routed(frontend)
-                || self.is_recorded(frontend))
+                || self.has_marker(frontend))
     }
 
     /// The networks of short circuits are ours alone.
     fn is_short_circuit(&self, frontend: &Frontend) -> bool {
-        self.settings.short_circuits.around(frontend.address).is_some()
+        self.settings.short_circuit_networks.around(frontend.address).is_some()
     }
 
     /// Only Services have addresses inside our routes.
@@ -94,8 +94,8 @@ impl Ownership<'_> {
         is_desired || self.actual.routes.iter().any(|route| route.contains(&frontend.address))
     }
 
-    fn is_recorded(&self, frontend: &Frontend) -> bool {
-        records(frontend, &self.actual.local_addresses).any(|(set, entry)| {
+    fn has_marker(&self, frontend: &Frontend) -> bool {
+        markers(frontend, &self.actual.local_addresses).any(|(set, entry)| {
             self.actual.sets.get(&set).is_some_and(|there| there.entries.contains(&entry))
                 || self.desired.has_entry(set, &entry)
         })

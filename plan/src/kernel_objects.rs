@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::model::{Family, Protocol};
-use crate::settings::SchedulerName;
+use crate::scheduler::SchedulerName;
 
 /// The dummy interface that holds the service addresses. Other programs know it by this name.
 pub const LINK: &str = "kube-ipvs0";

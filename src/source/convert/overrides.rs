@@ -5,8 +5,8 @@ mod tests;
 
 use std::time::Duration;
 
-use plan::model::{Choice, Weights};
-use plan::settings::SchedulerName;
+use plan::model::{Overrides, Weights};
+use plan::scheduler::{SCHEDULERS, SchedulerName};
 
 use super::ObjectWarnings;
 use crate::source::object::Annotations;
@@ -17,29 +17,11 @@ const SCHEDULER_FLAGS: &str = "metadata.annotations[kube-ipvs.io/scheduler-flags
 const DRAIN_DEADLINE: &str = "metadata.annotations[kube-ipvs.io/drain-deadline]";
 const WEIGHTS: &str = "metadata.annotations[kube-ipvs.io/weights]";
 
-/// The schedulers of Linux (net/netfilter/ipvs/ip_vs_*.c). Which of them a node has is for its
-/// kernel to say.
-pub(crate) const SCHEDULERS: [&str; 14] =
-    ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"];
-
-/// Those to which all weights but 0 are the same.
-const WITHOUT_WEIGHTS: [&str; 3] = ["rr", "lc", "dh"];
-
-/// A scheduler's flags: the name, the scheduler that it means something to, and the bit
-/// (`IP_VS_SVC_F_SCHED1` and `2`, and which of them is what: include/uapi/linux/ip_vs.h for sh,
-/// net/netfilter/ipvs/ip_vs_mh.c for mh).
-const FLAGS: [(&str, &str, u32); 4] = [
-    ("sh-fallback", "sh", 0x08),
-    ("sh-port", "sh", 0x10),
-    ("mh-fallback", "mh", 0x08),
-    ("mh-port", "mh", 0x10),
-];
-
 /// The value that asks for none of these flags.
 const NO_FLAGS: &str = "none";
 
 /// The longest time that connections may be waited for.
-const LONGEST_DRAIN_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_DRAIN_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns what the annotations choose, if they choose anything. `default` is the scheduler of
 /// Services that choose none.
@@ -47,27 +29,28 @@ pub(super) fn convert(
     annotations: &Annotations,
     default: &SchedulerName,
     warnings: &mut ObjectWarnings,
-) -> Option<Box<Choice>> {
+) -> Option<Box<Overrides>> {
     let scheduler =
         written(&annotations.scheduler).and_then(|text| scheduler(text, default, warnings));
-    let in_force = scheduler.as_ref().unwrap_or(default).as_str();
-    let choice = Choice {
+    let in_force = scheduler.as_ref().unwrap_or(default);
+    let overrides = Overrides {
         scheduler: scheduler.clone(),
         scheduler_flags: written(&annotations.scheduler_flags)
             .and_then(|text| scheduler_flags(text, in_force, warnings)),
-        drain_seconds: written(&annotations.drain_deadline)
-            .and_then(|text| warnings.ok_or_warn(DRAIN_DEADLINE, drain_seconds(text))),
+        drain_deadline_seconds: written(&annotations.drain_deadline)
+            .and_then(|text| warnings.ok_or_warn(DRAIN_DEADLINE, drain_deadline_seconds(text))),
         weights: written(&annotations.weights)
             .and_then(|text| warnings.ok_or_warn(WEIGHTS, weights(text))),
     };
-    if choice.weights.is_some() && WITHOUT_WEIGHTS.contains(&in_force) {
+    let uses_weights = in_force.known().is_none_or(|known| known.uses_weights);
+    if overrides.weights.is_some() && !uses_weights {
         let problem = format_args!(
             "the scheduler {in_force} pays no attention to them; choose another one, such as wrr \
              or wlc, with kube-ipvs.io/scheduler"
         );
         warnings.add(WEIGHTS, problem);
     }
-    (choice != Choice::default()).then(|| Box::new(choice))
+    (overrides != Overrides::default()).then(|| Box::new(overrides))
 }
 
 /// Returns the annotation's text without surrounding space; none if nothing is left.
@@ -80,11 +63,11 @@ fn scheduler(
     default: &SchedulerName,
     warnings: &mut ObjectWarnings,
 ) -> Option<SchedulerName> {
-    let name = SchedulerName::new(text).ok().filter(|name| SCHEDULERS.contains(&name.as_str()));
+    let name = SchedulerName::new(text).ok().filter(|name| name.known().is_some());
     if name.is_none() {
         let problem = format_args!(
             "{text:?} is none of {}; the default, {default}, is used",
-            SCHEDULERS.join(", ")
+            SCHEDULERS.map(|scheduler| scheduler.name).join(", ")
         );
         warnings.add(SCHEDULER, problem);
     }
@@ -93,15 +76,20 @@ fn scheduler(
 
 /// The flags that mean something to the scheduler; 0 if the Service wants none, nothing if it does
 /// not say.
-fn scheduler_flags(text: &str, scheduler: &str, warnings: &mut ObjectWarnings) -> Option<u32> {
+fn scheduler_flags(
+    text: &str,
+    scheduler: &SchedulerName,
+    warnings: &mut ObjectWarnings,
+) -> Option<u32> {
     if text == NO_FLAGS {
         return Some(0);
     }
+    let all = || SCHEDULERS.iter().flat_map(|of| of.flags.iter().map(move |flag| (of.name, flag)));
     let mut flags = 0;
     for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        match FLAGS.iter().find(|(known, ..)| *known == name) {
-            Some((_, of, bit)) if *of == scheduler => flags |= bit,
-            Some((_, of, _)) => {
+        match all().find(|(_, flag)| flag.name == name) {
+            Some((of, flag)) if of == scheduler.as_str() => flags |= flag.bit,
+            Some((of, _)) => {
                 let problem = format_args!(
                     "{name} means something to the scheduler {of}, and this Service has \
                      {scheduler}; left out"
@@ -113,7 +101,7 @@ fn scheduler_flags(text: &str, scheduler: &str, warnings: &mut ObjectWarnings) -
                 warnings.add(SCHEDULER_FLAGS, problem);
             }
             None => {
-                let known = FLAGS.map(|(known, ..)| known).join(", ");
+                let known = all().map(|(_, flag)| flag.name).collect::<Vec<_>>().join(", ");
                 let problem =
                     format_args!("{name:?} is none of {known}, and not {NO_FLAGS}; left out");
                 warnings.add(SCHEDULER_FLAGS, problem);
@@ -125,7 +113,7 @@ fn scheduler_flags(text: &str, scheduler: &str, warnings: &mut ObjectWarnings) -
 
 /// A duration as Go writes it, or a number of seconds. The kernel is looked at once a second, so
 /// parts of a second count as whole ones.
-fn drain_seconds(text: &str) -> Result<u32, String> {
+fn drain_deadline_seconds(text: &str) -> Result<u32, String> {
     let wrong = |why: &str| Err(format!("{text:?} {why}, as in 30s, 5m or 30"));
     let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
     let deadline = if is_number {
@@ -137,7 +125,7 @@ fn drain_seconds(text: &str) -> Result<u32, String> {
             Err(_) => return wrong("is not a duration"),
         }
     };
-    let Some(deadline) = deadline.filter(|deadline| *deadline <= LONGEST_DRAIN_DEADLINE) else {
+    let Some(deadline) = deadline.filter(|deadline| *deadline <= MAX_DRAIN_DEADLINE) else {
         return wrong("is not a time from 0s to 24h");
     };
     let seconds = deadline.as_secs() + u64::from(deadline.subsec_nanos() > 0);

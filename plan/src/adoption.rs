@@ -8,10 +8,11 @@ use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualSet, ListedVirtualServer};
 use crate::desired::Desired;
-use crate::diff::{self, Ownership};
-use crate::kernel::{Entry, Frontend, VirtualServer};
+use crate::diff;
+use crate::kernel_objects::{Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::op::{Op, Subject};
+use crate::ownership::Ownership;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 
@@ -19,11 +20,11 @@ use crate::settings::Settings;
 /// shows them: the real servers of each are read when its turn comes, so that they are never all in
 /// memory.
 #[derive(Debug)]
-pub struct Found {
+pub struct Unadopted {
     beside: Actual,
     virtual_servers: HashMap<Frontend, Option<VirtualServer>>,
-    /// The virtual servers that nothing found beside them tells to be ours.
-    strangers: HashSet<Frontend>,
+    /// Virtual servers for which no ownership marker was found.
+    unowned: HashSet<Frontend>,
 }
 
 /// Result of adopting what a plan asks for.
@@ -35,9 +36,9 @@ pub struct Adopted {
     pub found: Vec<ListedVirtualServer>,
 }
 
-// === impl Found ===
+// === impl Unadopted ===
 
-impl Found {
+impl Unadopted {
     /// The virtual servers and all that is beside them, before the first plan.
     pub(crate) fn new(
         beside: Actual,
@@ -47,9 +48,9 @@ impl Found {
         let desired = Desired::default();
         let ownership = Ownership { desired: &desired, actual: &beside, settings };
         let frontends = listed.iter().map(|it| it.frontend);
-        let strangers = frontends.filter(|frontend| !ownership.is_ours(frontend)).collect();
+        let unowned = frontends.filter(|frontend| !ownership.is_ours(frontend)).collect();
         let virtual_servers = listed.into_iter().map(|it| (it.frontend, it.server)).collect();
-        Self { beside, virtual_servers, strangers }
+        Self { beside, virtual_servers, unowned }
     }
 
     /// Takes out what these planned operations are about. What is not in here, because it was not
@@ -108,7 +109,7 @@ impl Found {
         let ownership = Ownership { desired, actual: &nothing, settings };
         let concerns_us = |frontend: &&Frontend| {
             desired.owner(frontend).is_some()
-                || !self.strangers.contains(frontend)
+                || !self.unowned.contains(frontend)
                 || ownership.is_ours(frontend)
         };
         let ours = self.virtual_servers.keys().filter(concerns_us);

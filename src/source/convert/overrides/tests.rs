@@ -1,5 +1,5 @@
 use plan::event::Event;
-use plan::model::{Choice, Weights};
+use plan::model::{Overrides, Weights};
 
 use super::*;
 use crate::source::convert::Converter;
@@ -7,7 +7,7 @@ use crate::source::object;
 
 /// Returns what a Service with these annotations chooses where `default` is everyone's scheduler,
 /// and the warnings.
-fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<String>) {
+fn chosen_beside(default: &str, annotations: &str) -> (Option<Overrides>, Vec<String>) {
     let text = format!(
         "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\
          spec: {{clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}"
@@ -17,40 +17,40 @@ fn chosen_beside(default: &str, annotations: &str) -> (Option<Choice>, Vec<Strin
     let converted = converter.service(&object).unwrap();
     let Event::ServiceApplied(service) = converted.event else { panic!("{annotations}") };
     let warnings = converted.warnings.iter().map(ToString::to_string).collect();
-    (service.choice.map(|choice| *choice), warnings)
+    (service.overrides.map(|overrides| *overrides), warnings)
 }
 
-fn chosen(annotations: &str) -> (Option<Choice>, Vec<String>) {
+fn chosen(annotations: &str) -> (Option<Overrides>, Vec<String>) {
     chosen_beside("rr", annotations)
 }
 
-/// A choice that nothing is wrong with.
-fn fine(annotations: &str) -> Choice {
-    let (choice, warnings) = chosen(annotations);
+/// Overrides that nothing is wrong with.
+fn fine(annotations: &str) -> Overrides {
+    let (overrides, warnings) = chosen(annotations);
     assert_eq!(warnings, Vec::<String>::new(), "{annotations}");
-    choice.unwrap_or_else(|| panic!("{annotations} chooses nothing"))
+    overrides.unwrap_or_else(|| panic!("{annotations} chooses nothing"))
 }
 
-/// A choice that one thing is wrong with.
-fn faulty(annotations: &str) -> (Option<Choice>, String) {
-    let (choice, warnings) = chosen(annotations);
+/// Overrides that one thing is wrong with.
+fn faulty(annotations: &str) -> (Option<Overrides>, String) {
+    let (overrides, warnings) = chosen(annotations);
     let [warning] = warnings.as_slice() else { panic!("{annotations}: {warnings:?}") };
-    (choice, warning.clone())
+    (overrides, warning.clone())
 }
 
 #[test]
 fn all_of_them_together() {
-    let choice = fine(
+    let overrides = fine(
         "kube-ipvs.io/scheduler: mh, kube-ipvs.io/scheduler-flags: 'mh-fallback,mh-port', \
          kube-ipvs.io/drain-deadline: 30s, kube-ipvs.io/weights: 'node=8,zone=4,elsewhere=2'",
     );
-    let expected = Choice {
+    let expected = Overrides {
         scheduler: SchedulerName::new("mh").ok(),
         scheduler_flags: Some(0x18),
-        drain_seconds: Some(30),
+        drain_deadline_seconds: Some(30),
         weights: Some(Weights { node: 8, zone: 4, elsewhere: 2 }),
     };
-    assert_eq!(choice, expected);
+    assert_eq!(overrides, expected);
 }
 
 #[test]
@@ -67,17 +67,17 @@ fn nothing_is_chosen_by_saying_nothing() {
 
 #[test]
 fn every_scheduler_of_the_kernel_may_be_chosen() {
-    for name in SCHEDULERS {
-        let choice = fine(&format!("kube-ipvs.io/scheduler: ' {name} '"));
-        assert_eq!(choice.scheduler.unwrap().as_str(), name);
+    for name in SCHEDULERS.map(|scheduler| scheduler.name) {
+        let overrides = fine(&format!("kube-ipvs.io/scheduler: ' {name} '"));
+        assert_eq!(overrides.scheduler.unwrap().as_str(), name);
     }
 }
 
 #[test]
 fn an_unknown_scheduler_is_none() {
     for name in ["WRR", "roundrobin", "averyveryverylongname", "wrr,lc"] {
-        let (choice, warning) = faulty(&format!("kube-ipvs.io/scheduler: '{name}'"));
-        assert_eq!(choice, None);
+        let (overrides, warning) = faulty(&format!("kube-ipvs.io/scheduler: '{name}'"));
+        assert_eq!(overrides, None);
         let begins = format!(
             "Service shop/web: metadata.annotations[kube-ipvs.io/scheduler]: {name:?} is none of rr"
         );
@@ -85,8 +85,11 @@ fn an_unknown_scheduler_is_none() {
         assert!(warning.ends_with("; the default, rr, is used"), "{warning}");
     }
     // What else is chosen counts.
-    let (choice, _) = faulty("kube-ipvs.io/scheduler: x, kube-ipvs.io/drain-deadline: '5'");
-    assert_eq!(choice, Some(Choice { drain_seconds: Some(5), ..Choice::default() }));
+    let (overrides, _) = faulty("kube-ipvs.io/scheduler: x, kube-ipvs.io/drain-deadline: '5'");
+    assert_eq!(
+        overrides,
+        Some(Overrides { drain_deadline_seconds: Some(5), ..Overrides::default() })
+    );
 }
 
 #[test]
@@ -106,14 +109,14 @@ fn flags_are_the_schedulers() {
     for scheduler in ["sh", "mh", "rr"] {
         assert_eq!(fine(&with(scheduler, " none ")).scheduler_flags, Some(0), "{scheduler}");
     }
-    let (choice, warning) = faulty(&with("mh", "none,mh-port"));
-    assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
+    let (overrides, warning) = faulty(&with("mh", "none,mh-port"));
+    assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
     assert!(warning.contains("none stands beside other flags; left out"), "{warning}");
-    let (choice, warning) = faulty(&with("sh", "mh-port,sh-port"));
-    assert_eq!(choice.unwrap().scheduler_flags, Some(0x10));
+    let (overrides, warning) = faulty(&with("sh", "mh-port,sh-port"));
+    assert_eq!(overrides.unwrap().scheduler_flags, Some(0x10));
     assert!(warning.contains("mh-port means something to the scheduler mh"), "{warning}");
-    let (choice, warning) = faulty(&with("sh", "flag-3"));
-    assert_eq!(choice.unwrap().scheduler_flags, None);
+    let (overrides, warning) = faulty(&with("sh", "flag-3"));
+    assert_eq!(overrides.unwrap().scheduler_flags, None);
     let expected = "\"flag-3\" is none of sh-fallback, sh-port, mh-fallback, mh-port, and not none";
     assert!(warning.contains(expected), "{warning}");
 }
@@ -121,10 +124,10 @@ fn flags_are_the_schedulers() {
 #[test]
 fn flags_go_with_the_operators_scheduler_where_none_is_chosen() {
     let flags = "kube-ipvs.io/scheduler-flags: sh-port";
-    let choice = Choice { scheduler_flags: Some(0x10), ..Choice::default() };
-    assert_eq!(chosen_beside("sh", flags), (Some(choice), vec![]));
-    let (choice, warning) = faulty(flags);
-    assert_eq!(choice, None);
+    let overrides = Overrides { scheduler_flags: Some(0x10), ..Overrides::default() };
+    assert_eq!(chosen_beside("sh", flags), (Some(overrides), vec![]));
+    let (overrides, warning) = faulty(flags);
+    assert_eq!(overrides, None);
     assert!(warning.ends_with("and this Service has rr; left out"), "{warning}");
 }
 
@@ -141,8 +144,8 @@ fn a_deadline_is_a_duration_or_a_number_of_seconds() {
         ("24h", 86_400),
         ("86400", 86_400),
     ] {
-        let choice = fine(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
-        assert_eq!(choice.drain_seconds, Some(seconds), "{text}");
+        let overrides = fine(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
+        assert_eq!(overrides.drain_deadline_seconds, Some(seconds), "{text}");
     }
     for (text, expected) in [
         ("86401", "is not a time from 0s to 24h"),
@@ -154,8 +157,8 @@ fn a_deadline_is_a_duration_or_a_number_of_seconds() {
         ("soon", "is not a duration"),
         ("5 m", "is not a duration"),
     ] {
-        let (choice, warning) = faulty(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
-        assert_eq!(choice, None);
+        let (overrides, warning) = faulty(&format!("kube-ipvs.io/drain-deadline: '{text}'"));
+        assert_eq!(overrides, None);
         assert!(warning.contains(&format!("{text:?} {expected}")), "{warning}");
         assert!(warning.ends_with("; left out"), "{warning}");
     }
@@ -184,22 +187,22 @@ fn weights_by_distance() {
         ("node=8,region=2", "is none of node, zone and elsewhere"),
         ("node=8,node=8", "is there twice"),
     ] {
-        let (choice, warning) = faulty(&with(text));
-        assert_eq!(choice.unwrap().weights, None, "{text}");
+        let (overrides, warning) = faulty(&with(text));
+        assert_eq!(overrides.unwrap().weights, None, "{text}");
         assert!(warning.contains(expected) && warning.ends_with("; left out"), "{warning}");
     }
 }
 
 #[test]
 fn weights_that_the_scheduler_does_not_look_at() {
-    for scheduler in WITHOUT_WEIGHTS {
+    for scheduler in ["rr", "lc", "dh"] {
         let (_, warning) =
             faulty(&format!("kube-ipvs.io/scheduler: {scheduler}, kube-ipvs.io/weights: node=2"));
         let expected = format!("the scheduler {scheduler} pays no attention to them");
         assert!(warning.contains(&expected), "{warning}");
     }
-    let (choice, warnings) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");
+    let (overrides, warnings) = chosen_beside("wlc", "kube-ipvs.io/weights: node=2");
     assert_eq!(warnings, Vec::<String>::new());
     let weights = Some(Weights { node: 2, zone: 1, elsewhere: 1 });
-    assert_eq!(choice, Some(Choice { weights, ..Choice::default() }));
+    assert_eq!(overrides, Some(Overrides { weights, ..Overrides::default() }));
 }

@@ -10,7 +10,7 @@ use crate::fragment::{Claim, ClaimClass, Fragment};
 
 /// Fragment on the way from one to another, with some of the claims that differ.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct FragmentPart {
     pub(crate) fragment: Fragment,
     /// Class of the first claim that is left.
     pub(crate) next: ClaimClass,
@@ -18,7 +18,7 @@ pub(crate) struct Part {
 
 /// Limit on one part.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Portion {
+pub(crate) struct PartLimit {
     /// About as many operations as this at most.
     pub(crate) operations: usize,
     /// No claims of a class behind this one.
@@ -37,31 +37,31 @@ enum Step {
 /// Claims to one frontend: the one that is there, and the one that follows.
 type Pair<'a> = (Option<&'a Claim>, Option<&'a Claim>);
 
-/// Next part on the way to a fragment. None: the rest is within the portion, so that `target` can
+/// Next part on the way to a fragment. None: the rest is within the limit, so that `target` can
 /// follow at once.
 ///
 /// New addresses come with the last part, and former ones go with the first one: traffic meets no
 /// frontend that is not there yet, or is there no more.
-pub(crate) fn part(
+pub(crate) fn next_part(
     current: Option<&Fragment>,
     target: Option<&Fragment>,
-    portion: Portion,
-) -> Option<Part> {
+    limit: PartLimit,
+) -> Option<FragmentPart> {
     let empty = Fragment::default();
     let (from, to) = (current.unwrap_or(&empty), target.unwrap_or(&empty));
-    let is_small = from.size().max(to.size()) <= portion.operations;
-    if is_small && portion.up_to == ClaimClass::LAST {
+    let is_small = from.size().max(to.size()) <= limit.operations;
+    if is_small && limit.up_to == ClaimClass::LAST {
         return None;
     }
     let pairs: Vec<Pair<'_>> = Pairs { from: &from.claims, to: &to.claims }.collect();
     let mut steps: Vec<(Step, usize)> = pairs.iter().zip(0..).filter_map(step).collect();
     steps.sort_unstable();
-    let mut room = portion.operations.max(1);
-    let n_taken = steps.partition_point(|(step, _)| step.is_up_to(portion.up_to));
+    let mut left = limit.operations.max(1);
+    let n_taken = steps.partition_point(|(step, _)| step.is_up_to(limit.up_to));
     let n_taken = steps.iter().take(n_taken).take_while(|(_, at)| {
-        let is_within = room > 0;
+        let is_within = left > 0;
         let weight = pairs.get(*at).map_or(0, weight);
-        room = room.saturating_sub(weight);
+        left = left.saturating_sub(weight);
         is_within
     });
     let n_taken = n_taken.count();
@@ -76,12 +76,15 @@ pub(crate) fn part(
     let claims = pairs.iter().zip(is_left);
     let claims = claims.filter_map(|((was, is), is_left)| if is_left { *was } else { *is });
     let claims = claims.cloned().collect();
-    let drain_seconds = target.unwrap_or(from).drain_seconds;
+    let drain_deadline_seconds = target.unwrap_or(from).drain_deadline_seconds;
     let mut entries = from.entries.clone();
     entries.extend(only_in_second(&from.entries, &to.entries));
     let stays = |address: &&_| to.addresses.binary_search(address).is_ok();
     let addresses = from.addresses.iter().filter(stays).copied().collect();
-    Some(Part { fragment: Fragment::new(drain_seconds, claims, addresses, entries), next })
+    Some(FragmentPart {
+        fragment: Fragment::new(drain_deadline_seconds, claims, addresses, entries),
+        next,
+    })
 }
 
 /// Change of a claim, if it changes.
