@@ -303,7 +303,7 @@ fn a_growth_that_is_refused_changes_nothing() {
         let text = refusal.to_string();
         assert!(text.contains("destroy set KTMP-IPVS-IPS: the set is in use"), "{text}");
         assert!(text.contains("iptables-save | grep KTMP-IPVS-IPS"), "{text}");
-        assert!(text.contains("KUBE-IPVS-IPS stays, with room for 16 entries"), "{text}");
+        assert!(text.contains("KUBE-IPVS-IPS stays, with a capacity of 16 entries"), "{text}");
         assert!(ipset.list(name(ADDRESSES)).unwrap() == before);
         succeed("iptables", &["-F", "OUTPUT"]);
         // nf_tables lets go of the set some time after.
