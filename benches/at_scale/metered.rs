@@ -173,8 +173,6 @@ impl Kernel for Metered {
         self.meter.lock().is_writing = true;
         let results = self.counted(|linux| linux.apply(ops));
         let requests = self.linux.traffic().requests - before;
-        let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
-        let serves = ops.iter().any(api_server);
         let refused = results.iter().filter(|result| result.is_err()).count();
         let now = Instant::now();
         self.meter.note(|seen| {
@@ -183,9 +181,6 @@ impl Kernel for Metered {
             seen.refused += refused as u64;
             seen.written = Some(now);
             seen.is_writing = false;
-            if serves && seen.first_service.is_none() {
-                seen.first_service = Some(now);
-            }
         });
         results
     }
@@ -200,6 +195,17 @@ impl Observer for Listener {
         // No thread waits for this, and waking is a system call even without waiters.
         if is_followed(event) {
             self.0.lock().arrived += 1;
+        }
+    }
+
+    fn written(&mut self, ops: &[Op], _: &[Result<(), Refusal>], _: Duration) {
+        // The request binds the address, too, which comes after the real servers.
+        let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
+        if ops.iter().any(api_server) {
+            let now = Instant::now();
+            self.0.note(|seen| {
+                seen.first_service.get_or_insert(now);
+            });
         }
     }
 

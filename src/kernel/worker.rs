@@ -29,7 +29,7 @@ pub struct WorkerGone;
 
 /// Reason for which a read has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReadFailure {
+pub(crate) enum ReadFailure {
     /// No other call will have a result, either.
     #[error(transparent)]
     WorkerGone(#[from] WorkerGone),
@@ -48,7 +48,7 @@ impl ReadFailure {
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub fn retryable(self) -> Result<ReadError, WorkerGone> {
+    pub(crate) fn retryable(self) -> Result<ReadError, WorkerGone> {
         match self {
             Self::WorkerGone(gone) => Err(gone),
             Self::Unreadable(error) => Ok(error),
@@ -80,7 +80,7 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub async fn call<T: Send + 'static>(
+    pub(crate) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut dyn Kernel) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
@@ -91,7 +91,7 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`ReadFailure::Unreadable`] if the kernel refuses, [`ReadFailure::WorkerGone`].
-    pub async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         what: KernelRead,
         read: impl FnOnce(&mut dyn Kernel) -> Result<T, ReadError> + Send + 'static,
@@ -110,7 +110,7 @@ impl KernelHandle {
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub async fn apply(
+    pub(crate) async fn apply(
         &self,
         ops: Vec<Op>,
     ) -> Result<(Vec<Op>, Vec<Result<(), Refusal>>), WorkerGone> {

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use tokio::time::Instant;
 
 /// Entries by key, each with its due time. Only [`Agenda::iter`] walks all of them.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Agenda<K, V> {
     entries: HashMap<K, (Instant, V)>,
     /// The due time of each entry, once.

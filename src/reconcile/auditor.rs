@@ -119,7 +119,7 @@ impl Auditor {
         if happened.anything {
             return self.audit(cx, writer, AuditedPart::Addresses).await;
         }
-        if happened.others && cx.read_addresses().await?.is_none() {
+        if happened.others && cx.take_addresses().await?.is_none() {
             self.schedule.failed(AuditedPart::Addresses, Instant::now());
         }
         // What is no longer desired may stay away.

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::writer::{Known, Writer};
+use crate::kernel::Listing;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
-use crate::kernel::{KernelRead, Listing};
 
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
@@ -98,7 +98,7 @@ pub(super) async fn compare(
 }
 
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
-    let found = cx.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await?;
+    let found = cx.read_addresses().await?;
     if found.local != *cx.planner.local_addresses() {
         cx.apply(Event::LocalAddresses(found.local.into_iter().collect()));
     }
@@ -128,8 +128,7 @@ async fn compare_rule_set(
     writer: &mut Writer,
     family: Family,
 ) -> Result<Compared, ReadFailure> {
-    let read = KernelRead::Rules;
-    let is_there = cx.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await?;
+    let is_there = cx.read_rule_set(family).await?;
     let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::RuleSet(family))).await?;
     Ok(Compared::whole(found_drift))
@@ -140,7 +139,7 @@ async fn compare_set(
     writer: &mut Writer,
     set: SetId,
 ) -> Result<Compared, ReadFailure> {
-    let found = cx.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await?;
+    let found = cx.read_set(set).await?;
     let mut ops = cx.planner.compare_set(set, found.as_ref());
     drop(found);
     let extra: ActualSet = ops

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::actual::{ActualVirtualServer, ListedVirtualServer};
+use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
+use plan::model::Family;
 use plan::planner::Planner;
+use plan::sets::SetId;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -95,13 +97,28 @@ impl Context {
     }
 
     /// Reads the addresses and applies the node's own; none if they could not be read.
-    pub(super) async fn read_addresses(&mut self) -> Result<Option<Addresses>, WorkerGone> {
-        let read = self.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
+    pub(super) async fn take_addresses(&mut self) -> Result<Option<Addresses>, WorkerGone> {
+        let read = self.read_addresses().await;
         let addresses = self.or_report(read)?;
         if let Some(addresses) = &addresses {
             self.apply(Event::LocalAddresses(addresses.local.iter().copied().collect()));
         }
         Ok(addresses)
+    }
+
+    /// Reads the addresses of all interfaces, and the routes.
+    pub(super) async fn read_addresses(&mut self) -> Result<Addresses, ReadFailure> {
+        self.kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await
+    }
+
+    /// Reads a set; none if there is none of this name.
+    pub(super) async fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadFailure> {
+        self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await
+    }
+
+    /// Returns true if a family's rules are as desired.
+    pub(super) async fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadFailure> {
+        self.kernel.read(KernelRead::Rules, move |kernel| kernel.read_rule_set(family)).await
     }
 
     /// Lists the virtual servers.

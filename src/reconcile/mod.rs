@@ -238,7 +238,7 @@ impl Reconciler {
         }
         // Before the takeover, no address is ours that another program could have removed.
         if happened.others {
-            cx.read_addresses().await?;
+            cx.take_addresses().await?;
         }
         Ok(())
     }

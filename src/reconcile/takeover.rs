@@ -21,8 +21,8 @@ use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::observer::RoundKind;
 use super::writer::{Basis, Ended, Known, ROUND, Writer};
+use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
-use crate::kernel::{Addresses, KernelRead};
 
 /// The kernel's state that is left to take over. Each step adopts or removes some of it.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Takeover {
         // Node ports have no place before the node's addresses are known, and the kernel's port must
         // know the rules before it is asked whether they are there. Whether they are is part of the
         // reading, so the plan that has only them is done with.
-        let Some(addresses) = cx.read_addresses().await? else { return Ok(None) };
+        let Some(addresses) = cx.take_addresses().await? else { return Ok(None) };
         drop(cx.planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE }));
         cx.set_desired_rules().await?;
         let found = read_all(cx, addresses).await;
@@ -153,12 +153,10 @@ async fn read_all(
     };
     let families = cx.planner.settings().families.clone();
     for set in families.iter().flat_map(|family| SetId::all(*family)) {
-        let found = cx.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set));
-        beside.sets.extend(found.await?.map(|found| (set, found)));
+        beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
     }
     for family in families {
-        let read = KernelRead::Rules;
-        let found = cx.kernel.read(read, move |kernel| kernel.read_rule_set(family)).await;
+        let found = cx.read_rule_set(family).await;
         // Writing reads the rules again, and they are pending if that fails, too. Rules that another
         // program has spoiled hold up nothing else.
         if cx.or_report(found)? == Some(true) {

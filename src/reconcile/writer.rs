@@ -1,5 +1,5 @@
-//! The writer: everything that goes to the kernel goes through it, and it keeps what has not
-//! succeeded yet.
+//! The writer: every operation goes to the kernel through it, and it keeps what has not succeeded
+//! yet. Only the auditor's sysctls and the desired rules do not pass here.
 //!
 //! - `rounds`: a change costs what it changes. Dirty Services are compiled in the order in which
 //!   they became so, a limited number in one round, and the difference to their former state is
@@ -58,7 +58,8 @@ pub(super) enum Basis {
     Reading,
 }
 
-/// Everything that still has to be written, and its times. Only the writer's methods change it.
+/// Everything that still has to be written, and its times. Only the writer changes it: its methods
+/// and the functions of `dependencies`.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// Time at which changes may be written next: the end of a write and the minimum period.
@@ -74,7 +75,8 @@ pub(super) struct Writer {
     flows: Flows,
     /// Schedulers that the kernel refused.
     schedulers: MissingSchedulers,
-    /// True if the kernel was not as we had left it, since the auditor asked last.
+    /// True if the kernel was not as we had left it, since the auditor or the takeover asked last.
+    /// What a retry finds during the takeover counts for the audit after it.
     found_drift: bool,
 }
 
@@ -180,8 +182,11 @@ impl Writer {
         let now = Instant::now();
         ops.retain(|op| {
             let subject = op.subject();
-            self.retry_queue.retry_now(&subject, now);
-            !self.retry_queue.contains(&subject)
+            let is_pending = self.retry_queue.contains(&subject);
+            if is_pending {
+                self.retry_queue.retry_now(&subject, now);
+            }
+            !is_pending
         });
     }
 
@@ -204,6 +209,7 @@ impl Writer {
             self.send(cx, ops, basis, &mut failed).await?;
             ops = rest;
             dependencies::await_markers(&cx.planner, &mut self.retry_queue, &mut ops);
+            self.report_pending(cx);
         }
         let mut leading: Vec<Op> = ops.extract_if(.., |op| op.leads_to_short_circuits()).collect();
         let mut after = Vec::new();

@@ -139,7 +139,8 @@ impl World {
         }
     }
 
-    /// Waits until the status, or the kernel at a change of the status, is like this.
+    /// Waits until the status, or the kernel at a change of the status, is like this. A write may
+    /// be half done then: each part of the kernel changes by itself.
     pub(crate) async fn until(&mut self, what: &str, like: impl Fn(&Status, &Actual) -> bool) {
         let started = Instant::now();
         loop {

@@ -36,7 +36,7 @@ pub(super) struct Schedule {
     next_drift_check: Instant,
     /// Duration of the last drift check.
     drift_check_took: Duration,
-    /// End of the pause after readings that failed.
+    /// End of the pause after readings that failed, or after passes that found drift again and again.
     paused: Instant,
     /// Parts to compare before any other.
     suspects: VecDeque<AuditedPart>,
@@ -76,7 +76,7 @@ impl Schedule {
         self.next_drift_check = now + SECOND;
     }
 
-    /// Compares nothing until then, because the kernel cannot be read.
+    /// Compares nothing until then.
     pub(super) fn pause(&mut self, until: Instant) {
         self.paused = until;
     }

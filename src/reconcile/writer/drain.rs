@@ -50,7 +50,7 @@ pub(super) struct Drain {
 
 /// Basis from which operations were computed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Known<'a> {
+pub(in crate::reconcile) enum Known<'a> {
     /// From what was desired before, without looking at the kernel.
     Nothing,
     /// From comparing this virtual server with what it should be, for no particular reason; none:
@@ -287,7 +287,11 @@ impl Drain {
             .collect();
         // If it is to go all the same, an operation says so.
         self.set_removes_virtual_server(&frontend, false);
-        self.retain(&frontend, |socket| unwanted.contains(&(frontend, *socket)));
+        let Some(draining) = self.draining.get_mut(&frontend) else { return };
+        draining.deadlines.retain(|socket, _| unwanted.contains(&(frontend, *socket)));
+        if draining.deadlines.is_empty() {
+            self.take(&frontend);
+        }
     }
 
     fn is_kept(&self, frontend: &Frontend, known: Known<'_>) -> bool {
@@ -299,23 +303,15 @@ impl Drain {
         self.set_removes_virtual_server(frontend, false);
     }
 
-    /// Stops tracking a real server. Returns true if it was draining.
+    /// Stops tracking a real server. Returns true if it was draining. A change calls this for each
+    /// of its real servers, so the others are not walked.
     fn forget(&mut self, frontend: &Frontend, socket: &SocketAddr) -> bool {
-        let mut is_known = false;
-        self.retain(frontend, |it| {
-            is_known |= it == socket;
-            it != socket
-        });
-        is_known
-    }
-
-    /// Stops tracking a virtual server's real servers but for those to keep.
-    fn retain(&mut self, frontend: &Frontend, mut keep: impl FnMut(&SocketAddr) -> bool) {
-        let Some(draining) = self.draining.get_mut(frontend) else { return };
-        draining.deadlines.retain(|socket, _| keep(socket));
+        let Some(draining) = self.draining.get_mut(frontend) else { return false };
+        let is_known = draining.deadlines.remove(socket).is_some();
         if draining.deadlines.is_empty() {
             self.take(frontend);
         }
+        is_known
     }
 
     fn set_removes_virtual_server(&mut self, frontend: &Frontend, removes_virtual_server: bool) {
@@ -335,12 +331,6 @@ impl Drain {
     fn put(&mut self, frontend: Frontend, due: Instant, draining: Draining) {
         self.n_removed_when_drained += usize::from(draining.removes_virtual_server);
         self.draining.insert(frontend, due, draining);
-    }
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

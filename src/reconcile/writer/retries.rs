@@ -23,7 +23,7 @@ impl Writer {
     /// Retries what was refused, where the time has come. Without `may_compare`, leaves those out
     /// for which a part of the kernel is to be compared: what is not taken over yet would be in
     /// excess.
-    pub(crate) async fn retry_due(
+    pub(in crate::reconcile) async fn retry_due(
         &mut self,
         cx: &mut Context,
         may_compare: bool,
@@ -122,7 +122,10 @@ impl Writer {
     }
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.
-    pub(crate) async fn check_draining(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+    pub(in crate::reconcile) async fn check_draining(
+        &mut self,
+        cx: &mut Context,
+    ) -> Result<(), WorkerGone> {
         let started = Instant::now();
         let due: Arc<[Frontend]> = self.drain.due(started).into();
         if due.is_empty() {

@@ -19,22 +19,25 @@ use crate::reconcile::observer::{Round, RoundKind};
 
 /// Limit of one round: enough that the kernel's batches are well filled, and no more than some ten
 /// milliseconds of its work.
-pub(crate) const ROUND: RoundLimit =
+pub(in crate::reconcile) const ROUND: RoundLimit =
     RoundLimit { services: 256, operations: 8_192, operations_per_service: 8_192 };
 
 /// Round that has ended, for the observer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
-    pub(crate) kind: RoundKind,
-    pub(crate) took: Duration,
+pub(in crate::reconcile) struct Ended {
+    pub(in crate::reconcile) kind: RoundKind,
+    pub(in crate::reconcile) took: Duration,
     /// Timestamp of the oldest change that was planned for it.
-    pub(crate) oldest: Option<u64>,
+    pub(in crate::reconcile) oldest: Option<u64>,
 }
 
 impl Writer {
     /// Writes changes if they are due, as many of them as go into one round. The minimum period
     /// begins when nothing is left: until then, one round follows another.
-    pub(crate) async fn write_changes(&mut self, cx: &mut Context) -> Result<(), WorkerGone> {
+    pub(in crate::reconcile) async fn write_changes(
+        &mut self,
+        cx: &mut Context,
+    ) -> Result<(), WorkerGone> {
         let started = Instant::now();
         if !cx.planner.is_dirty() || started < self.next_write {
             return Ok(());
@@ -47,7 +50,7 @@ impl Writer {
     }
 
     /// Lets later changes wait for the minimum period, unless some wait already.
-    pub(crate) fn rest(&mut self, cx: &Context) {
+    pub(in crate::reconcile) fn rest(&mut self, cx: &Context) {
         if !cx.planner.is_dirty() {
             let now = Instant::now();
             self.next_write = now.checked_add(cx.pace.min_sync_period).unwrap_or(now + FAR);
@@ -56,7 +59,7 @@ impl Writer {
 
     /// Compiles the Services of a round, sets the desired rules if they are new, and logs what is
     /// wrong with the input. Returns the operations, and the timestamp of the oldest change.
-    pub(crate) async fn plan(
+    pub(in crate::reconcile) async fn plan(
         &mut self,
         cx: &mut Context,
         limit: RoundLimit,
@@ -82,7 +85,7 @@ impl Writer {
 
     /// Reports the end of a round, with the trigger times that it goes back to if nothing is left
     /// that could go back to the same.
-    pub(crate) fn round_ended(&mut self, cx: &mut Context, ended: Ended) {
+    pub(in crate::reconcile) fn round_ended(&mut self, cx: &mut Context, ended: Ended) {
         let is_last = ended.kind != RoundKind::Retry && !cx.planner.is_dirty();
         let triggers = if is_last { std::mem::take(&mut self.triggers) } else { Vec::new() };
         let waiting = cx.planner.oldest().map(|timestamp| cx.age(timestamp));
