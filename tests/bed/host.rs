@@ -78,14 +78,14 @@ fn node_ports_follow_the_nodes_addresses() {
 }
 
 #[test]
-fn switches_that_others_change_are_put_back() {
+fn sysctls_that_others_change_are_put_back() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(2, 1)])).unwrap();
     let proxy = bed.start(&["--ipvs-tcp-timeout", "20m", "--ipvs-sync-period", "5s"]);
-    let switches = [("net/ipv4/vs/conntrack", "0"), ("net/ipv4/ip_forward", "0")];
-    bed.node().set_sysctls(&switches).unwrap();
-    for (switch, _) in switches {
-        bed.wait_until(switch, || bed.node().sysctl(switch).unwrap() == "1");
+    let sysctls = [("net/ipv4/vs/conntrack", "0"), ("net/ipv4/ip_forward", "0")];
+    bed.node().set_sysctls(&sysctls).unwrap();
+    for (sysctl, _) in sysctls {
+        bed.wait_until(sysctl, || bed.node().sysctl(sysctl).unwrap() == "1");
     }
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 1);
     assert_shares(&tally, &[("pod2-1", 1)]);

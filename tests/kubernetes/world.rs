@@ -55,8 +55,9 @@ pub(crate) struct World {
 
 impl World {
     /// A server that no source follows yet.
-    pub(crate) fn new(options: Options) -> Self {
-        let server = Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap();
+    pub(crate) fn new(mut options: Options) -> Self {
+        options.tokens = vec![TOKEN.to_owned()];
+        let server = Server::start(options).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let options = kube_ipvs::source::Options::new(NODE);
         Self { server, said: Said::default(), options, metrics: None, directory, source: None }

@@ -53,8 +53,9 @@ impl hyper::body::Body for Body {
 }
 
 /// A server that takes [`TOKEN`].
-pub(crate) fn server(options: Options) -> Server {
-    Server::start(Options { tokens: vec![TOKEN.to_owned()], ..options }).unwrap()
+pub(crate) fn server(mut options: Options) -> Server {
+    options.tokens = vec![TOKEN.to_owned()];
+    Server::start(options).unwrap()
 }
 
 impl Client {

@@ -97,7 +97,7 @@ impl Linux {
                 Ok(true) => drop(untouched.insert(*family)),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::debug!(%family, "cannot read the rules' fingerprint: {error}")
+                    tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
                 }
             }
         }

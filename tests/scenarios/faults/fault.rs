@@ -259,7 +259,7 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::RemoveRealServer(frontend, _)
         | Op::RemoveVirtualServer(frontend)
         | Op::RemoveVirtualServerWhenDrained(frontend) => {
-            drop(actual.virtual_servers.remove(frontend))
+            drop(actual.virtual_servers.remove(frontend));
         }
         Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
             delete_link(actual);

@@ -56,7 +56,7 @@ const WITHOUT_RULES: [&str; 5] = [
     "balance::an_unknown_",
     "balance::every_scheduler_",
     "host::a_folder_",
-    "host::switches_",
+    "host::sysctls_",
     "host::without_the_capability_",
 ];
 /// Tests beside the code that use no iptables.
