@@ -18,10 +18,12 @@
 //! - [`serve`]: health, metrics, health checks of Services, pages;
 //! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
-//! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes.
+//! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
+//! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
+//!   the commit.
 //!
-//! [`source`], [`kernel`] and [`serve`] do not see each other, and [`reconcile`] sees the planner
-//! and the kernel's port only.
+//! [`source`], [`kernel`] and [`serve`] do not see each other. [`reconcile`] sees the planner and,
+//! of [`kernel`], the port, the worker and the address monitor.
 
 pub mod app;
 pub mod cleanup;

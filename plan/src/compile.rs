@@ -159,7 +159,7 @@ impl<'a> Compiler<'a> {
             ports.iter().for_each(|port| self.cluster_address(port, addresses));
         }
         for OfFamily { family, ports, .. } in families {
-            ports.iter().for_each(|port| self.node_ports(port, *family));
+            ports.iter().for_each(|port| self.node_port_frontends(port, *family));
         }
         for OfFamily { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.load_balancer_addresses(port, addresses));
@@ -276,7 +276,7 @@ impl<'a> Compiler<'a> {
         entries
     }
 
-    fn node_ports(&mut self, port: &Port<'_>, family: Family) {
+    fn node_port_frontends(&mut self, port: &Port<'_>, family: Family) {
         let Some(node_port) = port.port.node_port else { return };
         let protocol = port.port.protocol;
         let (any, local) = match protocol {

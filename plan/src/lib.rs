@@ -18,11 +18,15 @@
 //!   and the node to a [`fragment`] of desired kernel state;
 //! - [`desired`]: all fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
-//! - [`op`]: one kernel change as a value; [`actual`]: what was read back from the kernel;
+//! - [`routes`]: local routes in the place of addresses; `ownership`: virtual servers that are ours;
+//!   `address`: addresses that no client could mean;
+//! - [`op`]: one kernel change as a value; [`order`]: the order of a new
+//!   virtual server's real servers; [`table`]: the kernel's order of virtual servers; [`actual`]: what was read back from the kernel;
 //!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
 //!   [`diff`]: desired, actual to operations; [`virtual_server`]: the same for one virtual server;
 //!   [`adoption`]: how what is there already is adopted;
-//! - [`planner`]: ties all this together; [`problem`]: what is wrong with the input: planning
+//! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
+//!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 

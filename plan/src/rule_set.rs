@@ -2,8 +2,8 @@
 //!
 //! IPVS balances; what it does not do (masquerading, source ranges, keeping service addresses from
 //! being a door to the node's own ports) is done by iptables rules that look things up in the sets
-//! of [`sets`](crate::sets). Number and text of these rules depend on the settings alone: never on
-//! how many services there are, nor on whether a set is empty, because a rule that looks into an
+//! of [`sets`](crate::sets). Number and text of these rules depend on the settings and
+//! the node's own addresses and pod networks: never on how many services there are, nor on whether a set is empty, because a rule that looks into an
 //! empty set matches nothing. So they are written once, and then only watched.
 //!
 //! Chains, jumps, comments and their order are kube-proxy's, so that taking over from it changes as

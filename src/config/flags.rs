@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::arguments::Arguments;
 use super::defaults::{HEALTHZ_PORT, METRICS_PORT};
 use super::document::{FlushFrequency, KubeProxyConfiguration, Logging, VmoduleItem};
-use super::own::KubeIpvsConfiguration;
+use super::kube_ipvs::KubeIpvsConfiguration;
 use super::reference::{self, FIELDS, FLAGS_ONLY, Flag, Heading, OWN_FIELDS, Setting};
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;

@@ -15,7 +15,7 @@ pub mod defaults;
 pub mod document;
 pub mod flags;
 pub mod gates;
-pub mod own;
+pub mod kube_ipvs;
 pub mod read;
 pub mod reference;
 mod resolved;
@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::syntax::duration::GoDuration;
 pub use arguments::Arguments;
 use document::KubeProxyConfiguration;
-use own::KubeIpvsConfiguration;
+use kube_ipvs::KubeIpvsConfiguration;
 pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
 use validate::Violation;
 
@@ -145,7 +145,7 @@ impl Configuration {
         let mut all = serde_json::Map::new();
         let (group, _) = document::API_VERSION.split_once('/').unwrap_or_default();
         all.insert(group.to_owned(), serde_json::to_value(&self.document)?);
-        let (group, _) = own::API_VERSION.split_once('/').unwrap_or_default();
+        let (group, _) = kube_ipvs::API_VERSION.split_once('/').unwrap_or_default();
         all.insert(group.to_owned(), serde_json::to_value(&self.own)?);
         Ok(serde_json::Value::Object(all))
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::de::DeserializeOwned;
 
 use super::document::{self, KubeProxyConfiguration};
-use super::own::{self, KubeIpvsConfiguration};
+use super::kube_ipvs::{self, KubeIpvsConfiguration};
 use super::reference::{FIELDS, OWN_FIELDS, Setting};
 use super::tree::{Node, ValueKind, documents};
 
@@ -44,7 +44,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
     let mut has_own = false;
     for tree in trees {
         let (version, kind) = (tree.text("apiVersion"), tree.text("kind"));
-        if (version, kind) != (Some(own::API_VERSION), Some(own::KIND)) {
+        if (version, kind) != (Some(kube_ipvs::API_VERSION), Some(kube_ipvs::KIND)) {
             let (version, kind) = (version.unwrap_or_default(), kind.unwrap_or_default());
             notes.push(format!(
                 "line {}: a document of kind {kind:?}, version {version:?} has no effect",
@@ -53,7 +53,7 @@ pub fn read(text: &str) -> Result<Documents, DecodeError> {
             continue;
         }
         if has_own {
-            let (kind, line) = (own::KIND, tree.line);
+            let (kind, line) = (kube_ipvs::KIND, tree.line);
             return Err(DecodeError(format!("line {line}: there is a {kind} before this one")));
         }
         has_own = true;

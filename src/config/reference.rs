@@ -1,20 +1,21 @@
 //! Every field and every flag: name, type, effect. `--help`, `docs/config.md`, the warnings about
 //! unknown fields and about flags without effect are made from these tables.
 //!
-//! A default stands where the document has it (`src/config/defaults.rs`, `src/config/own.rs`); only
+//! A default stands in the document (`src/config/defaults.rs` for kube-proxy's,
+//! `src/config/kube_ipvs.rs` for ours, which takes those of the loop and the planner from them); only
 //! a flag that is no field has its default here.
 
 mod flag_only;
+mod kube_ipvs;
 mod kube_proxy;
-mod own;
 
 use std::fmt;
 
 use serde_json::Value;
 
 pub use flag_only::{FLAGS_ONLY, RETIRED};
+pub use kube_ipvs::OWN_FIELDS;
 pub use kube_proxy::FIELDS;
-pub use own::OWN_FIELDS;
 
 /// A setting: a field of a document, a flag, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use plan::settings::{LocalDetection, NodePortAddresses, Settings};
 
 use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
-use super::own::{self, KubeIpvsConfiguration};
+use super::kube_ipvs::{self, KubeIpvsConfiguration};
 use super::{Action, Arguments, ConfigurationFile, flags};
 use crate::kernel::estimators::{EstimatorSettings, Run};
 use crate::kernel::rules::Variant;
@@ -248,7 +248,7 @@ impl Merged {
     }
 }
 
-fn estimators(own: &own::Estimators) -> EstimatorSettings {
+fn estimators(own: &kube_ipvs::Estimators) -> EstimatorSettings {
     EstimatorSettings {
         run: match own.run.as_str() {
             "on" => Run::On,

@@ -3,9 +3,9 @@
 //! Paths and words are kube-proxy's, so that what is known about them is found; the name that the
 //! field has in a file follows in brackets.
 
-mod own;
+mod kube_ipvs;
 
-pub use own::validate_own;
+pub use kube_ipvs::validate_own;
 
 use std::fmt;
 

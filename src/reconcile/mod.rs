@@ -15,8 +15,8 @@
 //!   is written before. It holds the found state that is not adopted or removed yet.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
-//! - `auditor`: finds changes by other programs, every second by their signs, and by comparing
-//!   everything once every sync period. It holds the schedule of that, the expected counts, and the
+//! - `auditor`: finds changes by other programs: every second by their signs, and by comparing
+//!   all state but the rules once every sync period. It holds the schedule of that, the expected counts, and the
 //!   sysctls that another program keeps setting.
 //!
 //! `comparison` compares a part of the kernel with its desired state, for the auditor and for

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use bed::{Connection, Host, Protocol, Question, Service, Tally};
+use plan::scheduler::SCHEDULERS;
 
 use crate::fixture::{Bed, TARGET, annotated, ip};
 
@@ -81,6 +82,10 @@ impl Chooser {
 
 #[test]
 fn while_an_endpoint_drains_no_client_is_refused_whatever_the_scheduler() {
+    for scheduler in &SCHEDULERS {
+        let is_chosen = CHOICES.iter().any(|(name, _)| *name == scheduler.name);
+        assert!(is_chosen, "no Service chooses {}", scheduler.name);
+    }
     let bed = Bed::new();
     let both = [bed.pod(1, 1), bed.pod(2, 1)];
     let of_each = (0..).zip(CHOICES.iter().flat_map(|choice| [*choice; 2]));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use kube_ipvs::config::document::{KubeProxyConfiguration, VmoduleItem};
 use kube_ipvs::config::flags;
-use kube_ipvs::config::own::KubeIpvsConfiguration;
+use kube_ipvs::config::kube_ipvs::KubeIpvsConfiguration;
 use kube_ipvs::config::reference::{FIELDS, OWN_FIELDS, RETIRED, Setting, default_of};
 use serde_json::Value;
 

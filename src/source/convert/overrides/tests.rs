@@ -206,3 +206,18 @@ fn weights_that_the_scheduler_does_not_look_at() {
     let weights = Some(Weights { node: 2, zone: 1, elsewhere: 1 });
     assert_eq!(overrides, Some(Overrides { weights, ..Overrides::default() }));
 }
+
+#[test]
+fn the_annotations_of_the_documents_are_those_that_are_read() {
+    let page = include_str!("../../../../docs/annotations.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `kube-ipvs.io/"));
+    let documented: Vec<String> =
+        rows.filter_map(|row| Some(format!("kube-ipvs.io/{}", row.split_once('`')?.0))).collect();
+    let read = [SCHEDULER, SCHEDULER_FLAGS, DRAIN_DEADLINE, WEIGHTS]
+        .map(|field| field.trim_start_matches("metadata.annotations[").trim_end_matches(']'));
+    assert_eq!(documented, read);
+    for name in read {
+        let annotations: Annotations = serde_saphyr::from_str(&format!("{name}: x")).unwrap();
+        assert_ne!(annotations, Annotations::default(), "{name}");
+    }
+}

@@ -9,7 +9,7 @@ use plan::model::Family;
 use plan::scheduler::SCHEDULERS;
 
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, Violation, address};
-use crate::config::own::{Estimators, KubeIpvsConfiguration, Limits};
+use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::kernel::estimators::NICE;
 use crate::kernel::processors::Processors;
