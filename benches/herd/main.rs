@@ -53,7 +53,7 @@ const PROXY_KINDS: usize = 4;
 /// Longer than anything here takes that goes well.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Time between two lists of the other nodes, on average (src/source/kubernetes/survey.rs).
+/// Time between two lists of the other nodes, on average (src/source/kubernetes/node_poller.rs).
 const SURVEY_PERIOD: f64 = 900.0;
 
 /// Followers, and the server that they follow.

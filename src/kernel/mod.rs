@@ -229,12 +229,12 @@ impl RefusalClass {
     pub const fn hint(self) -> &'static str {
         match self {
             Self::Conflict => {
-                " (another program changed it; kube-ipvs reads it again and repairs it)"
+                " (its state is not as expected; kube-ipvs reads it again and repairs it)"
             }
             Self::AnswerLost => " (kube-ipvs reads it again and repairs it)",
             Self::SetFull => " (kube-ipvs reads the set again, and grows it up to limits.setSize)",
             Self::Exhausted => " (kube-ipvs retries it)",
-            Self::NotPermitted => " (the capability CAP_NET_ADMIN is missing)",
+            Self::NotPermitted => " (the capability CAP_NET_ADMIN is needed)",
             Self::NotSupported => " (the kernel lacks the feature, or its module)",
             Self::NoScheduler => " (the kernel lacks the scheduler; the default is used)",
             Self::Other => "",

@@ -20,7 +20,8 @@ pub const FIELDS: [Setting; 63] = [
         "address",
         Does(
             "Address whose IP family is this node's primary one. Nothing listens on it. \
-             Unspecified (0.0.0.0 or ::): the family of the first address in the Node object",
+             Unspecified (0.0.0.0 or ::): the family of the first address in the Node object. In a \
+             file, the defaults of healthzBindAddress and metricsBindAddress have its family, too",
         ),
     )
     .flag("bind-address", "ADDRESS", Node),
@@ -75,15 +76,19 @@ pub const FIELDS: [Setting; 63] = [
         "conntrack.maxPerCore",
         "number",
         Does(
-            "Sets nf_conntrack_max to this number times the online processors (1048576 at most), \
-             or to conntrack.min if that is more; 0 leaves nf_conntrack_max unchanged",
+            "Sets nf_conntrack_max to this number times the online processors, or to \
+             conntrack.min if that is more; to 1048576 if the product is larger than that, \
+             whatever conntrack.min is; 0 leaves nf_conntrack_max unchanged",
         ),
     )
     .flag("conntrack-max-per-core", "NUMBER", Conntrack),
     field(
         "conntrack.min",
         "number",
-        Does("Lowest nf_conntrack_max that conntrack.maxPerCore sets; no effect if that is 0"),
+        Does(
+            "Lowest nf_conntrack_max that conntrack.maxPerCore sets, unless its product is above \
+             1048576; no effect if conntrack.maxPerCore is 0",
+        ),
     )
     .flag("conntrack-min", "NUMBER", Conntrack),
     field(
@@ -170,8 +175,9 @@ pub const FIELDS: [Setting; 63] = [
         Does(
             "Feature gates of Kubernetes 1.36. AllowServiceExternalIPs=false ignores \
              spec.externalIPs. ComponentFlagz and ComponentStatusz serve their pages. \
-             LoggingAlphaOptions permits the options it stands for. The others have no effect; an \
-             unknown one is logged",
+             LoggingAlphaOptions permits the options it stands for. AllAlpha and AllBeta set those \
+             of these that are of their stage. A locked gate is refused if set otherwise. The others \
+             have no effect; an unknown one is logged",
         ),
     )
     .flag("feature-gates", "NAME=BOOL,...", ApiServer),

@@ -47,7 +47,8 @@ impl Linux {
         if let Some(first) = refusals.first() {
             warn!(
                 refused = refusals.len(),
-                "some addresses on {LINK} lack the scope that serviceAddressesArp needs: {first}"
+                "cannot bind some addresses on {LINK} again, for a changed serviceAddressesArp: \
+                 {first}; the first comparison repairs them"
             );
         }
         info!(

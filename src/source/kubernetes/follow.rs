@@ -175,7 +175,11 @@ impl Follower {
                     continue;
                 }
                 Failure::Expired => {
-                    info!(kind, "watch ended: {}; all objects are listed again", failure.cause());
+                    info!(
+                        kind,
+                        "list or watch expired: {}; all objects are listed again",
+                        failure.cause()
+                    );
                     self.list_again(ListReason::Expired);
                     // The server is back, after an outage that made the pauses long. One that
                     // forgets everything at once gets no list sooner for it.

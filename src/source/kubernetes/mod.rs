@@ -225,8 +225,8 @@ impl Delivery<'_> {
                 if self.outage.failed(kind, &cause, Instant::now()) {
                     warn!(
                         kind = kind.name(),
-                        "cannot follow the API server: {cause}; traffic goes on without changes of \
-                         this kind, and it is retried"
+                        "cannot follow the API server: {cause}; traffic goes on without the changes \
+                         that it misses, and it is retried"
                     );
                 }
                 Ok(())
