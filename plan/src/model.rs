@@ -91,7 +91,7 @@ pub struct Service {
     pub health_check_node_port: Option<NonZeroU16>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// What its annotations override; most Services have none of these annotations.
+    /// Values that its annotations override; most Services have none of these annotations.
     pub overrides: Option<Box<Overrides>>,
 }
 

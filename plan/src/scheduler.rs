@@ -43,7 +43,7 @@ pub struct SchedulerFlag {
 /// Condition on which a flag is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Applied {
-    /// Whatever a Service chooses.
+    /// Always, independent of the Service.
     Always,
     /// Unless a Service chooses its flags.
     ByDefault,
