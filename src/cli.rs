@@ -19,8 +19,8 @@ use crate::config::arguments::go_bool;
 use crate::config::flags::{self, FlagEntry};
 use crate::config::reference::RETIRED;
 
-/// Longest line of a flag's help.
-const HELP_WIDTH: usize = 90;
+/// Longest line of `--help`, also where the terminal's width is not known.
+const HELP_WIDTH: usize = 100;
 
 /// The command line is answered already.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub fn command() -> Command {
         .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
         .after_help("docs/config.md describes all flags, and the fields of the --config file.")
         .next_line_help(true)
+        .max_term_width(HELP_WIDTH)
         .arg(help)
         .mut_args(|arg| match arg.get_long().and_then(|name| flags.get(name)) {
             Some(entry) => described(arg, entry),
@@ -71,8 +72,7 @@ pub fn command() -> Command {
 
 /// The argument as `--help` shows it.
 fn described(arg: Arg, entry: &FlagEntry) -> Arg {
-    let help: Vec<String> = entry.help().lines().map(wrapped).collect();
-    let arg = arg.help(help.join("\n")).help_heading(entry.flag.heading.text());
+    let arg = arg.help(entry.help()).help_heading(entry.flag.heading.text());
     if arg.get_action().takes_values() { arg.value_name(entry.flag.value) } else { arg }
 }
 
@@ -152,24 +152,4 @@ fn given(matches: &ArgMatches) -> Vec<(String, String)> {
     let is_flag = |id: &&clap::Id| id.as_str() != "Arguments";
     let ids = matches.ids().filter(is_flag).filter(on_the_command_line);
     ids.map(|id| (id.as_str().replace('_', "-"), value(id))).collect()
-}
-
-/// Breaks a line into lines: clap does so only with a dependency for the terminal's width.
-fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut length = 0;
-    for word in text.split(' ') {
-        let is_first = lines.is_empty();
-        let fits = length + 1 + word.len() <= HELP_WIDTH;
-        lines.push_str(if is_first {
-            ""
-        } else if fits {
-            " "
-        } else {
-            "\n"
-        });
-        lines.push_str(word);
-        length = if fits && !is_first { length + 1 + word.len() } else { word.len() };
-    }
-    lines
 }

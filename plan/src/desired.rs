@@ -27,7 +27,7 @@ pub struct Desired {
     fragments: HashMap<ServiceName, Fragment>,
     owners: HashMap<Frontend, ServiceName>,
     /// Claims that wait for a frontend that another Service has; no empty lists.
-    waiting: HashMap<Frontend, BTreeSet<Rank>>,
+    waiting: HashMap<Frontend, BTreeSet<ClaimRank>>,
     /// The same by Service: what each claims and one before it has; no empty lists.
     lacking: HashMap<ServiceName, BTreeSet<Frontend>>,
     addresses: Counted<IpAddr>,
@@ -70,7 +70,7 @@ type Entries = BTreeMap<SetId, Counted<Entry>>;
 
 /// The order of claims to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct ClaimRank {
     origin: Origin,
     /// True for a short circuit. Frontends that clients can ask come before those that they are led
     /// to.
@@ -252,7 +252,7 @@ impl Desired {
         let former = self.fragments.remove(service).unwrap_or_default();
         for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
             let held = self.held(service, &former, claim);
-            self.withdraw(&claim.frontend, &Rank::of(service, claim), &held, changes);
+            self.withdraw(&claim.frontend, &ClaimRank::of(service, claim), &held, changes);
         }
         let empty = Fragment::default();
         let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
@@ -287,7 +287,7 @@ impl Desired {
         for (service, frontend) in std::mem::take(&mut changes.spares) {
             let Some(fragment) = self.fragments.get(&service) else { continue };
             let Some(claim) = fragment.claim(&frontend) else { continue };
-            let rank = Rank::of(&service, claim);
+            let rank = ClaimRank::of(&service, claim);
             let is_needed = self.is_needed(&service, fragment, claim);
             let waits = self.waiting.get(&frontend).is_some_and(|ranks| ranks.contains(&rank));
             let is_claimed = waits || self.owners.get(&frontend) == Some(&service);
@@ -321,7 +321,13 @@ impl Desired {
     }
 
     /// Gives up a claim, and what was held by it, if it was.
-    fn withdraw(&mut self, frontend: &Frontend, rank: &Rank, held: &Held, changes: &mut Changes) {
+    fn withdraw(
+        &mut self,
+        frontend: &Frontend,
+        rank: &ClaimRank,
+        held: &Held,
+        changes: &mut Changes,
+    ) {
         if self.owners.get(frontend) != Some(&rank.service) {
             self.no_longer_waits(frontend, rank, changes);
             return;
@@ -342,11 +348,11 @@ impl Desired {
         if claim.is_spare {
             changes.spares.insert((service.clone(), *frontend));
         } else {
-            self.contend(Rank::of(service, claim), frontend, changes);
+            self.contend(ClaimRank::of(service, claim), frontend, changes);
         }
     }
 
-    fn contend(&mut self, rank: Rank, frontend: &Frontend, changes: &mut Changes) {
+    fn contend(&mut self, rank: ClaimRank, frontend: &Frontend, changes: &mut Changes) {
         let owner = self.owners.get(frontend).and_then(|owner| self.rank(owner, frontend));
         match owner {
             Some(owner) if owner < rank => self.waits(*frontend, rank, changes),
@@ -399,12 +405,12 @@ impl Desired {
         Held { entries, address: claim.bound() }
     }
 
-    fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<Rank> {
+    fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<ClaimRank> {
         let fragment = self.fragments.get(service)?;
-        fragment.claim(frontend).map(|claim| Rank::of(service, claim))
+        fragment.claim(frontend).map(|claim| ClaimRank::of(service, claim))
     }
 
-    fn waits(&mut self, frontend: Frontend, rank: Rank, changes: &mut Changes) {
+    fn waits(&mut self, frontend: Frontend, rank: ClaimRank, changes: &mut Changes) {
         self.note_spares(&rank.service, &frontend, changes);
         changes.contend(&rank.service);
         self.lacking.entry(rank.service.clone()).or_default().insert(frontend);
@@ -413,7 +419,7 @@ impl Desired {
         ranks.insert(rank);
     }
 
-    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &Rank, changes: &mut Changes) {
+    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &ClaimRank, changes: &mut Changes) {
         changes.contend(&rank.service);
         if let Some(lacking) = self.lacking.get_mut(&rank.service) {
             lacking.remove(frontend);
@@ -439,9 +445,9 @@ fn has_first_short_circuit(fragment: &Fragment, spare: &Claim) -> bool {
         .any(|short_circuit| !short_circuit.is_spare)
 }
 
-// === impl Rank ===
+// === impl ClaimRank ===
 
-impl Rank {
+impl ClaimRank {
     fn of(service: &ServiceName, claim: &Claim) -> Self {
         Self {
             origin: claim.origin,

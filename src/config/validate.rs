@@ -42,7 +42,7 @@ const LOCAL_MODES: [&str; 4] =
 /// lists, where an empty flag is a list with an empty item.
 #[must_use]
 pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> Vec<Violation> {
-    let mut found = Found(Vec::new());
+    let mut found = KubeProxyViolations(Vec::new());
     found.feature_gates(document);
     found.masquerade_bit(document);
     if matches!(document.mode.as_str(), "" | "ipvs") {
@@ -59,7 +59,7 @@ pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> 
     found.0
 }
 
-struct Found(Vec<Violation>);
+struct KubeProxyViolations(Vec<Violation>);
 
 // === impl Violation ===
 
@@ -76,9 +76,9 @@ impl fmt::Display for Violation {
     }
 }
 
-// === impl Found ===
+// === impl KubeProxyViolations ===
 
-impl Found {
+impl KubeProxyViolations {
     fn add(&mut self, path: impl fmt::Display, field: &'static str, problem: String) {
         let path = format!("KubeProxyConfiguration.{path}");
         self.0.push(Violation { path, field, problem });

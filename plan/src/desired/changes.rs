@@ -7,7 +7,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::counted::Counted;
-use super::{Change, Count, Desired, Entries, Rank};
+use super::{Change, ClaimRank, Count, Desired, Entries};
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
@@ -63,7 +63,7 @@ impl Changes {
     }
 
     /// To be called when another Service begins or ceases to claim a frontend before this one.
-    pub(super) fn contend_behind(&mut self, waiting: &BTreeSet<Rank>, rank: &Rank) {
+    pub(super) fn contend_behind(&mut self, waiting: &BTreeSet<ClaimRank>, rank: &ClaimRank) {
         if let Some(next) = waiting.range((Excluded(rank), Unbounded)).next() {
             self.contend(&next.service);
         }

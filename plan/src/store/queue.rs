@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::turn::{Rank, Turn};
+use super::turn::{Turn, TurnRank};
 use crate::model::ServiceName;
 
 /// The Services that wait, in the order in which they began to.
@@ -15,7 +15,7 @@ pub(super) struct Queue {
     /// Number of the first ones in `order` that waited when the kernel was read.
     n_early: usize,
     /// Services that contend for frontends, of those that waited when the kernel was read.
-    contending: BTreeSet<(Rank, ServiceName)>,
+    contending: BTreeSet<(TurnRank, ServiceName)>,
     /// True if those that contend are taken before the others now.
     contending_first: bool,
     turns: HashMap<ServiceName, Turn>,

@@ -4,7 +4,7 @@ use crate::fragment::ClaimClass;
 
 /// Order in which Services that contend for frontends are planned: class of the claims that are to
 /// be made next, and when the Service was made, in seconds since 1970.
-pub(super) type Rank = (ClaimClass, i64);
+pub(super) type TurnRank = (ClaimClass, i64);
 
 /// A Service's turn to be planned, in several parts if it is a large one.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Turn {
     /// True if it waited when the kernel was read, which cannot be cleaned up before it is planned.
     is_early: bool,
     /// None: its claims need not be made in the order of their classes.
-    rank: Option<Rank>,
+    rank: Option<TurnRank>,
 }
 
 // === impl Turn ===
@@ -68,7 +68,7 @@ impl Turn {
         self.is_early
     }
 
-    pub(super) fn rank(&self) -> Option<Rank> {
+    pub(super) fn rank(&self) -> Option<TurnRank> {
         self.rank
     }
 }

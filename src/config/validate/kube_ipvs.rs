@@ -31,7 +31,7 @@ pub fn validate_own(
     own: &KubeIpvsConfiguration,
     document: &KubeProxyConfiguration,
 ) -> Vec<Violation> {
-    let mut found = Found(Vec::new());
+    let mut found = KubeIpvsViolations(Vec::new());
     found.one_of("followNodes", &own.follow_nodes, &["auto", "always", "never"]);
     found.one_of("iptablesVariant", &own.iptables_variant, &["auto", "nft", "legacy"]);
     let deadline = own.drain_deadline.unwrap_or_default();
@@ -48,11 +48,11 @@ pub fn validate_own(
     found.0
 }
 
-struct Found(Vec<Violation>);
+struct KubeIpvsViolations(Vec<Violation>);
 
-// === impl Found ===
+// === impl KubeIpvsViolations ===
 
-impl Found {
+impl KubeIpvsViolations {
     fn invalid(&mut self, field: &'static str, value: impl fmt::Display, problem: &str) {
         let path = format!("KubeIpvsConfiguration.{field}");
         let value = value.to_string();
