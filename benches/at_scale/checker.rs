@@ -153,6 +153,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
         virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
         sets,
         rule_sets,
+        chains: HashMap::new(),
     })
 }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::capacity::Capacity;
+use crate::iptables::chain::ChainId;
 use crate::kernel_objects::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;
@@ -27,6 +28,8 @@ pub struct Actual {
     pub sets: HashMap<SetId, ActualSet>,
     /// The families whose constant rules are all there, as they should be.
     pub rule_sets: HashSet<Family>,
+    /// The chains of iptables mode with our names, each with its rules.
+    pub chains: HashMap<ChainId, Vec<Box<str>>>,
 }
 
 /// A set as the kernel has it.

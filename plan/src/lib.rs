@@ -25,6 +25,7 @@
 //!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
 //!   [`diff`]: desired, actual to operations; [`virtual_server`]: the same for one virtual server;
 //!   [`adoption`]: how what is there already is adopted;
+//! - [`mode`]: the mechanisms; [`iptables`]: the backend of the one that is not IPVS;
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
@@ -43,11 +44,13 @@ pub mod flows;
 
 pub mod fragment;
 pub mod growth;
+pub mod iptables;
 pub mod kernel_objects;
 pub mod local;
 pub mod localhost;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+pub mod mode;
 pub mod model;
 pub mod op;
 pub mod order;

@@ -1,5 +1,6 @@
 //! A kernel in memory: it takes operations as strictly as the real one does, and can be read.
 
+mod chains;
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +69,15 @@ pub enum MemoryRefusal {
     /// There is no such route.
     #[error("no such route")]
     NoRoute,
+    /// There is no such chain.
+    #[error("no such chain")]
+    NoChain,
+    /// Another chain has a rule that leads to the chain.
+    #[error("the chain is in use")]
+    ChainInUse,
+    /// There is no such rule.
+    #[error("no such rule")]
+    NoRule,
 }
 
 // === impl MemoryKernel ===
@@ -130,6 +140,7 @@ impl MemoryKernel {
             Op::RemoveRoute(network) => {
                 refuse_if(!self.state.routes.remove(network), MemoryRefusal::NoRoute)
             }
+            Op::Chain(op) => chains::apply(&mut self.state.chains, op),
         }
     }
 
@@ -256,6 +267,7 @@ impl MemoryRefusal {
     pub const fn errno(self) -> i32 {
         const ENOENT: i32 = 2;
         const ESRCH: i32 = 3;
+        const EBUSY: i32 = 16;
         const EEXIST: i32 = 17;
         const ENODEV: i32 = 19;
         const EADDRNOTAVAIL: i32 = 99;
@@ -268,7 +280,8 @@ impl MemoryRefusal {
             | Self::VirtualServerExists
             | Self::RealServerExists
             | Self::AddressExists => EEXIST,
-            Self::NoSet | Self::NoRealServer => ENOENT,
+            Self::NoSet | Self::NoRealServer | Self::NoChain | Self::NoRule => ENOENT,
+            Self::ChainInUse => EBUSY,
             Self::NoLink => ENODEV,
             Self::NoVirtualServer | Self::NoRoute => ESRCH,
             Self::EntryExists | Self::NoEntry => IPSET_ERR_EXIST,

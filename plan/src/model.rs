@@ -255,6 +255,18 @@ impl fmt::Display for Family {
 
 // === impl Protocol ===
 
+impl Protocol {
+    /// Returns its name in lower case, as iptables and the names of chains have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

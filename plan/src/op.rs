@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::capacity::SetSize;
+use crate::iptables::op::{ChainOp, ChainSubject};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;
@@ -53,6 +54,8 @@ pub enum Op {
     RemoveVirtualServer(Frontend),
     /// Take an entry out of a set.
     RemoveEntry(SetId, Entry),
+    /// Change a chain of iptables mode.
+    Chain(ChainOp),
 }
 
 /// Subject of an operation: operations on the same thing supersede one another.
@@ -72,6 +75,8 @@ pub enum Subject {
     Address(IpAddr),
     /// The local route of a network.
     Route(IpNet),
+    /// A chain of iptables mode, or a rule of one.
+    Chain(ChainSubject),
 }
 
 /// Place of an operation in the order: the smaller first.
@@ -101,6 +106,7 @@ impl Op {
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
             Self::AddRoute(network) | Self::RemoveRoute(network) => Subject::Route(*network),
+            Self::Chain(op) => Subject::Chain(op.subject()),
         }
     }
 
@@ -146,6 +152,7 @@ impl Op {
             Self::DrainRealServer(..) | Self::RemoveRealServer(..) => 11,
             Self::RemoveVirtualServerWhenDrained(_) | Self::RemoveVirtualServer(_) => 12,
             Self::RemoveEntry(..) => 13,
+            Self::Chain(op) => 14 + op.phase(),
         })
     }
 }
@@ -199,6 +206,7 @@ impl fmt::Display for Op {
             }
             Self::AddRoute(network) => write!(f, "add local route {network}"),
             Self::RemoveRoute(network) => write!(f, "remove local route {network}"),
+            Self::Chain(op) => op.fmt(f),
         }
     }
 }
@@ -213,6 +221,7 @@ impl fmt::Display for Subject {
             Self::VirtualServer(frontend) => write!(f, "virtual server {frontend}"),
             Self::Address(address) => write!(f, "address {address}"),
             Self::Route(network) => write!(f, "local route {network}"),
+            Self::Chain(subject) => subject.fmt(f),
         }
     }
 }

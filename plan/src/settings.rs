@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::address::can_be_bound;
 use crate::capacity::Capacity;
+use crate::mode::Mode;
 use crate::model::Family;
 use crate::routes;
 use crate::scheduler::SchedulerName;
@@ -17,6 +18,8 @@ use crate::scheduler::SchedulerName;
 pub struct Settings {
     /// This node's name, as EndpointSlices have it in `nodeName`.
     pub node_name: Arc<str>,
+    /// Mechanism by which the node balances.
+    pub mode: Mode,
     /// The families that this host can do.
     pub families: Vec<Family>,
     /// The scheduler of every virtual server.
@@ -131,6 +134,7 @@ impl Settings {
     pub fn new(node_name: impl Into<Arc<str>>) -> Self {
         Self {
             node_name: node_name.into(),
+            mode: Mode::default(),
             families: Family::BOTH.to_vec(),
             scheduler: SchedulerName::default(),
             masquerade_all: false,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::flows::{Flow, FlowTargets};
+use plan::iptables::op::ChainOp;
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::Family;
@@ -437,6 +438,8 @@ impl FakeState {
                 | (Op::BindAddress(_), Memory::AddressExists)
                 | (Op::UnbindAddress(_), Memory::NoAddress)
                 | (Op::RemoveRoute(_), Memory::NoRoute)
+                | (Op::Chain(ChainOp::Delete(..)), Memory::NoRule)
+                | (Op::Chain(ChainOp::Remove(_)), Memory::NoChain)
                 | (Op::RemoveVirtualServer(_), Memory::NoVirtualServer)
                 | (
                     Op::DrainRealServer(..) | Op::RemoveRealServer(..),

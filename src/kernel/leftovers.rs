@@ -97,7 +97,9 @@ impl Leftovers {
             virtual_servers: self.read_virtual_servers()?,
             sets,
             routes: self.routes.ours().map_err(unread)?.into_iter().collect(),
+            // Rules and chains are found by their text: `cleanup::rules`.
             rule_sets: HashSet::new(),
+            chains: HashMap::new(),
         };
         Ok(FoundLeftovers { actual, link_kind: link.map(|link| link.kind), foreign_sets })
     }

@@ -76,6 +76,7 @@ enum Handle {
     Ipvs,
     Addresses,
     Routes,
+    Chains,
 }
 
 // === impl Linux ===
@@ -201,6 +202,10 @@ impl Linux {
             Handle::Ipvs => self.apply_ipvs(ops),
             Handle::Addresses => self.apply_addresses(ops),
             Handle::Routes => self.apply_routes(ops),
+            Handle::Chains => ops
+                .iter()
+                .map(|op| Err(Refusal::new(RefusalClass::NotSupported, format_args!("{op}"))))
+                .collect(),
         }
     }
 
@@ -424,6 +429,7 @@ const fn part(op: &Op) -> Handle {
         | Op::RemoveRealServer(..) => Handle::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Handle::Addresses,
         Op::AddRoute(_) | Op::RemoveRoute(_) => Handle::Routes,
+        Op::Chain(_) => Handle::Chains,
     }
 }
 

@@ -19,6 +19,8 @@ pub enum KernelRead {
     Addresses,
     /// A family's rules.
     Rules,
+    /// A family's chains of iptables mode.
+    Chains,
 }
 
 /// Part of the kernel that an operation is for.
@@ -36,6 +38,8 @@ pub enum WrittenPart {
     Addresses,
     /// Local routes.
     Routes,
+    /// Chains of iptables mode.
+    Chains,
 }
 
 /// Receiver of durations. The kernel's thread calls it, so it must not block.
@@ -67,6 +71,7 @@ impl WrittenPart {
             Subject::VirtualServer(_) => Self::VirtualServers,
             Subject::Address(_) => Self::Addresses,
             Subject::Route(_) => Self::Routes,
+            Subject::Chain(_) => Self::Chains,
         }
     }
 }

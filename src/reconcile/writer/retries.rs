@@ -177,6 +177,7 @@ fn rests_on(retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> 
         Subject::Entry(..)
         | Subject::Address(_)
         | Subject::Route(_)
+        | Subject::Chain(_)
         | Subject::VirtualServer(_) => None,
     }
 }
@@ -198,6 +199,10 @@ fn as_desired(planner: &Planner, subject: Subject) -> Option<Op> {
         Subject::Address(address) => Some(Op::UnbindAddress(address)),
         Subject::Route(route) if planner.settings().has_route(&route) => Some(Op::AddRoute(route)),
         Subject::Route(route) => Some(Op::RemoveRoute(route)),
-        Subject::Link | Subject::Set(_) | Subject::RuleSet(_) | Subject::VirtualServer(_) => None,
+        Subject::Link
+        | Subject::Set(_)
+        | Subject::RuleSet(_)
+        | Subject::VirtualServer(_)
+        | Subject::Chain(_) => None,
     }
 }

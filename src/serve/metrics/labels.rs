@@ -1,6 +1,7 @@
 //! The values of labels. Each table is what a label says and the list of what it can say, in one,
 //! so that nothing is left out of the list.
 
+use plan::iptables::op::ChainOp;
 use plan::op::Op;
 
 use crate::kernel::KernelRead;
@@ -47,6 +48,10 @@ labels! {
         Op::RemoveRealServer(..) => "remove_real_server",
         Op::RemoveVirtualServer(_) => "remove_virtual_server",
         Op::RemoveEntry(..) => "remove_entry",
+        Op::Chain(ChainOp::Write(..)) => "write_chain",
+        Op::Chain(ChainOp::Insert(..)) => "insert_rule",
+        Op::Chain(ChainOp::Delete(..)) => "delete_rule",
+        Op::Chain(ChainOp::Remove(_)) => "remove_chain",
     }
 }
 
@@ -75,6 +80,7 @@ labels! {
         WrittenPart::VirtualServers => "virtual_servers",
         WrittenPart::Addresses => "addresses",
         WrittenPart::Routes => "routes",
+        WrittenPart::Chains => "chains",
     }
 }
 
@@ -88,6 +94,7 @@ labels! {
         KernelRead::Set => "set",
         KernelRead::Addresses => "addresses",
         KernelRead::Rules => "rules",
+        KernelRead::Chains => "chains",
     }
 }
 

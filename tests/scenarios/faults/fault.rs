@@ -240,6 +240,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
         Op::AddRoute(network) => drop(actual.routes.insert(*network)),
         Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
+        Op::Chain(op) => drop(actual.chains.remove(&op.chain())),
     }
 }
 
@@ -264,6 +265,7 @@ fn undermine(op: &Op, actual: &mut Actual) {
         Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
             delete_link(actual);
         }
+        Op::Chain(_) => actual.chains.clear(),
     }
 }
 
@@ -296,6 +298,7 @@ fn undo(op: &Op, actual: &mut Actual) {
             }
         }
         Op::AddRoute(network) => drop(actual.routes.remove(network)),
+        Op::Chain(op) => drop(actual.chains.remove(&op.chain())),
         Op::RemoveRoute(network) => {
             if actual.link {
                 actual.routes.insert(*network);

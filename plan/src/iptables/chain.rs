@@ -1,0 +1,242 @@
+//! Chains of iptables mode, by kube-proxy's names.
+//!
+//! A chain of a service port or of an endpoint is named by a hash of what it is for
+//! (`servicePortChainName` and the like in pkg/proxy/iptables/proxier.go): so every process that
+//! balances the same Service names the same chain, and nothing about names has to be remembered.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use data_encoding::BASE32;
+use sha2::{Digest as _, Sha256};
+
+use crate::model::{Family, Protocol, ServiceName};
+use crate::rule_set::Table;
+
+/// A chain of ours in one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainId {
+    /// Its family: both families have chains of the same names.
+    pub family: Family,
+    /// Its table.
+    pub table: Table,
+    /// Its name.
+    pub name: ChainName,
+}
+
+/// Name of a chain, of at most 28 bytes (`XT_EXTENSION_MAXNAMELEN` in
+/// include/uapi/linux/netfilter/x_tables.h counts the ending zero).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ChainName {
+    /// A chain with rules of many Services.
+    Shared(SharedChain),
+    /// A chain of one service port or endpoint.
+    OfPort(PortChain, ChainHash),
+}
+
+/// Chains with rules of many Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SharedChain {
+    /// `KUBE-SERVICES`: in nat, the frontends by address; in filter, cluster addresses that refuse.
+    Services,
+    /// `KUBE-NODEPORTS`: in nat, the node ports; in filter, the health check node ports.
+    NodePorts,
+    /// `KUBE-EXTERNAL-SERVICES` in filter: frontends for outside clients that refuse.
+    ExternalServices,
+    /// `KUBE-PROXY-FIREWALL` in filter: load balancers' frontends with source ranges.
+    ProxyFirewall,
+}
+
+/// Kinds of chains of one service port or endpoint, all in nat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PortChain {
+    /// `KUBE-SVC-`: the endpoints for clients that may be sent anywhere.
+    Cluster,
+    /// `KUBE-SVL-`: the endpoints for clients that must stay on this node.
+    Local,
+    /// `KUBE-EXT-`: traffic to a frontend for outside clients.
+    External,
+    /// `KUBE-FW-`: the source ranges of a load balancer's frontends.
+    Firewall,
+    /// `KUBE-SEP-`: an endpoint.
+    Endpoint,
+}
+
+/// Hash in a chain's name: 16 characters of base32.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainHash([u8; 16]);
+
+/// A service port as chains, comments and logs name it: `namespace/name:port`, and
+/// `namespace/name` if the port has no name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePortName(String);
+
+// === impl ChainId ===
+
+impl ChainId {
+    /// A shared chain of a table.
+    #[must_use]
+    pub const fn shared(family: Family, table: Table, chain: SharedChain) -> Self {
+        Self { family, table, name: ChainName::Shared(chain) }
+    }
+
+    /// A chain of one service port or endpoint.
+    #[must_use]
+    pub const fn of_port(family: Family, kind: PortChain, hash: ChainHash) -> Self {
+        Self { family, table: Table::Nat, name: ChainName::OfPort(kind, hash) }
+    }
+
+    /// The shared chains of a family: those of nat first.
+    pub fn all_shared(family: Family) -> impl Iterator<Item = Self> {
+        use SharedChain::{ExternalServices, NodePorts, ProxyFirewall, Services};
+        let nat = [Services, NodePorts].map(|chain| Self::shared(family, Table::Nat, chain));
+        let filter = [Services, ExternalServices, NodePorts, ProxyFirewall];
+        let filter = filter.map(|chain| Self::shared(family, Table::Filter, chain));
+        nat.into_iter().chain(filter)
+    }
+}
+
+impl fmt::Display for ChainId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} {})", self.name, self.family, self.table)
+    }
+}
+
+// === impl ChainName ===
+
+impl ChainName {
+    /// Reads a chain's name in a table; none if no chain of ours in this table is named so.
+    #[must_use]
+    pub fn parse(table: Table, name: &str) -> Option<Self> {
+        let shared = ChainId::all_shared(Family::V4).filter(|chain| chain.table == table);
+        if let Some(chain) = shared.map(|chain| chain.name).find(|it| it.prefix() == name) {
+            return Some(chain);
+        }
+        if table != Table::Nat {
+            return None;
+        }
+        PortChain::ALL.into_iter().find_map(|kind| {
+            let hash = name.strip_prefix(kind.prefix())?;
+            Some(Self::OfPort(kind, ChainHash::parse(hash)?))
+        })
+    }
+
+    /// Number of chains of ours, at most, that follow a shared one in nat.
+    pub(super) const SHARED_DEPTH: u8 = 4;
+
+    /// Number of chains of ours, at most, that a packet may pass after this one.
+    pub(super) const fn depth(self) -> u8 {
+        match self {
+            Self::OfPort(PortChain::Endpoint, _) => 0,
+            Self::OfPort(PortChain::Cluster | PortChain::Local, _) => 1,
+            Self::OfPort(PortChain::External, _) => 2,
+            Self::OfPort(PortChain::Firewall, _) => 3,
+            Self::Shared(_) => Self::SHARED_DEPTH,
+        }
+    }
+
+    /// The whole name of a shared chain; the beginning of another's.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Shared(SharedChain::Services) => "KUBE-SERVICES",
+            Self::Shared(SharedChain::NodePorts) => "KUBE-NODEPORTS",
+            Self::Shared(SharedChain::ExternalServices) => "KUBE-EXTERNAL-SERVICES",
+            Self::Shared(SharedChain::ProxyFirewall) => "KUBE-PROXY-FIREWALL",
+            Self::OfPort(kind, _) => kind.prefix(),
+        }
+    }
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.prefix())?;
+        match self {
+            Self::Shared(_) => Ok(()),
+            Self::OfPort(_, hash) => write!(f, "{hash}"),
+        }
+    }
+}
+
+// === impl PortChain ===
+
+impl PortChain {
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::Cluster, Self::Local, Self::External, Self::Firewall, Self::Endpoint];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Cluster => "KUBE-SVC-",
+            Self::Local => "KUBE-SVL-",
+            Self::External => "KUBE-EXT-",
+            Self::Firewall => "KUBE-FW-",
+            Self::Endpoint => "KUBE-SEP-",
+        }
+    }
+}
+
+// === impl ChainHash ===
+
+impl ChainHash {
+    /// The hash of a service port, which its chains but the endpoints' share.
+    #[must_use]
+    pub fn of_port(port: &ServicePortName, protocol: Protocol) -> Self {
+        Self::of(&[&port.0, protocol.name()])
+    }
+
+    /// The hash of an endpoint of a service port.
+    #[must_use]
+    pub fn of_endpoint(port: &ServicePortName, protocol: Protocol, endpoint: SocketAddr) -> Self {
+        Self::of(&[&port.0, protocol.name(), &endpoint.to_string()])
+    }
+
+    fn of(parts: &[&str]) -> Self {
+        let mut digest = Sha256::new();
+        parts.iter().for_each(|part| digest.update(part));
+        let text = BASE32.encode(&digest.finalize());
+        let mut hash = [0; 16];
+        hash.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
+        Self(hash)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let hash: [u8; 16] = text.as_bytes().try_into().ok()?;
+        hash.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7')).then_some(Self(hash))
+    }
+
+    fn text(&self) -> &str {
+        // Base32 is ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ChainHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl fmt::Debug for ChainHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+// === impl ServicePortName ===
+
+impl ServicePortName {
+    /// The name of a Service's port. `port` is empty if it has none.
+    #[must_use]
+    pub fn new(service: &ServiceName, port: &str) -> Self {
+        Self(if port.is_empty() { service.to_string() } else { format!("{service}:{port}") })
+    }
+}
+
+impl fmt::Display for ServicePortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

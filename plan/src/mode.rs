@@ -1,0 +1,38 @@
+//! The mechanism by which a node balances.
+
+use std::fmt;
+
+/// Mechanism by which this node balances, named as in kube-proxy's field `mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Mode {
+    /// IPVS virtual servers, ipsets, and a constant set of rules.
+    #[default]
+    Ipvs,
+    /// Chains of iptables rules for each service port.
+    Iptables,
+    /// Relays in the process, to which iptables rules lead.
+    Userspace,
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Self; 3] = [Self::Ipvs, Self::Iptables, Self::Userspace];
+
+    /// Returns the name that it has in the configuration and at `/proxyMode`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipvs => "ipvs",
+            Self::Iptables => "iptables",
+            Self::Userspace => "userspace",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
