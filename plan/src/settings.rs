@@ -36,6 +36,14 @@ pub struct Settings {
     pub node_port_addresses: NodePortAddresses,
     /// True if node ports are served on loopback addresses too, as far as a process can.
     pub localhost_node_ports: bool,
+    /// True if mode iptables serves IPv4 node ports on loopback addresses, by rules: kube-proxy's
+    /// `iptables.localhostNodePorts`, where node port addresses include loopback ones.
+    pub iptables_localhost_node_ports: bool,
+    /// True if mode iptables drops packets that connection tracking calls invalid: not where
+    /// `nf_conntrack_tcp_be_liberal` is on.
+    pub drop_invalid: bool,
+    /// True if rules may count packets by name (the match `nfacct`).
+    pub nfacct: bool,
     /// True if `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
     /// True if a Service is served at its load balancer's address although another Node's status
@@ -143,6 +151,9 @@ impl Settings {
             local_detection: LocalDetection::None,
             node_port_addresses: NodePortAddresses::All,
             localhost_node_ports: false,
+            iptables_localhost_node_ports: false,
+            drop_invalid: true,
+            nfacct: false,
             external_ips: true,
             load_balancers_before_nodes: false,
             short_circuit_networks: ShortCircuitNetworks::default(),
