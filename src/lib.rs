@@ -18,6 +18,7 @@
 //! - [`serve`]: health, metrics, health checks of Services, pages;
 //! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
+//! - `forwarding`: what programs in user space that forward connections share: copying, limits;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
 //! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
 //!   the commit.
@@ -30,6 +31,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod config;
 pub mod events;
+mod forwarding;
 mod host;
 pub mod kernel;
 pub mod localhost;

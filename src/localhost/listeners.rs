@@ -4,29 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::passing::Passing;
 use super::{NodePortListenFailure, PortUpdates};
-
-/// A port that cannot be listened on is tried again after this time, and then after twice the time.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// But never after more than this.
-const LAST_RETRY: Duration = Duration::from_secs(60);
-/// Time after which a failure that lasts is reported again, since Events expire.
-const REPORT_AGAIN: Duration = Duration::from_secs(600);
-/// Pause when no connection can be accepted: nothing is gained by trying again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Connections that the kernel has set up and that are not accepted yet.
-const BACKLOG: u32 = 1_024;
+use crate::forwarding::listening::{ACCEPT_PAUSE, BACKLOG, ListenRetries};
 
 /// The listeners, and for which Services they are there.
 #[derive(Debug)]
@@ -36,8 +25,7 @@ pub(super) struct Listeners {
     failures: mpsc::Sender<NodePortListenFailure>,
     services: HashMap<ServiceName, Vec<LocalhostPort>>,
     ports: HashMap<SocketAddr, ClaimedPort>,
-    /// The ports that cannot be listened on.
-    failing: HashMap<SocketAddr, Failing>,
+    retries: ListenRetries<SocketAddr>,
 }
 
 /// A port of localhost.
@@ -56,14 +44,6 @@ struct Listener {
     task: JoinHandle<Infallible>,
 }
 
-#[derive(Debug)]
-struct Failing {
-    reason: String,
-    reported: Instant,
-    delay: Duration,
-    next: Instant,
-}
-
 // === impl Listeners ===
 
 impl Listeners {
@@ -72,25 +52,24 @@ impl Listeners {
         passing: Passing,
         failures: mpsc::Sender<NodePortListenFailure>,
     ) -> Self {
-        let (services, ports, failing) = Default::default();
-        Self { updates, passing, failures, services, ports, failing }
+        let (services, ports, retries) = Default::default();
+        Self { updates, passing, failures, services, ports, retries }
     }
 
     /// Opens and closes listeners until the observer is dropped.
     pub(super) async fn run(mut self) {
         loop {
-            let next = self.failing.values().map(|failing| failing.next).min();
+            let due = self.retries.until_due();
             tokio::select! {
                 changes = self.updates.next() => {
                     if changes.has_ended {
                         return;
                     }
-                    self.apply(changes.ports).await;
+                    self.apply(changes.values).await;
                 }
-                () = until(next) => self.try_again(),
+                () = due => self.try_again(),
             }
-            let failing = i64::try_from(self.failing.len()).unwrap_or(i64::MAX);
-            self.passing.meters.listen_failures.set(failing);
+            self.passing.meters.listen_failures.set(self.retries.count());
         }
     }
 
@@ -124,7 +103,7 @@ impl Listeners {
         let Some(to) = port.claims.values().next() else {
             let listener = port.listener.take();
             self.ports.remove(&address);
-            self.failing.remove(&address);
+            self.retries.forget(&address);
             if let Some(listener) = listener {
                 listener.close().await;
             }
@@ -132,16 +111,13 @@ impl Listeners {
         };
         if let Some(listener) = &port.listener {
             listener.to.send_replace(*to);
-        } else if !self.failing.contains_key(&address) {
+        } else if !self.retries.contains(&address) {
             self.open(address);
         }
     }
 
     fn try_again(&mut self) {
-        let now = Instant::now();
-        let due = self.failing.iter().filter(|(_, failing)| failing.next <= now);
-        let due: Vec<SocketAddr> = due.map(|(address, _)| *address).collect();
-        for address in due {
+        for address in self.retries.due() {
             self.open(address);
         }
     }
@@ -153,7 +129,7 @@ impl Listeners {
             Ok(listener) => {
                 info!(%service, %address, %to, "passing on connections to the Service's node port on localhost");
                 port.listener = Some(Listener::start(listener, *to, self.passing.clone()));
-                self.failing.remove(&address);
+                self.retries.forget(&address);
             }
             Err(error) => {
                 let service = service.clone();
@@ -169,20 +145,7 @@ impl Listeners {
 
     /// Notes a failure, and reports it if it is new or was last reported ten minutes ago.
     fn failed(&mut self, failure: NodePortListenFailure) {
-        let now = Instant::now();
-        let known = self.failing.get(&failure.address);
-        let same = known.filter(|known| known.reason == failure.reason);
-        let last = same.map(|known| known.reported);
-        let last = last.filter(|reported| now.duration_since(*reported) < REPORT_AGAIN);
-        let delay = known.map_or(FIRST_RETRY, |known| LAST_RETRY.min(known.delay * 2));
-        let failing = Failing {
-            reason: failure.reason.clone(),
-            reported: last.unwrap_or(now),
-            delay,
-            next: now + delay,
-        };
-        self.failing.insert(failure.address, failing);
-        if last.is_none() {
+        if self.retries.failed(failure.address, &failure.reason) {
             warn!("{failure}");
             // If the channel is full or closed, the log and the metric still have the failure.
             drop(self.failures.try_send(failure));
@@ -248,11 +211,4 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind_device(Some(b"lo"))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
 }

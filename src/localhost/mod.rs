@@ -28,7 +28,6 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -36,9 +35,10 @@ use plan::localhost::LocalhostPort;
 use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
 use prometheus::{IntCounter, IntGauge};
-use rustix::process::{Resource, getrlimit};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
+use crate::forwarding::limit::affordable;
+use crate::forwarding::mailbox::Mailbox;
 use crate::reconcile::observer::{Observer, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
@@ -82,22 +82,9 @@ pub struct LocalhostObserver {
     planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
 
-/// Handle through which the event loop's thread updates the ports of the listeners' thread.
-#[derive(Debug, Clone, Default)]
-struct PortUpdates(Arc<SharedPorts>);
-
-#[derive(Debug, Default)]
-struct SharedPorts {
-    pending: Mutex<PendingPorts>,
-    wake: Notify,
-}
-
-/// Changes that the listeners do not know yet; only the latest of each Service.
-#[derive(Debug, Default)]
-struct PendingPorts {
-    ports: BTreeMap<ServiceName, Vec<LocalhostPort>>,
-    has_ended: bool,
-}
+/// Latest ports of each Service, from the event loop's thread to the listeners' thread. An empty
+/// list means that a Service has none.
+type PortUpdates = Mailbox<ServiceName, Vec<LocalhostPort>>;
 
 /// Starts the thread. Failures to listen are sent to `failures` when they begin, and every ten
 /// minutes for as long as they last.
@@ -110,17 +97,12 @@ pub fn start(
 ) -> io::Result<LocalhostObserver> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let observer = LocalhostObserver::default();
-    let passing = Passing::new(affordable(CONNECTIONS), meters);
+    // Half of the files that the process may open, at most: the other half is for everything else.
+    let passing = Passing::new(affordable(CONNECTIONS, 2, 2), meters);
     let listeners = Listeners::new(observer.updates.clone(), passing, failures);
     let run = move || runtime.block_on(listeners.run());
     thread::Builder::new().name("localhost".to_owned()).spawn(run)?;
     Ok(observer)
-}
-
-/// Half of the files that the process may open, at most: the other half is for everything else.
-fn affordable(connections: usize) -> usize {
-    let files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    connections.min(usize::try_from(files / 4).unwrap_or(usize::MAX))
 }
 
 // === impl LocalhostObserver ===
@@ -133,7 +115,7 @@ impl Observer for LocalhostObserver {
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
         if round.kind != RoundKind::Retry && !self.planned.is_empty() {
-            self.updates.ports(mem::take(&mut self.planned));
+            self.updates.put(mem::take(&mut self.planned));
         }
     }
 }
@@ -141,30 +123,6 @@ impl Observer for LocalhostObserver {
 impl Drop for LocalhostObserver {
     fn drop(&mut self) {
         self.updates.end();
-    }
-}
-
-// === impl PortUpdates ===
-
-impl PortUpdates {
-    /// Replaces the ports of these Services; an empty list means that a Service has none.
-    fn ports(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
-        self.change(|pending| pending.ports.extend(ports));
-    }
-
-    fn end(&self) {
-        self.change(|pending| pending.has_ended = true);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut PendingPorts)) {
-        change(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        self.0.wake.notify_one();
-    }
-
-    /// Waits for changes, and takes them.
-    async fn next(&self) -> PendingPorts {
-        self.0.wake.notified().await;
-        mem::take(&mut *self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -34,11 +34,11 @@ impl World {
 
     /// A Service has one port, and it leads there.
     fn tell(&self, name: &str, port: u16, to: SocketAddr) {
-        self.updates.ports(mk_ports(name, &[mk_port(port, to)]));
+        self.updates.put(mk_ports(name, &[mk_port(port, to)]));
     }
 
     fn gone(&self, name: &str) {
-        self.updates.ports(mk_ports(name, &[]));
+        self.updates.put(mk_ports(name, &[]));
     }
 
     fn counted(&self) -> [u64; 3] {
@@ -420,13 +420,13 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
         let plan = Plan { localhost: changes.into_iter().collect(), ..Plan::default() };
         observer.planned(&plan, &planner, Duration::ZERO);
     }
-    let peek = || updates.0.pending.lock().unwrap().ports.clone();
+    let peek = || updates.peek();
     assert!(peek().is_empty(), "nothing is written yet");
     round_ended(&mut observer, RoundKind::Retry);
     assert!(peek().is_empty(), "something else was");
     round_ended(&mut observer, RoundKind::Changes);
     let expected: BTreeMap<_, _> = ports("web", 3).into_iter().chain(ports("api", 2)).collect();
-    assert_eq!(soon(updates.next()).await.ports, expected);
+    assert_eq!(soon(updates.next()).await.values, expected);
     drop(observer);
     assert!(soon(updates.next()).await.has_ended);
 }
