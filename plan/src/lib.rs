@@ -11,7 +11,8 @@
 //! - [`event`]: the closed list of everything that can change the input; [`store`]: the input as
 //!   it is now, and which Services have to be looked at again; [`facts`]: this node;
 //! - [`kernel_objects`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
-//! - [`rule_set`]: the constant iptables rules, as data;
+//! - [`rule_set`]: the constant iptables rules, as data; [`userspace`]: the rules of the mode
+//!   `userspace`, as text;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
 //! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
@@ -66,6 +67,7 @@ pub mod sets;
 pub mod settings;
 pub mod store;
 pub mod table;
+pub mod userspace;
 pub mod virtual_server;
 
 mod address;

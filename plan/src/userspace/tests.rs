@@ -1,0 +1,210 @@
+use std::collections::HashSet;
+
+use super::*;
+use crate::rule_set::LocalTraffic;
+
+/// Chains and rules as `iptables-save` prints them, edited by hand.
+const IPV4: &str = include_str!("ipv4.rules");
+const IPV6: &str = include_str!("ipv6.rules");
+
+fn portal<'a>(name: &'a str, frontend: &str, proxy: &str) -> Portal<'a> {
+    static UNKNOWN: LocalTraffic = LocalTraffic::Unknown;
+    let frontend = match frontend.parse() {
+        Ok(port) => PortalFrontend::NodePort(port),
+        Err(_) => PortalFrontend::Address(frontend.parse().unwrap()),
+    };
+    Portal {
+        name,
+        protocol: RelayProtocol::Tcp,
+        frontend,
+        proxy: proxy.parse().unwrap(),
+        proxy_for_local: None,
+        local: &UNKNOWN,
+        source_ranges: &[],
+    }
+}
+
+fn nets(nets: &[&str]) -> Vec<IpNet> {
+    nets.iter().map(|net| net.parse().unwrap()).collect()
+}
+
+/// Writes jumps and rules as `iptables-save` does, but for counters and its order of chains.
+fn saved(jumps: &[PortalJump], rules: &[PortalRule]) -> String {
+    let mut text = String::new();
+    for table in [Table::Nat, Table::Filter] {
+        text += &format!("*{table}\n");
+        let chains = || PortalChain::ALL.into_iter().filter(|chain| chain.table() == table);
+        for chain in chains() {
+            text += &format!(":{chain} - [0:0]\n");
+        }
+        for jump in jumps.iter().filter(|jump| jump.to.table() == table) {
+            text += &format!("-A {} {}\n", jump.from, jump.text);
+        }
+        for chain in chains() {
+            for rule in rules.iter().filter(|rule| rule.chain == chain) {
+                text += &format!("-A {chain} {}\n", rule.text);
+            }
+        }
+        text += "COMMIT\n";
+    }
+    text
+}
+
+fn all(portals: &[Portal<'_>], doors: &[ProxyPortDoor<'_>]) -> Vec<PortalRule> {
+    let portals = portals.iter().flat_map(Portal::rules);
+    portals.chain(doors.iter().flat_map(ProxyPortDoor::rules)).collect()
+}
+
+fn texts(portal: &Portal<'_>, chain: PortalChain) -> Vec<String> {
+    let rules = portal.rules().into_iter().filter(|rule| rule.chain == chain);
+    rules.map(|rule| rule.text).collect()
+}
+
+#[test]
+fn rules_of_ipv4_are_as_saved() {
+    let pods = LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap());
+    let ranges = nets(&["203.0.113.0/24", "2001:db8::/32", "192.0.2.0/24"]);
+    let cluster = portal("ns/web:http", "10.96.0.10:80", "192.0.2.1:40001");
+    let rules = all(
+        &[
+            cluster.clone(),
+            Portal {
+                proxy: "192.0.2.1:40002".parse().unwrap(),
+                proxy_for_local: Some(cluster.proxy),
+                local: &pods,
+                frontend: PortalFrontend::Address("198.51.100.10:80".parse().unwrap()),
+                source_ranges: &ranges,
+                ..cluster.clone()
+            },
+            Portal {
+                proxy: "192.0.2.1:40002".parse().unwrap(),
+                proxy_for_local: Some(cluster.proxy),
+                local: &pods,
+                ..portal("ns/web:http", "30080", "192.0.2.1:40001")
+            },
+            Portal {
+                protocol: RelayProtocol::Udp,
+                ..portal("kube-system/dns", "10.96.0.11:53", "192.0.2.1:40003")
+            },
+        ],
+        &[
+            ProxyPortDoor {
+                name: "ns/web:http",
+                protocol: RelayProtocol::Tcp,
+                proxy: cluster.proxy,
+                has_node_port: true,
+            },
+            ProxyPortDoor {
+                name: "kube-system/dns",
+                protocol: RelayProtocol::Udp,
+                proxy: "192.0.2.1:40003".parse().unwrap(),
+                has_node_port: false,
+            },
+        ],
+    );
+    assert_eq!(saved(&jumps(None), &rules), IPV4);
+}
+
+#[test]
+fn rules_of_ipv6_are_as_saved() {
+    let bridge = LocalTraffic::Bridge("cbr0".into());
+    let prefix = LocalTraffic::Prefix("veth".into());
+    let ranges = nets(&["2001:db8:1::/48"]);
+    let cluster = portal("ns/web:http", "[fd00:96::10]:80", "[2001:db8::1]:40001");
+    let external = Portal {
+        proxy: "[2001:db8::1]:40002".parse().unwrap(),
+        proxy_for_local: Some(cluster.proxy),
+        ..cluster.clone()
+    };
+    let address = |address: &str| PortalFrontend::Address(address.parse().unwrap());
+    let rules = all(
+        &[
+            cluster.clone(),
+            Portal {
+                frontend: address("[2001:db8:f::10]:80"),
+                local: &bridge,
+                source_ranges: &ranges,
+                ..external.clone()
+            },
+            Portal { frontend: address("[2001:db8:f::11]:80"), local: &prefix, ..external },
+        ],
+        &[ProxyPortDoor {
+            name: "ns/web:http",
+            protocol: RelayProtocol::Tcp,
+            proxy: cluster.proxy,
+            has_node_port: true,
+        }],
+    );
+    let node_ports = ["2001:db8::1".parse().unwrap()];
+    assert_eq!(saved(&jumps(Some(&node_ports)), &rules), IPV6);
+}
+
+#[test]
+fn pods_outside_of_the_source_ranges_have_no_short_circuit() {
+    let chain = PortalChain::AddressesOfArriving;
+    let pods = LocalTraffic::Cidr("10.244.0.0/16".parse().unwrap());
+    let sources = |ranges: &[&str]| {
+        let ranges = nets(ranges);
+        let portal = Portal {
+            proxy_for_local: Some("192.0.2.1:40002".parse().unwrap()),
+            local: &pods,
+            source_ranges: &ranges,
+            ..portal("ns/web", "198.51.100.10:80", "192.0.2.1:40001")
+        };
+        let texts = texts(&portal, chain).into_iter();
+        let local = texts.filter(|text| text.ends_with(":40002"));
+        local.map(|text| text.split(" -d").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(sources(&[]), ["-s 10.244.0.0/16"]);
+    assert_eq!(sources(&["0.0.0.0/0"]), ["-s 10.244.0.0/16"]);
+    assert_eq!(sources(&["10.0.0.0/8"]), ["-s 10.244.0.0/16"]);
+    assert_eq!(sources(&["10.244.7.0/24"]), ["-s 10.244.7.0/24"]);
+    assert_eq!(sources(&["203.0.113.0/24"]), [""; 0]);
+}
+
+#[test]
+fn source_ranges_of_the_other_family_let_nobody_in() {
+    let ranges = nets(&["2001:db8::/32"]);
+    let portal = Portal {
+        source_ranges: &ranges,
+        ..portal("ns/web", "198.51.100.10:80", "192.0.2.1:40001")
+    };
+    assert_eq!(portal.rules(), []);
+}
+
+#[test]
+fn a_range_of_everything_is_no_match_of_a_source() {
+    let ranges = nets(&["0.0.0.0/0"]);
+    let open = portal("ns/web", "198.51.100.10:80", "192.0.2.1:40001");
+    let portal = Portal { source_ranges: &ranges, ..open.clone() };
+    let chain = PortalChain::AddressesOfArriving;
+    assert_eq!(texts(&portal, chain)[..1], texts(&open, chain));
+}
+
+#[test]
+fn node_ports_come_last_and_addresses_first() {
+    let jumps = jumps(None);
+    let places: Vec<_> = jumps.iter().map(|jump| (jump.to, jump.place)).collect();
+    let expected = [
+        (PortalChain::AddressesOfArriving, JumpPlace::First),
+        (PortalChain::AddressesOfNode, JumpPlace::First),
+        (PortalChain::NodePortsOfArriving, JumpPlace::Last),
+        (PortalChain::NodePortsOfNode, JumpPlace::Last),
+        (PortalChain::ProxyPorts, JumpPlace::First),
+    ];
+    assert_eq!(places, expected);
+}
+
+/// The longest name that iptables takes has 28 characters.
+#[test]
+fn chains_have_names_of_their_own() {
+    let names: HashSet<&str> = PortalChain::ALL.iter().map(|chain| chain.name()).collect();
+    assert_eq!(names.len(), PortalChain::ALL.len());
+    assert!(names.iter().all(|name| name.len() <= 28));
+}
+
+#[test]
+fn sctp_is_not_relayed() {
+    let relayed = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(RelayProtocol::of);
+    assert_eq!(relayed, [Some(RelayProtocol::Tcp), Some(RelayProtocol::Udp), None]);
+}
