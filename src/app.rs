@@ -12,6 +12,7 @@ mod estimators;
 mod input;
 mod localhost;
 pub mod logging;
+mod mode;
 mod observers;
 #[cfg(test)]
 mod tests;
@@ -130,6 +131,7 @@ pub fn run(configuration: Configuration, check: Check, verbosity: Verbosity) -> 
         Action::Cleanup => return actions::clean_up(&configuration),
         Action::WriteConfig(path) => return actions::write_configuration(&configuration, path),
     }
+    mode::refuse_incomplete(&configuration)?;
     info!(version = configuration.reported_version, "kube-ipvs starts");
     let threads = Threads::start().context("start the threads beside the event loop")?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -47,12 +47,12 @@ fn the_help_of_a_flag_stands_alone() {
         ),
         (
             "drain-deadline",
-            "Time that the connections of a removed endpoint have to end before they are cut\n\
+            "Mode ipvs: Time that the connections of a removed endpoint have to end before they are cut\n\
              [default: 15m0s] [with --config: overrides drainDeadline]",
         ),
         (
             "ipvs-min-sync-period",
-            "Minimum time between two writes; changes that arrive in between go together\n\
+            "Mode ipvs: Minimum time between two writes; changes that arrive in between go together\n\
              [default: 1s] [with --config: replaced by ipvs.minSyncPeriod]",
         ),
         (

@@ -62,6 +62,8 @@ pub struct Arguments {
     #[arg(long)]
     pub proxy_mode: Option<String>,
     #[arg(long)]
+    pub fallback: Option<String>,
+    #[arg(long)]
     pub ipvs_scheduler: Option<String>,
     #[arg(long)]
     pub ipvs_exclude_cidrs: Vec<String>,
@@ -80,11 +82,17 @@ pub struct Arguments {
     #[arg(long)]
     pub drain_deadline: Option<GoDuration>,
     #[arg(long)]
+    pub iptables_sync_period: Option<GoDuration>,
+    #[arg(long)]
+    pub iptables_min_sync_period: Option<GoDuration>,
+    #[arg(long)]
     pub nodeport_addresses: Vec<String>,
     #[arg(long)]
     pub masquerade_all: Option<bool>,
     #[arg(long)]
     pub iptables_masquerade_bit: Option<i32>,
+    #[arg(long)]
+    pub iptables_localhost_nodeports: Option<bool>,
     #[arg(long)]
     pub iptables_variant: Option<String>,
     #[arg(long)]
@@ -125,12 +133,6 @@ pub struct Arguments {
     pub log_json_split_stream: Option<bool>,
     #[arg(long)]
     pub log_json_info_buffer_size: Option<Quantity>,
-    #[arg(long)]
-    pub iptables_localhost_nodeports: Option<bool>,
-    #[arg(long)]
-    pub iptables_sync_period: Option<GoDuration>,
-    #[arg(long)]
-    pub iptables_min_sync_period: Option<GoDuration>,
     #[arg(long)]
     pub boot_id_file: Option<String>,
     #[arg(long)]

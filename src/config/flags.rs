@@ -86,6 +86,7 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
     if arguments.drain_deadline.is_some() {
         own.drain_deadline = arguments.drain_deadline;
     }
+    set(&arguments.fallback, &mut own.fallback);
     set(&arguments.iptables_variant, &mut own.iptables_variant);
     set(&arguments.manifests, &mut own.manifests);
 }

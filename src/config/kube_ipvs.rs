@@ -20,6 +20,10 @@ pub const API_VERSION: &str = "kube-ipvs.io/v1alpha1";
 /// The kind of our document.
 pub const KIND: &str = "KubeIpvsConfiguration";
 
+/// Default of `fallbackRetry`, in seconds. A probe runs a few programs, and what a host lacks comes
+/// back by hand or not at all.
+const FALLBACK_RETRY_SECONDS: i32 = 300;
+
 /// Our document.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -29,6 +33,9 @@ pub struct KubeIpvsConfiguration {
     pub cleanup_other_modes: Option<bool>,
     pub drain_deadline: Option<GoDuration>,
     pub estimators: Estimators,
+    pub fallback: String,
+    pub fallback_retry: Option<GoDuration>,
+    pub fallback_return: String,
     pub follow_nodes: String,
     pub iptables_variant: String,
     pub kind: String,
@@ -84,8 +91,10 @@ impl KubeIpvsConfiguration {
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
         self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
+        self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));
         for (field, default) in [
             (&mut self.estimators.run, "auto"),
+            (&mut self.fallback_return, "never"),
             (&mut self.follow_nodes, "auto"),
             (&mut self.iptables_variant, "auto"),
             (&mut self.service_addresses_arp, "compatible"),

@@ -16,6 +16,7 @@ pub mod document;
 pub mod flags;
 pub mod gates;
 pub mod kube_ipvs;
+pub mod mode;
 pub mod read;
 pub mod reference;
 mod resolved;
@@ -27,10 +28,12 @@ pub mod watch;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::syntax::duration::GoDuration;
+use plan::mode::Mode;
+
 pub use arguments::Arguments;
 use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;
+use mode::ModeChoice;
 pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
 use validate::Violation;
 
@@ -106,8 +109,10 @@ impl Configuration {
         }
         let action = Action::of(arguments);
         let own = own.with_defaults();
+        notes.extend(mode::notes(arguments, &document, &own));
         let cidrs = cluster_cidrs(arguments, &document);
-        let mut violations = validate::validate(&document, &cidrs);
+        let mut violations =
+            validate::validate(&document, &ModeChoice::new(&document, &own), &cidrs);
         if action == Action::Cleanup {
             // What other modes have left is removed whatever the mode.
             violations.retain(|violation| !violation.is_about_another_mode());
@@ -122,7 +127,7 @@ impl Configuration {
         {
             notes.push(format!("logging.vmodule has no effect: {why}"));
         }
-        resolved::Merged { document: in_force(document), own, file, notes, action }
+        resolved::Merged { document: in_force(document, &own), own, file, notes, action }
             .resolve(arguments)
             .map_err(ConfigurationError::Complete)
     }
@@ -200,18 +205,17 @@ fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Ve
 }
 
 /// With the modes chosen, and nothing left of those that were not: so kube-proxy writes it.
-fn in_force(mut document: KubeProxyConfiguration) -> KubeProxyConfiguration {
+fn in_force(
+    mut document: KubeProxyConfiguration,
+    own: &KubeIpvsConfiguration,
+) -> KubeProxyConfiguration {
+    mode::keep_periods_of(&ModeChoice::new(&document, own), &mut document);
     if document.mode.is_empty() {
-        "ipvs".clone_into(&mut document.mode);
+        Mode::Ipvs.name().clone_into(&mut document.mode);
     }
     if document.detect_local_mode.is_empty() {
         "ClusterCIDR".clone_into(&mut document.detect_local_mode);
     }
-    document.iptables.sync_period = GoDuration::ZERO;
-    document.iptables.min_sync_period = GoDuration::ZERO;
-    document.nftables.sync_period = GoDuration::ZERO;
-    document.nftables.min_sync_period = GoDuration::ZERO;
-    document.nftables.masquerade_all = false;
     document
 }
 

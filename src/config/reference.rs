@@ -11,6 +11,7 @@ mod kube_proxy;
 
 use std::fmt;
 
+use plan::mode::Mode;
 use serde_json::Value;
 
 pub use flag_only::{FLAGS_ONLY, RETIRED};
@@ -75,6 +76,8 @@ pub enum Heading {
 pub enum Effect {
     /// This.
     Does(&'static str),
+    /// This, in one mode.
+    DoesIn(Mode, &'static str),
     /// None, for this reason.
     Nothing(&'static str),
 }
@@ -157,8 +160,17 @@ impl Effect {
     #[must_use]
     pub const fn none_because(&self) -> Option<&'static str> {
         match self {
-            Self::Does(_) => None,
+            Self::Does(_) | Self::DoesIn(..) => None,
             Self::Nothing(why) => Some(why),
+        }
+    }
+
+    /// Returns the only mode in which there is an effect, if there is only one.
+    #[must_use]
+    pub const fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::DoesIn(mode, _) => Some(*mode),
+            Self::Does(_) | Self::Nothing(_) => None,
         }
     }
 }
@@ -167,6 +179,7 @@ impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Does(what) => f.write_str(what),
+            Self::DoesIn(mode, what) => write!(f, "Mode {mode}: {what}"),
             Self::Nothing(why) => write!(f, "No effect: {why}"),
         }
     }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
-use plan::settings::{LocalDetection, NodePortAddresses, Settings};
+use plan::settings::{LocalDetection, NodePortAddresses, Settings, ShortCircuitNetworks};
 
 use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::{self, KubeIpvsConfiguration};
+use super::mode::{self, ModeChoice};
 use super::{Action, Arguments, ConfigurationFile, flags};
 use crate::kernel::estimators::{EstimatorSettings, Run};
 use crate::kernel::rules::Variant;
@@ -32,6 +34,10 @@ pub(super) const NODE_PORT_WORDS: [&str; 3] = ["primary", "localhost", "all"];
 pub struct Configuration {
     /// Action of this run of the program.
     pub action: Action,
+    /// The mode to serve in, and what happens on a host that cannot. What follows of the
+    /// configuration is for the mode in the settings, which is the preferred one, unless
+    /// [`in_mode`](Self::in_mode) says otherwise.
+    pub modes: ModeChoice,
     /// Settings of the planner; the families are all possible ones, not those that the host has.
     pub settings: Settings,
     /// Periods of the event loop, and its drain time.
@@ -176,20 +182,16 @@ impl Merged {
             .ok_or("metricsBindAddress must be IP:port")?;
         let connection = &document.client_connection;
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let modes = ModeChoice::new(&document, &own);
         Ok(Configuration {
             action,
+            modes,
             settings: Settings {
-                short_circuit_networks: own.short_circuit.networks(),
                 limits: own.limits.resolve(),
                 load_balancers_before_nodes: own.load_balancers_before_nodes,
-                service_routes: networks(&own.service_routes),
-                ..settings(&document, &gates)?
+                ..settings(&document, &own, &gates, modes.preferred)?
             },
-            pace: Pace {
-                min_sync_period: document.ipvs.min_sync_period.to_std(),
-                sync_period: document.ipvs.sync_period.to_std(),
-                drain_deadline: own.drain_deadline.unwrap_or_default().to_std(),
-            },
+            pace: pace(&document, &own, modes.preferred),
             variant: match own.iptables_variant.as_str() {
                 "nft" => Variant::Nft,
                 "legacy" => Variant::Legacy,
@@ -260,12 +262,79 @@ fn estimators(own: &kube_ipvs::Estimators) -> EstimatorSettings {
     }
 }
 
-fn settings(document: &KubeProxyConfiguration, gates: &FeatureGates) -> Result<Settings, String> {
+// === impl Configuration ===
+
+impl Configuration {
+    /// The same configuration for another mode.
+    #[must_use]
+    pub fn in_mode(&self, mode: Mode) -> Self {
+        let settings = self.settings.clone();
+        Self {
+            settings: with_mode(settings, &self.document, &self.own, mode),
+            pace: pace(&self.document, &self.own, mode),
+            ..self.clone()
+        }
+    }
+}
+
+fn pace(document: &KubeProxyConfiguration, own: &KubeIpvsConfiguration, mode: Mode) -> Pace {
+    let (least, most) = mode::periods(document, mode);
+    Pace {
+        min_sync_period: least.to_std(),
+        sync_period: most.to_std(),
+        drain_deadline: own.drain_deadline.unwrap_or_default().to_std(),
+    }
+}
+
+/// The settings with what depends on the mode. Only mode ipvs has addresses to route and short
+/// circuits.
+fn with_mode(
+    settings: Settings,
+    document: &KubeProxyConfiguration,
+    own: &KubeIpvsConfiguration,
+    mode: Mode,
+) -> Settings {
+    let is_ipvs = mode == Mode::Ipvs;
+    let short_circuit_networks =
+        if is_ipvs { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
+    let service_routes = if is_ipvs { networks(&own.service_routes) } else { Vec::new() };
+    let iptables_localhost_node_ports = mode == Mode::Iptables
+        && document.iptables.localhost_node_ports != Some(false)
+        && includes_loopback(&settings.node_port_addresses);
+    Settings {
+        mode,
+        short_circuit_networks,
+        service_routes,
+        iptables_localhost_node_ports,
+        ..settings
+    }
+}
+
+/// True if IPv4 node ports are to be served on loopback addresses, as far as a mode can
+/// (`ContainsIPv4Loopback` in kube-proxy's pkg/proxy/util/nodeport_addresses.go).
+fn includes_loopback(addresses: &NodePortAddresses) -> bool {
+    let (networks, or_all) = match addresses {
+        NodePortAddresses::All => return true,
+        NodePortAddresses::Networks(networks) => (networks, true),
+        NodePortAddresses::Primary(networks) => (networks, false),
+    };
+    let mut of_v4 = networks.iter().filter(|net| Family::of_net(net) == Family::V4).peekable();
+    let loopback = loopback(Family::V4);
+    (or_all && of_v4.peek().is_none())
+        || of_v4.any(|net| net.contains(&loopback.network()) || net.addr().is_loopback())
+}
+
+fn settings(
+    document: &KubeProxyConfiguration,
+    own: &KubeIpvsConfiguration,
+    gates: &FeatureGates,
+    mode: Mode,
+) -> Result<Settings, String> {
     let scheduler = match document.ipvs.scheduler.as_str() {
         "" => SchedulerName::default(),
         name => SchedulerName::new(name).map_err(|problem| problem.to_string())?,
     };
-    Ok(Settings {
+    let settings = Settings {
         scheduler,
         masquerade_all: document.iptables.masquerade_all,
         masquerade_bit: document
@@ -278,7 +347,8 @@ fn settings(document: &KubeProxyConfiguration, gates: &FeatureGates) -> Result<S
         exclude: networks(&document.ipvs.exclude_cidrs),
         external_ips: gates.is_enabled(EXTERNAL_IPS),
         ..Settings::new(node_name(&document.hostname_override)?)
-    })
+    };
+    Ok(with_mode(settings, document, own, mode))
 }
 
 /// Kubernetes' node names are lower case.

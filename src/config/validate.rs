@@ -9,8 +9,11 @@ pub use kube_ipvs::validate_own;
 
 use std::fmt;
 
+use plan::mode::Mode;
+
 use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
+use super::mode::{self, AUTO, ModeChoice, REFUSED};
 use super::resolved::NODE_PORT_WORDS;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
@@ -31,27 +34,28 @@ const LINUX: &str = "KubeProxyLinuxConfiguration";
 const NOT_DUAL_STACK: &str = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. \
                               [10.100.0.0/16, fde4:8dba:82e1::/48]";
 
-const OTHER_MODE: &str = "kube-ipvs does IPVS only: keep kube-proxy on the nodes that are to have \
-                          this mode, or set mode: ipvs (--proxy-mode=ipvs)";
-
 /// The modes of detection that there are.
 const LOCAL_MODES: [&str; 4] =
     ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
 
-/// All that is wrong with a document that has its defaults. `cluster_cidrs` is what `clusterCIDR`
+/// All that is wrong with a document that has its defaults. `choice` is of the modes; `cluster_cidrs` is what `clusterCIDR`
 /// lists, where an empty flag is a list with an empty item.
 #[must_use]
-pub fn validate(document: &KubeProxyConfiguration, cluster_cidrs: &[String]) -> Vec<Violation> {
+pub fn validate(
+    document: &KubeProxyConfiguration,
+    choice: &ModeChoice,
+    cluster_cidrs: &[String],
+) -> Vec<Violation> {
     let mut found = KubeProxyViolations(Vec::new());
     found.feature_gates(document);
     found.masquerade_bit(document);
-    if matches!(document.mode.as_str(), "" | "ipvs") {
+    if matches!(document.mode.as_str(), "" | "ipvs" | AUTO) {
         found.ipvs(&document.ipvs);
     }
     found.linux(document);
     found.mode(&document.mode);
     found.burst(document.client_connection.burst);
-    found.periods(document);
+    found.periods(document, choice);
     found.addresses(document);
     found.node_port_addresses(&document.node_port_addresses);
     found.local_detection(document, cluster_cidrs);
@@ -66,7 +70,7 @@ struct KubeProxyViolations(Vec<Violation>);
 impl Violation {
     /// True if the violation is that the mode is another one of kube-proxy's.
     pub(super) fn is_about_another_mode(&self) -> bool {
-        self.field == "mode" && self.problem.ends_with(OTHER_MODE)
+        self.field == "mode" && REFUSED.iter().any(|(_, why)| self.problem.ends_with(why))
     }
 }
 
@@ -168,17 +172,16 @@ impl KubeProxyViolations {
 
     fn mode(&mut self, mode: &str) {
         let path = "Mode.ProxyMode";
-        match mode {
-            "" | "ipvs" => {}
-            "iptables" | "nftables" => {
-                self.invalid(path, "mode", mode, OTHER_MODE);
-            }
-            _ => {
-                let problem = "must be iptables, ipvs, nftables or blank (blank means the \
-                               best-available proxy [which is ipvs here, the only one])";
-                self.invalid(path, "mode", mode, problem);
-            }
+        if matches!(mode, "" | "ipvs" | "iptables" | AUTO) {
+            return;
         }
+        let refused = REFUSED.iter().find(|(name, _)| *name == mode);
+        let problem = refused.map_or(
+            "must be iptables, ipvs, auto or blank (blank means the best-available proxy [which \
+             is ipvs here])",
+            |(_, why)| *why,
+        );
+        self.invalid(path, "mode", mode, problem);
     }
 
     fn burst(&mut self, burst: i32) {
@@ -187,20 +190,29 @@ impl KubeProxyViolations {
         }
     }
 
-    fn periods(&mut self, document: &KubeProxyConfiguration) {
-        let (least, most) = (document.ipvs.min_sync_period, document.ipvs.sync_period);
-        for (path, field, value) in [
-            ("ConfigSyncPeriod", "configSyncPeriod", document.config_sync_period),
-            ("SyncPeriod", "ipvs.syncPeriod", most),
-        ] {
-            if value <= GoDuration::ZERO {
-                self.invalid(path, field, value.to_string(), POSITIVE);
+    fn periods(&mut self, document: &KubeProxyConfiguration, choice: &ModeChoice) {
+        self.positive("ConfigSyncPeriod", "configSyncPeriod", document.config_sync_period);
+        for mode in choice.modes() {
+            let (least, most) = mode::periods(document, mode);
+            let (min_field, field) = match mode {
+                Mode::Ipvs => ("ipvs.minSyncPeriod", "ipvs.syncPeriod"),
+                Mode::Iptables | Mode::Userspace => {
+                    ("iptables.minSyncPeriod", "iptables.syncPeriod")
+                }
+            };
+            self.positive("SyncPeriod", field, most);
+            self.duration("MinSyncPeriod", min_field, least);
+            if least > most {
+                let problem =
+                    "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
+                self.invalid("SyncPeriod", field, least.to_string(), problem);
             }
         }
-        self.duration("MinSyncPeriod", "ipvs.minSyncPeriod", least);
-        if least > most {
-            let problem = "must be greater than or equal to KubeProxyConfiguration.MinSyncPeriod";
-            self.invalid("SyncPeriod", "ipvs.syncPeriod", least.to_string(), problem);
+    }
+
+    fn positive(&mut self, path: &str, field: &'static str, value: GoDuration) {
+        if value <= GoDuration::ZERO {
+            self.invalid(path, field, value.to_string(), POSITIVE);
         }
     }
 

@@ -8,6 +8,7 @@
 )]
 
 mod check;
+mod modes;
 mod own;
 mod page;
 mod precedence;

@@ -54,9 +54,8 @@ fn the_periods_depend_on_where_they_come_from() {
     assert_eq!(other.pace, pace);
     assert_eq!(
         other.notes,
-        ["iptables-sync-period", "iptables-min-sync-period"].map(|name| format!(
-            "--{name} has no effect: it belongs to kube-proxy's mode iptables"
-        ))
+        ["iptables-sync-period", "iptables-min-sync-period"]
+            .map(|name| format!("--{name} has no effect: it belongs to mode iptables"))
     );
 }
 
@@ -253,12 +252,16 @@ fn one_action_at_a_time() {
 
 #[test]
 fn other_modes_are_refused_but_for_cleaning_up() {
-    for mode in ["iptables", "nftables"] {
+    for (mode, why) in [
+        ("nftables", "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy"),
+        ("userspace", "kube-ipvs does not have mode userspace yet: set mode: iptables"),
+        ("kernelspace", "kernelspace is kube-proxy's mode on Windows"),
+    ] {
         let flag = format!("--proxy-mode={mode}");
         let field = format!("mode: {mode}\n");
         for said in [load(&[&flag]).unwrap_err(), load_file(&field, &[]).unwrap_err()] {
             let said = said.to_string();
-            assert!(said.contains("kube-ipvs does IPVS only: keep kube-proxy"), "{said}");
+            assert!(said.contains(why), "{said}");
         }
         assert_eq!(from_flags(&[&flag, "--cleanup"]).action, Action::Cleanup);
     }

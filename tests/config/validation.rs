@@ -56,10 +56,9 @@ fn values_must_be_in_their_range() {
              of an IP address [bindAddress]",
         ),
         (
-            "mode: userspace",
-            "Mode.ProxyMode: Invalid value: \"userspace\": must be iptables, ipvs, nftables or \
-             blank (blank means the best-available proxy [which is ipvs here, the only one]) \
-             [mode]",
+            "mode: IPVS",
+            "Mode.ProxyMode: Invalid value: \"IPVS\": must be iptables, ipvs, auto or blank (blank \
+             means the best-available proxy [which is ipvs here]) [mode]",
         ),
         (
             "ipvs: {scheduler: round robin}",

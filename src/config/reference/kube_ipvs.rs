@@ -1,20 +1,22 @@
 //! The fields of our own document.
 
-use super::Effect::Does;
+use plan::mode::Mode;
+
+use super::Effect::{Does, DoesIn};
 use super::Heading::{Actions, ApiServer, Balancing, Masquerading};
 use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 21] = [
+pub const OWN_FIELDS: [Setting; 24] = [
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
         "bool",
         Does(
-            "Removes the leftovers of kube-proxy's modes iptables and nftables once IPVS carries \
-             the traffic. kube-proxy itself leaves the rules of mode iptables, and packets meet \
-             both",
+            "Removes the leftovers of kube-proxy's other modes, iptables and nftables, once this \
+             one carries the traffic. kube-proxy itself leaves the rules of mode iptables, and \
+             packets meet both. In mode iptables, the state of mode ipvs stays",
         ),
     )
     .flag("cleanup-other-modes", "BOOL", Actions)
@@ -22,14 +24,18 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "drainDeadline",
         "duration",
-        Does("Time that the connections of a removed endpoint have to end before they are cut"),
+        DoesIn(
+            Mode::Ipvs,
+            "Time that the connections of a removed endpoint have to end before they are cut",
+        ),
     )
     .flag("drain-deadline", "DURATION", Balancing)
     .with_config(),
     field(
         "estimators.cpus",
         "list of processors, such as 0-3,8",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Processors of the kernel's estimator threads (est_cpulist, Linux 6.2 and later). \
              Empty: unchanged",
         ),
@@ -37,7 +43,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "estimators.nice",
         "number, -20 to 19",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Niceness of the kernel's estimator threads (est_nice, Linux 6.2 and later). Absent: \
              unchanged",
         ),
@@ -45,10 +52,42 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "estimators.run",
         "string",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "IPVS statistics of the kernel (run_estimation, Linux 5.16 and later): on, off, or \
              auto (unchanged, but off where estimation would hold up packets). \
              docs/estimators.md has the costs",
+        ),
+    ),
+    field(
+        "fallback",
+        "string",
+        DoesIn(
+            Mode::Ipvs,
+            "Mode for a host that cannot do ipvs: iptables. Empty: the program ends there, and \
+             says what is missing. mode: auto sets it, too. docs/modes.md says when a node falls \
+             back",
+        ),
+    )
+    .flag("fallback", "MODE", Balancing)
+    .with_config(),
+    field(
+        "fallbackRetry",
+        "duration, 10s to 24h",
+        DoesIn(
+            Mode::Ipvs,
+            "Pause between two looks at whether the host can do ipvs by now, on a node that has \
+             fallen back",
+        ),
+    ),
+    field(
+        "fallbackReturn",
+        "string",
+        DoesIn(
+            Mode::Ipvs,
+            "Reaction of a node that has fallen back to a host that can do ipvs by now: never \
+             (a log line and an Event say so, and the node stays in its mode until the next start) \
+             or restart (the program ends, to be started again in mode ipvs)",
         ),
     ),
     field(
@@ -89,7 +128,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "limits.schedulers",
         "list of schedulers",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Schedulers that the annotation kube-ipvs.io/scheduler may choose. Empty: all. Each \
              virtual server with mh takes 32 KB of kernel memory",
         ),
@@ -97,7 +137,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "limits.setEntries",
         "number, 1 to 10000000",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Most entries of one Service in one set. Most of them are source ranges, once for \
              each address and port of its load balancers",
         ),
@@ -105,7 +146,7 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "limits.setSize",
         "number, 65536 to 2147483648",
-        Does("Most entries of a set, of all Services together"),
+        DoesIn(Mode::Ipvs, "Most entries of a set, of all Services together"),
     ),
     field(
         "loadBalancersBeforeNodes",
@@ -137,7 +178,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "serviceAddressesArp",
         "string",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "ARP replies of this node for Service addresses: compatible (as ipvs.strictARP says) \
              or quiet (none, while its own addresses are answered for on every interface: Service \
              addresses have scope host, arp_ignore is 3, arp_announce is 2)",
@@ -146,7 +188,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "serviceRoutes",
         "list of networks",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Networks of cluster addresses: one local route for each replaces the addresses on \
              kube-ipvs0. docs/service-addresses.md has the consequences. Empty: every address is \
              bound",
@@ -155,7 +198,8 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "shortCircuit.ipv4",
         "network",
-        Does(
+        DoesIn(
+            Mode::Ipvs,
             "Unused network of up to 24 bits for short circuits: through them, clients in the cluster \
              reach all endpoints at an address with externalTrafficPolicy Local. If it is \
              full, 0.0.0.0/8 is used as well. Empty: these clients get what clients outside get",
@@ -164,6 +208,9 @@ pub const OWN_FIELDS: [Setting; 21] = [
     field(
         "shortCircuit.ipv6",
         "network",
-        Does("The same for IPv6, up to 96 bits. If it is full, fefe::/16 is used as well"),
+        DoesIn(
+            Mode::Ipvs,
+            "The same for IPv6, up to 96 bits. If it is full, fefe::/16 is used as well",
+        ),
     ),
 ];

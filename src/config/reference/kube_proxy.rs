@@ -1,14 +1,14 @@
 //! The fields of kube-proxy's document.
 
-use super::Effect::{Does, Nothing};
-use super::Heading::{ApiServer, Balancing, Conntrack, Logging, Masquerading};
-use super::Heading::{NoEffect, Node, Serving};
+use plan::mode::Mode;
+
+use super::Effect::{Does, DoesIn, Nothing};
+use super::Heading::{ApiServer, Balancing, Conntrack, Logging, Masquerading, Node, Serving};
 use super::{Setting, field};
 
 const JSON: &str = "the API client asks for JSON";
 const UNBUFFERED: &str = "log lines are not buffered";
 const STANDARD_ERROR: &str = "all log lines go to standard error";
-const IPTABLES: &str = "it belongs to kube-proxy's mode iptables";
 const NFTABLES: &str = "it belongs to kube-proxy's mode nftables";
 const WINDOWS: &str = "it belongs to kube-proxy on Windows";
 
@@ -197,12 +197,15 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "iptables.localhostNodePorts",
         "bool",
-        Nothing(
-            "it belongs to kube-proxy's mode iptables; for IPVS, set localhostNodePorts of \
+        DoesIn(
+            Mode::Iptables,
+            "Serves IPv4 node ports on loopback addresses too, if nodePortAddresses include \
+             127.0.0.0 or a network of loopback addresses (an empty list does): sets \
+             net.ipv4.conf.all.route_localnet to 1. In mode ipvs, set localhostNodePorts of \
              KubeIpvsConfiguration",
         ),
     )
-    .flag("iptables-localhost-nodeports", "BOOL", NoEffect),
+    .flag("iptables-localhost-nodeports", "BOOL", Masquerading),
     field("iptables.masqueradeAll", "bool", Does("Masquerades all traffic to cluster addresses"))
         .flag("masquerade-all", "BOOL", Masquerading),
     field(
@@ -211,20 +214,30 @@ pub const FIELDS: [Setting; 63] = [
         Does("Bit of the packet mark that requests masquerading, 0 to 31"),
     )
     .flag("iptables-masquerade-bit", "BIT", Masquerading),
-    field("iptables.minSyncPeriod", "duration", Nothing(IPTABLES)).flag(
-        "iptables-min-sync-period",
-        "DURATION",
-        NoEffect,
-    ),
-    field("iptables.syncPeriod", "duration", Nothing(IPTABLES)).flag(
-        "iptables-sync-period",
-        "DURATION",
-        NoEffect,
-    ),
+    field(
+        "iptables.minSyncPeriod",
+        "duration",
+        DoesIn(
+            Mode::Iptables,
+            "Minimum time between two writes; changes that arrive in between go together",
+        ),
+    )
+    .flag("iptables-min-sync-period", "DURATION", Balancing),
+    field(
+        "iptables.syncPeriod",
+        "duration",
+        DoesIn(
+            Mode::Iptables,
+            "Half of the time that a change may wait to be written before /healthz fails. No rules \
+             are written periodically: changes by other programs are mostly noticed within a \
+             second",
+        ),
+    )
+    .flag("iptables-sync-period", "DURATION", Balancing),
     field(
         "ipvs.excludeCIDRs",
         "list of networks",
-        Does(
+        DoesIn(Mode::Ipvs,
             "Networks of other programs: virtual servers, addresses and set entries inside them \
              that no Service asks for are not removed",
         ),
@@ -233,13 +246,13 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.minSyncPeriod",
         "duration",
-        Does("Minimum time between two writes; changes that arrive in between go together"),
+        DoesIn(Mode::Ipvs, "Minimum time between two writes; changes that arrive in between go together"),
     )
     .flag("ipvs-min-sync-period", "DURATION", Balancing),
     field(
         "ipvs.scheduler",
         "string",
-        Does(
+        DoesIn(Mode::Ipvs,
             "Scheduler of the virtual servers: rr, wrr, lc, wlc, sh, dh, sed, nq, mh or another \
              one of the kernel. Empty: rr",
         ),
@@ -248,7 +261,7 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.strictARP",
         "bool",
-        Does(
+        DoesIn(Mode::Ipvs,
             "Sets arp_ignore to 1 and arp_announce to 2: ARP requests are answered only on the \
              interface that has the address, and none for Service addresses",
         ),
@@ -257,7 +270,7 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.syncPeriod",
         "duration",
-        Does(
+        DoesIn(Mode::Ipvs,
             "Period of the audit, which compares all kernel state with the desired state, a part \
              at a time; longer where the audit would take more than a fortieth of the time. \
              Independent of it, flushes and deletions are mostly noticed within a second",
@@ -267,19 +280,19 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.tcpFinTimeout",
         "duration",
-        Does("IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value"),
+        DoesIn(Mode::Ipvs, "IPVS timeout of TCP connections after a FIN; 0s leaves the kernel's value"),
     )
     .flag("ipvs-tcpfin-timeout", "DURATION", Balancing),
     field(
         "ipvs.tcpTimeout",
         "duration",
-        Does("IPVS timeout of idle TCP connections; 0s leaves the kernel's value"),
+        DoesIn(Mode::Ipvs, "IPVS timeout of idle TCP connections; 0s leaves the kernel's value"),
     )
     .flag("ipvs-tcp-timeout", "DURATION", Balancing),
     field(
         "ipvs.udpTimeout",
         "duration",
-        Does("IPVS timeout of idle UDP flows; 0s leaves the kernel's value"),
+        DoesIn(Mode::Ipvs, "IPVS timeout of idle UDP flows; 0s leaves the kernel's value"),
     )
     .flag("ipvs-udp-timeout", "DURATION", Balancing),
     field("kind", "string", Does("Must be KubeProxyConfiguration")),
@@ -332,7 +345,11 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "mode",
         "string",
-        Does("Mode of the proxy: ipvs. Empty: ipvs. iptables and nftables are refused"),
+        Does(
+            "Mode of the proxy: ipvs, iptables, or auto (ipvs, and iptables on a host that cannot \
+             do ipvs; kube-proxy does not know this word). Empty: ipvs. nftables, userspace and \
+             kernelspace are refused",
+        ),
     )
     .flag("proxy-mode", "MODE", Balancing),
     field("nftables.masqueradeAll", "bool", Nothing(NFTABLES)),

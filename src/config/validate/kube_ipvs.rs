@@ -39,6 +39,7 @@ pub fn validate_own(
         found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
     }
     found.estimators(&own.estimators);
+    found.fallback(own);
     found.arp(own, document);
     let networks = &own.short_circuit;
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
@@ -76,6 +77,18 @@ impl KubeIpvsViolations {
         if let Some(nice) = estimators.nice.filter(|nice| !NICE.contains(nice)) {
             self.invalid("estimators.nice", nice, "must be within the range [-20, 19]");
         }
+    }
+
+    fn fallback(&mut self, own: &KubeIpvsConfiguration) {
+        if !matches!(own.fallback.as_str(), "" | "iptables") {
+            let problem = "must be iptables, or empty for a node that does not fall back";
+            self.invalid("fallback", &own.fallback, problem);
+        }
+        let retry = own.fallback_retry.unwrap_or_default();
+        if !(GoDuration::from_secs(10)..=GoDuration::from_secs(86_400)).contains(&retry) {
+            self.invalid("fallbackRetry", retry, "must be from 10s to 24h");
+        }
+        self.one_of("fallbackReturn", &own.fallback_return, &["never", "restart"]);
     }
 
     fn limits(&mut self, limits: &Limits) {
