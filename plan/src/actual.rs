@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::capacity::Capacity;
-use crate::iptables::chain::ChainId;
+use crate::chains::ChainId;
 use crate::kernel_objects::{Deadline, Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;

@@ -12,33 +12,26 @@
 //!
 //! A Service is served in the families in which it has a cluster address.
 
-mod addresses;
-mod budget;
+mod admission;
 mod claims;
-mod local;
 mod short_circuits;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
+use crate::endpoints::EndpointChoice;
+use crate::exposure::{Addresses, Budget, Exposure, FamilyExposure, PortExposure, Verdict};
 use crate::facts::NodeFacts;
 use crate::fragment::{Fragment, Origin};
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
-use crate::local::{HealthCheck, LocalGap};
-use crate::localhost::{LocalhostPort, localhost_port};
-use crate::model::{
-    EndpointSlice, Family, Protocol, Service, ServiceKind, ServicePort, TrafficPolicy,
-};
+use crate::model::{Family, Protocol, Service, ServicePort, TrafficPolicy};
 use crate::problem::Problem;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
-use addresses::Addresses;
-use budget::Budget;
 use claims::{Claims, Served};
 use short_circuits::NeedsShortCircuit;
 
@@ -49,48 +42,33 @@ pub struct Compiled {
     pub fragment: Fragment,
     /// Problems of the Service, in order and without repetition.
     pub problems: Vec<Problem>,
-    /// Answer to a load balancer's health checks, if the Service has them.
-    pub health_check: Option<HealthCheck>,
-    /// Traffic policies for which endpoints exist, but none that the policy allows.
-    pub local_gap: LocalGap,
-    /// Its node ports on localhost, in order, if there are to be any.
-    pub localhost: Vec<LocalhostPort>,
 }
 
-/// Compiles a Service. `slices` are those of this Service.
+/// Compiles what a Service asks of the node to IPVS and what goes with it.
 #[must_use]
-pub fn compile(
-    service: &Service,
-    slices: &[&EndpointSlice],
-    facts: &NodeFacts,
-    settings: &Settings,
-) -> Compiled {
-    let mut problems = Vec::new();
+pub fn compile(exposure: &Exposure<'_>, facts: &NodeFacts, settings: &Settings) -> Compiled {
+    let mut problems = exposure.problems.clone();
+    let service = exposure.service;
     let server = virtual_server(service, facts, settings, &mut problems);
     let mut compiler = Compiler {
         service,
-        slices,
         facts,
         settings,
-        budget: Budget::new(&settings.limits),
+        budget: exposure.budget.clone(),
         claims: Claims::new(service.created, server),
         in_need: BTreeMap::new(),
         addresses: Vec::new(),
         entries: Vec::new(),
         problems,
-        health_check: None,
-        local_gap: LocalGap::default(),
-        localhost: Vec::new(),
     };
-    let families = settings.families.iter();
-    let families: Vec<OfFamily<'_>> = families.filter_map(|it| compiler.family(*it)).collect();
+    let families = exposure.families.iter();
+    let families: Vec<Admitted<'_>> = families.map(|it| compiler.family(it)).collect();
     compiler.frontends(&families);
     compiler.finish()
 }
 
 struct Compiler<'a> {
     service: &'a Service,
-    slices: &'a [&'a EndpointSlice],
     facts: &'a NodeFacts,
     settings: &'a Settings,
     budget: Budget<'a>,
@@ -99,76 +77,65 @@ struct Compiler<'a> {
     addresses: Vec<IpAddr>,
     entries: Vec<(SetId, Entry)>,
     problems: Vec<Problem>,
-    health_check: Option<HealthCheck>,
-    local_gap: LocalGap,
-    localhost: Vec<LocalhostPort>,
 }
 
-/// A service port and its endpoints in one family.
-struct Port<'a> {
-    index: usize,
-    port: &'a ServicePort,
-    choice: EndpointChoice,
-}
-
-/// Inputs from which the frontends of one family are made.
-struct OfFamily<'a> {
+/// A Service in one family, with the ports whose own entries fit into the sets.
+struct Admitted<'a> {
     family: Family,
-    addresses: Addresses,
-    ports: Vec<Port<'a>>,
+    addresses: &'a Addresses,
+    ports: Vec<&'a PortExposure<'a>>,
 }
 
 // === impl Compiler ===
 
 impl<'a> Compiler<'a> {
-    fn family(&mut self, family: Family) -> Option<OfFamily<'a>> {
-        if self.service.cluster_address(family).is_none() || self.service.ports.is_empty() {
-            return None;
+    fn family<'e>(&mut self, exposure: &'e FamilyExposure<'e>) -> Admitted<'e> {
+        let FamilyExposure { family, addresses, ports } = exposure;
+        self.health_check(*family);
+        let ports = ports.iter().filter(|port| self.loop_back(*family, port, addresses)).collect();
+        Admitted { family: *family, addresses, ports }
+    }
+
+    /// Every endpoint on this node, ready or not: as long as it lives it may reach itself through
+    /// the Service, by a connection made earlier. Returns false if there is no room for them: then
+    /// the port's frontends are left out.
+    fn loop_back(
+        &mut self,
+        family: Family,
+        port: &PortExposure<'_>,
+        addresses: &Addresses,
+    ) -> bool {
+        let set = set(SetKind::LoopBack, family);
+        let n_frontends = addresses.n_frontends(port.port, self.facts);
+        if !self.budget.take_port_entries(set, port.here.len(), n_frontends) {
+            return false;
         }
-        let addresses =
-            Addresses::of(self.service, family, self.facts, self.settings, &mut self.problems);
-        let endpoints = EndpointsByPort::new(family, self.slices);
-        let mut local_ready = HashSet::new();
-        let mut ports = Vec::with_capacity(self.service.ports.len());
-        let service = self.service;
-        for (index, port) in service.ports.iter().enumerate() {
-            let n_frontends = self.n_frontends(port, family, &addresses);
-            if !self.budget.take_port(endpoints.count(port), n_frontends) {
-                continue;
-            }
-            let candidates = endpoints.candidates(port);
-            if !self.loop_back(family, port.protocol, &candidates, n_frontends) {
-                continue;
-            }
-            local_ready.extend(self.local_ready(&candidates));
-            let choice = self.choose(&candidates);
-            self.local_gaps(family, &choice);
-            ports.push(Port { index, port, choice });
-            if self.settings.localhost_node_ports {
-                self.localhost.extend(localhost_port(self.service, port, family, self.facts));
-            }
-        }
-        self.health_check(family, local_ready.len());
-        Some(OfFamily { family, addresses, ports })
+        let protocol = port.port.protocol;
+        self.entries.extend(port.here.iter().map(|endpoint| {
+            let address = endpoint.ip();
+            let target = Frontend { address, protocol, port: endpoint.port() };
+            (set, Entry::AddressPortAddress(target, address))
+        }));
+        true
     }
 
     /// Adds the frontends in the order of `Origin`: of several claims to a frontend, the first one
     /// has it, and what comes last may meet a limit.
-    fn frontends(&mut self, families: &[OfFamily<'_>]) {
-        for OfFamily { addresses, ports, .. } in families {
+    fn frontends(&mut self, families: &[Admitted<'_>]) {
+        for Admitted { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.cluster_address(port, addresses));
         }
-        for OfFamily { family, ports, .. } in families {
+        for Admitted { family, ports, .. } in families {
             ports.iter().for_each(|port| self.node_port_frontends(port, *family));
         }
-        for OfFamily { addresses, ports, .. } in families {
+        for Admitted { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.load_balancer_addresses(port, addresses));
         }
-        for OfFamily { addresses, ports, .. } in families {
+        for Admitted { addresses, ports, .. } in families {
             ports.iter().for_each(|port| self.external_addresses(port, addresses));
             self.bind(addresses);
         }
-        for OfFamily { family, addresses, .. } in families {
+        for Admitted { family, addresses, .. } in families {
             self.short_circuits(*family, addresses);
         }
     }
@@ -193,17 +160,7 @@ impl<'a> Compiler<'a> {
         self.entries.push((set, Entry::Address(address)));
     }
 
-    fn choose(&self, candidates: &[Candidate<'_>]) -> EndpointChoice {
-        let selection = Selection {
-            node_name: &self.settings.node_name,
-            zone: self.facts.node().zone.as_deref(),
-            weights: self.service.overrides.as_ref().and_then(|overrides| overrides.weights),
-            candidates,
-        };
-        selection.choose()
-    }
-
-    fn cluster_address(&mut self, port: &Port<'_>, addresses: &Addresses) {
+    fn cluster_address(&mut self, port: &PortExposure<'_>, addresses: &Addresses) {
         let Some(address) = addresses.cluster else { return };
         let frontend = frontend(address, port.port);
         let entry = (set(SetKind::ClusterIp, frontend.family()), Entry::AddressPort(frontend));
@@ -222,7 +179,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn external_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
+    fn external_addresses(&mut self, port: &PortExposure<'_>, addresses: &Addresses) {
         let kind = if self.service.is_external_policy_local() {
             SetKind::ExternalIpLocal
         } else {
@@ -238,7 +195,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn load_balancer_addresses(&mut self, port: &Port<'_>, addresses: &Addresses) {
+    fn load_balancer_addresses(&mut self, port: &PortExposure<'_>, addresses: &Addresses) {
         let n_admitted = self.budget.frontends(addresses.load_balancer.len());
         for address in addresses.load_balancer.iter().take(n_admitted) {
             let frontend = frontend(*address, port.port);
@@ -276,7 +233,7 @@ impl<'a> Compiler<'a> {
         entries
     }
 
-    fn node_port_frontends(&mut self, port: &Port<'_>, family: Family) {
+    fn node_port_frontends(&mut self, port: &PortExposure<'_>, family: Family) {
         let Some(node_port) = port.port.node_port else { return };
         let protocol = port.port.protocol;
         let (any, local) = match protocol {
@@ -309,7 +266,7 @@ impl<'a> Compiler<'a> {
     fn external(
         &mut self,
         origin: Origin,
-        port: &Port<'_>,
+        port: &PortExposure<'_>,
         frontend: Frontend,
         entries: Vec<(SetId, Entry)>,
         is_restricted: bool,
@@ -331,19 +288,10 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn health_check(&mut self, family: Family, n_local: usize) {
-        if self.service.kind == ServiceKind::LoadBalancer
-            && self.service.is_external_policy_local()
-            && let Some(port) = self.service.health_check_node_port
-        {
+    fn health_check(&mut self, family: Family) {
+        if let Some(port) = self.service.answers_health_checks() {
             let set = set(SetKind::HealthCheckNodePort, family);
             self.entries.push((set, Entry::Port(port.get())));
-            let none = HealthCheck { port, local_v4: None, local_v6: None };
-            let check = self.health_check.get_or_insert(none);
-            match family {
-                Family::V4 => check.local_v4 = Some(n_local),
-                Family::V6 => check.local_v6 = Some(n_local),
-            }
         }
     }
 
@@ -369,16 +317,8 @@ impl<'a> Compiler<'a> {
         self.problems.extend(self.budget.problems());
         self.problems.sort_unstable();
         self.problems.dedup();
-        self.localhost.sort_unstable();
-        self.localhost.dedup();
         let fragment = Fragment::new(drain_deadline_seconds, claims, self.addresses, self.entries);
-        Compiled {
-            fragment,
-            problems: self.problems,
-            health_check: self.health_check,
-            local_gap: self.local_gap,
-            localhost: self.localhost,
-        }
+        Compiled { fragment, problems: self.problems }
     }
 }
 
@@ -420,10 +360,11 @@ fn real_servers(choice: &EndpointChoice, local: bool) -> &Arc<[RealServer]> {
 
 /// The entry that has the rules refuse what is sent to a frontend without endpoints.
 fn refusal(frontend: &Frontend, choice: &EndpointChoice, local: bool) -> Option<(SetId, Entry)> {
-    if !real_servers(choice, local).is_empty() {
-        return None;
-    }
-    let kind = if local && choice.exist { SetKind::NoLocalEndpoints } else { SetKind::NoEndpoints };
+    let kind = match choice.verdict(local) {
+        Verdict::Endpoints(_) => return None,
+        Verdict::NoEndpoints => SetKind::NoEndpoints,
+        Verdict::NoLocalEndpoints => SetKind::NoLocalEndpoints,
+    };
     Some((set(kind, frontend.family()), Entry::AddressPort(*frontend)))
 }
 

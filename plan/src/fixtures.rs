@@ -3,10 +3,17 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
+use crate::compile;
+use crate::exposure::Exposure;
+use crate::facts::NodeFacts;
+use crate::fragment::Fragment;
+use crate::local::{HealthCheck, LocalGap};
 use crate::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
     SlicePort,
 };
+use crate::problem::Problem;
+use crate::settings::Settings;
 
 pub(crate) fn number(port: u16) -> NonZeroU16 {
     NonZeroU16::new(port).unwrap()
@@ -60,4 +67,25 @@ pub(crate) fn mk_slice(family: Family, endpoints: &[(&str, &str)]) -> EndpointSl
             })
             .collect(),
     }
+}
+
+/// A Service's fragment, and what follows from its exposure beside it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Compiled {
+    pub(crate) fragment: Fragment,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) health_check: Option<HealthCheck>,
+    pub(crate) local_gap: LocalGap,
+}
+
+pub(crate) fn compile(
+    service: &Service,
+    slices: &[&EndpointSlice],
+    facts: &NodeFacts,
+    settings: &Settings,
+) -> Compiled {
+    let exposure = Exposure::new(service, slices, facts, settings);
+    let compile::Compiled { fragment, problems } = compile::compile(&exposure, facts, settings);
+    let Exposure { health_check, local_gap, .. } = exposure;
+    Compiled { fragment, problems, health_check, local_gap }
 }

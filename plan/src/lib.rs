@@ -11,12 +11,13 @@
 //! - [`event`]: the closed list of everything that can change the input; [`store`]: the input as
 //!   it is now, and which Services have to be looked at again; [`facts`]: this node;
 //! - [`kernel_objects`]: the kernel's objects in our words; [`sets`]: the table of ipsets;
+//!   [`chains`]: chains of iptables mode;
 //! - [`rule_set`]: the constant iptables rules, as data; [`userspace`]: the rules of the mode
 //!   `userspace`, as text;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
-//! - [`endpoints`]: which endpoints a frontend may use; [`compile`]: one Service, its endpoints
-//!   and the node to a [`fragment`] of desired kernel state;
+//! - [`endpoints`]: which endpoints a frontend may use; [`exposure`]: what a Service asks of the
+//!   node, before any mechanism; [`compile`]: this to a [`fragment`] of desired kernel state;
 //! - [`desired`]: all fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`routes`]: local routes in the place of addresses; `ownership`: virtual servers that are ours;
@@ -35,11 +36,13 @@
 pub mod actual;
 pub mod adoption;
 pub mod capacity;
+pub mod chains;
 pub mod compile;
 pub mod desired;
 pub mod diff;
 pub mod endpoints;
 pub mod event;
+pub mod exposure;
 pub mod facts;
 pub mod flows;
 

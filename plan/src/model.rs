@@ -360,6 +360,14 @@ impl Service {
         self.external_policy == TrafficPolicy::Local
             && (self.kind != ServiceKind::ClusterIp || !self.external.is_empty())
     }
+
+    /// The node port at which a load balancer asks for this node's endpoints, if it does.
+    #[must_use]
+    pub fn answers_health_checks(&self) -> Option<NonZeroU16> {
+        let port = self.health_check_node_port;
+        let is_asked = self.kind == ServiceKind::LoadBalancer && self.is_external_policy_local();
+        port.filter(|_| is_asked)
+    }
 }
 
 // === impl Conditions ===

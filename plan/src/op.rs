@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::capacity::SetSize;
-use crate::iptables::op::{ChainOp, ChainSubject};
+use crate::chains::{ChainOp, ChainSubject};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Family;
 use crate::sets::SetId;

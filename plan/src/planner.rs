@@ -17,6 +17,7 @@ use crate::compile::compile;
 use crate::desired::{Changes, Desired};
 use crate::diff;
 use crate::event::Event;
+use crate::exposure::Exposure;
 use crate::fragment::{Claim, ClaimClass, Fragment};
 use crate::growth::SetSizes;
 use crate::kernel_objects::{Entry, Frontend};
@@ -177,8 +178,7 @@ impl Planner {
     pub fn plan_round(&mut self, limit: RoundLimit) -> Plan {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
-        let mut changes = Changes::default();
-        let mut affected = BTreeSet::new();
+        let (mut changes, mut affected) = (Changes::default(), BTreeSet::new());
         let (mut n_turns, mut size) = (0, 0);
         self.store.begin_round();
         while n_turns < limit.services && size < limit.operations {
@@ -248,8 +248,7 @@ impl Planner {
     #[must_use]
     pub fn prerequisites(&self, actual: &Actual) -> Vec<Op> {
         let to_come = LazyCell::new(|| self.store.entries_to_come());
-        let to_come = |set| to_come.get(&set).copied().unwrap_or(0);
-        let expected = |set| self.desired.n_entries(set).max(to_come(set));
+        let expected = |set| self.desired.n_entries(set).max(*to_come.get(&set).unwrap_or(&0));
         diff::prerequisites(actual, &self.settings, expected)
     }
 
@@ -291,7 +290,7 @@ impl Planner {
     /// was found beside it.
     #[must_use]
     pub fn is_ours(&self, frontend: &Frontend, found: &Actual) -> bool {
-        let (desired, settings) = (&self.desired, &self.settings);
+        let Self { desired, settings, .. } = self;
         Ownership { desired, actual: found, settings }.is_ours(frontend)
     }
 
@@ -439,15 +438,16 @@ impl Planner {
             self.note_localhost(service, Vec::new());
             return None;
         };
-        let compiled = compile(object, &slices, self.store.facts(), &self.settings);
-        if compiled.problems.is_empty() {
-            self.problems.remove(service);
-        } else {
-            self.problems.insert(service.clone(), Problems::new(compiled.problems));
-        }
-        self.note_health_check(service, compiled.health_check);
-        self.local_gaps.note(service, compiled.local_gap);
-        self.note_localhost(service, compiled.localhost);
+        let exposure = Exposure::new(object, &slices, self.store.facts(), &self.settings);
+        let compiled = compile(&exposure, self.store.facts(), &self.settings);
+        let Exposure { health_check, local_gap, localhost, .. } = exposure;
+        match compiled.problems {
+            none if none.is_empty() => self.problems.remove(service),
+            found => self.problems.insert(service.clone(), Problems::new(found)),
+        };
+        self.note_health_check(service, health_check);
+        self.local_gaps.note(service, local_gap);
+        self.note_localhost(service, localhost);
         Some(compiled.fragment)
     }
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::chains::ChainOp;
 use plan::flows::{Flow, FlowTargets};
-use plan::iptables::op::ChainOp;
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
 use plan::model::Family;

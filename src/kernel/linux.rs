@@ -82,8 +82,7 @@ enum Handle {
 // === impl Linux ===
 
 impl Linux {
-    /// Opens everything in the calling thread's network namespace. `rules` has one adapter for
-    /// each family that this host can do.
+    /// Opens everything in the calling thread's network namespace. `rules`: one for each family.
     ///
     /// # Errors
     /// When IPVS or ipset is not there, in the words of the crate concerned.
@@ -130,7 +129,7 @@ impl Linux {
         if links.find()?.is_some() { Ok(()) } else { links.create() }
     }
 
-    /// Counts netlink requests and sends so far, of IPVS, ipset and rtnetlink together.
+    /// Counts netlink requests and sends so far: IPVS, ipset and rtnetlink.
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {
         let of_routes = [self.links.traffic(), self.routes.traffic()];
@@ -202,10 +201,7 @@ impl Linux {
             Handle::Ipvs => self.apply_ipvs(ops),
             Handle::Addresses => self.apply_addresses(ops),
             Handle::Routes => self.apply_routes(ops),
-            Handle::Chains => ops
-                .iter()
-                .map(|op| Err(Refusal::new(RefusalClass::NotSupported, format_args!("{op}"))))
-                .collect(),
+            Handle::Chains => all_failed(ops, &Refusal::new(RefusalClass::NotSupported, "chains")),
         }
     }
 

@@ -7,9 +7,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::addresses::Addresses;
 use super::claims::Served;
-use super::{Compiler, Port, set};
+use super::{Compiler, set};
+use crate::exposure::{Addresses, PortExposure};
 use crate::fragment::Origin;
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::Family;
@@ -33,7 +33,7 @@ impl Compiler<'_> {
     pub(super) fn note_short_circuit_needed(
         &mut self,
         origin: Origin,
-        port: &Port<'_>,
+        port: &PortExposure<'_>,
         frontend: Frontend,
         is_restricted: bool,
     ) {

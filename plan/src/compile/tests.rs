@@ -1,10 +1,9 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::fixtures::{addresses, mk_port, mk_service, mk_slice, number};
+use crate::fixtures::{Compiled, addresses, compile, mk_port, mk_service, mk_slice, number};
 use crate::fragment::Claim;
-use crate::model::TrafficPolicy;
-use crate::model::{Node, Overrides};
+use crate::model::{EndpointSlice, Node, Overrides, ServiceKind};
 use crate::problem::AddressField;
 use crate::scheduler::SchedulerName;
 use crate::settings::NodePortAddresses;

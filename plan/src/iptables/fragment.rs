@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::chain::ChainId;
+use crate::chains::ChainId;
 use crate::fragment::Origin;
 use crate::kernel_objects::Frontend;
 

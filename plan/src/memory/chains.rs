@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{MemoryRefusal, refuse_if};
-use crate::iptables::chain::{ChainId, ChainName};
-use crate::iptables::op::ChainOp;
+use crate::chains::ChainOp;
+use crate::chains::{ChainId, ChainName};
 
 type Chains = HashMap<ChainId, Vec<Box<str>>>;
 

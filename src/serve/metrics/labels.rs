@@ -1,7 +1,7 @@
 //! The values of labels. Each table is what a label says and the list of what it can say, in one,
 //! so that nothing is left out of the list.
 
-use plan::iptables::op::ChainOp;
+use plan::chains::ChainOp;
 use plan::op::Op;
 
 use crate::kernel::KernelRead;

@@ -7,19 +7,24 @@ use ipnet::IpNet;
 
 use crate::address::{can_be_bound, can_be_reached};
 use crate::facts::NodeFacts;
-use crate::model::{Family, Service};
+use crate::mode::Mode;
+use crate::model::{Family, Service, ServicePort};
 use crate::problem::{AddressField, Problem};
 use crate::settings::Settings;
 
-/// A Service's addresses of one family, without those that no Service can have, and without those
-/// of other nodes and short circuits.
-pub(super) struct Addresses {
-    /// None or one.
-    pub(super) cluster: Option<IpAddr>,
-    pub(super) external: Vec<IpAddr>,
-    pub(super) load_balancer: Vec<IpAddr>,
+/// A Service's addresses of one family, without those that no Service can have; in IPVS mode also
+/// without those of other nodes and short circuits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    family: Family,
+    /// The cluster address.
+    pub cluster: Option<IpAddr>,
+    /// `spec.externalIPs`.
+    pub external: Vec<IpAddr>,
+    /// The load balancer's addresses in the status.
+    pub load_balancer: Vec<IpAddr>,
     /// Networks whose clients may use the load-balancer addresses; empty means all clients.
-    pub(super) source_ranges: Vec<IpNet>,
+    pub source_ranges: Vec<IpNet>,
 }
 
 // === impl Addresses ===
@@ -36,15 +41,16 @@ impl Addresses {
             if Family::of(address) != family {
                 return false;
             }
-            // If every node took another one's address, that one could no longer be reached. What
-            // the API server gives is served all the same.
-            let is_outer = field != AddressField::Cluster;
+            // If every node bound another one's address, that one could no longer be reached. Rules
+            // of iptables mode are about one port of it, and bind nothing. What the API server gives
+            // is served all the same.
+            let is_outer = field != AddressField::Cluster && settings.mode == Mode::Ipvs;
             let yields = match field {
                 AddressField::Cluster => false,
                 AddressField::External => true,
                 AddressField::LoadBalancer => !settings.load_balancers_before_nodes,
             };
-            let node = facts.other_node(address).filter(|_| yields);
+            let node = facts.other_node(address).filter(|_| yields && is_outer);
             let network = settings.short_circuit_networks.around(address).filter(|_| is_outer);
             let problem = match (node, network) {
                 _ if !possible => Problem::ImpossibleAddress { field, address },
@@ -69,7 +75,14 @@ impl Addresses {
             .filter(|a| keep(AddressField::LoadBalancer, *a, can_be_reached(*a)))
             .collect();
         let source_ranges = source_ranges(service, family);
-        Self { cluster, external, load_balancer, source_ranges }
+        Self { family, cluster, external, load_balancer, source_ranges }
+    }
+
+    /// Number of frontends that a service port has at these addresses and as a node port.
+    pub(crate) fn n_frontends(&self, port: &ServicePort, facts: &NodeFacts) -> usize {
+        let node_ports = port.node_port.map(|_| facts.node_port_addresses(self.family).count());
+        let outer = self.external.len() + self.load_balancer.len();
+        usize::from(self.cluster.is_some()) + outer + node_ports.unwrap_or_default()
     }
 }
 

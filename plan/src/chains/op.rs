@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::chain::{ChainId, ChainName};
+use super::name::{ChainId, ChainName};
 use crate::rule_set::Table;
 
 /// A change of a chain of ours.

@@ -1,10 +1,9 @@
-use super::*;
-use crate::compile::{Compiled, compile};
 use crate::facts::NodeFacts;
-use crate::fixtures::{mk_port, mk_service, mk_slice};
-use crate::model::{Overrides, Protocol, Service, ServiceKind};
+use crate::fixtures::{Compiled, compile, mk_port, mk_service, mk_slice};
+use crate::model::{Family, Overrides, Protocol, Service, ServiceKind};
+use crate::problem::Problem;
 use crate::scheduler::SchedulerName;
-use crate::settings::Settings;
+use crate::settings::{Limit, Limits, Settings};
 
 const HERE: &str = "n1";
 

@@ -1,23 +1,15 @@
 //! Remainder of a Service's limits while it is compiled.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 
-use super::addresses::Addresses;
-use super::{Compiler, real_servers, set};
-use crate::endpoints::EndpointChoice;
-use crate::kernel_objects::Frontend;
-use crate::model::{Family, ServicePort};
 use crate::problem::Problem;
-use crate::sets::{SetId, SetKind};
+use crate::sets::SetId;
 use crate::settings::{Limit, Limits};
 
 /// Amounts that one Service may still take. What does not fit is counted, and what comes after it
 /// may fit.
-#[derive(Debug)]
-pub(super) struct Budget<'a> {
+#[derive(Debug, Clone)]
+pub(crate) struct Budget<'a> {
     limits: &'a Limits,
     frontends: usize,
     real_servers: usize,
@@ -31,7 +23,7 @@ pub(super) struct Budget<'a> {
 // === impl Budget ===
 
 impl<'a> Budget<'a> {
-    pub(super) fn new(limits: &'a Limits) -> Self {
+    pub(crate) fn new(limits: &'a Limits) -> Self {
         Self {
             limits,
             frontends: limits.frontends,
@@ -44,14 +36,14 @@ impl<'a> Budget<'a> {
 
     /// Number of `wanted` frontends that are to be looked at. The others are left out, at once: a
     /// Service may have as many as its ports times its addresses.
-    pub(super) fn frontends(&mut self, wanted: usize) -> usize {
+    pub(crate) fn frontends(&mut self, wanted: usize) -> usize {
         self.leave_out(Limit::Frontends, wanted.saturating_sub(self.frontends));
         wanted.min(self.frontends)
     }
 
     /// Takes a frontend, and its short circuit's if it has one, each with so many real servers, and
     /// with so many entries of a set for the source ranges of each.
-    pub(super) fn take_frontend(
+    pub(crate) fn take_frontend(
         &mut self,
         n_frontends: usize,
         n_real_servers: usize,
@@ -75,7 +67,7 @@ impl<'a> Budget<'a> {
     }
 
     /// Takes a service port with so many endpoints, by which so many frontends would be served.
-    pub(super) fn take_port(&mut self, n_endpoints: usize, n_frontends: usize) -> bool {
+    pub(crate) fn take_port(&mut self, n_endpoints: usize, n_frontends: usize) -> bool {
         let fits = take(&mut self.endpoints, n_endpoints);
         if !fits {
             self.leave_out(Limit::RealServers, n_frontends);
@@ -84,7 +76,7 @@ impl<'a> Budget<'a> {
     }
 
     /// Takes what a service port has in a set beside its frontends, of which there are so many.
-    pub(super) fn take_port_entries(
+    pub(crate) fn take_port_entries(
         &mut self,
         set: SetId,
         n_entries: usize,
@@ -98,7 +90,7 @@ impl<'a> Budget<'a> {
     }
 
     /// Returns a problem for each limit that was met, with the number of frontends left out.
-    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = Problem> {
         self.left_out.iter().map(|(limit, left_out)| Problem::LimitReached {
             limit: *limit,
             most: self.limits.of(*limit),
@@ -124,33 +116,4 @@ fn take(rest: &mut usize, count: usize) -> bool {
     let left = rest.checked_sub(count);
     *rest = left.unwrap_or(*rest);
     left.is_some()
-}
-
-impl Compiler<'_> {
-    /// Number of frontends of a service port, without short circuits.
-    pub(super) fn n_frontends(
-        &self,
-        port: &ServicePort,
-        family: Family,
-        addresses: &Addresses,
-    ) -> usize {
-        let node_ports = port.node_port.map(|_| self.facts.node_port_addresses(family).count());
-        let outer = addresses.external.len() + addresses.load_balancer.len();
-        usize::from(addresses.cluster.is_some()) + outer + node_ports.unwrap_or_default()
-    }
-
-    /// True if the limits leave room for a frontend for clients outside the cluster and its short
-    /// circuit.
-    pub(super) fn admit(
-        &mut self,
-        frontend: &Frontend,
-        choice: &EndpointChoice,
-        n_ranges: usize,
-    ) -> bool {
-        let real_servers = real_servers(choice, self.service.is_external_policy_local()).len();
-        let of_short_circuit = self.short_circuit(frontend).map(|_| choice.cluster.len());
-        let ranges = (set(SetKind::LoadBalancerSourceCidr, frontend.family()), n_ranges);
-        let n_frontends = 1 + usize::from(of_short_circuit.is_some());
-        self.budget.take_frontend(n_frontends, real_servers + of_short_circuit.unwrap_or(0), ranges)
-    }
 }

@@ -1,0 +1,9 @@
+//! Chains of iptables mode as kernel objects: their names, changes of them, and what is found.
+
+mod actual;
+mod name;
+mod op;
+
+pub use actual::ActualChains;
+pub use name::{ChainHash, ChainId, ChainName, PortChain, ServicePortName, SharedChain};
+pub use op::{ChainDigest, ChainDigester, ChainOp, ChainSubject, RuleDigest};

@@ -1,0 +1,218 @@
+//! What a Service asks of this node, before any mechanism: its addresses and ports, and which
+//! endpoints each kind of client may reach by them.
+//!
+//! Every backend reads it: [`compile`](crate::compile) for IPVS, [`iptables`](crate::iptables) for
+//! iptables mode. A Service is exposed in the families in which it has a cluster address.
+
+mod addresses;
+mod budget;
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
+use crate::facts::NodeFacts;
+use crate::kernel_objects::RealServer;
+use crate::local::{HealthCheck, LocalGap, Side};
+use crate::localhost::{LocalhostPort, localhost_port};
+use crate::model::{EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
+use crate::problem::Problem;
+use crate::settings::Settings;
+pub use addresses::Addresses;
+pub(crate) use budget::Budget;
+
+/// What a Service asks of this node.
+#[derive(Debug)]
+pub struct Exposure<'a> {
+    /// The Service.
+    pub service: &'a Service,
+    /// Its families, in the order of the settings.
+    pub families: Vec<FamilyExposure<'a>>,
+    /// Problems found so far, in no order.
+    pub problems: Vec<Problem>,
+    /// Answer to a load balancer's health checks, if the Service has them.
+    pub health_check: Option<HealthCheck>,
+    /// Traffic policies for which endpoints exist, but none that the policy allows.
+    pub local_gap: LocalGap,
+    /// Its node ports on localhost, in order, if the process is to listen on any.
+    pub localhost: Vec<LocalhostPort>,
+    /// Remainder of the Service's limits.
+    pub(crate) budget: Budget<'a>,
+}
+
+/// A Service in one family.
+#[derive(Debug)]
+pub struct FamilyExposure<'a> {
+    /// The family.
+    pub family: Family,
+    /// The Service's addresses.
+    pub addresses: Addresses,
+    /// Its ports, without those that meet a limit.
+    pub ports: Vec<PortExposure<'a>>,
+}
+
+/// A service port and its endpoints in one family.
+#[derive(Debug)]
+pub struct PortExposure<'a> {
+    /// Its index among the Service's ports.
+    pub index: usize,
+    /// The port.
+    pub port: &'a ServicePort,
+    /// The endpoints that this node uses.
+    pub choice: EndpointChoice,
+    /// Every endpoint on this node, ready or not, in order.
+    pub here: Vec<SocketAddr>,
+}
+
+/// Fate of a client of a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It gets one of these endpoints, of which there is at least one.
+    Endpoints(&'a Arc<[RealServer]>),
+    /// It is refused at once, because the Service has no endpoints.
+    NoEndpoints,
+    /// What it sends is dropped: the Service has endpoints, and the traffic policy allows none of
+    /// them.
+    NoLocalEndpoints,
+}
+
+// === impl Exposure ===
+
+impl<'a> Exposure<'a> {
+    /// What a Service asks of the node. `slices` are those of this Service.
+    #[must_use]
+    pub fn new(
+        service: &'a Service,
+        slices: &[&'a EndpointSlice],
+        facts: &NodeFacts,
+        settings: &'a Settings,
+    ) -> Self {
+        let mut exposure = Self {
+            service,
+            families: Vec::new(),
+            problems: Vec::new(),
+            health_check: None,
+            local_gap: LocalGap::default(),
+            localhost: Vec::new(),
+            budget: Budget::new(&settings.limits),
+        };
+        let families = settings.families.iter();
+        let families = families.filter_map(|it| exposure.family(*it, slices, facts, settings));
+        exposure.families = families.collect();
+        exposure.localhost.sort_unstable();
+        exposure.localhost.dedup();
+        exposure
+    }
+
+    fn family(
+        &mut self,
+        family: Family,
+        slices: &[&'a EndpointSlice],
+        facts: &NodeFacts,
+        settings: &Settings,
+    ) -> Option<FamilyExposure<'a>> {
+        let service = self.service;
+        if service.cluster_address(family).is_none() || service.ports.is_empty() {
+            return None;
+        }
+        let addresses = Addresses::of(service, family, facts, settings, &mut self.problems);
+        let endpoints = EndpointsByPort::new(family, slices);
+        let mut local_ready = HashSet::new();
+        let mut ports = Vec::with_capacity(service.ports.len());
+        for (index, port) in service.ports.iter().enumerate() {
+            let n_frontends = addresses.n_frontends(port, facts);
+            if !self.budget.take_port(endpoints.count(port), n_frontends) {
+                continue;
+            }
+            let candidates = endpoints.candidates(port);
+            let here = || {
+                let node_name = Some(&*settings.node_name);
+                candidates.iter().filter(move |it| it.endpoint.node.as_deref() == node_name)
+            };
+            let ready = here().filter(|candidate| candidate.endpoint.conditions.ready);
+            local_ready.extend(ready.map(|candidate| candidate.endpoint.address));
+            let choice = self.choose(&candidates, facts, settings);
+            self.note_local_gaps(family, &choice);
+            let here = here().map(|it| SocketAddr::new(it.endpoint.address, it.port)).collect();
+            ports.push(PortExposure { index, port, choice, here });
+            if settings.localhost_node_ports {
+                self.localhost.extend(localhost_port(service, port, family, facts));
+            }
+        }
+        self.note_health_check(family, local_ready.len());
+        Some(FamilyExposure { family, addresses, ports })
+    }
+
+    fn choose(
+        &self,
+        candidates: &[Candidate<'_>],
+        facts: &NodeFacts,
+        settings: &Settings,
+    ) -> EndpointChoice {
+        let overrides = self.service.overrides.as_ref();
+        let selection = Selection {
+            node_name: &settings.node_name,
+            zone: facts.node().zone.as_deref(),
+            weights: overrides.and_then(|overrides| overrides.weights),
+            candidates,
+        };
+        selection.choose()
+    }
+
+    /// Endpoints exist that would do, but for their being elsewhere.
+    fn note_local_gaps(&mut self, family: Family, choice: &EndpointChoice) {
+        if !choice.exist || !choice.local.is_empty() {
+            return;
+        }
+        if self.service.internal_policy == TrafficPolicy::Local {
+            self.local_gap.add(Side::Internal, family);
+        }
+        if self.service.is_external_policy_local() {
+            self.local_gap.add(Side::External, family);
+        }
+    }
+
+    fn note_health_check(&mut self, family: Family, n_local: usize) {
+        let Some(port) = self.service.answers_health_checks() else { return };
+        let none = HealthCheck { port, local_v4: None, local_v6: None };
+        let check = self.health_check.get_or_insert(none);
+        match family {
+            Family::V4 => check.local_v4 = Some(n_local),
+            Family::V6 => check.local_v6 = Some(n_local),
+        }
+    }
+}
+
+// === impl PortExposure ===
+
+impl PortExposure<'_> {
+    /// The fate of clients of the cluster address.
+    #[must_use]
+    pub fn internal(&self, service: &Service) -> Verdict<'_> {
+        self.choice.verdict(service.internal_policy == TrafficPolicy::Local)
+    }
+
+    /// The fate of clients outside the cluster at all other frontends.
+    #[must_use]
+    pub fn external(&self, service: &Service) -> Verdict<'_> {
+        self.choice.verdict(service.is_external_policy_local())
+    }
+}
+
+// === impl EndpointChoice ===
+
+impl EndpointChoice {
+    /// The fate of clients that may use endpoints anywhere, or that must stay on this node.
+    #[must_use]
+    pub fn verdict(&self, local: bool) -> Verdict<'_> {
+        let endpoints = if local { &self.local } else { &self.cluster };
+        if !endpoints.is_empty() {
+            Verdict::Endpoints(endpoints)
+        } else if local && self.exist {
+            Verdict::NoLocalEndpoints
+        } else {
+            Verdict::NoEndpoints
+        }
+    }
+}
