@@ -22,7 +22,13 @@ pub struct NodeFacts {
     others: HashMap<IpAddr, Vec<Arc<str>>>,
     /// Schedulers that the kernel does not have.
     missing_schedulers: BTreeSet<SchedulerName>,
+    /// Families with more than [`MANY_ENDPOINTS`].
+    many_endpoints: BTreeSet<Family>,
 }
+
+/// Number of endpoints of all service ports of a family above which rules about endpoints have no
+/// comments, as in kube-proxy (`largeClusterEndpointsThreshold` in pkg/proxy/iptables/proxier.go).
+pub const MANY_ENDPOINTS: usize = 1_000;
 
 // === impl NodeFacts ===
 
@@ -82,6 +88,22 @@ impl NodeFacts {
     #[must_use]
     pub fn other_node(&self, address: IpAddr) -> Option<&Arc<str>> {
         self.others.get(&address)?.first().filter(|_| !self.local.contains(&address))
+    }
+
+    /// True if all service ports of a family together have very many endpoints.
+    #[must_use]
+    pub fn has_many_endpoints(&self, family: Family) -> bool {
+        self.many_endpoints.contains(&family)
+    }
+
+    /// Notes whether all service ports of a family together have very many endpoints. Returns
+    /// whether that is new.
+    pub(crate) fn note_many_endpoints(&mut self, family: Family, are_many: bool) -> bool {
+        if are_many {
+            self.many_endpoints.insert(family)
+        } else {
+            self.many_endpoints.remove(&family)
+        }
     }
 
     /// True if the kernel is known not to have a scheduler.

@@ -1,6 +1,9 @@
 //! The iptables backend: chains of rules for each service port, as kube-proxy's iptables mode has
 //! them.
 //!
-//! - [`fragment`]: the [`chains`](crate::chains) and rules that one Service asks for.
+//! - [`compile`]: an [`exposure`](crate::exposure) to a [`fragment`], the
+//!   [`chains`](crate::chains) and rules that one Service asks for; `text`: rules as text.
 
+pub mod compile;
 pub mod fragment;
+mod text;

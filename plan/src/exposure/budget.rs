@@ -66,6 +66,15 @@ impl<'a> Budget<'a> {
         true
     }
 
+    /// Takes a frontend whose endpoints count with its port.
+    pub(crate) fn take_counted_frontend(&mut self) -> bool {
+        let fits = take(&mut self.frontends, 1);
+        if !fits {
+            self.leave_out(Limit::Frontends, 1);
+        }
+        fits
+    }
+
     /// Takes a service port with so many endpoints, by which so many frontends would be served.
     pub(crate) fn take_port(&mut self, n_endpoints: usize, n_frontends: usize) -> bool {
         let fits = take(&mut self.endpoints, n_endpoints);
