@@ -29,6 +29,7 @@ pub mod leftovers;
 mod link;
 pub mod linux;
 pub mod modules;
+pub mod nfacct;
 pub mod nftables;
 pub mod probe;
 pub mod processors;

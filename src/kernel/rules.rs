@@ -5,6 +5,7 @@
 //! the lock that all iptables programs share is held for a few milliseconds, once.
 
 mod error;
+mod features;
 pub(super) mod fingerprint;
 mod installed;
 pub(super) mod program;

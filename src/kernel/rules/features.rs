@@ -1,0 +1,130 @@
+//! Check of what the rules of mode iptables are made of: targets and matches, each of which may be a
+//! kernel module of its own.
+
+use std::time::Duration;
+
+use plan::model::Family;
+
+use super::{Rules, RulesError};
+use crate::kernel::nfacct::NfacctClient;
+
+/// Chain that the check makes and removes. Nothing leads to it.
+const CHAIN: &str = "KUBE-PROBE";
+
+/// Counter that the check makes and removes.
+const COUNTER: &str = "kube_ipvs_probe";
+
+/// Attempts to remove the counter. One that stays until the next check harms nothing.
+const RELEASE_ATTEMPTS: u32 = 20;
+const RELEASE_WAIT: Duration = Duration::from_millis(10);
+
+/// Something that rules are made of, and the module that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Feature {
+    /// Name in a rule: a target's in capitals, a match's in small letters.
+    name: &'static str,
+    /// Module that has it, of IPv4 where the families differ.
+    module: &'static str,
+    table: &'static str,
+    /// Rule that needs it; for IPv4 where the families differ.
+    rule: &'static str,
+}
+
+const FEATURES: [Feature; 9] = [
+    nat("DNAT", "xt_nat", "-p tcp -j DNAT --to-destination 192.0.2.1:1"),
+    nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE"),
+    nat("MARK", "xt_mark", "-j MARK --or-mark 0x1"),
+    nat("comment", "xt_comment", "-m comment --comment probe"),
+    nat("addrtype", "xt_addrtype", "-m addrtype --dst-type LOCAL"),
+    nat("statistic", "xt_statistic", "-m statistic --mode random --probability 0.5"),
+    nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource"),
+    filter("conntrack", "xt_conntrack", "-m conntrack --ctstate INVALID"),
+    filter("REJECT", "ipt_REJECT", "-j REJECT --reject-with icmp-port-unreachable"),
+];
+
+const fn nat(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
+    Feature { name, module, table: "nat", rule }
+}
+
+const fn filter(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
+    Feature { name, module, table: "filter", rule }
+}
+
+// === impl Feature ===
+
+impl Feature {
+    fn rule(&self, family: Family) -> String {
+        let rule = match family {
+            Family::V4 => return self.rule.to_owned(),
+            Family::V6 => self.rule.replace("192.0.2.1:1", "[2001:db8::1]:1"),
+        };
+        rule.replace("icmp-port", "icmp6-port")
+    }
+
+    fn module(&self, family: Family) -> String {
+        match family {
+            Family::V4 => self.module.to_owned(),
+            Family::V6 => self.module.replace("ipt_", "ip6t_"),
+        }
+    }
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Checks that the kernel and iptables have everything that the rules of mode iptables are made
+    /// of: writes such rules into a chain that nothing leads to, and removes it.
+    ///
+    /// # Errors
+    /// When something is missing: in words, with the names of modules.
+    pub fn try_features(&self) -> Result<(), String> {
+        let Err(all) = self.try_rules(&FEATURES) else { return Ok(()) };
+        let refused = |feature: &&Feature| self.try_rules(std::slice::from_ref(*feature)).is_err();
+        let missing: Vec<String> = FEATURES
+            .iter()
+            .filter(refused)
+            .map(|feature| format!("{} (module {})", feature.name, feature.module(self.family)))
+            .collect();
+        // If each is taken by itself, the lock was busy, or the like.
+        if missing.is_empty() {
+            return Err(all.to_string());
+        }
+        Err(format!("no rule can have {}; of all together: {all}", missing.join(", ")))
+    }
+
+    /// Checks that rules can count packets by name: makes a counter and a rule that names it, and
+    /// removes both.
+    ///
+    /// # Errors
+    /// When they cannot: in words.
+    pub fn try_counters(&self) -> Result<(), String> {
+        let words = |error: netlink::Error| error.to_string();
+        let mut counters = NfacctClient::open().map_err(words)?;
+        counters.ensure(COUNTER).map_err(words)?;
+        let rule = format!("-m nfacct --nfacct-name {COUNTER}");
+        let tried = self.restore(&input("filter", &[rule]));
+        // nf_tables lets go of a rule's counter a moment after the rule.
+        for _ in 0..RELEASE_ATTEMPTS {
+            if counters.remove(COUNTER).is_ok() {
+                break;
+            }
+            std::thread::sleep(RELEASE_WAIT);
+        }
+        tried.map_err(|error| error.to_string())
+    }
+
+    fn try_rules(&self, features: &[Feature]) -> Result<(), RulesError> {
+        let of_table = |table: &str| {
+            let features = features.iter().filter(|feature| feature.table == table);
+            let rules: Vec<String> = features.map(|feature| feature.rule(self.family)).collect();
+            if rules.is_empty() { String::new() } else { input(table, &rules) }
+        };
+        self.restore(&(of_table("nat") + &of_table("filter")))
+    }
+}
+
+/// Returns the restore input that writes rules into the chain and then removes it.
+fn input(table: &str, rules: &[String]) -> String {
+    let rules: String = rules.iter().map(|rule| format!("-A {CHAIN} {rule}\n")).collect();
+    format!("*{table}\n:{CHAIN} - [0:0]\n{rules}COMMIT\n*{table}\n-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n")
+}
