@@ -11,7 +11,7 @@ use bed::Namespace;
 use kube_ipvs::cleanup::{self, CleanupReport};
 use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
 use plan::model::Family;
-use plan::rule_set::{JUMPS, LocalTraffic, RuleSet, RuleSetSettings};
+use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetType};
 use plan::settings::{Settings, ShortCircuitNetworks};
 
@@ -129,7 +129,7 @@ impl Node {
         self.tool("ipset", &["restore"], &format!("{SETS}{}", v6_sets()));
         self.tool("ipvsadm", &["-R"], &format!("{VIRTUAL_SERVERS}-A -t [fd00:96::10]:80 -s rr\n"));
         self.restore(kind, Family::V4, RULES);
-        self.restore(kind, Family::V6, &rule_set(Family::V6).restore_input(&JUMPS));
+        self.restore(kind, Family::V6, &rule_set(Family::V6).first_input());
     }
 
     /// Leaves what kube-proxy's iptables mode leaves, of both families.

@@ -12,6 +12,7 @@ use kube_ipvs::kernel::{
 };
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
+use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::Frontend;
@@ -162,6 +163,10 @@ impl Kernel for Metered {
 
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
         self.counted(|linux| linux.read_rule_set(family))
+    }
+
+    fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
+        self.counted(|linux| linux.read_chains(family))
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {

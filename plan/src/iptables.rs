@@ -2,8 +2,10 @@
 //! them.
 //!
 //! - [`compile`]: an [`exposure`](crate::exposure) to a [`fragment`], the
-//!   [`chains`](crate::chains) and rules that one Service asks for; `text`: rules as text.
+//!   [`chains`](crate::chains) and rules that one Service asks for; `text`: rules as text;
+//! - [`constant`]: the chains and rules that depend on no Service.
 
 pub mod compile;
+pub mod constant;
 pub mod fragment;
 mod text;

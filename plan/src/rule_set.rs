@@ -14,6 +14,7 @@
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
 mod chains;
+mod jumps;
 mod saved;
 
 #[cfg(test)]
@@ -28,9 +29,11 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::facts::NodeFacts;
+use crate::mode::Mode;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
+pub use jumps::{Jump, jumps};
 pub use saved::{ChainDifference, Comparison, words};
 
 use saved::Saved;
@@ -38,8 +41,10 @@ use saved::Saved;
 /// The constant rules of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleSet {
+    mode: Mode,
     family: Family,
     chains: Vec<Chain>,
+    shared: Vec<Chain>,
 }
 
 /// Settings that decide the rules of one family.
@@ -56,6 +61,19 @@ pub struct RuleSetSettings {
     routes: Vec<IpNet>,
     /// The node's own addresses inside these, in order.
     own: Vec<IpAddr>,
+    /// Rules of iptables mode alone.
+    optional: OptionalRules,
+}
+
+/// Constant rules of iptables mode that not every node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OptionalRules {
+    /// True if packets that connection tracking calls invalid are dropped.
+    pub drop_invalid: bool,
+    /// True if rules count packets by name.
+    pub nfacct: bool,
+    /// True if IPv4 node ports are served on loopback addresses.
+    pub localhost_node_ports: bool,
 }
 
 /// Criterion for traffic from this node's own pods, for one family.
@@ -101,19 +119,6 @@ pub struct Chain {
     pub rules: Vec<String>,
 }
 
-/// A rule of a built-in chain that leads into one of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Jump {
-    /// Its table.
-    pub table: Table,
-    /// The built-in chain.
-    pub from: &'static str,
-    /// Our chain.
-    pub to: &'static str,
-    /// Comment that the rule has.
-    pub comment: &'static str,
-}
-
 /// Settings that no rule can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRuleSetSettings {
@@ -129,28 +134,30 @@ pub enum InvalidRuleSetSettings {
     InterfaceName(String),
 }
 
-/// The jumps, in the order in which they are put before everything else of the built-in chain: of
-/// two from the same chain the later one comes to stand first.
-pub const JUMPS: [Jump; 10] = [
-    Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", "kubernetes service portals"),
-    Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", "kubernetes service portals"),
-    Jump::new(Table::Nat, "POSTROUTING", "KUBE-POSTROUTING", "kubernetes postrouting rules"),
-    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
-    Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", "kubernetes forwarding rules"),
-    Jump::new(Table::Filter, "INPUT", "KUBE-NODE-PORT", "kubernetes health check rules"),
-    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
-    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
-    Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", "kubernetes ipvs access filter"),
-    Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
-];
-
 // === impl RuleSet ===
 
 impl RuleSet {
-    /// The rules of a family.
+    /// The rules of a family in ipvs mode.
     #[must_use]
     pub fn new(family: Family, settings: &RuleSetSettings) -> Self {
-        Self { family, chains: chains::chains(family, settings) }
+        let chains = chains::chains(family, settings);
+        Self { mode: Mode::Ipvs, family, chains, shared: Vec::new() }
+    }
+
+    /// The rules of a family in another mode, as its backend made them.
+    pub(crate) fn of_mode(
+        mode: Mode,
+        family: Family,
+        chains: Vec<Chain>,
+        shared: Vec<Chain>,
+    ) -> Self {
+        Self { mode, family, chains, shared }
+    }
+
+    /// Its mode.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Its family.
@@ -159,7 +166,7 @@ impl RuleSet {
         self.family
     }
 
-    /// The chains that every rule set has, whatever the settings.
+    /// The chains that every rule set of ipvs mode has, whatever the settings.
     pub fn chain_names() -> impl Iterator<Item = (Table, &'static str)> {
         let local = LocalTraffic::Unknown;
         let any = RuleSetSettings {
@@ -170,6 +177,7 @@ impl RuleSet {
             short_circuit_networks: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
+            optional: OptionalRules::default(),
         };
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
@@ -180,43 +188,75 @@ impl RuleSet {
         &self.chains
     }
 
+    /// Chains that must be there and have at least these rules. Their other rules are none of this
+    /// rule set's: of Services, or of other programs.
+    #[must_use]
+    pub fn shared(&self) -> &[Chain] {
+        &self.shared
+    }
+
+    /// The jumps, in the order in which they are put before everything else of the built-in chain:
+    /// of two from the same chain the later one comes to stand first.
+    #[must_use]
+    pub fn jumps(&self) -> &'static [Jump] {
+        jumps(self.mode)
+    }
+
     /// Compares what is there with what should be.
     ///
     /// `saved` is what `iptables-save` prints, for our tables at least, of either variant, with
     /// or without counters. Everything that is not ours is passed over. Rules are compared by
     /// meaning: quoting, the order of matches within a rule and how an address is written do not
     /// count, since they vary between versions. A jump is there if it is anywhere in its built-in
-    /// chain.
+    /// chain; a rule of a shared chain, if it is anywhere in that chain.
     #[must_use]
     pub fn compare(&self, saved: &str) -> Comparison {
         saved::compare(self, &Saved::parse(saved))
     }
 
-    /// Input for `iptables-restore --noflush` that writes all our chains from scratch and puts the
-    /// missing jumps in front. Each table changes in one step, and nothing else in it is touched.
+    /// Input for `iptables-restore --noflush` that writes all our chains from scratch, puts the
+    /// missing jumps in front, and adds what is missing of the shared chains. Each table changes in
+    /// one step, and nothing else in it is touched.
+    ///
+    /// A shared chain that is there is not mentioned: declaring it would empty it.
     #[must_use]
-    pub fn restore_input(&self, missing_jumps: &[Jump]) -> String {
+    pub fn restore_input(&self, found: &Comparison) -> String {
         let mut input = String::new();
         for table in Table::ALL {
             let chains = || self.chains.iter().filter(|chain| chain.table == table);
-            begin(&mut input, table);
-            for chain in chains() {
-                declare(&mut input, chain.name);
+            let is_of_table = |of: &Table| *of == table;
+            let absent = found.absent_shared.iter().filter(|(of, _)| is_of_table(of));
+            let rules = found.missing_rules.iter().filter(|(of, ..)| is_of_table(of));
+            // From the constant list, so that the order is right whatever the caller's was.
+            let mut jumps = self.jumps().iter().filter(|jump| is_of_table(&jump.table)).peekable();
+            if jumps.peek().is_none() {
+                continue;
             }
+            begin(&mut input, table);
+            chains()
+                .map(|chain| chain.name)
+                .chain(absent.map(|(_, name)| *name))
+                .for_each(|name| declare(&mut input, name));
             for chain in chains() {
                 for rule in &chain.rules {
                     line(&mut input, format_args!("-A {} {rule}", chain.name));
                 }
             }
-            // From the constant list, so that the order is right whatever the caller's was.
-            for jump in JUMPS.iter().filter(|jump| jump.table == table) {
-                if missing_jumps.contains(jump) {
-                    line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
-                }
+            for (_, chain, rule) in rules {
+                line(&mut input, format_args!("-A {chain} {rule}"));
+            }
+            for jump in jumps.filter(|jump| found.missing_jumps.contains(jump)) {
+                line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
             }
             commit(&mut input);
         }
         input
+    }
+
+    /// Input for a host that has nothing of it.
+    #[must_use]
+    pub fn first_input(&self) -> String {
+        self.restore_input(&self.compare(""))
     }
 }
 
@@ -241,6 +281,46 @@ fn line(input: &mut String, text: fmt::Arguments<'_>) {
 // === impl RuleSetSettings ===
 
 impl RuleSetSettings {
+    /// The mark of traffic to be masqueraded, as `value/mask`.
+    pub(crate) fn masquerade_mark(&self) -> String {
+        format!("{mark:#x}/{mark:#x}", mark = self.mark)
+    }
+
+    /// The rules that mark, and that masquerade what is marked: of `KUBE-MARK-MASQ` and
+    /// `KUBE-POSTROUTING`.
+    pub(crate) fn masquerading(&self) -> [Vec<String>; 2] {
+        let mark = self.masquerade_mark();
+        let random_fully = if self.random_fully { " --random-fully" } else { "" };
+        let masquerade = vec![
+            format!("-m mark ! --mark {mark} -j RETURN"),
+            // Cleared, so that a packet that passes here again is not masqueraded again.
+            format!("-j MARK --set-xmark {:#x}/0x0", self.mark),
+            format!(
+                "-m comment --comment \"kubernetes service traffic requiring SNAT\" \
+                 -j MASQUERADE{random_fully}"
+            ),
+        ];
+        [vec![format!("-j MARK --set-xmark {mark}")], masquerade]
+    }
+
+    /// The rules that accept what is masqueraded, and answers: of `KUBE-FORWARD`.
+    pub(crate) fn forwarding(&self) -> [String; 2] {
+        [
+            format!(
+                "-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {} -j ACCEPT",
+                self.masquerade_mark()
+            ),
+            "-m comment --comment \"kubernetes forwarding conntrack rule\" \
+             -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+                .to_owned(),
+        ]
+    }
+
+    /// The optional rules of iptables mode.
+    pub(crate) fn optional(&self) -> OptionalRules {
+        self.optional
+    }
+
     /// Makes the settings that decide the rules. `random_fully`: true if iptables knows that option
     /// (1.6.2 on).
     ///
@@ -263,7 +343,14 @@ impl RuleSetSettings {
             short_circuit_networks: [None; 2],
             routes: Vec::new(),
             own: Vec::new(),
+            optional: OptionalRules::default(),
         })
+    }
+
+    /// The same, with these optional rules of iptables mode.
+    #[must_use]
+    pub fn with_optional(self, optional: OptionalRules) -> Self {
+        Self { optional, ..self }
     }
 
     /// The same, with short circuits in these networks, which are of the rules' family:
@@ -310,6 +397,11 @@ impl RuleSetSettings {
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
             rule_set.with_short_circuit_networks(settings.short_circuit_networks.networks(family));
+        let rule_set = rule_set.with_optional(OptionalRules {
+            drop_invalid: settings.drop_invalid,
+            nfacct: settings.nfacct,
+            localhost_node_ports: settings.iptables_localhost_node_ports,
+        });
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }
@@ -374,30 +466,5 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-// === impl Jump ===
-
-impl Jump {
-    const fn new(
-        table: Table,
-        from: &'static str,
-        to: &'static str,
-        comment: &'static str,
-    ) -> Self {
-        Self { table, from, to, comment }
-    }
-
-    /// Its text, as `iptables-save` prints it, without `-A` and the built-in chain's name.
-    #[must_use]
-    pub fn rule(&self) -> String {
-        format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
-    }
-}
-
-impl fmt::Display for Jump {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} to {}", self.table, self.from, self.to)
     }
 }

@@ -10,7 +10,8 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use plan::rule_set::{self, JUMPS, RuleSet};
+use plan::mode::Mode;
+use plan::rule_set::{self, RuleSet, jumps};
 
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,26 +64,6 @@ struct SavedRule<'a> {
     /// True if the rule looks into a set of kube-proxy's.
     looks_into_set: bool,
 }
-
-/// A jump of kube-proxy's iptables mode: table, built-in chain, chain, comment.
-type IptablesModeJump = (&'static str, &'static str, &'static str, &'static str);
-
-const EXTERNAL: &str = "kubernetes externally-visible service portals";
-const PORTALS: &str = "kubernetes service portals";
-const FIREWALL: &str = "kubernetes load balancer firewall";
-
-/// Those that the IPVS mode does not have. The two modes have the same jumps into
-/// `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat` and `KUBE-FORWARD` of `filter`.
-const IPTABLES_MODE_JUMPS: [IptablesModeJump; 8] = [
-    ("filter", "INPUT", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
-    ("filter", "FORWARD", "KUBE-EXTERNAL-SERVICES", EXTERNAL),
-    ("filter", "INPUT", "KUBE-NODEPORTS", "kubernetes health check service ports"),
-    ("filter", "FORWARD", "KUBE-SERVICES", PORTALS),
-    ("filter", "OUTPUT", "KUBE-SERVICES", PORTALS),
-    ("filter", "INPUT", "KUBE-PROXY-FIREWALL", FIREWALL),
-    ("filter", "FORWARD", "KUBE-PROXY-FIREWALL", FIREWALL),
-    ("filter", "OUTPUT", "KUBE-PROXY-FIREWALL", FIREWALL),
-];
 
 /// Chains of the iptables mode alone: table and name.
 const IPTABLES_MODE_CHAINS: [(&str, &str); 7] = [
@@ -239,12 +220,18 @@ impl<'a> SavedTable<'a> {
     /// they have varied between versions of kube-proxy.
     fn is_jump(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
         let (Some(target), Some(comment)) = (&rule.target, &rule.comment) else { return false };
-        let found = (self.name, rule.chain, target.as_str(), comment.as_str());
-        IPTABLES_MODE_JUMPS.contains(&found)
-            || scope == RemovalScope::Everything
-                && JUMPS
-                    .iter()
-                    .any(|jump| (jump.table.name(), jump.from, jump.to, jump.comment) == found)
+        let is_of = |mode| {
+            jumps(mode).iter().any(|jump| {
+                (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target.as_str())
+                    && jump.comment == Some(comment.as_str())
+            })
+        };
+        match scope {
+            RemovalScope::Everything => is_of(Mode::Ipvs) || is_of(Mode::Iptables),
+            // The two modes have the same jumps into `KUBE-SERVICES` and `KUBE-POSTROUTING` of
+            // `nat` and `KUBE-FORWARD` of `filter`.
+            RemovalScope::OtherModes => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+        }
     }
 }
 

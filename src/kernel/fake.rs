@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plan::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
-use plan::chains::ChainOp;
+use plan::chains::{ActualChains, ChainOp};
 use plan::flows::{Flow, FlowTargets};
 use plan::kernel_objects::Frontend;
 use plan::memory::MemoryKernel;
@@ -44,6 +44,8 @@ pub struct Looks {
     pub addresses: usize,
     /// At the rules.
     pub rule_sets: usize,
+    /// At the chains of iptables mode.
+    pub chains: usize,
 }
 
 #[derive(Default)]
@@ -324,6 +326,13 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.rule_sets += 1;
         Ok(state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family))
+    }
+
+    fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
+        let mut state = self.state();
+        state.looks.chains += 1;
+        let actual = state.readable(ReadCall::Chains(family))?;
+        Ok(ActualChains::of(family, &actual.chains))
     }
 
     fn set_desired_rules(&mut self, _: RuleSet) {}

@@ -3,6 +3,7 @@
 mod addresses;
 mod arp;
 mod bridges;
+mod chains;
 mod count;
 mod drift_check;
 pub(super) mod grow;
@@ -19,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::{Frontend, LINK};
 use plan::model::Family;
@@ -30,8 +32,8 @@ use plan::sets::SetId;
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
+use super::rules::Rules;
 use super::rules::fingerprint::RulesWatch;
-use super::rules::{Cause, Rules};
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
@@ -201,7 +203,7 @@ impl Linux {
             Handle::Ipvs => self.apply_ipvs(ops),
             Handle::Addresses => self.apply_addresses(ops),
             Handle::Routes => self.apply_routes(ops),
-            Handle::Chains => all_failed(ops, &Refusal::new(RefusalClass::NotSupported, "chains")),
+            Handle::Chains => self.apply_chains(ops),
         }
     }
 
@@ -226,7 +228,7 @@ impl Linux {
         };
         rules
             .write_checked_by(rule_set, || watch.check(rules, rule_set))
-            .map_err(|error| Refusal::new(rules_class(error.cause()), error))
+            .map_err(|error| Refusal::new(error.cause().class(), error))
     }
 
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
@@ -351,6 +353,10 @@ impl Kernel for Linux {
             tracing::debug!(%family, "rules differ: {comparison}");
         }
         Ok(comparison.matches())
+    }
+
+    fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
+        self.chains_of(family)
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
@@ -484,15 +490,6 @@ fn set_refusal(error: &ipset::Error) -> Refusal {
         Refusal::class_of(error.raw_os_error())
     };
     Refusal::new(class, error)
-}
-
-const fn rules_class(cause: Cause) -> RefusalClass {
-    match cause {
-        Cause::Busy => RefusalClass::Exhausted,
-        Cause::NotPermitted => RefusalClass::NotPermitted,
-        Cause::NoTable | Cause::NoExtension | Cause::NotInstalled => RefusalClass::NotSupported,
-        Cause::NoLock | Cause::NoSet | Cause::ForeignRules | Cause::Other => RefusalClass::Other,
-    }
 }
 
 fn all_failed(ops: &[Op], refusal: &Refusal) -> Vec<Result<(), Refusal>> {

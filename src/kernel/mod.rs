@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::Frontend;
 use plan::model::Family;
@@ -98,6 +99,12 @@ pub trait Kernel: Send {
     /// # Errors
     /// When they could not be read.
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError>;
+
+    /// Reads a family's chains of iptables mode.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError>;
 
     /// Sets a family's desired rules, for [`Op::WriteRuleSet`] and [`Kernel::read_rule_set`].
     fn set_desired_rules(&mut self, rule_set: RuleSet);

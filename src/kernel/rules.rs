@@ -4,6 +4,7 @@
 //! that hangs longer is killed. Each table is written in one step, and only if its rules differ, so
 //! the lock that all iptables programs share is held for a few milliseconds, once.
 
+mod chains;
 mod error;
 mod features;
 pub(super) mod fingerprint;
@@ -18,9 +19,12 @@ mod tests {
 use std::time::Duration;
 
 use ipnet::IpNet;
+use plan::chains::ActualChains;
+use plan::chains::ChainOp;
 use plan::model::Family;
 use plan::rule_set::{Comparison, RuleSet, Table};
 
+use chains::ChainsWritten;
 pub use error::{Cause, ProgramFailure, RulesError};
 pub use installed::{Backend, IptablesVersion};
 pub use program::ProgramsRun;
@@ -154,13 +158,30 @@ impl Rules {
         if before.matches() {
             return Ok(());
         }
-        self.restore(&rule_set.restore_input(&before.missing_jumps))?;
+        self.restore(&rule_set.restore_input(&before))?;
         let comparison = check()?;
         if comparison.matches() {
             Ok(())
         } else {
             Err(RulesError::NotAsWritten { family: self.family, comparison })
         }
+    }
+
+    /// Reads the chains of iptables mode.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn chains(&self) -> Result<ActualChains, RulesError> {
+        let mut saved = String::new();
+        for table in [Table::Nat, Table::Filter] {
+            saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
+        }
+        Ok(ActualChains::parse(self.family, &saved))
+    }
+
+    /// Carries out changes of chains, all of one table and of this family.
+    pub(super) fn write_chains(&self, changes: &[&ChainOp]) -> ChainsWritten {
+        chains::write(&mut &*self, changes)
     }
 
     /// Returns the output of `iptables-save` for the tables that we write.

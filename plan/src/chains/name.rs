@@ -141,10 +141,7 @@ impl ChainName {
     /// The whole name of a shared chain; the beginning of another's.
     const fn prefix(self) -> &'static str {
         match self {
-            Self::Shared(SharedChain::Services) => "KUBE-SERVICES",
-            Self::Shared(SharedChain::NodePorts) => "KUBE-NODEPORTS",
-            Self::Shared(SharedChain::ExternalServices) => "KUBE-EXTERNAL-SERVICES",
-            Self::Shared(SharedChain::ProxyFirewall) => "KUBE-PROXY-FIREWALL",
+            Self::Shared(chain) => chain.name(),
             Self::OfPort(kind, _) => kind.prefix(),
         }
     }
@@ -156,6 +153,21 @@ impl fmt::Display for ChainName {
         match self {
             Self::Shared(_) => Ok(()),
             Self::OfPort(_, hash) => write!(f, "{hash}"),
+        }
+    }
+}
+
+// === impl SharedChain ===
+
+impl SharedChain {
+    /// Returns its name in the kernel.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Services => "KUBE-SERVICES",
+            Self::NodePorts => "KUBE-NODEPORTS",
+            Self::ExternalServices => "KUBE-EXTERNAL-SERVICES",
+            Self::ProxyFirewall => "KUBE-PROXY-FIREWALL",
         }
     }
 }

@@ -698,7 +698,7 @@ fn the_rules_follow_the_nodes_own_addresses_inside_a_route() {
     plan(&mut planner, [local(&["192.0.2.1"])]);
     let own = || local(&["192.0.2.1", "10.96.200.10", "fd00:96::1"]);
     assert_eq!(plan(&mut planner, [own()]).ops, [Op::WriteRuleSet(Family::V4)]);
-    let rules = planner.rule_set(Family::V4).unwrap().restore_input(&[]);
+    let rules = planner.rule_set(Family::V4).unwrap().first_input();
     assert!(rules.contains("-A KUBE-IPVS-FILTER -d 10.96.200.10/32 -j RETURN"), "{rules}");
     assert_eq!(plan(&mut planner, [own()]).ops, []);
     assert_eq!(plan(&mut planner, [local(&["192.0.2.7"])]).ops, [Op::WriteRuleSet(Family::V4)]);

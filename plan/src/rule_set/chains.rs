@@ -105,12 +105,6 @@ impl Writer<'_> {
         format!("-m comment --comment \"{}\" {}", comment(kind), self.lookup(kind, directions))
     }
 
-    /// The mark, as `value/mask`.
-    fn mark(&self) -> String {
-        let mark = self.settings.mark;
-        format!("{mark:#x}/{mark:#x}")
-    }
-
     fn services(&self) -> Vec<String> {
         let loopback = match self.family {
             Family::V4 => "127.0.0.0/8",
@@ -179,18 +173,9 @@ impl Writer<'_> {
     }
 
     fn postrouting(&self) -> Vec<String> {
-        let mark = self.mark();
-        let random_fully = if self.settings.random_fully { " --random-fully" } else { "" };
-        vec![
-            format!("{} -j MASQUERADE", self.commented(SetKind::LoopBack, "dst,dst,src")),
-            format!("-m mark ! --mark {mark} -j RETURN"),
-            // Cleared, so that a packet that passes here again is not masqueraded again.
-            format!("-j MARK --set-xmark {:#x}/0x0", self.settings.mark),
-            format!(
-                "-m comment --comment \"kubernetes service traffic requiring SNAT\" \
-                 -j MASQUERADE{random_fully}"
-            ),
-        ]
+        let hairpin = format!("{} -j MASQUERADE", self.commented(SetKind::LoopBack, "dst,dst,src"));
+        let [_, masquerade] = self.settings.masquerading();
+        [hairpin].into_iter().chain(masquerade).collect()
     }
 
     fn node_port(&self) -> Vec<String> {
@@ -215,7 +200,8 @@ impl Writer<'_> {
     }
 
     fn mark_masquerade(&self) -> Vec<String> {
-        vec![format!("-j MARK --set-xmark {}", self.mark())]
+        let [mark, _] = self.settings.masquerading();
+        mark
     }
 
     /// Leads the cluster's own clients, which are this node's pods and the node itself, from a
@@ -264,15 +250,7 @@ impl Writer<'_> {
     }
 
     fn forward(&self) -> Vec<String> {
-        let mut rules = vec![
-            format!(
-                "-m comment --comment \"kubernetes forwarding rules\" -m mark --mark {} -j ACCEPT",
-                self.mark()
-            ),
-            "-m comment --comment \"kubernetes forwarding conntrack rule\" \
-             -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
-                .to_owned(),
-        ];
+        let mut rules = Vec::from(self.settings.forwarding());
         // The first packet of a local client's connection through a short circuit goes by IPVS;
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.

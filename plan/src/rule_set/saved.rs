@@ -5,13 +5,17 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{JUMPS, Jump, RuleSet, Table};
+use super::{Chain, Jump, RuleSet, Table};
 
 /// Differences between the rules that are there and those that should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Comparison {
-    /// Jumps that are not there, in the order of [`JUMPS`].
+    /// Jumps that are not there, in the order of [`RuleSet::jumps`].
     pub missing_jumps: Vec<Jump>,
+    /// Shared chains that are not there.
+    pub absent_shared: Vec<(Table, &'static str)>,
+    /// Rules that the shared chains lack.
+    pub missing_rules: Vec<(Table, &'static str, String)>,
     /// Chains of ours that are not as they should be, each with what differs first.
     pub differing: Vec<ChainDifference>,
 }
@@ -50,7 +54,12 @@ pub(super) struct Saved<'a> {
 type Meaning = Vec<Vec<String>>;
 
 pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
-    let missing_jumps = JUMPS.iter().filter(|jump| !saved.has(jump)).copied().collect();
+    let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
+    let missing_jumps = rule_set.jumps().iter().filter(is_missing).copied().collect();
+    let is_absent = |(table, chain): &(Table, &'static str)| !saved.has_chain((*table, chain));
+    let shared = rule_set.shared().iter().map(|chain| (chain.table, chain.name));
+    let absent_shared = shared.filter(is_absent).collect();
+    let missing_rules = rule_set.shared().iter().flat_map(|chain| saved.lacking(chain)).collect();
     let differing = rule_set
         .chains()
         .iter()
@@ -74,7 +83,7 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
                 })
         })
         .collect();
-    Comparison { missing_jumps, differing }
+    Comparison { missing_jumps, absent_shared, missing_rules, differing }
 }
 
 // === impl Comparison ===
@@ -83,7 +92,10 @@ impl Comparison {
     /// True if everything is as it should be.
     #[must_use]
     pub fn matches(&self) -> bool {
-        self.missing_jumps.is_empty() && self.differing.is_empty()
+        self.missing_jumps.is_empty()
+            && self.absent_shared.is_empty()
+            && self.missing_rules.is_empty()
+            && self.differing.is_empty()
     }
 }
 
@@ -94,8 +106,13 @@ impl fmt::Display for Comparison {
             return f.write_str("all rules are as they should be");
         }
         let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
+        let absent = self.absent_shared.iter();
+        let absent = absent.map(|(table, chain)| format!("{table}: chain {chain} is missing"));
+        let rules = self.missing_rules.iter();
+        let rules = rules.map(|(table, chain, rule)| format!("{table}: {chain} lacks `{rule}`"));
         let chains = self.differing.iter().map(ToString::to_string);
-        f.write_str(&jumps.chain(chains).collect::<Vec<_>>().join("; "))
+        let all = jumps.chain(absent).chain(rules).chain(chains);
+        f.write_str(&all.collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -143,12 +160,26 @@ impl<'a> Saved<'a> {
         Self { by_chain }
     }
 
-    /// True if a jump is there, anywhere in its built-in chain.
-    pub(super) fn has(&self, jump: &Jump) -> bool {
-        let wanted = meaning(&jump.rule());
+    /// True if a rule is there, anywhere in its chain.
+    fn has(&self, chain: (Table, &str), rule: &str) -> bool {
+        let wanted = meaning(rule);
         self.by_chain
-            .get(&(jump.table, jump.from))
+            .get(&chain)
             .is_some_and(|rules| rules.iter().any(|rule| meaning(rule) == wanted))
+    }
+
+    fn has_chain(&self, chain: (Table, &str)) -> bool {
+        self.by_chain.contains_key(&chain)
+    }
+
+    /// The rules of a chain that are not in it.
+    fn lacking<'b>(
+        &'b self,
+        chain: &'b Chain,
+    ) -> impl Iterator<Item = (Table, &'static str, String)> + use<'a, 'b> {
+        let is_missing = |rule: &&String| !self.has((chain.table, chain.name), rule);
+        let missing = chain.rules.iter().filter(is_missing);
+        missing.map(|rule| (chain.table, chain.name, rule.clone()))
     }
 }
 

@@ -65,7 +65,7 @@ fn mk_saved(rule_set: &RuleSet) -> String {
         for chain in chains() {
             saved += &format!(":{} - [0:0]\n", chain.name);
         }
-        for jump in JUMPS.iter().rev().filter(|jump| jump.table == table) {
+        for jump in rule_set.jumps().iter().rev().filter(|jump| jump.table == table) {
             saved += &format!("-A {} {}\n", jump.from, jump.rule());
         }
         for chain in chains() {
@@ -99,7 +99,7 @@ fn masquerade_rule(rule_set: &RuleSet) -> &str {
 
 #[test]
 fn the_ipv4_rules_are_kube_proxys() {
-    assert_eq!(mk_rule_set().restore_input(&JUMPS), IPV4);
+    assert_eq!(mk_rule_set().first_input(), IPV4);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn the_ipv6_rules_are_the_ipv4_rules_on_ipv6_sets() {
     for cut in ["KUBE-6-LOAD-BALANCER-SOURCE-CIDR", "KUBE-6-NODE-PORT-LOCAL-SCTP-HASH"] {
         expected = expected.replace(cut, &cut[..31]);
     }
-    assert_eq!(rule_set.restore_input(&JUMPS), expected);
+    assert_eq!(rule_set.first_input(), expected);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn the_mark_is_the_chosen_bit() {
         let settings = settings
             .with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
         let rule_set = RuleSet::new(Family::V4, &settings);
-        assert_eq!(rule_set.restore_input(&JUMPS), IPV4.replace("0x4000", mark));
+        assert_eq!(rule_set.first_input(), IPV4.replace("0x4000", mark));
     }
 }
 
@@ -177,7 +177,7 @@ fn random_ports_are_asked_for_where_iptables_knows_them() {
     let settings =
         settings.with_short_circuit_networks(ShortCircuitNetworks::default().networks(Family::V4));
     let rule_set = RuleSet::new(Family::V4, &settings);
-    assert_eq!(rule_set.restore_input(&JUMPS), IPV4.replace(" --random-fully", ""));
+    assert_eq!(rule_set.first_input(), IPV4.replace(" --random-fully", ""));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn the_nodes_part_of_the_clusters_network_is_taken_if_it_is_in_use() {
 fn without_short_circuits_nothing_leads_to_them() {
     let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown)
         .with_short_circuit_networks([None; 2]);
-    let input = RuleSet::new(Family::V4, &settings).restore_input(&JUMPS);
+    let input = RuleSet::new(Family::V4, &settings).first_input();
     for words in ["240.", "-j KUBE-SHORT-CIRCUIT", "CONFIRMED"] {
         assert!(!input.contains(words), "{words}: {input}");
     }
@@ -288,9 +288,10 @@ fn what_is_local_by_a_route_is_refused_but_for_services_and_the_node_itself() {
     let facts = NodeFacts::new(Node::default(), own.map(|it| it.parse().unwrap()), &settings);
     let mut rules = |family| {
         let resolve = |s: &Settings| RuleSetSettings::resolve(s, family, &facts).unwrap();
-        let with = RuleSet::new(family, &resolve(&settings)).restore_input(&[]);
+        let with = RuleSet::new(family, &resolve(&settings)).restore_input(&Comparison::default());
         let routes = std::mem::take(&mut settings.service_routes);
-        let without = RuleSet::new(family, &resolve(&settings)).restore_input(&[]);
+        let without =
+            RuleSet::new(family, &resolve(&settings)).restore_input(&Comparison::default());
         settings.service_routes = routes;
         let lines = with.lines().filter(|line| !without.contains(line));
         lines.map(str::to_owned).collect::<Vec<_>>()
@@ -359,7 +360,10 @@ fn local_detection_is_resolved_by_family() {
 
 #[test]
 fn only_missing_jumps_are_inserted_in_the_constant_order() {
-    let input = mk_rule_set().restore_input(&[JUMPS[9], JUMPS[6], JUMPS[1]]);
+    let all = jumps(Mode::Ipvs);
+    let missing_jumps = vec![all[9], all[6], all[1]];
+    let found = Comparison { missing_jumps, ..Comparison::default() };
+    let input = mk_rule_set().restore_input(&found);
     let inserted: Vec<&str> = input.lines().filter(|line| line.starts_with("-I")).collect();
     assert_eq!(
         inserted,
@@ -386,7 +390,7 @@ fn what_was_written_compares_equal_in_every_variant() {
 fn on_an_empty_host_everything_is_missing() {
     for saved in ["", "*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"] {
         let comparison = mk_rule_set().compare(saved);
-        assert_eq!(comparison.missing_jumps, JUMPS);
+        assert_eq!(comparison.missing_jumps, jumps(Mode::Ipvs));
         assert_eq!(comparison.differing.len(), 15);
         assert!(comparison.differing.iter().all(|it| matches!(it, ChainDifference::Absent { .. })));
     }

@@ -46,10 +46,8 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
 fn our_own_rules_are_removed_whole_and_no_other_modes() {
     let rule_set = mk_rule_set();
     // In place of what was saved: the same lines but for the way jumps are added.
-    let saved = rule_set
-        .restore_input(&JUMPS)
-        .replace("-I ", "-A ")
-        .replace(" 1 -m comment", " -m comment");
+    let saved =
+        rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
     assert_eq!(of(&saved, RemovalScope::OtherModes), []);
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =

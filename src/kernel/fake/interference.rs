@@ -35,6 +35,8 @@ pub enum ReadCall {
     Addresses,
     /// A family's rules.
     RuleSet(Family),
+    /// A family's chains of iptables mode.
+    Chains(Family),
 }
 
 /// Answer to a request.
@@ -57,7 +59,7 @@ pub enum FakeAnswer {
 
 impl ReadCall {
     /// Everything that can be read.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::DriftCheck,
         Self::Frontends,
         Self::VirtualServers,
@@ -65,6 +67,8 @@ impl ReadCall {
         Self::Addresses,
         Self::RuleSet(Family::V4),
         Self::RuleSet(Family::V6),
+        Self::Chains(Family::V4),
+        Self::Chains(Family::V6),
     ];
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use plan::model::Family;
 use plan::rule_set::Comparison;
 
+use super::super::RefusalClass;
 use super::TIMEOUT;
 use super::program::{Finished, NotRun};
 
@@ -78,6 +79,12 @@ pub enum Cause {
     NoExtension,
     /// A rule looks into a set that is not there.
     NoSet,
+    /// A rule leads to a chain that is not there, or what is to be changed is not there.
+    NoChain,
+    /// A chain that is to be removed is in use.
+    InUse,
+    /// The kernel has no memory for it at this moment.
+    Memory,
     /// The table has rules that only `nft` can show.
     ForeignRules,
     /// The programs are not installed.
@@ -89,7 +96,12 @@ pub enum Cause {
 /// Texts by which causes are recognised, the most specific first. Sources:
 /// iptables/iptables-restore.c, iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c,
 /// extensions/libxt_set.h.
-const SIGNS: [(&str, Cause); 19] = [
+const SIGNS: [(&str, Cause); 24] = [
+    ("DEL failed (Device or resource busy)", Cause::InUse),
+    ("Couldn't load target `KUBE-", Cause::NoChain),
+    ("' does not exist", Cause::NoChain),
+    ("Cannot allocate memory", Cause::Memory),
+    ("No buffer space available", Cause::Memory),
     ("xtables lock", Cause::Busy),
     ("Resource temporarily unavailable", Cause::Busy),
     ("Device or resource busy", Cause::Busy),
@@ -197,19 +209,23 @@ impl fmt::Display for RulesError {
 
 // === impl ProgramFailure ===
 
-impl fmt::Display for ProgramFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` failed ({}): ", self.command, self.status)?;
+impl ProgramFailure {
+    /// The program's words on one line.
+    pub(super) fn words(&self) -> String {
         let said: Vec<&str> = self
             .stderr
             .lines()
             .map(str::trim)
             .filter(|line| !line.is_empty() && !line.starts_with("Try `"))
             .collect();
-        if said.is_empty() {
-            f.write_str("it said nothing")?;
-        }
-        f.write_str(&said.join("; "))?;
+        if said.is_empty() { "it said nothing".to_owned() } else { said.join("; ") }
+    }
+}
+
+impl fmt::Display for ProgramFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed ({}): ", self.command, self.status)?;
+        f.write_str(&self.words())?;
         if let Some(remedy) = self.cause.remedy() {
             write!(f, ". {remedy}")?;
         }
@@ -223,7 +239,7 @@ impl fmt::Display for ProgramFailure {
 // === impl Cause ===
 
 impl Cause {
-    fn of(stderr: &str) -> Self {
+    pub(super) fn of(stderr: &str) -> Self {
         // "Set KUBE-CLUSTER-IP doesn't exist."
         if stderr.lines().any(|line| line.contains("Set ") && line.contains(" doesn't exist")) {
             return Self::NoSet;
@@ -232,6 +248,18 @@ impl Cause {
             .iter()
             .find(|(sign, _)| stderr.contains(sign))
             .map_or(Self::Other, |(_, cause)| *cause)
+    }
+
+    /// Returns the class of a refusal for this cause.
+    #[must_use]
+    pub const fn class(self) -> RefusalClass {
+        match self {
+            Self::Busy | Self::Memory => RefusalClass::Exhausted,
+            Self::NotPermitted => RefusalClass::NotPermitted,
+            Self::NoTable | Self::NoExtension | Self::NotInstalled => RefusalClass::NotSupported,
+            Self::NoChain | Self::InUse => RefusalClass::Conflict,
+            Self::NoLock | Self::NoSet | Self::ForeignRules | Self::Other => RefusalClass::Other,
+        }
     }
 
     /// Returns advice on what to do about the cause.
@@ -269,7 +297,9 @@ impl Cause {
                 "Something made rules in this table with `nft` that iptables cannot show: remove \
                  them, or put them into a table of another name"
             }
-            Self::NotInstalled | Self::Other => return None,
+            Self::NoChain | Self::InUse | Self::Memory | Self::NotInstalled | Self::Other => {
+                return None;
+            }
         })
     }
 }
@@ -279,7 +309,7 @@ fn command_line(program: &str, arguments: &[&str]) -> String {
 }
 
 /// The line of the input that the words name: `line 13 failed`, `Error occurred at line: 3`.
-fn named_line(stderr: &str) -> Option<usize> {
+pub(super) fn named_line(stderr: &str) -> Option<usize> {
     stderr.split("line").skip(1).find_map(|after| {
         let digits = after.trim_start_matches([':', ' ']);
         let end = digits.find(|character: char| !character.is_ascii_digit());
@@ -308,7 +338,7 @@ mod tests {
     use super::*;
 
     /// Words as the programs print them, and the cause they show.
-    const SAID: [(&str, Cause); 15] = [
+    const SAID: [(&str, Cause); 19] = [
         (
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
             Cause::Busy,
@@ -352,6 +382,26 @@ mod tests {
             "iptables-nft-restore v1.8.9 (nf_tables): \nline 6: RULE_APPEND failed (No such file or \
              directory): rule in chain KUBE-SERVICES",
             Cause::NoExtension,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): \nline 3: CHAIN_DEL failed (Device or resource \
+             busy): chain KUBE-B",
+            Cause::InUse,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): Chain 'KUBE-NONE' does not exist\n\
+             Error occurred at line: 5",
+            Cause::NoChain,
+        ),
+        (
+            "iptables-restore v1.8.9 (legacy): Couldn't load target `KUBE-NONE':No such file or \
+             directory\n\nError occurred at line: 3",
+            Cause::NoChain,
+        ),
+        (
+            "iptables-nft-restore v1.8.9 (nf_tables): \nline 3: RULE_APPEND failed (Cannot allocate \
+             memory): rule in chain KUBE-B",
+            Cause::Memory,
         ),
         ("# Table `nat' is incompatible, use 'nft' tool.", Cause::ForeignRules),
         ("iptables-restore: line 13 failed", Cause::Other),

@@ -10,7 +10,7 @@ mod legacy;
 mod nft;
 
 use plan::model::Family;
-use plan::rule_set::{Comparison, JUMPS, RuleSet, Table};
+use plan::rule_set::{Comparison, Jump, RuleSet, Table};
 
 use super::{Backend, Rules, RulesError};
 
@@ -18,7 +18,15 @@ use super::{Backend, Rules, RulesError};
 #[derive(Debug)]
 pub(in crate::kernel) struct RulesWatch {
     tables: Tables,
+    watched: Watched,
     seen: Option<Fingerprint>,
+}
+
+/// The chains and jumps that count.
+#[derive(Debug, Default)]
+struct Watched {
+    chains: Vec<(Table, &'static str)>,
+    jumps: &'static [Jump],
 }
 
 #[derive(Debug)]
@@ -42,7 +50,7 @@ impl RulesWatch {
             Backend::Nft => Tables::Nft(nft::NftTables::open(rules.family())?),
             Backend::Legacy => Tables::Legacy(legacy::LegacyTables::open(rules.family())?),
         };
-        Ok(Self { tables, seen: None })
+        Ok(Self { tables, watched: Watched::default(), seen: None })
     }
 
     /// Returns true if the rules are those that [`RulesWatch::check`] has last found complete.
@@ -52,9 +60,11 @@ impl RulesWatch {
     pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
         let Some(seen) = self.seen else { return Ok(false) };
         let untouched = match &mut self.tables {
-            Tables::Nft(tables) => tables.unchanged() || tables.fingerprint()? == Some(seen),
+            Tables::Nft(tables) => {
+                tables.unchanged() || tables.fingerprint(&self.watched)? == Some(seen)
+            }
             Tables::Legacy(tables) => {
-                tables.seems_unchanged() || tables.fingerprint()? == Some(seen)
+                tables.seems_unchanged() || tables.fingerprint(&self.watched)? == Some(seen)
             }
         };
         if !untouched {
@@ -78,6 +88,7 @@ impl RulesWatch {
         rule_set: &RuleSet,
     ) -> Result<Comparison, RulesError> {
         self.seen = None;
+        self.watched = Watched::of(rule_set);
         let before = self.fingerprint(rules.family());
         let comparison = rules.check(rule_set)?;
         // The fingerprint is of the compared rules only if no program wrote meanwhile.
@@ -89,8 +100,8 @@ impl RulesWatch {
 
     fn fingerprint(&mut self, family: Family) -> Option<Fingerprint> {
         let taken = match &mut self.tables {
-            Tables::Nft(tables) => tables.fingerprint(),
-            Tables::Legacy(tables) => tables.fingerprint(),
+            Tables::Nft(tables) => tables.fingerprint(&self.watched),
+            Tables::Legacy(tables) => tables.fingerprint(&self.watched),
         };
         taken.unwrap_or_else(|error| {
             tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
@@ -99,24 +110,35 @@ impl RulesWatch {
     }
 }
 
-/// Our chains in a table.
-fn chains(table: Table) -> impl Iterator<Item = &'static str> {
-    RuleSet::chain_names().filter(move |(of, _)| *of == table).map(|(_, name)| name)
-}
+// === impl Watched ===
 
-/// The built-in chains of a table that lead into ours, each once.
-fn origins(table: Table) -> impl Iterator<Item = &'static str> {
-    let mut names: Vec<&str> =
-        JUMPS.iter().filter(|jump| jump.table == table).map(|jump| jump.from).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.into_iter()
-}
+impl Watched {
+    fn of(rule_set: &RuleSet) -> Self {
+        let chains = rule_set.chains().iter().map(|chain| (chain.table, chain.name));
+        Self { chains: chains.collect(), jumps: rule_set.jumps() }
+    }
 
-/// True if these are all the jumps out of a built-in chain into ours, or more.
-fn has_all_jumps(table: Table, from: &str, found: &[String]) -> bool {
-    JUMPS
-        .iter()
-        .filter(|jump| (jump.table, jump.from) == (table, from))
-        .all(|jump| found.iter().any(|to| to == jump.to))
+    /// Our chains in a table.
+    fn chains(&self, table: Table) -> impl Iterator<Item = &'static str> {
+        self.chains.iter().filter(move |(of, _)| *of == table).map(|(_, name)| *name)
+    }
+
+    fn jumps(&self, table: Table) -> impl Iterator<Item = &'static Jump> {
+        self.jumps.iter().filter(move |jump| jump.table == table)
+    }
+
+    /// The built-in chains of a table that lead into ours, each once.
+    fn origins(&self, table: Table) -> impl Iterator<Item = &'static str> {
+        let mut names: Vec<&str> = self.jumps(table).map(|jump| jump.from).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter()
+    }
+
+    /// True if these are all the jumps out of a built-in chain into ours, or more.
+    fn has_all_jumps(&self, table: Table, from: &str, found: &[String]) -> bool {
+        self.jumps(table)
+            .filter(|jump| jump.from == from)
+            .all(|jump| found.iter().any(|to| to == jump.to))
+    }
 }

@@ -16,7 +16,7 @@ use plan::model::Family;
 use plan::rule_set::Table;
 use rustix::io::Errno;
 
-use super::{Fingerprint, chains, has_all_jumps, origins};
+use super::{Fingerprint, Watched};
 use block::{Block, Info, Shape};
 
 /// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`
@@ -67,20 +67,20 @@ impl LegacyTables {
     }
 
     /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
-    pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
+    pub(super) fn fingerprint(&mut self, watched: &Watched) -> Result<Option<Fingerprint>, Error> {
         self.infos.clear();
         self.looks = 0;
         let mut hasher = DefaultHasher::new();
         for table in Table::ALL {
             let Some(block) = self.read(table)? else { return Ok(None) };
-            let ours: Vec<&str> = chains(table).collect();
+            let ours: Vec<&str> = watched.chains(table).collect();
             for chain in &ours {
                 block.hash_chain(chain, &mut hasher)?;
             }
-            for chain in origins(table) {
+            for chain in watched.origins(table) {
                 chain.hash(&mut hasher);
                 let found = block.hash_jumps(chain, &ours, &mut hasher)?;
-                if !has_all_jumps(table, chain, &found) {
+                if !watched.has_all_jumps(table, chain, &found) {
                     return Ok(None);
                 }
             }

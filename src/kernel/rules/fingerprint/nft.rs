@@ -12,7 +12,7 @@ use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use plan::model::Family;
 use plan::rule_set::Table;
 
-use super::{Fingerprint, chains, has_all_jumps, origins};
+use super::{Fingerprint, Watched};
 use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
 
 /// `NFT_MSG_GETRULE`
@@ -66,20 +66,20 @@ impl NftTables {
     }
 
     /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
-    pub(super) fn fingerprint(&mut self) -> Result<Option<Fingerprint>, Error> {
+    pub(super) fn fingerprint(&mut self, watched: &Watched) -> Result<Option<Fingerprint>, Error> {
         // Read first: any later change raises the generation.
         self.generation = None;
         let generation = self.current_generation()?;
         let mut hasher = DefaultHasher::new();
         for table in Table::ALL {
-            let ours: Vec<&str> = chains(table).collect();
+            let ours: Vec<&str> = watched.chains(table).collect();
             for chain in &ours {
                 chain.hash(&mut hasher);
                 for rule in self.rules(table, chain)? {
                     rule.text.hash(&mut hasher);
                 }
             }
-            for chain in origins(table) {
+            for chain in watched.origins(table) {
                 chain.hash(&mut hasher);
                 let is_ours = |to: &str| ours.contains(&to);
                 let mut jumps = self.rules(table, chain)?;
@@ -88,7 +88,7 @@ impl NftTables {
                     jump.text.hash(&mut hasher);
                 }
                 let found: Vec<String> = jumps.into_iter().filter_map(|jump| jump.to).collect();
-                if !has_all_jumps(table, chain, &found) {
+                if !watched.has_all_jumps(table, chain, &found) {
                     return Ok(None);
                 }
             }

@@ -10,7 +10,7 @@ use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use netlink::Namespace;
-use plan::rule_set::{ChainDifference, JUMPS, LocalTraffic, RuleSetSettings};
+use plan::rule_set::{ChainDifference, LocalTraffic, RuleSetSettings};
 use plan::sets::{SetId, SetType};
 use plan::settings::ShortCircuitNetworks;
 
@@ -179,7 +179,7 @@ fn what_is_saved_is_word_for_word_what_was_written() {
                 let is_it = |jump: &&plan::rule_set::Jump| {
                     (jump.table, jump.from, jump.to) == (table, chain, *to)
                 };
-                JUMPS.iter().find(is_it).unwrap().rule()
+                rule_set.jumps().iter().find(is_it).unwrap().rule()
             };
             let expected: Vec<String> = targets.iter().map(jump).collect();
             assert_eq!(saved_chain(&saved, table, chain), expected);
@@ -195,7 +195,7 @@ fn drift_is_seen_and_repaired_and_what_others_made_stays() {
         restore(rules, foreign);
         rules.write(&rule_set).unwrap();
 
-        let jump = JUMPS[4];
+        let jump = rule_set.jumps()[4];
         restore(
             rules,
             &format!(
@@ -222,7 +222,7 @@ fn drift_is_seen_and_repaired_and_what_others_made_stays() {
         let saved = rules.read().unwrap();
         assert_eq!(saved_chain(&saved, Table::Nat, "CNI-X"), ["-j RETURN"]);
         let output = saved_chain(&saved, Table::Nat, "OUTPUT");
-        assert_eq!(output, [JUMPS[0].rule(), "-j CNI-X".to_owned()]);
+        assert_eq!(output, [rule_set.jumps()[0].rule(), "-j CNI-X".to_owned()]);
     });
 }
 
@@ -240,7 +240,7 @@ fn rules_as_kube_proxy_writes_them_are_ours_already() {
         let rule_set = RuleSet::new(rules.family(), &settings);
         let negated = format!("! -s {cidr} ");
         let input = rule_set
-            .restore_input(&JUMPS)
+            .first_input()
             .replace("MARK --set-xmark 0x4000/0x4000", "MARK --or-mark 0x00004000")
             .replace("MARK --set-xmark 0x4000/0x0", "MARK --xor-mark 0x00004000")
             .replace("--mark 0x4000/0x4000", "--mark 0x00004000/0x00004000")

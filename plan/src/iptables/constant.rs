@@ -1,0 +1,77 @@
+//! The chains and rules of iptables mode that depend on no Service.
+//!
+//! `KUBE-FIREWALL` in filter is the kubelet's too, which has the same rule and the same two jumps. So
+//! it is never emptied: its rule is added if the chain lacks it.
+//!
+//! kube-proxy's `KUBE-PROXY-CANARY` chains are neither made nor removed. They are empty, and no rule
+//! leads to them. A kube-proxy that still runs writes everything anew as soon as its canary is gone;
+//! `--cleanup` removes them.
+
+#[cfg(test)]
+mod tests;
+
+use crate::chains::{ChainId, ChainName};
+use crate::mode::Mode;
+use crate::model::Family;
+use crate::rule_set::{Chain, RuleSet, RuleSetSettings, Table};
+
+/// Counter of the packets that `KUBE-FORWARD` drops because connection tracking calls them
+/// invalid, by kube-proxy's name.
+pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
+
+/// Counter of the packets that came to a node port on a loopback address, by kube-proxy's name.
+pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
+
+/// Returns the match that counts packets by name, as saved: with two blanks, and one behind it.
+#[must_use]
+pub fn counted_by(name: &str) -> String {
+    format!("-m nfacct --nfacct-name  {name} ")
+}
+
+// === impl RuleSet ===
+
+impl RuleSet {
+    /// The rules of a family in iptables mode.
+    #[must_use]
+    pub fn iptables(family: Family, settings: &RuleSetSettings) -> Self {
+        let [mark, masquerade] = settings.masquerading();
+        let chains = vec![
+            Chain { table: Table::Nat, name: "KUBE-POSTROUTING", rules: masquerade },
+            Chain { table: Table::Nat, name: "KUBE-MARK-MASQ", rules: mark },
+            Chain { table: Table::Filter, name: "KUBE-FORWARD", rules: forward(settings) },
+        ];
+        let of_services = ChainId::all_shared(family).filter_map(|id| match id.name {
+            ChainName::Shared(chain) => {
+                Some(Chain { table: id.table, name: chain.name(), rules: Vec::new() })
+            }
+            ChainName::OfPort(..) => None,
+        });
+        let firewall = Chain {
+            table: Table::Filter,
+            name: "KUBE-FIREWALL",
+            rules: firewall(family, settings).into_iter().collect(),
+        };
+        Self::of_mode(Mode::Iptables, family, chains, of_services.chain([firewall]).collect())
+    }
+}
+
+fn forward(settings: &RuleSetSettings) -> Vec<String> {
+    let optional = settings.optional();
+    let counted = if optional.nfacct { counted_by(INVALID_DROPPED) } else { String::new() };
+    // A packet outside of the window would pass without its address being translated back, and its
+    // receiver would reset the connection (kubernetes/kubernetes#74839).
+    let invalid = format!("-m conntrack --ctstate INVALID {counted}-j DROP");
+    let invalid = optional.drop_invalid.then_some(invalid);
+    invalid.into_iter().chain(settings.forwarding()).collect()
+}
+
+/// Node ports on loopback addresses need `route_localnet`, with which other hosts of the network
+/// could reach what listens on loopback addresses. This rule forbids it.
+fn firewall(family: Family, settings: &RuleSetSettings) -> Option<String> {
+    let is_needed = family == Family::V4 && settings.optional().localhost_node_ports;
+    is_needed.then(|| {
+        "! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet \
+         connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
+            .to_owned()
+    })
+}

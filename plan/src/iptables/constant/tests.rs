@@ -1,0 +1,124 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::rule_set::{LocalTraffic, OptionalRules};
+
+/// `iptables-save` and `ip6tables-save` after kube-proxy 1.36 in iptables mode, without chains and
+/// rules of Services.
+const IPV4: &str = include_str!("ipv4.saved");
+const IPV6: &str = include_str!("ipv6.saved");
+
+const EVERYTHING: OptionalRules =
+    OptionalRules { drop_invalid: true, nfacct: true, localhost_node_ports: true };
+
+fn mk_rule_set(family: Family, optional: OptionalRules) -> RuleSet {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    RuleSet::iptables(family, &settings.with_optional(optional))
+}
+
+/// The chains of a text of `iptables-save` or for `iptables-restore`, each with its rules.
+fn chains(text: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let (mut table, mut chains) = ("", BTreeMap::<_, Vec<&str>>::new());
+    for line in text.lines() {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (chain, rule) = rest.split_once(' ').unwrap_or_default();
+        if let Some(name) = first.strip_prefix('*') {
+            table = name;
+        } else if let Some(name) = first.strip_prefix(':') {
+            chains.entry((table, name)).or_default();
+        } else if first == "-A" {
+            chains.entry((table, chain)).or_default().push(rule);
+        } else if first == "-I" {
+            let rule = rule.strip_prefix("1 ").unwrap();
+            chains.entry((table, chain)).or_default().insert(0, rule);
+        }
+    }
+    chains.retain(|(_, chain), rules| chain.starts_with("KUBE-") || !rules.is_empty());
+    chains.retain(|(_, chain), _| *chain != "KUBE-PROXY-CANARY");
+    chains
+}
+
+#[test]
+fn the_rules_and_their_order_are_kube_proxys() {
+    for (family, saved) in [(Family::V4, IPV4), (Family::V6, IPV6)] {
+        let rule_set = mk_rule_set(family, EVERYTHING);
+        assert_eq!(chains(&rule_set.first_input()), chains(saved), "{family}");
+        let comparison = rule_set.compare(saved);
+        assert!(comparison.matches(), "{family}: {comparison}");
+    }
+}
+
+#[test]
+fn every_lost_line_is_noticed_and_written_again() {
+    for (family, saved) in [(Family::V4, IPV4), (Family::V6, IPV6)] {
+        let rule_set = mk_rule_set(family, EVERYTHING);
+        let of_ours = |line: &str| line.contains("KUBE-") && !line.contains("CANARY");
+        let lines: Vec<&str> = saved.lines().collect();
+        for lost in (0..lines.len()).filter(|at| of_ours(lines[*at])) {
+            // A chain that has rules is declared by these, too.
+            let name = lines[lost].trim_start_matches(':').split(' ').next().unwrap();
+            let kept = lines.iter().enumerate().filter(|(at, line)| {
+                *at != lost
+                    && !(lines[lost].starts_with(':') && line.contains(&format!("-A {name} ")))
+            });
+            let left: String = kept.map(|(_, line)| format!("{line}\n")).collect();
+            let comparison = rule_set.compare(&left);
+            assert!(!comparison.matches(), "{}", lines[lost]);
+            assert!(!comparison.to_string().is_empty());
+            let input = rule_set.restore_input(&comparison);
+            let written = match lines[lost].split_once(' ').unwrap() {
+                ("-A", rule) if rule.starts_with("KUBE-") => format!("-A {rule}\n"),
+                ("-A", jump) => format!("-I {}\n", jump.replacen(' ', " 1 ", 1)),
+                _ => format!(":{name} - [0:0]\n"),
+            };
+            assert!(input.contains(&written), "{written} in {input}");
+        }
+    }
+}
+
+#[test]
+fn shared_chains_that_are_there_are_not_emptied() {
+    let rule_set = mk_rule_set(Family::V4, EVERYTHING);
+    let saved = IPV4.replace(
+        "COMMIT\n*mangle",
+        "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n*mangle",
+    );
+    assert!(rule_set.compare(&saved).matches(), "rules of Services are none of it");
+    let kubelet = "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n";
+    let saved = saved
+        .replace("-A KUBE-FORWARD -m comment", &format!("{kubelet}-A KUBE-FORWARD -m comment"));
+    assert!(rule_set.compare(&saved).matches(), "rules of the kubelet are none of it");
+    let missing = saved.replace("-j KUBE-POSTROUTING", "-j KUBE-POSTPONED");
+    let input = rule_set.restore_input(&rule_set.compare(&missing));
+    let declared: Vec<&str> = input.lines().filter(|line| line.starts_with(':')).collect();
+    assert_eq!(
+        declared,
+        [":KUBE-POSTROUTING - [0:0]", ":KUBE-MARK-MASQ - [0:0]", ":KUBE-FORWARD - [0:0]"]
+    );
+    let inserted: Vec<&str> = input.lines().filter(|line| line.starts_with("-I")).collect();
+    assert_eq!(
+        inserted,
+        [
+            "-I POSTROUTING 1 -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING"
+        ]
+    );
+    assert!(!input.contains("-A KUBE-FIREWALL"));
+    let absent = saved.replace("127.0.0.0/8", "127.0.0.0/9");
+    let input = rule_set.restore_input(&rule_set.compare(&absent));
+    assert!(
+        !input.contains(":KUBE-FIREWALL") && input.contains("-A KUBE-FIREWALL ! -s 127.0.0.0/8")
+    );
+}
+
+#[test]
+fn rules_that_a_node_cannot_have_or_does_not_want_are_left_out() {
+    let none = mk_rule_set(Family::V4, OptionalRules::default());
+    let input = none.first_input();
+    assert!(
+        !input.contains("INVALID") && !input.contains("nfacct") && !input.contains("127.0.0.0")
+    );
+    assert!(input.contains("-I INPUT 1 -j KUBE-FIREWALL"));
+    let uncounted = OptionalRules { drop_invalid: true, ..OptionalRules::default() };
+    let input = mk_rule_set(Family::V6, uncounted).first_input();
+    assert!(input.contains("-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n"));
+}
