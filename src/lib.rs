@@ -18,6 +18,7 @@
 //! - [`serve`]: health, metrics, health checks of Services, pages;
 //! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
+//! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own; not connected yet;
 //! - `forwarding`: what programs in user space that forward connections share: copying, limits;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
 //! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
@@ -36,6 +37,7 @@ mod host;
 pub mod kernel;
 pub mod localhost;
 pub mod reconcile;
+pub mod relay;
 pub mod serve;
 pub mod source;
 mod spread;

@@ -131,7 +131,7 @@ pub enum ServiceKind {
 }
 
 /// Endpoints that are meant: all of the cluster's, or this node's only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum TrafficPolicy {
     /// All endpoints.
     #[default]

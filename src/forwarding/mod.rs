@@ -1,5 +1,5 @@
 //! Forwarding of connections in user space: what node ports on localhost
-//! ([`localhost`](crate::localhost)) and the relay share.
+//! ([`localhost`](crate::localhost)) and the relay of mode `userspace` ([`relay`](crate::relay)) share.
 //!
 //! - [`copy`]: bytes from one connection to another, in both directions, each with its own end;
 //! - [`limit`]: a limit on the number of connections;
@@ -10,3 +10,20 @@ pub(crate) mod copy;
 pub(crate) mod limit;
 pub(crate) mod listening;
 pub(crate) mod mailbox;
+
+use std::io;
+use std::thread;
+
+/// Runs a task, and those that it spawns, in a thread of its own. When the task ends, so do the
+/// others.
+///
+/// # Errors
+/// When the kernel gives no thread.
+pub(crate) fn start_thread(
+    name: &str,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(task))?;
+    Ok(())
+}

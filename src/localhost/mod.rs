@@ -28,7 +28,6 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use plan::localhost::LocalhostPort;
@@ -39,6 +38,7 @@ use tokio::sync::mpsc;
 
 use crate::forwarding::limit::affordable;
 use crate::forwarding::mailbox::Mailbox;
+use crate::forwarding::start_thread;
 use crate::reconcile::observer::{Observer, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
@@ -95,13 +95,11 @@ pub fn start(
     meters: Meters,
     failures: mpsc::Sender<NodePortListenFailure>,
 ) -> io::Result<LocalhostObserver> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let observer = LocalhostObserver::default();
     // Half of the files that the process may open, at most: the other half is for everything else.
     let passing = Passing::new(affordable(CONNECTIONS, 2, 2), meters);
     let listeners = Listeners::new(observer.updates.clone(), passing, failures);
-    let run = move || runtime.block_on(listeners.run());
-    thread::Builder::new().name("localhost".to_owned()).spawn(run)?;
+    start_thread("localhost", listeners.run())?;
     Ok(observer)
 }
 

@@ -1,0 +1,264 @@
+//! The relay of kube-proxy's mode `userspace`: listens on a proxy port for each Service port, and
+//! passes TCP connections and UDP datagrams on to its endpoints.
+//!
+//! ```text
+//!   clients ──nat rules──▶ proxy port ──▶ balancer ──▶ endpoint
+//!                          ports.rs       balancer.rs  tcp.rs, udp.rs
+//!                             ▲
+//!   caller ──Relay::set──▶ server.rs ──Reports──▶ caller, which writes the rules
+//! ```
+//!
+//! Beyond kube-proxy's: an endpoint that does not answer delays only the client that was to get it;
+//! either side may end what it sends and go on listening; connections to an endpoint that goes have
+//! time to end; what is too much is refused, where kube-proxy's process ended.
+//!
+//! A proxy port is on one fixed address (`plan/src/userspace.rs` says why). A Service port whose
+//! traffic policy is `Local` has a second one, which serves this node's endpoints only: the rules
+//! decide which clients get there.
+//!
+//! **Order.** A caller sets the ports first and writes rules when their proxy ports are reported. To
+//! take a port away, it removes the rules first: clients that are connected by then are served.
+//!
+//! All of it is in a thread of its own. Connections end with the process.
+
+mod balancer;
+mod port;
+mod ports;
+mod server;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plan::model::{Family, ServiceName, TrafficPolicy};
+use plan::userspace::RelayProtocol;
+use prometheus::{IntCounter, IntGauge};
+
+use crate::forwarding::limit::affordable;
+use crate::forwarding::mailbox::Mailbox;
+use crate::forwarding::start_thread;
+use ports::PortAllocator;
+use server::Server;
+
+pub use ports::{InvalidPortRange, NoProxyPort, PortRange};
+
+/// Time after which a UDP client that is silent, and gets no answer, is forgotten: the kernel's for
+/// flows without an answer (`nf_conntrack_udp_timeout`).
+pub const DEFAULT_UDP_IDLE: Duration = Duration::from_secs(30);
+/// Time that the open side of a half-closed connection may be silent: kube-proxy's
+/// `conntrack.tcpCloseWaitTimeout`.
+pub const DEFAULT_HALF_CLOSED_IDLE: Duration = Duration::from_secs(3_600);
+
+/// Most TCP connections at once, in all. Each takes two files.
+const CONNECTIONS: usize = 16_384;
+/// Most UDP clients at once, in all. Each takes a file.
+const UDP_CLIENTS: usize = 16_384;
+
+/// Settings of the relay.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Range of the proxy ports (`--proxy-port-range`); none: the kernel chooses them. It must not
+    /// overlap with the range of node ports.
+    pub ports: Option<PortRange>,
+    /// Time after which a UDP client is forgotten if nothing passes either way (`--udp-timeout`).
+    pub udp_idle: Duration,
+    /// Time that the open side of a half-closed connection may be silent.
+    pub half_closed_idle: Duration,
+    /// Most TCP connections at once, in all.
+    pub connections: usize,
+    /// Most UDP clients at once, in all.
+    pub udp_clients: usize,
+}
+
+/// Metrics of the relay.
+#[derive(Debug, Clone)]
+pub struct Meters {
+    /// TCP connections of clients that are open.
+    pub open: IntGauge,
+    /// TCP connections that were passed on.
+    pub passed: IntCounter,
+    /// TCP connections that were reset because no endpoint could be reached.
+    pub failed: IntCounter,
+    /// TCP connections that were reset because there were too many.
+    pub refused: IntCounter,
+    /// TCP connections that were reset because the time to drain was over.
+    pub cut: IntCounter,
+    /// Endpoints that did not take a connection, or refused a datagram. Another one is tried.
+    pub endpoint_failures: IntCounter,
+    /// UDP clients that are served.
+    pub udp_clients: IntGauge,
+    /// Datagrams of UDP clients that were not served because there were too many clients.
+    pub udp_refused: IntCounter,
+    /// Datagrams that were not passed on for any other reason.
+    pub udp_lost: IntCounter,
+    /// Service ports that have no proxy port and should have one.
+    pub listen_failures: IntGauge,
+}
+
+/// A Service port in one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayPort {
+    /// Name of the Service's port, empty if it has none.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: RelayProtocol,
+    /// Address of the node to listen on, never the unspecified one: the answers to UDP clients have
+    /// to leave from it.
+    pub address: IpAddr,
+    /// Endpoints of its family.
+    pub endpoints: Arc<[SocketAddr]>,
+    /// Endpoints for clients that get this node's only, on a proxy port of their own; none: there
+    /// are no such clients.
+    pub local_endpoints: Option<Arc<[SocketAddr]>>,
+    /// Time for which a client is led to the same endpoint; none: it is not.
+    pub affinity: Option<Duration>,
+    /// Time that TCP connections to an endpoint that goes have to end.
+    pub drain: Duration,
+}
+
+/// Identity of a proxy port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProxyPortId {
+    /// The Service.
+    pub service: ServiceName,
+    /// Name of its port, empty if it has none.
+    pub port: Arc<str>,
+    /// Its protocol.
+    pub protocol: RelayProtocol,
+    /// The family.
+    pub family: Family,
+    /// Whether its clients get all endpoints or this node's only.
+    pub policy: TrafficPolicy,
+}
+
+/// State of a proxy port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyPortState {
+    /// It is listened on here.
+    Listening(SocketAddr),
+    /// There is none, and it is tried again.
+    Failed(NoProxyPort),
+}
+
+/// Handle of a relay that runs. When it is dropped, everything is closed.
+#[derive(Debug)]
+pub struct Relay {
+    updates: Updates,
+    allocator: Arc<PortAllocator>,
+}
+
+/// Reports of a relay on its proxy ports.
+#[derive(Debug)]
+pub struct Reports(Mailbox<ProxyPortId, ProxyPortState>);
+
+/// Latest ports of each Service; an empty list means that it has none.
+type Updates = Mailbox<ServiceName, Vec<RelayPort>>;
+
+/// Starts a relay in a thread of its own.
+///
+/// # Errors
+/// When the kernel gives no thread.
+pub fn start(settings: &Settings, meters: Meters) -> io::Result<(Relay, Reports)> {
+    let (server, relay, reports) = Server::new(settings, meters);
+    start_thread("relay", server.run())?;
+    Ok((relay, reports))
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    /// The limits are what the process can afford: at most a third of its files for TCP, and a sixth
+    /// for UDP. The other half is for everything else.
+    fn default() -> Self {
+        Self {
+            ports: None,
+            udp_idle: DEFAULT_UDP_IDLE,
+            half_closed_idle: DEFAULT_HALF_CLOSED_IDLE,
+            connections: affordable(CONNECTIONS, 2, 3),
+            udp_clients: affordable(UDP_CLIENTS, 1, 6),
+        }
+    }
+}
+
+// === impl Relay ===
+
+impl Relay {
+    /// Replaces the ports of these Services; an empty list means that a Service has none. Never
+    /// waits. A report on each of the ports follows.
+    ///
+    /// The connections to a port that goes have the time to end that it was last set with.
+    pub fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
+        self.updates.put(ports);
+    }
+
+    /// Number of proxy ports that are listened on, or still have connections.
+    #[must_use]
+    pub fn ports_in_use(&self) -> usize {
+        self.allocator.leased()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.updates.end();
+    }
+}
+
+// === impl Reports ===
+
+impl Reports {
+    /// Waits for reports and takes them: the latest of each port. Those of ports that were removed
+    /// meanwhile may be among them. None: the relay has ended.
+    pub async fn next(&self) -> Option<BTreeMap<ProxyPortId, ProxyPortState>> {
+        let pending = self.0.next().await;
+        if pending.has_ended {
+            // For whoever asks again.
+            self.0.end();
+            return None;
+        }
+        Some(pending.values)
+    }
+}
+
+// === impl RelayPort ===
+
+impl RelayPort {
+    /// Returns the identities of its proxy ports, each with its endpoints.
+    fn proxy_ports(
+        &self,
+        service: &ServiceName,
+    ) -> impl Iterator<Item = (ProxyPortId, &Arc<[SocketAddr]>)> {
+        let id = |policy| ProxyPortId {
+            service: service.clone(),
+            port: Arc::clone(&self.name),
+            protocol: self.protocol,
+            family: Family::of(self.address),
+            policy,
+        };
+        let cluster = (id(TrafficPolicy::Cluster), &self.endpoints);
+        let local = self.local_endpoints.as_ref();
+        let local = local.map(|endpoints| (id(TrafficPolicy::Local), endpoints));
+        [cluster].into_iter().chain(local)
+    }
+}
+
+// === impl ProxyPortId ===
+
+impl fmt::Display for ProxyPortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, port, protocol, family, policy } = self;
+        let colon = if port.is_empty() { "" } else { ":" };
+        write!(f, "{service}{colon}{port} ({protocol}, {family}")?;
+        if *policy == TrafficPolicy::Local {
+            f.write_str(", this node's endpoints")?;
+        }
+        f.write_str(")")
+    }
+}

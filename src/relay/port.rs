@@ -1,0 +1,89 @@
+//! What the connections of a proxy port share.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::balancer::{Balancer, Endpoint};
+use super::ports::PortLease;
+use super::{Meters, ProxyPortId, Settings};
+use crate::forwarding::limit::{Limit, RateLimit};
+use crate::spread::random;
+
+/// Number of endpoints that are tried for one client, as kube-proxy does.
+pub(super) const TRIES: usize = 4;
+
+/// Settings, limits and metrics of all proxy ports.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) meters: Meters,
+    pub(super) udp_idle: Duration,
+    pub(super) half_closed_idle: Duration,
+    /// Limit on TCP connections.
+    pub(super) connections: Limit,
+    /// Limit on UDP clients.
+    pub(super) udp_clients: Limit,
+    /// Of warnings that no socket can be had.
+    pub(super) socket_warnings: RateLimit,
+}
+
+/// A proxy port, shared by all its connections. The port comes back with the last of them.
+#[derive(Debug)]
+pub(super) struct ProxyPort {
+    pub(super) id: ProxyPortId,
+    pub(super) shared: Arc<Shared>,
+    balancer: Mutex<Balancer>,
+    _lease: PortLease,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(super) fn new(settings: &Settings, meters: Meters) -> Self {
+        let Settings { udp_idle, half_closed_idle, connections, udp_clients, .. } = *settings;
+        let connections = Limit::new(connections, meters.open.clone(), meters.refused.clone());
+        let udp_clients =
+            Limit::new(udp_clients, meters.udp_clients.clone(), meters.udp_refused.clone());
+        let socket_warnings = RateLimit::default();
+        Self { meters, udp_idle, half_closed_idle, connections, udp_clients, socket_warnings }
+    }
+}
+
+// === impl ProxyPort ===
+
+impl ProxyPort {
+    pub(super) fn new(id: ProxyPortId, shared: Arc<Shared>, lease: PortLease) -> Arc<Self> {
+        // A node begins with any endpoint: many nodes begin at the same time.
+        let start = usize::try_from(random() >> 32).unwrap_or(0);
+        let balancer = Mutex::new(Balancer::new(start));
+        Arc::new(Self { id, shared, balancer, _lease: lease })
+    }
+
+    pub(super) fn balancer(&self) -> MutexGuard<'_, Balancer> {
+        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Chooses an endpoint for a client.
+    pub(super) fn choose(&self, client: IpAddr) -> Option<Arc<Endpoint>> {
+        self.balancer().choose(client, Instant::now())
+    }
+
+    /// Chooses an endpoint for a client in the place of one that failed.
+    pub(super) fn choose_another(
+        &self,
+        client: IpAddr,
+        failed: &Arc<Endpoint>,
+    ) -> Option<Arc<Endpoint>> {
+        self.balancer().choose_another(client, failed, Instant::now())
+    }
+
+    /// Counts a failure of an endpoint.
+    pub(super) fn endpoint_failed(&self, endpoint: &Endpoint, error: &io::Error) {
+        self.shared.meters.endpoint_failures.inc();
+        debug!(port = %self.id, endpoint = %endpoint.address, "endpoint failed: {error}");
+    }
+}
