@@ -37,3 +37,4 @@ mod rollout;
 mod routes;
 mod schedulers;
 mod short_circuits;
+mod switch;

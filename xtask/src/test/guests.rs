@@ -50,7 +50,8 @@ struct Job {
 }
 
 /// Tests of the bed that run with iptables for nf_tables too: rules and the packets that meet them.
-const NFT: [&str; 5] = ["balance::", "flows::", "host::", "masquerade::", "ownership::"];
+const NFT: [&str; 6] =
+    ["balance::", "flows::", "host::", "masquerade::", "ownership::", "switch::rules::"];
 /// Tests among them in which no packet meets a rule.
 const WITHOUT_RULES: [&str; 5] = [
     "balance::an_unknown_",
