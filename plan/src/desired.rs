@@ -1,9 +1,8 @@
 //! Desired kernel state: every Service's fragment, with what they share counted.
 //!
-//! An address or a set entry is there as long as one Service needs it. A frontend belongs to one
-//! Service: of several that claim it, the one with the best reason ([`Origin`]), and of those with
-//! the same reason, the oldest. The others wait, and when the owner goes, the next one takes over
-//! the same virtual server without a gap.
+//! An address or a set entry is there as long as one Service needs it. A frontend belongs to one of
+//! the Services that claim it ([`claimants`](crate::claimants)), and when that one goes, the next
+//! one takes over the same virtual server without a gap.
 
 mod changes;
 mod counted;
@@ -11,7 +10,8 @@ mod counted;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::fragment::{Claim, Fragment, Origin};
+use crate::claimants::{ClaimRank, Claimants, Claimed, Withdrawn};
+use crate::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
 use crate::op::Op;
@@ -25,11 +25,7 @@ use counted::Counted;
 #[derive(Debug, Default)]
 pub struct Desired {
     fragments: HashMap<ServiceName, Fragment>,
-    owners: HashMap<Frontend, ServiceName>,
-    /// Claims that wait for a frontend that another Service has; no empty lists.
-    waiting: HashMap<Frontend, BTreeSet<ClaimRank>>,
-    /// The same by Service: what each claims and one before it has; no empty lists.
-    lacking: HashMap<ServiceName, BTreeSet<Frontend>>,
+    claimants: Claimants,
     addresses: Counted<IpAddr>,
     entries: Entries,
     n_open: usize,
@@ -68,17 +64,6 @@ struct Held {
 
 type Entries = BTreeMap<SetId, Counted<Entry>>;
 
-/// The order of claims to a frontend.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct ClaimRank {
-    origin: Origin,
-    /// True for a short circuit. Frontends that clients can ask come before those that they are led
-    /// to.
-    is_short_circuit: bool,
-    created: i64,
-    service: ServiceName,
-}
-
 // === impl Desired ===
 
 impl Desired {
@@ -113,7 +98,7 @@ impl Desired {
     /// servers and those of its short circuit. None: no Service has the frontend.
     #[must_use]
     pub fn flow_targets(&self, frontend: &Frontend) -> Option<impl Iterator<Item = SocketAddr>> {
-        let owner = self.owners.get(frontend)?;
+        let owner = self.claimants.owner(frontend)?;
         let fragment = self.fragments.get(owner)?;
         let claims = fragment.claim(frontend).into_iter().chain(fragment.short_circuits(*frontend));
         Some(claims.flat_map(|claim| claim.real_servers.iter()).map(RealServer::socket))
@@ -123,13 +108,13 @@ impl Desired {
     /// end, if its Service chose one.
     #[must_use]
     pub fn drain_deadline_seconds(&self, frontend: &Frontend) -> Option<u32> {
-        self.fragments.get(self.owners.get(frontend)?)?.drain_deadline_seconds
+        self.fragments.get(self.claimants.owner(frontend)?)?.drain_deadline_seconds
     }
 
     /// The Service that a frontend belongs to.
     #[must_use]
     pub fn owner(&self, frontend: &Frontend) -> Option<&ServiceName> {
-        self.owners.get(frontend)
+        self.claimants.owner(frontend)
     }
 
     /// True if `kube-ipvs0` should have this address.
@@ -152,7 +137,7 @@ impl Desired {
 
     /// All frontends that a Service owns, with and without endpoints, in no order.
     pub fn frontends(&self) -> impl Iterator<Item = &Frontend> {
-        self.owners.keys()
+        self.claimants.frontends()
     }
 
     /// All addresses of `kube-ipvs0`, in no order.
@@ -198,9 +183,7 @@ impl Desired {
         self.missed(service).filter_map(move |claim| {
             let frontend = claim.frontend;
             let rank = self.rank(service, &frontend)?;
-            let before = self.waiting.get(&frontend)?.range(..rank).next_back();
-            let before = before.map(|rank| &rank.service).or(self.owners.get(&frontend));
-            let owner = before?.clone();
+            let owner = self.claimants.before(&frontend, &rank)?.clone();
             Some(match claim.short_circuit_of {
                 None => Problem::FrontendTaken { frontend, owner },
                 Some(of) => {
@@ -220,8 +203,8 @@ impl Desired {
     /// circuits, one is enough, and that both are missing is said of the first one.
     fn missed<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = &'a Claim> {
         let fragment = self.fragments.get(service);
-        let lacking = self.lacking.get(service).into_iter().flatten();
-        let owns = move |claim: &Claim| self.owners.get(&claim.frontend) == Some(service);
+        let lacking = self.claimants.lacked_by(service);
+        let owns = move |claim: &Claim| self.claimants.owner(&claim.frontend) == Some(service);
         lacking.filter_map(move |frontend| {
             let claim = fragment?.claim(frontend)?;
             let Some(of) = claim.short_circuit_of else { return Some(claim) };
@@ -234,7 +217,7 @@ impl Desired {
     /// The claim by which a Service has a frontend.
     #[must_use]
     pub fn owning_claim(&self, frontend: &Frontend) -> Option<&Claim> {
-        self.fragments.get(self.owners.get(frontend)?)?.claim(frontend)
+        self.fragments.get(self.claimants.owner(frontend)?)?.claim(frontend)
     }
 
     /// Puts a fragment in the place of the one that the Service had. None: the Service is gone.
@@ -252,7 +235,7 @@ impl Desired {
         let former = self.fragments.remove(service).unwrap_or_default();
         for claim in different.iter().filter_map(|frontend| former.claim(frontend)) {
             let held = self.held(service, &former, claim);
-            self.withdraw(&claim.frontend, &ClaimRank::of(service, claim), &held, changes);
+            self.withdraw(&claim.frontend, &rank_of(service, claim), &held, changes);
         }
         let empty = Fragment::default();
         let (gone, new) = (&former, fragment.as_ref().unwrap_or(&empty));
@@ -287,10 +270,9 @@ impl Desired {
         for (service, frontend) in std::mem::take(&mut changes.spares) {
             let Some(fragment) = self.fragments.get(&service) else { continue };
             let Some(claim) = fragment.claim(&frontend) else { continue };
-            let rank = ClaimRank::of(&service, claim);
+            let rank = rank_of(&service, claim);
             let is_needed = self.is_needed(&service, fragment, claim);
-            let waits = self.waiting.get(&frontend).is_some_and(|ranks| ranks.contains(&rank));
-            let is_claimed = waits || self.owners.get(&frontend) == Some(&service);
+            let is_claimed = self.claimants.has_claim(&frontend, &rank);
             if is_needed && !is_claimed {
                 changes.before_frontend(self, frontend);
                 self.contend(rank, &frontend, changes);
@@ -308,7 +290,7 @@ impl Desired {
         let Some(frontend) = claim.short_circuit_of.filter(|_| claim.is_spare) else { return true };
         let mut firsts =
             fragment.short_circuits(frontend).filter(|short_circuit| !short_circuit.is_spare);
-        firsts.all(|first| self.owners.get(&first.frontend) != Some(service))
+        firsts.all(|first| self.claimants.owner(&first.frontend) != Some(service))
     }
 
     /// Has a Service's spare short circuit looked at, because this first short circuit has come to
@@ -328,16 +310,11 @@ impl Desired {
         held: &Held,
         changes: &mut Changes,
     ) {
-        if self.owners.get(frontend) != Some(&rank.service) {
-            self.no_longer_waits(frontend, rank, changes);
-            return;
-        }
+        let outcome = self.claimants.withdraw(frontend, rank, &mut changes.contenders);
+        let Withdrawn::Owned { next } = outcome else { return };
         self.release(held, changes);
-        self.owners.remove(frontend);
-        let next = self.waiting.get(frontend).and_then(BTreeSet::first).cloned();
-        if let Some(rank) = next {
-            self.no_longer_waits(frontend, &rank, changes);
-            self.give(frontend, rank.service, changes);
+        if let Some(next) = next {
+            self.hold(frontend, &next, changes);
         }
     }
 
@@ -348,33 +325,32 @@ impl Desired {
         if claim.is_spare {
             changes.spares.insert((service.clone(), *frontend));
         } else {
-            self.contend(ClaimRank::of(service, claim), frontend, changes);
+            self.contend(rank_of(service, claim), frontend, changes);
         }
     }
 
     fn contend(&mut self, rank: ClaimRank, frontend: &Frontend, changes: &mut Changes) {
-        let owner = self.owners.get(frontend).and_then(|owner| self.rank(owner, frontend));
-        match owner {
-            Some(owner) if owner < rank => self.waits(*frontend, rank, changes),
-            Some(owner) => {
-                let held = self.held_by(&owner.service, frontend);
-                self.release(&held, changes);
-                self.waits(*frontend, owner, changes);
-                self.give(frontend, rank.service, changes);
+        let owner = self.claimants.owner(frontend).and_then(|owner| self.rank(owner, frontend));
+        let service = rank.service.clone();
+        match self.claimants.claim(*frontend, rank, owner, &mut changes.contenders) {
+            Claimed::Waits => self.note_spares(&service, frontend, changes),
+            Claimed::Free => self.hold(frontend, &service, changes),
+            Claimed::From(former) => {
+                self.release(&self.held_by(&former, frontend), changes);
+                self.note_spares(&former, frontend, changes);
+                self.hold(frontend, &service, changes);
             }
-            None => self.give(frontend, rank.service, changes),
         }
     }
 
-    /// Makes a Service the owner of a frontend that has none now.
-    fn give(&mut self, frontend: &Frontend, service: ServiceName, changes: &mut Changes) {
-        let held = self.held_by(&service, frontend);
+    /// Counts what a Service has by a frontend that has come to it.
+    fn hold(&mut self, frontend: &Frontend, service: &ServiceName, changes: &mut Changes) {
+        let held = self.held_by(service, frontend);
         changes.count(&mut self.entries, held.entries.iter());
         if let Some(address) = held.address {
             changes.bind(&mut self.addresses, address);
         }
-        self.note_spares(&service, frontend, changes);
-        self.owners.insert(*frontend, service);
+        self.note_spares(service, frontend, changes);
     }
 
     fn release(&mut self, held: &Held, changes: &mut Changes) {
@@ -393,7 +369,7 @@ impl Desired {
     /// circuit's address, and the entry that leads from a frontend to its short circuit, which
     /// takes owning both.
     fn held(&self, service: &ServiceName, fragment: &Fragment, claim: &Claim) -> Held {
-        let owns = |frontend: &Frontend| self.owners.get(frontend) == Some(service);
+        let owns = |frontend: &Frontend| self.claimants.owner(frontend) == Some(service);
         let mut entries = claim.entries.to_vec();
         if claim.short_circuit_of.as_ref().is_some_and(owns) {
             entries.extend(claim.leading_entry());
@@ -407,33 +383,7 @@ impl Desired {
 
     fn rank(&self, service: &ServiceName, frontend: &Frontend) -> Option<ClaimRank> {
         let fragment = self.fragments.get(service)?;
-        fragment.claim(frontend).map(|claim| ClaimRank::of(service, claim))
-    }
-
-    fn waits(&mut self, frontend: Frontend, rank: ClaimRank, changes: &mut Changes) {
-        self.note_spares(&rank.service, &frontend, changes);
-        changes.contend(&rank.service);
-        self.lacking.entry(rank.service.clone()).or_default().insert(frontend);
-        let ranks = self.waiting.entry(frontend).or_default();
-        changes.contend_behind(ranks, &rank);
-        ranks.insert(rank);
-    }
-
-    fn no_longer_waits(&mut self, frontend: &Frontend, rank: &ClaimRank, changes: &mut Changes) {
-        changes.contend(&rank.service);
-        if let Some(lacking) = self.lacking.get_mut(&rank.service) {
-            lacking.remove(frontend);
-            if lacking.is_empty() {
-                self.lacking.remove(&rank.service);
-            }
-        }
-        if let Some(ranks) = self.waiting.get_mut(frontend) {
-            ranks.remove(rank);
-            changes.contend_behind(ranks, rank);
-            if ranks.is_empty() {
-                self.waiting.remove(frontend);
-            }
-        }
+        fragment.claim(frontend).map(|claim| rank_of(service, claim))
     }
 }
 
@@ -445,16 +395,12 @@ fn has_first_short_circuit(fragment: &Fragment, spare: &Claim) -> bool {
         .any(|short_circuit| !short_circuit.is_spare)
 }
 
-// === impl ClaimRank ===
-
-impl ClaimRank {
-    fn of(service: &ServiceName, claim: &Claim) -> Self {
-        Self {
-            origin: claim.origin,
-            is_short_circuit: claim.short_circuit_of.is_some(),
-            created: claim.created,
-            service: service.clone(),
-        }
+fn rank_of(service: &ServiceName, claim: &Claim) -> ClaimRank {
+    ClaimRank {
+        origin: claim.origin,
+        is_short_circuit: claim.short_circuit_of.is_some(),
+        created: claim.created,
+        service: service.clone(),
     }
 }
 

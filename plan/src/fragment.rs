@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use crate::claimants::Origin;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
@@ -20,20 +21,6 @@ pub struct Fragment {
     pub addresses: Vec<IpAddr>,
     /// Its set entries that belong to no virtual server of its own.
     pub entries: Vec<(SetId, Entry)>,
-}
-
-/// Reason for which a Service claims a frontend. The first ones win, however old the claims are:
-/// otherwise a Service could take, for good, what the API server gives to another one later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// Its cluster address, which the API server gives to no other Service.
-    ClusterAddress,
-    /// Its node port, which the API server gives to no other Service.
-    NodePort,
-    /// An address in its status, which a load balancer's controller writes.
-    LoadBalancer,
-    /// One of `spec.externalIPs`, which its author writes.
-    External,
 }
 
 /// Order in which claims of several Services have to be made so that none has, for a moment, what

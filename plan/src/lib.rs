@@ -18,7 +18,8 @@
 //!   [`localhost`]: node ports on loopback addresses;
 //! - [`endpoints`]: which endpoints a frontend may use; [`exposure`]: what a Service asks of the
 //!   node, before any mechanism; [`compile`]: this to a [`fragment`] of desired kernel state;
-//! - [`desired`]: all fragments, with what they share counted;
+//! - [`claimants`]: the Services that claim a frontend, and which of them has it; [`desired`]: all
+//!   fragments, with what they share counted;
 //! - [`flows`]: what connection tracking remembers and should not;
 //! - [`routes`]: local routes in the place of addresses; `ownership`: virtual servers that are ours;
 //!   `address`: addresses that no client could mean;
@@ -37,6 +38,7 @@ pub mod actual;
 pub mod adoption;
 pub mod capacity;
 pub mod chains;
+pub mod claimants;
 pub mod compile;
 pub mod desired;
 pub mod diff;

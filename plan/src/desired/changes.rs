@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::counted::Counted;
-use super::{Change, ClaimRank, Count, Desired, Entries};
+use super::{Change, Count, Desired, Entries};
+use crate::claimants::Contenders;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::op::Op;
@@ -21,7 +21,7 @@ pub(crate) struct Changes {
     frontends: BTreeMap<Frontend, Option<Former>>,
     addresses: BTreeMap<IpAddr, Presence>,
     entries: BTreeMap<(SetId, Entry), Presence>,
-    contenders: BTreeSet<ServiceName>,
+    pub(super) contenders: Contenders,
     /// The spare short circuits that Services may have to claim now, or to give up.
     pub(super) spares: BTreeSet<(ServiceName, Frontend)>,
 }
@@ -53,20 +53,6 @@ impl Changes {
                 short_circuit_of: claim.short_circuit_of,
             })
         });
-    }
-
-    /// To be called when a Service begins or ceases to wait for a frontend.
-    pub(super) fn contend(&mut self, service: &ServiceName) {
-        if !self.contenders.contains(service) {
-            self.contenders.insert(service.clone());
-        }
-    }
-
-    /// To be called when another Service begins or ceases to claim a frontend before this one.
-    pub(super) fn contend_behind(&mut self, waiting: &BTreeSet<ClaimRank>, rank: &ClaimRank) {
-        if let Some(next) = waiting.range((Excluded(rank), Unbounded)).next() {
-            self.contend(&next.service);
-        }
     }
 
     pub(super) fn bind(&mut self, addresses: &mut Counted<IpAddr>, address: IpAddr) {
@@ -137,7 +123,7 @@ impl Changes {
                 _ => {}
             }
         }
-        let contenders = self.contenders;
+        let contenders = self.contenders.into_services();
         Change { ops, contenders, flows, before: count_before, after: count_after }
     }
 }

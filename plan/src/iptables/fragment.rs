@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::chains::ChainId;
-use crate::fragment::Origin;
+use crate::claimants::Origin;
 use crate::kernel_objects::Frontend;
 
 /// Chains and rules that one Service asks for. All lists are in order and without repetition.
