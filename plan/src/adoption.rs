@@ -7,8 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualSet, ListedVirtualServer};
+use crate::chains::{ActualChains, ChainId};
 use crate::desired::Desired;
 use crate::diff;
+use crate::iptables::adoption::UnadoptedChains;
+use crate::iptables::desired::DesiredChains;
 use crate::kernel_objects::{Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::op::{Op, Subject};
@@ -25,6 +28,7 @@ pub struct Unadopted {
     virtual_servers: HashMap<Frontend, Option<VirtualServer>>,
     /// Virtual servers for which no ownership marker was found.
     unowned: HashSet<Frontend>,
+    chains: UnadoptedChains,
 }
 
 /// Result of adopting what a plan asks for.
@@ -50,7 +54,19 @@ impl Unadopted {
         let frontends = listed.iter().map(|it| it.frontend);
         let unowned = frontends.filter(|frontend| !ownership.is_ours(frontend)).collect();
         let virtual_servers = listed.into_iter().map(|it| (it.frontend, it.server)).collect();
-        Self { beside, virtual_servers, unowned }
+        Self { beside, virtual_servers, unowned, chains: UnadoptedChains::default() }
+    }
+
+    /// The same, with the last rules that shared chains should have.
+    pub(crate) fn with_tails(self, tails: Vec<(ChainId, Vec<Box<str>>)>) -> Self {
+        Self { chains: UnadoptedChains::new(tails), ..self }
+    }
+
+    /// The same, with the chains of iptables mode that were found, of each family.
+    #[must_use]
+    pub fn with_chains(mut self, found: impl IntoIterator<Item = ActualChains>) -> Self {
+        found.into_iter().for_each(|found| self.chains.insert(found));
+        self
     }
 
     /// Takes out what these planned operations are about. What is not in here, because it was not
@@ -58,7 +74,15 @@ impl Unadopted {
     pub fn adopt(&mut self, ops: Vec<Op>) -> Adopted {
         let mut adopted = Adopted::default();
         let (mut taken, mut opened) = (HashSet::new(), Vec::new());
+        adopted.lacking.extend(self.chains.missing_tails().into_iter().map(Op::Chain));
         for op in ops {
+            let op = match op {
+                Op::Chain(op) => {
+                    adopted.lacking.extend(self.chains.adopt(op).into_iter().map(Op::Chain));
+                    continue;
+                }
+                op => op,
+            };
             let is_there = match (&op, op.subject()) {
                 (Op::BindAddress(address), _) => self.beside.addresses.remove(address),
                 (Op::AddEntry(set, entry), _) => {
@@ -148,6 +172,14 @@ impl Unadopted {
         let mut ops: Vec<Op> = ours.into_iter().map(Op::UnbindAddress).collect();
         let routes = diff::routes(&self.beside.routes, settings);
         ops.extend(routes.into_iter().filter(|op| !op.is_prerequisite()));
+        ops
+    }
+
+    /// Takes out the chains and rules that are left. Returns the operations that remove them, and
+    /// that give the shared chains the order that they should have, by phases.
+    pub fn excess_chains(&mut self, desired: &DesiredChains) -> Vec<Op> {
+        let mut ops: Vec<Op> = self.chains.excess(desired).into_iter().map(Op::Chain).collect();
+        ops.sort_by_key(Op::phase);
         ops
     }
 

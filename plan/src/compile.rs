@@ -106,7 +106,7 @@ impl<'a> Compiler<'a> {
         addresses: &Addresses,
     ) -> bool {
         let set = set(SetKind::LoopBack, family);
-        let n_frontends = addresses.n_frontends(port.port, self.facts);
+        let n_frontends = addresses.n_frontends(port.port, self.facts, self.settings);
         if !self.budget.take_port_entries(set, port.here.len(), n_frontends) {
             return false;
         }

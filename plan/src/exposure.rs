@@ -121,7 +121,7 @@ impl<'a> Exposure<'a> {
         let mut local_ready = HashSet::new();
         let mut ports = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {
-            let n_frontends = addresses.n_frontends(port, facts);
+            let n_frontends = addresses.n_frontends(port, facts, settings);
             if !self.budget.take_port(endpoints.count(port), n_frontends) {
                 continue;
             }

@@ -193,12 +193,10 @@ fn served<'a>(
             });
         }
     };
-    let chosen = move || networks.iter().filter(move |net| Family::of_net(net) == family);
-    // No network of the family is none that restricts it; one of length 0 restricts nothing.
-    if chosen().next().is_none() || chosen().any(|net| net.prefix_len() == 0) {
+    if settings.node_port_addresses.are_all(family) {
         Box::new(|address| !is_link_local_v6(address))
     } else {
-        Box::new(move |address| chosen().any(|net| net.contains(&address)))
+        Box::new(move |address| networks.iter().any(|net| net.contains(&address)))
     }
 }
 

@@ -144,6 +144,11 @@ impl ClaimClass {
         Self { origin: Origin::External, is_short_circuit: true, is_spare: true };
     /// Upper bound of the number of classes.
     pub(crate) const COUNT: usize = 12;
+
+    /// The class of claims for a reason, but for those to short circuits.
+    pub(crate) const fn of_origin(origin: Origin) -> Self {
+        Self { origin, is_short_circuit: false, is_spare: false }
+    }
 }
 
 // === impl Claim ===

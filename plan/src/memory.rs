@@ -11,7 +11,9 @@ use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use crate::capacity::{Capacity, SetSize};
+use crate::chains::ChainId;
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
+use crate::mode::Mode;
 use crate::op::Op;
 use crate::sets::SetId;
 
@@ -19,6 +21,7 @@ use crate::sets::SetId;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryKernel {
     state: Actual,
+    mode: Mode,
 }
 
 /// Reason for which an operation was not carried out.
@@ -86,7 +89,14 @@ impl MemoryKernel {
     /// A kernel in this state.
     #[must_use]
     pub fn new(state: Actual) -> Self {
-        Self { state }
+        Self { state, mode: Mode::default() }
+    }
+
+    /// The same with the constant rules of this mode. Writing those of iptables mode makes the
+    /// shared chains that are not there.
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     /// The state.
@@ -112,6 +122,11 @@ impl MemoryKernel {
             Op::GrowSet(set, size) => self.grow_set(*set, size.capacity),
             Op::WriteRuleSet(family) => {
                 self.state.rule_sets.insert(*family);
+                if self.mode == Mode::Iptables {
+                    for chain in ChainId::all_shared(*family) {
+                        self.state.chains.entry(chain).or_default();
+                    }
+                }
                 Ok(())
             }
             Op::AddEntry(set, entry) => self.add_entry(*set, *entry),

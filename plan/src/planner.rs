@@ -1,5 +1,7 @@
 //! Ties the parts together: events in, operations out.
 
+mod chains;
+mod ipvs;
 mod limit;
 #[cfg(test)]
 mod tests;
@@ -8,37 +10,30 @@ use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
-use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
+use crate::actual::{Actual, ListedVirtualServer};
 use crate::adoption::Unadopted;
-use crate::capacity::Capacity;
-use crate::compile::compile;
 use crate::desired::{Changes, Desired};
 use crate::diff;
 use crate::event::Event;
 use crate::exposure::Exposure;
-use crate::fragment::{Claim, ClaimClass, Fragment};
+use crate::facts::NodeFacts;
+use crate::fragment::Fragment;
 use crate::growth::SetSizes;
-use crate::kernel_objects::{Entry, Frontend};
+use crate::iptables::desired::{ChainChanges, DesiredChains};
+use crate::kernel_objects::Frontend;
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;
+use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::op::{Op, Subject};
 use crate::order;
-use crate::ownership::{self, Ownership};
-use crate::parts::{PartLimit, next_part};
 use crate::problem::{Overfull, Problem, Problems};
 use crate::reports::{News, Reports};
 use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
-use crate::sets::{SetId, SetKind};
+use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::{Store, Turn};
 pub use limit::RoundLimit;
-
-/// Number of parts that a Service is planned in at most, about: each part compiles all of it, and
-/// all of them together are to cost no more than a multiple of that.
-const MOST_PARTS: usize = 16;
 
 /// The planner: it knows the input, and what the kernel should have for it.
 ///
@@ -49,6 +44,7 @@ pub struct Planner {
     settings: Settings,
     store: Store,
     desired: Desired,
+    chains: DesiredChains,
     set_sizes: SetSizes,
     /// Problems of the Services by themselves; none of them empty.
     problems: HashMap<ServiceName, Problems>,
@@ -89,6 +85,13 @@ pub struct Plan {
     pub oldest: Option<u64>,
 }
 
+/// Changes of one round, by backend.
+#[derive(Debug, Default)]
+struct Round {
+    virtual_servers: Changes,
+    chains: ChainChanges,
+}
+
 // === impl Planner ===
 
 impl Planner {
@@ -96,10 +99,11 @@ impl Planner {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let desired = Desired::new(order::seed(&settings.node_name));
-        Self {
+        let mut planner = Self {
             settings,
             store: Store::default(),
             desired,
+            chains: DesiredChains::default(),
             set_sizes: SetSizes::default(),
             problems: HashMap::new(),
             reports: Reports::default(),
@@ -109,7 +113,13 @@ impl Planner {
             local_gaps: LocalGaps::default(),
             localhost: HashMap::new(),
             new_localhost: Vec::new(),
+        };
+        if planner.settings.mode == Mode::Iptables {
+            // They are not news: they come with the chains.
+            let families = planner.settings.families.clone();
+            planner.plan_tails(families, &mut ChainChanges::default());
         }
+        planner
     }
 
     /// Returns the operator's settings.
@@ -178,37 +188,36 @@ impl Planner {
     pub fn plan_round(&mut self, limit: RoundLimit) -> Plan {
         let rules = self.store.take_dirty_rules();
         let mut oldest = rules.values().copied().min();
-        let (mut changes, mut affected) = (Changes::default(), BTreeSet::new());
+        let (mut round, mut affected) = (Round::default(), BTreeSet::new());
         let (mut n_turns, mut size) = (0, 0);
         self.store.begin_round();
         while n_turns < limit.services && size < limit.operations {
             let Some((service, turn)) = self.store.next_dirty() else { break };
             oldest = Some(oldest.map_or(turn.since(), |oldest| oldest.min(turn.since())));
             n_turns += 1;
-            size += self.plan_turn(&service, turn, limit.operations_per_service, &mut changes);
+            size += self.plan_turn(&service, turn, limit.operations_per_service, &mut round);
             affected.insert(service);
         }
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
         health_checks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut localhost = std::mem::take(&mut self.new_localhost);
         localhost.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let change = self.desired.finish(changes);
-        let mut ops = change.ops;
-        ops.extend(rules.into_keys().map(Op::WriteRuleSet));
-        ops.sort_by_key(Op::phase);
+        let change = self.desired.finish(round.virtual_servers);
+        let (mut ops, mut flows) = (change.ops, change.flows);
         affected.extend(change.contenders);
+        if self.settings.mode == Mode::Iptables {
+            self.plan_tails(rules.into_keys(), &mut round.chains);
+        } else {
+            ops.extend(rules.into_keys().map(Op::WriteRuleSet));
+        }
+        let change = self.chains.finish(round.chains);
+        ops.extend(change.ops.into_iter().map(Op::Chain));
+        flows.extend(change.flows.into_iter().flat_map(|it| self.seen_by_clients(it)));
+        affected.extend(change.contenders);
+        ops.sort_by_key(Op::phase);
         let News { problems, new_problems } = self.news(affected);
         let overfull = self.note_overfull();
-        Plan {
-            ops,
-            problems,
-            new_problems,
-            overfull,
-            health_checks,
-            localhost,
-            flows: change.flows,
-            oldest,
-        }
+        Plan { ops, problems, new_problems, overfull, health_checks, localhost, flows, oldest }
     }
 
     /// Plans a Service, or a part of it. Returns the number of operations that all of it may need.
@@ -217,26 +226,27 @@ impl Planner {
         service: &ServiceName,
         turn: Turn,
         operations: usize,
-        changes: &mut Changes,
+        round: &mut Round,
     ) -> usize {
-        let mut fragment = self.compile(service);
-        let current = self.desired.fragment(service);
-        // All of it counts, however small the part: it was compiled and compared.
-        let size = current.into_iter().chain(&fragment).map(Fragment::size).max().unwrap_or(0);
-        let operations = operations.max(size / MOST_PARTS).max(1);
-        let limit = PartLimit { operations, up_to: turn.up_to() };
-        if let Some(part) = next_part(current, fragment.as_ref(), limit) {
-            fragment = Some(part.fragment);
-            let n_parts = size / operations + ClaimClass::COUNT;
-            self.store.put_back(service.clone(), turn.next(part.next, 2 * n_parts));
+        match self.settings.mode {
+            Mode::Ipvs => {
+                self.plan_virtual_servers(service, turn, operations, &mut round.virtual_servers)
+            }
+            Mode::Iptables => self.plan_chains(service, turn, &mut round.chains),
+            // Its rules and relays are not the planner's.
+            Mode::Userspace => {
+                self.compile(service, |exposure, _, _| ((), exposure.problems.clone()));
+                1
+            }
         }
-        self.desired.replace(service, fragment, changes);
-        size
     }
 
     /// Returns the operations that turn the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
+        if self.settings.mode == Mode::Iptables {
+            return self.diff_chains(actual);
+        }
         let mut ops = diff::diff(&self.desired, actual, &self.settings);
         SetSizes::of(&actual.sets).insert_growth(&mut ops, self.settings.limits.set_size);
         ops
@@ -247,31 +257,14 @@ impl Planner {
     /// one is missing, this walks all of them.
     #[must_use]
     pub fn prerequisites(&self, actual: &Actual) -> Vec<Op> {
+        if self.settings.mode == Mode::Iptables {
+            let families = self.settings.families.iter();
+            let missing = families.filter(|family| !actual.rule_sets.contains(family));
+            return missing.copied().map(Op::WriteRuleSet).collect();
+        }
         let to_come = LazyCell::new(|| self.store.entries_to_come());
         let expected = |set| self.desired.n_entries(set).max(*to_come.get(&set).unwrap_or(&0));
         diff::prerequisites(actual, &self.settings, expected)
-    }
-
-    /// Returns the operations that turn a set, which may be missing, into the desired one. Takes
-    /// note of the set's capacity and number of entries.
-    #[must_use]
-    pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
-        self.set_sizes.found(set, found);
-        let mut ops = diff::set(&self.desired, found, &self.settings, set);
-        self.insert_growth(&mut ops);
-        ops
-    }
-
-    /// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones.
-    #[must_use]
-    pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
-        diff::addresses(&self.desired, found, &self.settings)
-    }
-
-    /// Returns the operations that turn the local routes that are ours into the desired ones.
-    #[must_use]
-    pub fn compare_routes(&self, found: &HashSet<IpNet>) -> Vec<Op> {
-        diff::routes(found, &self.settings)
     }
 
     /// Prepares to take over, in rounds, what was found at the start, before the first plan: the
@@ -283,110 +276,7 @@ impl Planner {
     pub fn take_over(&mut self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Unadopted {
         self.store.sort_dirty(&self.settings);
         self.set_sizes = SetSizes::of(&beside.sets);
-        Unadopted::new(beside, listed, &self.settings)
-    }
-
-    /// True if a virtual server that no Service asks for is ours, by the desired state and by what
-    /// was found beside it.
-    #[must_use]
-    pub fn is_ours(&self, frontend: &Frontend, found: &Actual) -> bool {
-        let Self { desired, settings, .. } = self;
-        Ownership { desired, actual: found, settings }.is_ours(frontend)
-    }
-
-    /// Virtual servers that no Service claims and whose last ownership marker this operation
-    /// removes. The operation has to wait until they are gone.
-    #[must_use]
-    pub fn unmarked_by(&self, op: &Op) -> Vec<Frontend> {
-        let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
-        let mut frontends = self.marked_by(*set, entry);
-        frontends.retain(|frontend| self.desired.owner(frontend).is_none());
-        frontends
-    }
-
-    /// The frontends whose virtual servers this entry marks as ours.
-    #[must_use]
-    pub fn marked_by(&self, set: SetId, entry: &Entry) -> Vec<Frontend> {
-        ownership::marked_by(set, entry, self.local_addresses())
-    }
-
-    /// The ownership markers of a virtual server, which have to be there before it is. The rules
-    /// know the Service by them, too.
-    pub fn markers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Subject> {
-        ownership::markers(frontend, self.local_addresses())
-            .filter(|(set, entry)| self.desired.has_entry(*set, entry))
-            .map(|(set, entry)| Subject::Entry(set, entry))
-    }
-
-    /// The short circuit that an entry leads to, if it leads to one.
-    #[must_use]
-    pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
-        let Entry::AddressPort(frontend) = entry else { return None };
-        let networks = &self.settings.short_circuit_networks;
-        let address = match set.kind {
-            SetKind::ShortCircuit => networks.address_for(frontend.address),
-            SetKind::SpareShortCircuit => networks.spare_address_for(frontend.address),
-            _ => None,
-        };
-        Some(Frontend { address: address?, ..*frontend })
-    }
-
-    /// Returns the subjects that are to be there before clients are led to a short circuit.
-    pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
-        let claim = self.desired.owning_claim(short_circuit);
-        let bound = claim.and_then(Claim::bound).map(Subject::Address);
-        let entries = claim.into_iter().flat_map(|claim| &claim.entries);
-        let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
-        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*short_circuit)])
-    }
-
-    /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
-    #[must_use]
-    pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
-        let families = self.settings.families.iter();
-        let sets = families.flat_map(|family| SetId::all(*family));
-        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
-        let entries =
-            sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
-        let is_about = |short_circuit: Frontend| {
-            subjects.contains(&Subject::VirtualServer(short_circuit))
-                || subjects.contains(&Subject::Address(short_circuit.address))
-        };
-        let mut leading: Vec<_> =
-            entries.filter(|(set, entry)| self.led_to(*set, entry).is_some_and(is_about)).collect();
-        leading.sort_unstable();
-        leading
-    }
-
-    /// Returns the operations that turn one virtual server into the desired one. Only for subjects
-    /// of operations: an undesired virtual server is removed, whichever program made it.
-    #[must_use]
-    pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
-        diff::repair(&self.desired, frontend, actual)
-    }
-
-    /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all
-    /// operations that are about to be written, by phases. The cost is linear in their number.
-    pub fn insert_growth(&self, ops: &mut Vec<Op>) {
-        self.set_sizes.insert_growth(ops, self.settings.limits.set_size);
-    }
-
-    /// Takes note of an operation that was carried out.
-    pub fn carried_out(&mut self, op: &Op) {
-        self.set_sizes.carried_out(op);
-    }
-
-    /// Returns the number of entries that a set may hold, as far as we know.
-    #[must_use]
-    pub fn capacity(&self, set: SetId) -> Capacity {
-        self.set_sizes.capacity(set)
-    }
-
-    /// Returns the number of entries that the kernel has in a set, those of others included: as it
-    /// was read, and with what was written since then.
-    #[must_use]
-    pub fn n_entries_there(&self, set: SetId) -> usize {
-        self.set_sizes.n_entries(set)
+        Unadopted::new(beside, listed, &self.settings).with_tails(self.tails())
     }
 
     /// Returns the desired kernel state, as of the last plan.
@@ -411,7 +301,9 @@ impl Planner {
     /// Everything that this Service asks for.
     #[must_use]
     pub fn asked_for_by(&self, service: &ServiceName) -> HashSet<Subject> {
-        self.desired.fragment(service).into_iter().flat_map(Fragment::subjects).collect()
+        let of_virtual_servers =
+            self.desired.fragment(service).into_iter().flat_map(Fragment::subjects);
+        of_virtual_servers.chain(self.chains.subjects(service).map(Subject::Chain)).collect()
     }
 
     /// The addresses of this node's interfaces, by the last event.
@@ -427,10 +319,19 @@ impl Planner {
     /// long as the planner lives, so one that has given rules once always does.
     pub fn rule_set(&self, family: Family) -> Result<RuleSet, InvalidRuleSetSettings> {
         let facts = self.store.facts();
-        Ok(RuleSet::new(family, &RuleSetSettings::resolve(&self.settings, family, facts)?))
+        let settings = RuleSetSettings::resolve(&self.settings, family, facts)?;
+        Ok(match self.settings.mode {
+            Mode::Iptables => RuleSet::iptables(family, &settings),
+            Mode::Ipvs | Mode::Userspace => RuleSet::new(family, &settings),
+        })
     }
 
-    fn compile(&mut self, service: &ServiceName) -> Option<Fragment> {
+    /// Compiles a Service as it is now, and notes what concerns every backend. None: it is gone.
+    fn compile<T>(
+        &mut self,
+        service: &ServiceName,
+        compile: impl FnOnce(&Exposure<'_>, &NodeFacts, &Settings) -> (T, Vec<Problem>),
+    ) -> Option<T> {
         let Some((object, slices)) = self.store.service(service) else {
             self.problems.remove(service);
             self.note_health_check(service, None);
@@ -439,30 +340,16 @@ impl Planner {
             return None;
         };
         let exposure = Exposure::new(object, &slices, self.store.facts(), &self.settings);
-        let compiled = compile(&exposure, self.store.facts(), &self.settings);
+        let (compiled, problems) = compile(&exposure, self.store.facts(), &self.settings);
         let Exposure { health_check, local_gap, localhost, .. } = exposure;
-        match compiled.problems {
+        match problems {
             none if none.is_empty() => self.problems.remove(service),
             found => self.problems.insert(service.clone(), Problems::new(found)),
         };
         self.note_health_check(service, health_check);
         self.local_gaps.note(service, local_gap);
         self.note_localhost(service, localhost);
-        Some(compiled.fragment)
-    }
-
-    fn note_overfull(&mut self) -> Vec<Overfull> {
-        let most = self.settings.limits.set_size;
-        let mut new = Vec::new();
-        for set in self.settings.families.iter().flat_map(|family| SetId::all(*family)) {
-            let wanted = self.desired.n_entries(set);
-            if u32::try_from(wanted).is_ok_and(|wanted| wanted <= most.entries()) {
-                self.overfull.remove(&set);
-            } else if self.overfull.insert(set) {
-                new.push(Overfull { set, wanted, most });
-            }
-        }
-        new
+        Some(compiled)
     }
 
     fn note_health_check(&mut self, service: &ServiceName, check: Option<HealthCheck>) {
@@ -493,6 +380,8 @@ impl Planner {
             let mut problems = self.problems.get(&service).cloned().unwrap_or_default();
             let n_taken = self.desired.n_taken_from(&service);
             problems.extend(self.desired.taken_from(&service), n_taken);
+            let n_taken = self.chains.n_taken_from(&service);
+            problems.extend(self.chains.taken_from(&service), n_taken);
             self.reports.replace(service, problems.into_list(), &mut news);
         }
         news

@@ -34,6 +34,7 @@ use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
 pub use jumps::{Jump, jumps};
+pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};
 
 use saved::Saved;

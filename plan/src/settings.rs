@@ -195,6 +195,24 @@ impl Settings {
     }
 }
 
+// === impl NodePortAddresses ===
+
+impl NodePortAddresses {
+    /// True if node ports of a family are served at every address of the node: no network of the
+    /// family is none that restricts it, and one of length 0 restricts nothing.
+    #[must_use]
+    pub fn are_all(&self, family: Family) -> bool {
+        match self {
+            Self::All => true,
+            Self::Networks(networks) => {
+                let mut chosen = networks.iter().filter(|net| Family::of_net(net) == family);
+                chosen.clone().next().is_none() || chosen.any(|net| net.prefix_len() == 0)
+            }
+            Self::Primary(_) => false,
+        }
+    }
+}
+
 // === impl Limits ===
 
 impl Limits {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use crate::desired::only_in_second;
 use crate::event::Event;
 use crate::facts::NodeFacts;
+use crate::iptables::tail;
+use crate::mode::Mode;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
@@ -246,10 +248,23 @@ impl Store {
     fn dirty_pod_networks(&mut self, former: &NodeFacts, settings: &Settings) {
         for family in &settings.families {
             let network = |facts: &NodeFacts| facts.pod_network(settings, *family);
-            if network(former) != network(&self.facts) {
+            if network(former) == network(&self.facts) {
+                continue;
+            }
+            if settings.mode == Mode::Iptables {
+                // Every Service's own rules have it.
+                self.dirty_all();
+            } else {
                 self.dirty_rules.entry(*family).or_insert(self.dirty.now());
             }
         }
+    }
+
+    /// Has all Services planned again, in the order of their names.
+    fn dirty_all(&mut self) {
+        let there = self.records.iter().filter(|(_, record)| record.service.is_some());
+        let services: BTreeSet<ServiceName> = there.map(|(name, _)| name.clone()).collect();
+        self.dirty.extend(services);
     }
 
     fn apply_local_addresses(&mut self, addresses: Vec<IpAddr>, settings: &Settings) {
@@ -263,8 +278,11 @@ impl Store {
         // In the same order every time, and so the rounds in which they are planned.
         for address in changed.collect::<BTreeSet<_>>() {
             self.dirty.extend(self.index.with_address(*address).cloned());
-            // The rules spare the node's own addresses.
-            if settings.is_routed(*address) && settings.families.contains(&Family::of(*address)) {
+            // The rules of ipvs mode spare the node's own addresses.
+            if settings.mode != Mode::Iptables
+                && settings.is_routed(*address)
+                && settings.families.contains(&Family::of(*address))
+            {
                 let now = self.dirty.now();
                 self.dirty_rules.entry(Family::of(*address)).or_insert(now);
             }
@@ -309,12 +327,17 @@ impl Store {
         self.dirty.extend(hinted.filter(is_there).cloned());
     }
 
-    /// The Services with node ports depend on the addresses that these are served on.
+    /// The Services with node ports depend on the addresses that these are served on; in iptables
+    /// mode, only the rules that lead to all of them do.
     fn dirty_node_ports(&mut self, former: &NodeFacts, settings: &Settings) {
         for family in &settings.families {
+            let last_rules = |facts: &NodeFacts| tail::rules(*family, facts, settings);
+            if settings.mode == Mode::Iptables && last_rules(former) != last_rules(&self.facts) {
+                self.dirty_rules.entry(*family).or_insert(self.dirty.now());
+            }
             let same =
                 former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));
-            if !same {
+            if !same && (settings.mode != Mode::Iptables || settings.localhost_node_ports) {
                 self.dirty.extend(self.index.with_node_ports(*family).cloned());
             }
         }

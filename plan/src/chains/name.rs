@@ -124,6 +124,21 @@ impl ChainName {
         })
     }
 
+    /// True for a chain with rules of many Services.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// The hash in the name of a chain of one service port or endpoint.
+    #[must_use]
+    pub const fn hash(self) -> Option<ChainHash> {
+        match self {
+            Self::Shared(_) => None,
+            Self::OfPort(_, hash) => Some(hash),
+        }
+    }
+
     /// Number of chains of ours, at most, that follow a shared one in nat.
     pub(super) const SHARED_DEPTH: u8 = 4;
 

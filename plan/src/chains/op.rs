@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::name::{ChainId, ChainName};
-use crate::rule_set::Table;
+use crate::rule_set::{Table, meaning};
 
 /// A change of a chain of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,13 +30,14 @@ pub enum ChainSubject {
     Rule(ChainId, RuleDigest),
 }
 
-/// Digest of a rule's text.
+/// Digest of what a rule means: the same however the iptables of a host prints the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleDigest(u64);
 
-/// Digest of a chain's rules in their order.
+/// Digest of what a chain's rules mean, in their order. Not a number, which would take 16 more bytes
+/// beside a chain's name: there are as many chains as endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChainDigest(u128);
+pub struct ChainDigest([u8; 16]);
 
 /// A chain's digest in the making.
 #[derive(Debug, Clone, Default)]
@@ -67,22 +68,35 @@ impl ChainOp {
         }
     }
 
+    /// Returns the number of rules that it writes.
+    #[must_use]
+    pub fn n_written(&self) -> usize {
+        match self {
+            Self::Write(_, rules) => rules.len(),
+            Self::Insert(..) => 1,
+            Self::Delete(..) | Self::Remove(_) => 0,
+        }
+    }
+
     /// Returns its place among changes of chains. Each table changes in one step, and two tables do
     /// not: a frontend is led to its endpoints (nat) before it is no longer refused (filter), and
     /// refused before it is no longer led there. A chain is there before a rule leads to it, and
-    /// goes after the last such rule.
+    /// goes after the last such rule. A shared chain of nat that is written again loses rules; those
+    /// that it gets have been inserted before.
     ///
     /// Where nothing of filter is between them, all of nat is one step.
     #[must_use]
     pub const fn phase(&self) -> u8 {
         match (self.chain().table, self) {
-            (Table::Nat, Self::Write(chain, _)) => chain.name.depth(),
+            (Table::Nat, Self::Write(chain, _)) if !chain.name.is_shared() => chain.name.depth(),
             (Table::Nat, Self::Insert(..)) => ChainName::SHARED_DEPTH,
-            (_, Self::Write(..) | Self::Insert(..)) => ChainName::SHARED_DEPTH + 1,
+            (Table::Filter | Table::Mangle, Self::Write(..) | Self::Insert(..)) => {
+                ChainName::SHARED_DEPTH + 1
+            }
             (Table::Filter | Table::Mangle, Self::Delete(..) | Self::Remove(_)) => {
                 ChainName::SHARED_DEPTH + 2
             }
-            (Table::Nat, Self::Delete(..)) => ChainName::SHARED_DEPTH + 3,
+            (Table::Nat, Self::Write(..) | Self::Delete(..)) => ChainName::SHARED_DEPTH + 3,
             (Table::Nat, Self::Remove(chain)) => {
                 2 * ChainName::SHARED_DEPTH + 4 - chain.name.depth()
             }
@@ -128,8 +142,11 @@ impl RuleDigest {
     /// The digest of a rule.
     #[must_use]
     pub fn of(rule: &str) -> Self {
-        let digest = Sha256::digest(rule);
-        Self(digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        let mut digest = Sha256::new();
+        add_meaning(&mut digest, rule);
+        Self(
+            digest.finalize().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        )
     }
 }
 
@@ -149,15 +166,30 @@ impl ChainDigest {
 impl ChainDigester {
     /// Adds the next rule.
     pub fn add(&mut self, rule: &str) {
-        self.0.update(rule);
-        // No rule has a line break.
-        self.0.update("\n");
+        add_meaning(&mut self.0, rule);
+        self.0.update([RULE_END]);
     }
 
     /// Returns the digest of the rules so far.
     #[must_use]
     pub fn finish(self) -> ChainDigest {
-        let digest = self.0.finalize();
-        ChainDigest(digest.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte)))
+        let mut digest = [0; 16];
+        digest.iter_mut().zip(self.0.finalize()).for_each(|(to, from)| *to = from);
+        ChainDigest(digest)
+    }
+}
+
+/// Bytes that no rule has.
+const WORD_END: u8 = 0x1f;
+const GROUP_END: u8 = 0x1e;
+const RULE_END: u8 = 0x1d;
+
+fn add_meaning(digest: &mut Sha256, rule: &str) {
+    for group in meaning(rule) {
+        for word in group {
+            digest.update(word.as_bytes());
+            digest.update([WORD_END]);
+        }
+        digest.update([GROUP_END]);
     }
 }

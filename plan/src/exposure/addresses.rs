@@ -79,8 +79,17 @@ impl Addresses {
     }
 
     /// Number of frontends that a service port has at these addresses and as a node port.
-    pub(crate) fn n_frontends(&self, port: &ServicePort, facts: &NodeFacts) -> usize {
-        let node_ports = port.node_port.map(|_| facts.node_port_addresses(self.family).count());
+    pub(crate) fn n_frontends(
+        &self,
+        port: &ServicePort,
+        facts: &NodeFacts,
+        settings: &Settings,
+    ) -> usize {
+        let node_ports = port.node_port.map(|_| match settings.mode {
+            Mode::Ipvs => facts.node_port_addresses(self.family).count(),
+            // One rule for all addresses.
+            Mode::Iptables | Mode::Userspace => 1,
+        });
         let outer = self.external.len() + self.load_balancer.len();
         usize::from(self.cluster.is_some()) + outer + node_ports.unwrap_or_default()
     }

@@ -159,8 +159,13 @@ impl Compiler<'_> {
         let created = self.created;
         let claims = self.claims.into_iter().map(|(frontend, mut claimed)| {
             claimed.rules.sort_by_key(|(place, _)| *place);
-            let mut rules: Vec<_> = claimed.rules.into_iter().map(|(_, rule)| rule).collect();
-            rules.dedup();
+            let mut rules: Vec<SharedRule> = Vec::new();
+            // An address that is there for two reasons is refused once.
+            for (_, rule) in claimed.rules {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            }
             let Claimed { origin, targets, .. } = claimed;
             RuleClaim { frontend, origin, created, rules: rules.into(), targets }
         });

@@ -53,3 +53,15 @@ pub struct RuleClaim {
     /// themselves.
     pub targets: Arc<[SocketAddr]>,
 }
+
+// === impl ChainFragment ===
+
+impl ChainFragment {
+    /// Returns the number of rules, and of chains that they are in.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let of_chains = self.chains.iter().map(|chain| 1 + chain.rules.len()).sum::<usize>();
+        let of_claims = self.claims.iter().map(|claim| claim.rules.len()).sum::<usize>();
+        of_chains + of_claims + self.rules.len()
+    }
+}

@@ -3,6 +3,8 @@ mod parts;
 use std::num::NonZeroU16;
 
 use super::*;
+use crate::actual::ActualVirtualServer;
+use crate::capacity::Capacity;
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::kernel_objects::{Entry, RealServer};
 use crate::local::Side;

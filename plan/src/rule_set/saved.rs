@@ -1,5 +1,6 @@
 //! Reading what `iptables-save` prints, and comparing.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -51,7 +52,12 @@ pub(super) struct Saved<'a> {
 }
 
 /// A rule's words, in groups that can stand in any order: `-s …`, `! -i …`, `-m set …`, `-j …`.
-type Meaning = Vec<Vec<String>>;
+pub(crate) type Meaning<'a> = Vec<Vec<Cow<'a, str>>>;
+
+/// Iterator over the words of a rule.
+struct Words<'a> {
+    rest: &'a str,
+}
 
 pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
@@ -196,9 +202,10 @@ fn first_word(text: &str) -> (&str, &str) {
     text.split_once(' ').unwrap_or((text, ""))
 }
 
-fn meaning(rule: &str) -> Meaning {
-    let mut groups: Meaning = Vec::new();
-    let mut words = words(rule).into_iter().peekable();
+/// What a rule means, however the iptables of this host prints it.
+pub(crate) fn meaning(rule: &str) -> Meaning<'_> {
+    let mut groups: Meaning<'_> = Vec::new();
+    let mut words = Words { rest: rule }.peekable();
     while let Some(word) = words.next() {
         let is_negated_start = word == "!" && words.peek().is_some_and(|next| starts_group(next));
         let follows_negation = matches!(
@@ -223,32 +230,67 @@ fn starts_group(word: &str) -> bool {
 }
 
 /// One form for a network that can be written in several.
-fn address_form(word: String) -> String {
-    match word.parse::<IpNet>() {
-        Ok(net) => net.trunc().to_string(),
-        Err(_) => word,
+fn address_form(word: Cow<'_, str>) -> Cow<'_, str> {
+    if !word.contains('/') {
+        return word;
+    }
+    match word.parse::<IpNet>().map(|net| net.trunc().to_string()) {
+        Ok(net) if net != *word => Cow::Owned(net),
+        _ => word,
     }
 }
 
 /// The words of a rule. iptables quotes with `"` and puts `\` before quotes and backslashes.
 #[must_use]
 pub fn words(rule: &str) -> Vec<String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quoted = false;
-    let mut characters = rule.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => {
-                quoted = !quoted;
-                // Begins a word, which may stay empty.
-                word.get_or_insert_default();
+    Words { rest: rule }.map(Cow::into_owned).collect()
+}
+
+// === impl Words ===
+
+impl<'a> Words<'a> {
+    /// A word that is in the rule as it is: without quotes, or inside a pair of them.
+    fn plain(&mut self) -> Option<&'a str> {
+        let (word, rest) = match self.rest.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"')?,
+            None => {
+                let end = self.rest.find(char::is_whitespace).unwrap_or(self.rest.len());
+                self.rest.split_at_checked(end)?
             }
-            '\\' => word.get_or_insert_default().extend(characters.next()),
-            space if space.is_whitespace() && !quoted => words.extend(word.take()),
-            other => word.get_or_insert_default().push(other),
+        };
+        let ends = rest.is_empty() || rest.starts_with(char::is_whitespace);
+        if !ends || word.contains(['"', '\\']) {
+            return None;
         }
+        self.rest = rest;
+        Some(word)
     }
-    words.extend(word);
-    words
+
+    fn unquoted(&mut self) -> String {
+        let mut word = String::new();
+        let mut quoted = false;
+        let mut characters = self.rest.chars();
+        while let Some(character) = characters.next() {
+            match character {
+                '"' => quoted = !quoted,
+                '\\' => word.extend(characters.next()),
+                space if space.is_whitespace() && !quoted => break,
+                other => word.push(other),
+            }
+        }
+        self.rest = characters.as_str();
+        word
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = Cow<'a, str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rest = self.rest.trim_start();
+        if self.rest.is_empty() {
+            return None;
+        }
+        Some(self.plain().map_or_else(|| Cow::Owned(self.unquoted()), Cow::Borrowed))
+    }
 }

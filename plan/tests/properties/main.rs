@@ -4,6 +4,7 @@
 // Clippy takes it for a test only if it says so.
 #![cfg(test)]
 
+mod chains;
 mod damage;
 mod world;
 
@@ -48,7 +49,7 @@ impl Pair {
         let empty = Actual { local_addresses, ..Actual::default() };
         let mut pair = Self {
             planner: Planner::new(settings.clone()),
-            kernel: MemoryKernel::new(empty),
+            kernel: MemoryKernel::new(empty).with_mode(settings.mode),
             problems: Problems::new(),
             localhost: BTreeMap::new(),
         };

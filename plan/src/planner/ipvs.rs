@@ -1,0 +1,195 @@
+//! Planning in ipvs mode, and what this mode alone is asked.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Planner;
+use crate::actual::{Actual, ActualSet, ActualVirtualServer};
+use crate::capacity::Capacity;
+use crate::compile::{Compiled, compile};
+use crate::desired::Changes;
+use crate::diff;
+use crate::fragment::{Claim, ClaimClass, Fragment};
+use crate::kernel_objects::{Entry, Frontend};
+use crate::model::ServiceName;
+use crate::op::{Op, Subject};
+use crate::ownership::{self, Ownership};
+use crate::parts::{PartLimit, next_part};
+use crate::problem::Overfull;
+use crate::sets::{SetId, SetKind};
+use crate::store::Turn;
+
+/// Number of parts that a Service is planned in at most, about: each part compiles all of it, and
+/// all of them together are to cost no more than a multiple of that.
+const MOST_PARTS: usize = 16;
+
+// === impl Planner ===
+
+impl Planner {
+    /// Plans a Service, or a part of it. Returns the number of operations that all of it may need.
+    pub(super) fn plan_virtual_servers(
+        &mut self,
+        service: &ServiceName,
+        turn: Turn,
+        operations: usize,
+        changes: &mut Changes,
+    ) -> usize {
+        let mut fragment = self.compile(service, |exposure, facts, settings| {
+            let Compiled { fragment, problems } = compile(exposure, facts, settings);
+            (fragment, problems)
+        });
+        let current = self.desired.fragment(service);
+        // All of it counts, however small the part: it was compiled and compared.
+        let size = current.into_iter().chain(&fragment).map(Fragment::size).max().unwrap_or(0);
+        let operations = operations.max(size / MOST_PARTS).max(1);
+        let limit = PartLimit { operations, up_to: turn.up_to() };
+        if let Some(part) = next_part(current, fragment.as_ref(), limit) {
+            fragment = Some(part.fragment);
+            let n_parts = size / operations + ClaimClass::COUNT;
+            self.store.put_back(service.clone(), turn.next(part.next, 2 * n_parts));
+        }
+        self.desired.replace(service, fragment, changes);
+        size
+    }
+
+    pub(super) fn note_overfull(&mut self) -> Vec<Overfull> {
+        let most = self.settings.limits.set_size;
+        let mut new = Vec::new();
+        for set in self.settings.families.iter().flat_map(|family| SetId::all(*family)) {
+            let wanted = self.desired.n_entries(set);
+            if u32::try_from(wanted).is_ok_and(|wanted| wanted <= most.entries()) {
+                self.overfull.remove(&set);
+            } else if self.overfull.insert(set) {
+                new.push(Overfull { set, wanted, most });
+            }
+        }
+        new
+    }
+
+    /// Returns the operations that turn a set, which may be missing, into the desired one. Takes
+    /// note of the set's capacity and number of entries.
+    #[must_use]
+    pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+        self.set_sizes.found(set, found);
+        let mut ops = diff::set(&self.desired, found, &self.settings, set);
+        self.insert_growth(&mut ops);
+        ops
+    }
+
+    /// Returns the operations that turn the addresses of `kube-ipvs0` into the desired ones.
+    #[must_use]
+    pub fn compare_addresses(&self, found: &HashSet<IpAddr>) -> Vec<Op> {
+        diff::addresses(&self.desired, found, &self.settings)
+    }
+
+    /// Returns the operations that turn the local routes that are ours into the desired ones.
+    #[must_use]
+    pub fn compare_routes(&self, found: &HashSet<IpNet>) -> Vec<Op> {
+        diff::routes(found, &self.settings)
+    }
+
+    /// True if a virtual server that no Service asks for is ours, by the desired state and by what
+    /// was found beside it.
+    #[must_use]
+    pub fn is_ours(&self, frontend: &Frontend, found: &Actual) -> bool {
+        let Self { desired, settings, .. } = self;
+        Ownership { desired, actual: found, settings }.is_ours(frontend)
+    }
+
+    /// Virtual servers that no Service claims and whose last ownership marker this operation
+    /// removes. The operation has to wait until they are gone.
+    #[must_use]
+    pub fn unmarked_by(&self, op: &Op) -> Vec<Frontend> {
+        let Op::RemoveEntry(set, entry) = op else { return Vec::new() };
+        let mut frontends = self.marked_by(*set, entry);
+        frontends.retain(|frontend| self.desired.owner(frontend).is_none());
+        frontends
+    }
+
+    /// The frontends whose virtual servers this entry marks as ours.
+    #[must_use]
+    pub fn marked_by(&self, set: SetId, entry: &Entry) -> Vec<Frontend> {
+        ownership::marked_by(set, entry, self.local_addresses())
+    }
+
+    /// The ownership markers of a virtual server, which have to be there before it is. The rules
+    /// know the Service by them, too.
+    pub fn markers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Subject> {
+        ownership::markers(frontend, self.local_addresses())
+            .filter(|(set, entry)| self.desired.has_entry(*set, entry))
+            .map(|(set, entry)| Subject::Entry(set, entry))
+    }
+
+    /// The short circuit that an entry leads to, if it leads to one.
+    #[must_use]
+    pub fn led_to(&self, set: SetId, entry: &Entry) -> Option<Frontend> {
+        let Entry::AddressPort(frontend) = entry else { return None };
+        let networks = &self.settings.short_circuit_networks;
+        let address = match set.kind {
+            SetKind::ShortCircuit => networks.address_for(frontend.address),
+            SetKind::SpareShortCircuit => networks.spare_address_for(frontend.address),
+            _ => None,
+        };
+        Some(Frontend { address: address?, ..*frontend })
+    }
+
+    /// Returns the subjects that are to be there before clients are led to a short circuit.
+    pub fn needed_at(&self, short_circuit: &Frontend) -> impl Iterator<Item = Subject> {
+        let claim = self.desired.owning_claim(short_circuit);
+        let bound = claim.and_then(Claim::bound).map(Subject::Address);
+        let entries = claim.into_iter().flat_map(|claim| &claim.entries);
+        let entries = entries.map(|(set, entry)| Subject::Entry(*set, *entry));
+        bound.into_iter().chain(entries).chain([Subject::VirtualServer(*short_circuit)])
+    }
+
+    /// Desired entries that lead to a short circuit with one of these subjects. Walks them all.
+    #[must_use]
+    pub fn leading_to(&self, subjects: &HashSet<Subject>) -> Vec<(SetId, Entry)> {
+        let families = self.settings.families.iter();
+        let sets = families.flat_map(|family| SetId::all(*family));
+        let sets = sets.filter(|set| set.kind.leads_to_short_circuits());
+        let entries =
+            sets.flat_map(|set| self.desired.entries(set).map(move |entry| (set, *entry)));
+        let is_about = |short_circuit: Frontend| {
+            subjects.contains(&Subject::VirtualServer(short_circuit))
+                || subjects.contains(&Subject::Address(short_circuit.address))
+        };
+        let mut leading: Vec<_> =
+            entries.filter(|(set, entry)| self.led_to(*set, entry).is_some_and(is_about)).collect();
+        leading.sort_unstable();
+        leading
+    }
+
+    /// Returns the operations that turn one virtual server into the desired one. Only for subjects
+    /// of operations: an undesired virtual server is removed, whichever program made it.
+    #[must_use]
+    pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
+        diff::repair(&self.desired, frontend, actual)
+    }
+
+    /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all
+    /// operations that are about to be written, by phases. The cost is linear in their number.
+    pub fn insert_growth(&self, ops: &mut Vec<Op>) {
+        self.set_sizes.insert_growth(ops, self.settings.limits.set_size);
+    }
+
+    /// Takes note of an operation that was carried out.
+    pub fn carried_out(&mut self, op: &Op) {
+        self.set_sizes.carried_out(op);
+    }
+
+    /// Returns the number of entries that a set may hold, as far as we know.
+    #[must_use]
+    pub fn capacity(&self, set: SetId) -> Capacity {
+        self.set_sizes.capacity(set)
+    }
+
+    /// Returns the number of entries that the kernel has in a set, those of others included: as it
+    /// was read, and with what was written since then.
+    #[must_use]
+    pub fn n_entries_there(&self, set: SetId) -> usize {
+        self.set_sizes.n_entries(set)
+    }
+}
