@@ -43,7 +43,8 @@ use crate::reconcile::observer::{Observer, Round, RoundKind};
 use listeners::Listeners;
 use passing::Passing;
 
-/// Most connections at once, in all. Each takes two files, and up to 16 KiB here.
+/// Most connections at once, in all. Each takes two files, and up to 32 KiB here while both sides are
+/// slow to receive.
 const CONNECTIONS: usize = 4_096;
 
 /// Metrics of the connections and of the listeners.

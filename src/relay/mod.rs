@@ -19,7 +19,8 @@
 //! **Order.** A caller sets the ports first and writes rules when their proxy ports are reported. To
 //! take a port away, it removes the rules first: clients that are connected by then are served.
 //!
-//! All of it is in a thread of its own. Connections end with the process.
+//! All of it is in a thread of its own. Connections end with the process. The limits are on all
+//! Services together: the clients of one can keep those of others out.
 
 mod balancer;
 mod port;
@@ -56,7 +57,8 @@ pub const DEFAULT_UDP_IDLE: Duration = Duration::from_secs(30);
 /// `conntrack.tcpCloseWaitTimeout`.
 pub const DEFAULT_HALF_CLOSED_IDLE: Duration = Duration::from_secs(3_600);
 
-/// Most TCP connections at once, in all. Each takes two files.
+/// Most TCP connections at once, in all. Each takes two files, and up to 32 KiB here while both sides
+/// are slow to receive.
 const CONNECTIONS: usize = 16_384;
 /// Most UDP clients at once, in all. Each takes a file.
 const UDP_CLIENTS: usize = 16_384;

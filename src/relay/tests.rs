@@ -24,8 +24,9 @@ struct World {
 }
 
 impl World {
+    /// A UDP flow that should end does not end because it is silent.
     fn new() -> Self {
-        Self::with(&Settings::default())
+        Self::with(&Settings { udp_idle: Duration::from_secs(86_400), ..Settings::default() })
     }
 
     fn with(settings: &Settings) -> Self {
@@ -811,20 +812,31 @@ async fn udp_clients_keep_their_endpoints_and_hear_from_the_proxy_port() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_udp_client_is_forgotten_when_it_is_silent() {
+async fn a_udp_client_is_forgotten_when_nothing_passes_either_way() {
     let _frozen = FrozenTime::new();
-    let world = World::new();
-    let (one, _echo) = mk_udp_echo("one").await;
-    let proxy = world.serve("dns", udp(&[one])).await;
+    let world = World::with(&Settings::default());
+    let endpoint = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+    let proxy = world.serve("dns", udp(&[endpoint.local_addr().unwrap()])).await;
     let client = mk_client(proxy).await;
-    let flow = ask(&client, "a").await;
+    let mut byte = [0];
+    client.send(b"a").await.unwrap();
+    let (_, flow) = soon(endpoint.recv_from(&mut byte)).await.unwrap();
+    // Questions alone keep it, and answers alone.
     for _ in 0..3 {
         advance(DEFAULT_UDP_IDLE * 9 / 10).await;
-        assert_eq!(ask(&client, "b").await, flow);
+        client.send(b"a").await.unwrap();
+        assert_eq!(soon(endpoint.recv_from(&mut byte)).await.unwrap().1, flow);
     }
+    for _ in 0..3 {
+        advance(DEFAULT_UDP_IDLE * 9 / 10).await;
+        endpoint.send_to(b"b", flow).await.unwrap();
+        soon(client.recv(&mut byte)).await.unwrap();
+    }
+    assert_eq!(world.meters.udp_clients.get(), 1);
     advance(DEFAULT_UDP_IDLE).await;
     world.until_udp_clients(0).await;
-    assert_ne!(ask(&client, "c").await.1, flow.1);
+    client.send(b"a").await.unwrap();
+    assert_ne!(soon(endpoint.recv_from(&mut byte)).await.unwrap().1, flow);
 }
 
 #[tokio::test]
@@ -908,8 +920,10 @@ async fn datagrams_without_an_endpoint_are_counted() {
     assert_eq!(world.meters.udp_clients.get(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_exhausted_range_is_told_and_what_comes_back_is_used() {
+    // None of it waits for the time to try again.
+    let _frozen = FrozenTime::new();
     let range = mk_range(40_000, 40_001);
     let world = World::with(&Settings { ports: Some(range), ..Settings::default() });
     let address = own_address();
@@ -962,6 +976,20 @@ async fn ports_of_other_programs_are_passed_over() {
     drop(others.pop());
     let report = soon(world.state("b")).await;
     assert_eq!(listening(report).port(), 41_003);
+}
+
+#[tokio::test]
+async fn what_is_gone_is_not_reported() {
+    let world = World::new();
+    world.set("web", &[tcp(&[])]);
+    until("it is listened on", || world.relay.ports_in_use() == 1).await;
+    world.set("web", &[]);
+    until("it is not", || world.relay.ports_in_use() == 0).await;
+    world.set("api", &[tcp(&[])]);
+    until("another one is", || world.relay.ports_in_use() == 1).await;
+    let reports = soon(world.reports.next()).await.unwrap();
+    let services: Vec<String> = reports.keys().map(|id| id.service.to_string()).collect();
+    assert_eq!(services, ["ns/api"]);
 }
 
 #[tokio::test]

@@ -95,6 +95,12 @@ fn rules_of_ipv4_are_as_saved() {
                 has_node_port: true,
             },
             ProxyPortDoor {
+                name: "ns/web:http",
+                protocol: RelayProtocol::Tcp,
+                proxy: "192.0.2.1:40002".parse().unwrap(),
+                has_node_port: true,
+            },
+            ProxyPortDoor {
                 name: "kube-system/dns",
                 protocol: RelayProtocol::Udp,
                 proxy: "192.0.2.1:40003".parse().unwrap(),
