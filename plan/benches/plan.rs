@@ -13,13 +13,16 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, Criterion};
 use ipnet::IpNet;
 use plan::actual::Actual;
+use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::memory::MemoryKernel;
+use plan::mode::Mode;
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
     ServicePort, SlicePort, TrafficPolicy,
 };
 use plan::planner::{Planner, RoundLimit};
+use plan::rule_set::Table;
 use plan::settings::Settings;
 
 const N_ENDPOINTS: u32 = 10;
@@ -66,7 +69,11 @@ fn slice(number: u32, first_ready: bool) -> Event {
 
 /// A planner with this number of Services that has not planned yet.
 fn mk_planner(n_services: u32) -> Planner {
-    let mut planner = Planner::new(Settings::new("this-node"));
+    mk_planner_of(n_services, Mode::Ipvs)
+}
+
+fn mk_planner_of(n_services: u32, mode: Mode) -> Planner {
+    let mut planner = Planner::new(Settings { mode, ..Settings::new("this-node") });
     for number in 0..n_services {
         planner.apply(service(number));
         planner.apply(slice(number, true));
@@ -90,11 +97,11 @@ fn first_plan(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn one_endpoint(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("one endpoint changes");
+fn one_endpoint(criterion: &mut Criterion, mode: Mode, numbers: [u32; 2]) {
+    let mut group = criterion.benchmark_group(format!("one endpoint changes in mode {mode}"));
     let mut medians = Vec::new();
-    for n_services in [1_000, 50_000] {
-        let mut planner = mk_planner(n_services);
+    for n_services in numbers {
+        let mut planner = mk_planner_of(n_services, mode);
         planner.plan();
         let mut turn = 0_u32;
         let change = move |planner: &mut Planner, event: Event| {
@@ -127,7 +134,11 @@ fn one_endpoint(criterion: &mut Criterion) {
     group.finish();
     if let [few, many] = medians[..] {
         let ratio = many.as_secs_f64() / few.as_secs_f64();
-        println!("one endpoint: {few:?} of 1,000 services, {many:?} of 50,000: ratio {ratio:.2}");
+        let [fewer, more] = numbers;
+        println!(
+            "one endpoint in mode {mode}: {few:?} of {fewer} services, {many:?} of {more}: ratio \
+             {ratio:.2}"
+        );
     }
 }
 
@@ -153,6 +164,59 @@ fn nothing_to_do(criterion: &mut Criterion) {
         });
     });
     group.finish();
+}
+
+/// Reading chains and comparing them, which finds nothing.
+fn chains_found(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("chains of 10,000 services of 10 endpoints");
+    group.sample_size(10);
+    let mut planner = mk_planner_of(10_000, Mode::Iptables);
+    planner.plan();
+    let mut kernel = MemoryKernel::default().with_mode(Mode::Iptables);
+    for op in planner.diff(kernel.actual()) {
+        assert_eq!(kernel.apply(&op), Ok(()), "{op}");
+    }
+    let mut saved = String::from("*nat\n");
+    for (chain, rules) in kernel.actual().chains.iter().filter(|(it, _)| it.table == Table::Nat) {
+        saved.push_str(&format!(":{} - [0:0]\n", chain.name));
+        rules.iter().for_each(|rule| saved.push_str(&format!("-A {} {rule}\n", chain.name)));
+    }
+    group.bench_function("read", |bencher| {
+        bencher.iter(|| ActualChains::parse(Family::V4, &saved));
+    });
+    let chains = &kernel.actual().chains;
+    let found = ActualChains::of(Family::V4, chains);
+    group.bench_function("compared", |bencher| {
+        bencher.iter(|| {
+            assert!(planner.compare_chains(Family::V4, &found).is_empty());
+        });
+    });
+    group.finish();
+}
+
+/// What the process takes more after planning. Events and operations are not in it.
+fn memory_of_chains() {
+    let n_services = 25_000;
+    for mode in [Mode::Ipvs, Mode::Iptables] {
+        let mut planner = mk_planner_of(n_services, mode);
+        let before = resident_bytes();
+        while planner.is_dirty() {
+            black_box(planner.plan_round(ROUND));
+        }
+        let more = resident_bytes().saturating_sub(before);
+        let n_endpoints = u64::from(n_services * N_ENDPOINTS);
+        println!(
+            "{n_services} services of {N_ENDPOINTS} endpoints planned in mode {mode}: {} bytes for \
+             each endpoint, its part of the Service included",
+            more / n_endpoints
+        );
+    }
+}
+
+/// Memory that the process has in use, by the kernel's count of pages.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
 fn everything_to_do(criterion: &mut Criterion) {
@@ -302,7 +366,10 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     first_plan(&mut criterion);
     everything_to_do(&mut criterion);
-    one_endpoint(&mut criterion);
+    one_endpoint(&mut criterion, Mode::Ipvs, [1_000, 50_000]);
+    one_endpoint(&mut criterion, Mode::Iptables, [1_000, 10_000]);
+    chains_found(&mut criterion);
+    memory_of_chains();
     nothing_to_do(&mut criterion);
     huge_ones();
     criterion.final_summary();

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::desired::only_in_second;
+use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::iptables::tail;
@@ -37,6 +38,8 @@ pub struct Store {
     dirty: Queue,
     /// The families whose rules have become different, and since when.
     dirty_rules: BTreeMap<Family, u64>,
+    /// Number of endpoints of all service ports, by family; not counted in ipvs mode.
+    n_endpoints: [usize; 2],
 }
 
 /// Objects that there are under a Service's name. Slices may come before their Service.
@@ -46,7 +49,14 @@ struct Record {
     /// In the order of their names. Most Services have one, for which a map would take ten times
     /// the room.
     slices: Vec<EndpointSlice>,
+    /// Number of endpoints of its ports, by family; not counted in ipvs mode.
+    n_endpoints: [usize; 2],
 }
+
+/// Number of endpoints of all service ports of a family from which on the rules of endpoints have no
+/// comments, as kube-proxy has it (`largeClusterEndpointsThreshold` in
+/// pkg/proxy/iptables/proxier.go).
+const MOST_COMMENTED_ENDPOINTS: usize = 1_000;
 
 // === impl Store ===
 
@@ -62,8 +72,8 @@ impl Store {
         match event {
             Event::ServiceApplied(service) => self.apply_service(service, settings),
             Event::ServiceRemoved(name) => self.remove_service(&name, settings),
-            Event::SliceApplied(slice) => self.apply_slice(slice),
-            Event::SliceRemoved(name) => self.remove_slice(&name),
+            Event::SliceApplied(slice) => self.apply_slice(slice, settings),
+            Event::SliceRemoved(name) => self.remove_slice(&name, settings),
             Event::NodeApplied(node) => self.apply_node(*node, settings),
             Event::LocalAddresses(addresses) => self.apply_local_addresses(addresses, settings),
             Event::OtherNodeApplied(name, addresses) => self.apply_other_node(&name, &addresses),
@@ -181,8 +191,10 @@ impl Store {
             self.index.remove(former, &settings.short_circuit_networks);
         }
         self.index.insert(&service, &settings.short_circuit_networks);
-        self.dirty.push(service.name.clone());
+        let name = service.name.clone();
+        self.dirty.push(name.clone());
         record.service = Some(service);
+        self.count_endpoints(&name, settings);
     }
 
     fn remove_service(&mut self, name: &ServiceName, settings: &Settings) {
@@ -190,13 +202,14 @@ impl Store {
         let Some(former) = record.service.take() else { return };
         self.index.remove(&former, &settings.short_circuit_networks);
         self.dirty.push(name.clone());
+        self.count_endpoints(name, settings);
         self.drop_if_empty(name);
     }
 
-    fn apply_slice(&mut self, slice: Box<EndpointSlice>) {
+    fn apply_slice(&mut self, slice: Box<EndpointSlice>, settings: &Settings) {
         // A slice that has moved leaves its former Service, or that one would keep a stale copy.
         if self.service_of.get(&slice.name).is_some_and(|former| *former != slice.service) {
-            self.remove_slice(&slice.name);
+            self.remove_slice(&slice.name, settings);
         }
         let record = self.records.entry(slice.service.clone()).or_default();
         if record.slice(&slice.name) == Some(&*slice) {
@@ -211,10 +224,12 @@ impl Store {
             self.for_zones.remove(&slice.name);
         }
         self.service_of.insert(slice.name.clone(), slice.service.clone());
+        let service = slice.service.clone();
         record.put(*slice);
+        self.count_endpoints(&service, settings);
     }
 
-    fn remove_slice(&mut self, name: &SliceName) {
+    fn remove_slice(&mut self, name: &SliceName, settings: &Settings) {
         let Some(service) = self.service_of.remove(name) else { return };
         self.for_zones.remove(name);
         if let Some(record) = self.records.get_mut(&service) {
@@ -223,7 +238,29 @@ impl Store {
                 self.dirty.push(service.clone());
             }
         }
+        self.count_endpoints(&service, settings);
         self.drop_if_empty(&service);
+    }
+
+    /// Counts a Service's endpoints again. If there are very many now, or no longer, all Services'
+    /// rules are different.
+    fn count_endpoints(&mut self, service: &ServiceName, settings: &Settings) {
+        let Some(record) = self.records.get_mut(service) else { return };
+        if settings.mode != Mode::Iptables {
+            return;
+        }
+        let count = record.count_endpoints();
+        let former = std::mem::replace(&mut record.n_endpoints, count);
+        let counts = self.n_endpoints.iter_mut().zip(former.into_iter().zip(record.n_endpoints));
+        counts.for_each(|(all, (was, is))| *all = *all + is - was);
+        let mut is_new = false;
+        for (family, all) in Family::BOTH.into_iter().zip(self.n_endpoints) {
+            let are_many = all > MOST_COMMENTED_ENDPOINTS && settings.families.contains(&family);
+            is_new |= self.facts.note_many_endpoints(family, are_many);
+        }
+        if is_new {
+            self.dirty_all();
+        }
     }
 
     fn drop_if_empty(&mut self, name: &ServiceName) {
@@ -353,6 +390,15 @@ impl Record {
 
     fn slice(&self, name: &SliceName) -> Option<&EndpointSlice> {
         self.slices.get(self.place(name).ok()?)
+    }
+
+    fn count_endpoints(&self) -> [usize; 2] {
+        let Some(service) = &self.service else { return [0; 2] };
+        let slices: Vec<&EndpointSlice> = self.slices.iter().collect();
+        Family::BOTH.map(|family| {
+            let endpoints = EndpointsByPort::new(family, &slices);
+            service.ports.iter().map(|port| endpoints.count(port)).sum()
+        })
     }
 
     /// Takes the room of one more and no spare.

@@ -95,8 +95,8 @@ impl UnadoptedChains {
     /// Takes out all that is left, and returns the operations that remove it, and that give shared
     /// chains the order that they should have.
     pub(crate) fn excess(&mut self, desired: &DesiredChains) -> Vec<ChainOp> {
-        let own = std::mem::take(&mut self.own);
-        let mut ops = desired.excess(own.keys());
+        let mut ops = self.missing_tails();
+        ops.extend(desired.excess(std::mem::take(&mut self.own).keys()));
         for (chain, found) in std::mem::take(&mut self.shared).into_iter().rev() {
             ops.extend(desired.compare_shared(chain, Some(Vec::from(found.rules).as_slice())));
         }

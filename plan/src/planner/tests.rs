@@ -1,3 +1,4 @@
+mod chains;
 mod parts;
 
 use std::num::NonZeroU16;

@@ -167,10 +167,12 @@ impl ChainChanges {
 // === impl SharedChange ===
 
 impl SharedChange {
-    /// Number of rules that are deleted one by one at most. To find one, nft and the kernel walk the
-    /// chain, so many of them cost their number times the chain's length; writing all rules again
-    /// costs the length, about a hundred times what passing a rule costs.
-    const MOST_DELETIONS: usize = 100;
+    /// Number of rules that are deleted one by one at most. nft's iptables compares a rule that is to
+    /// be deleted with those before it, so that deleting costs the number of deletions times the
+    /// chain's length, and writing the chain again costs its length. In a chain of 10,000 rules, one
+    /// deletion took 17 to 23 ms and writing all rules 450 to 720 ms (iptables 1.8.9). The legacy
+    /// one writes the whole table whatever changes.
+    const MOST_DELETIONS: usize = 25;
 
     /// Adds the rules that an owner has instead of others.
     fn add(&mut self, owner: &RuleOwner, before: Vec<Box<str>>, after: Vec<Box<str>>) {
