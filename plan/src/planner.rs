@@ -3,6 +3,7 @@
 mod chains;
 mod ipvs;
 mod limit;
+mod stateless;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,7 @@
 //! they are. Those of a frontend are there as long as the Service has the frontend
 //! ([`claimants`](crate::claimants)).
 
+mod behind;
 mod changes;
 mod comparison;
 mod shared;

@@ -146,7 +146,7 @@ impl Planner {
     }
 }
 
-const fn unspecified(family: Family) -> IpAddr {
+pub(super) const fn unspecified(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
