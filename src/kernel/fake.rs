@@ -53,6 +53,8 @@ struct FakeState {
     memory: MemoryKernel,
     log: Vec<Op>,
     looks: Looks,
+    /// Families whose chains another program has changed since the rules were read.
+    touched: HashSet<Family>,
     faults: Vec<InjectedRefusal>,
     unreadable: usize,
     /// Virtual servers that cannot be read.
@@ -105,7 +107,7 @@ impl Fake {
 
     /// Changes the state as another program does.
     pub fn disturb(&self, change: impl FnOnce(&mut Actual)) {
-        change(self.state().memory.actual_mut());
+        self.state().touch(change);
     }
 
     /// Takes the operations that were carried out or tried since the last time.
@@ -246,13 +248,14 @@ impl Kernel for Fake {
         let tells_number = !state.keeps_number;
         let differs = |(sysctl, found): &&(Sysctl, String)| sysctl.value != *found;
         let sysctls = state.sysctls.iter().filter(differs).map(|(it, _)| it.clone()).collect();
+        let touched = state.touched.clone();
         let actual = state.readable(ReadCall::DriftCheck)?;
         let sets = actual.sets.iter();
         Ok(DriftCheck {
             link: actual.link,
             n_virtual_servers: tells_number.then(|| number(actual.virtual_servers.len())),
             set_entries: sets.map(|(set, there)| (*set, number(there.n_entries()))).collect(),
-            untouched: actual.rule_sets.clone(),
+            untouched: actual.rule_sets.difference(&touched).copied().collect(),
             sysctls,
         })
     }
@@ -325,7 +328,11 @@ impl Kernel for Fake {
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
         let mut state = self.state();
         state.looks.rule_sets += 1;
-        Ok(state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family))
+        let is_there = state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family);
+        if is_there {
+            state.touched.remove(&family);
+        }
+        Ok(is_there)
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
@@ -335,7 +342,10 @@ impl Kernel for Fake {
         Ok(ActualChains::of(family, &actual.chains))
     }
 
-    fn set_desired_rules(&mut self, _: RuleSet) {}
+    fn set_desired_rules(&mut self, rule_set: RuleSet) {
+        let mut state = self.state();
+        state.memory = std::mem::take(&mut state.memory).with_mode(rule_set.mode());
+    }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         let mut state = self.state();
@@ -389,13 +399,6 @@ impl Kernel for Fake {
 }
 
 impl FakeState {
-    fn decide(&mut self, request: KernelCall<'_>) -> FakeAnswer {
-        match &mut self.interference {
-            Some(decide) => decide(request, self.memory.actual_mut()),
-            None => FakeAnswer::Honest,
-        }
-    }
-
     fn readable(&mut self, what: ReadCall) -> Result<Cow<'_, Actual>, ReadError> {
         let unreadable = || ReadError::new(format!("{what:?}"), "injected");
         if let Some(left) = self.unreadable.checked_sub(1) {
@@ -422,6 +425,7 @@ impl FakeState {
                 if carried_out {
                     let _unknown = self.memory.apply(op);
                 }
+                self.lose_track(op);
                 return Err(lost());
             }
         }
@@ -432,6 +436,7 @@ impl FakeState {
             if carried_out {
                 // The result does not matter: the caller never learns it.
                 let _unknown = self.memory.apply(op);
+                self.lose_track(op);
             }
             return Err(refusal);
         }
