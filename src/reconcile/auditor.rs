@@ -9,6 +9,9 @@
 //! When another program changed something the audit is at *full speed*: it begins anew and goes on
 //! without pauses until one whole pass has found nothing.
 //!
+//! In iptables mode a pass compares the node's addresses only. Chains and rules are read when a drift
+//! check finds that another program wrote to them, and never because of the time.
+//!
 //! - `schedule`, `pass`: the order and the times in which parts are compared.
 //! - `drift_check`: every second, signs that something was flushed, deleted or added.
 //! - `sysctls`: sysctls that another program changed are set again.
@@ -20,15 +23,15 @@ mod sysctls;
 
 use std::net::IpAddr;
 
-use plan::adoption::Unadopted;
+use plan::mode::Mode;
 use plan::op::Op;
-use plan::sets::SetId;
 use tokio::time::Instant;
 use tracing::info;
 
 use super::comparison::{AuditedPart, Compared, compare};
 use super::context::Context;
 use super::observer::{Pass, RoundKind};
+use super::takeover::Left;
 use super::writer::{Ended, Writer};
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
@@ -59,10 +62,13 @@ impl Auditor {
         }
     }
 
-    /// Begins when the kernel has just been taken over. `left`: what was found and stays.
-    pub(super) fn begin(&mut self, cx: &Context, left: &Unadopted) {
-        self.expected.learn_all(left, cx.planner.settings());
+    /// Begins when the kernel has just been taken over.
+    pub(super) fn begin(&mut self, cx: &Context, left: &Left<'_>) {
+        self.expected.learn_all(cx, left.found);
         self.schedule.begin(Instant::now());
+        for family in left.unread {
+            self.schedule.suspect(AuditedPart::Chains(*family));
+        }
     }
 
     /// Returns the time at which there is something to do next.
@@ -87,16 +93,14 @@ impl Auditor {
         if self.schedule.is_paused(now) {
             return Ok(());
         }
-        let planner = &cx.planner;
-        let is_number_unknown = self.expected.is_number_unknown();
+        let is_number_unknown = cx.balances_by(Mode::Ipvs) && self.expected.is_number_unknown();
         self.schedule.begin_pass(
             || {
-                let families = planner.settings().families.iter();
-                let sets = families.flat_map(|family| SetId::all(*family)).map(AuditedPart::Set);
+                let sets = cx.sets().into_iter().map(AuditedPart::Set);
                 // Otherwise drift checks count them.
                 let all = is_number_unknown.then_some(AuditedPart::Frontends);
                 let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();
-                (parts, planner.desired().frontends().copied().collect())
+                (parts, cx.planner.desired().frontends().copied().collect())
             },
             now,
         );
@@ -180,9 +184,10 @@ impl Auditor {
         }
     }
 
-    /// Goes on at full speed: where something was not as we had left it, there is often more.
+    /// Goes on at full speed: where something was not as we had left it, there is often more. Not in
+    /// iptables mode, where everything of a family is compared at once.
     fn go_full_speed(&mut self, cx: &mut Context) {
-        if self.schedule.go_full_speed() {
+        if cx.balances_by(Mode::Ipvs) && self.schedule.go_full_speed() {
             cx.observer.full_speed(true);
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use plan::actual::{Actual, ActualSet};
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -27,10 +28,12 @@ pub(super) const LARGEST_CHUNK: usize = 256;
 /// A part of the kernel that is compared in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AuditedPart {
-    /// The interface and its addresses.
+    /// The node's addresses, and in ipvs mode the interface with its addresses.
     Addresses,
-    /// A family's rules.
+    /// A family's constant rules.
     RuleSet(Family),
+    /// A family's chains of iptables mode.
+    Chains(Family),
     /// A set.
     Set(SetId),
     /// List of the virtual servers that exist.
@@ -60,6 +63,9 @@ impl AuditedPart {
                 matches!(subject, Subject::Link | Subject::Address(_) | Subject::Route(_))
             }
             Self::RuleSet(family) => *subject == Subject::RuleSet(*family),
+            Self::Chains(family) => {
+                matches!(subject, Subject::Chain(it) if it.chain().family == *family)
+            }
             Self::Set(set) => match subject {
                 Subject::Set(it) | Subject::Entry(it, _) => it == set,
                 _ => false,
@@ -88,6 +94,7 @@ pub(super) async fn compare(
     let compared = match part {
         AuditedPart::Addresses => compare_addresses(cx, writer).await,
         AuditedPart::RuleSet(family) => compare_rule_set(cx, writer, *family).await,
+        AuditedPart::Chains(family) => compare_chains(cx, writer, *family).await,
         AuditedPart::Set(set) => compare_set(cx, writer, *set).await,
         AuditedPart::Frontends => compare_frontends(cx, writer).await,
         AuditedPart::VirtualServers(frontends) => {
@@ -101,6 +108,9 @@ async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let found = cx.read_addresses().await?;
     if found.local != *cx.planner.local_addresses() {
         cx.apply(Event::LocalAddresses(found.local.into_iter().collect()));
+    }
+    if !cx.balances_by(Mode::Ipvs) {
+        return Ok(Compared::whole(false));
     }
     let mut ops = cx.planner.compare_addresses(&found.bound);
     ops.extend(cx.planner.compare_routes(&found.routes));
@@ -132,6 +142,16 @@ async fn compare_rule_set(
     let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::RuleSet(family))).await?;
     Ok(Compared::whole(found_drift))
+}
+
+async fn compare_chains(
+    cx: &mut Context,
+    writer: &mut Writer,
+    family: Family,
+) -> Result<Compared, ReadFailure> {
+    let found = cx.read_chains(family).await?;
+    let ops = cx.planner.compare_chains(family, &found);
+    Ok(Compared::whole(writer.repair_chains(cx, ops, family, &found).await?))
 }
 
 async fn compare_set(

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
+use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::sets::SetId;
@@ -79,6 +81,19 @@ impl Context {
         self.epoch.elapsed().saturating_sub(Duration::from_micros(timestamp))
     }
 
+    /// True if the node balances by this mode: the kernel state of others is not ours.
+    pub(super) fn balances_by(&self, mode: Mode) -> bool {
+        self.planner.settings().mode == mode
+    }
+
+    /// Returns the sets that are ours: only ipvs mode has some.
+    pub(super) fn sets(&self) -> Vec<SetId> {
+        if !self.balances_by(Mode::Ipvs) {
+            return Vec::new();
+        }
+        self.planner.settings().families.iter().flat_map(|family| SetId::all(*family)).collect()
+    }
+
     /// Returns the longest time for the connections of a frontend's endpoints to end.
     pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
         let chosen = self.planner.desired().drain_deadline_seconds(frontend);
@@ -119,6 +134,14 @@ impl Context {
     /// Returns true if a family's rules are as desired.
     pub(super) async fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadFailure> {
         self.kernel.read(KernelRead::Rules, move |kernel| kernel.read_rule_set(family)).await
+    }
+
+    /// Reads a family's chains of iptables mode.
+    pub(super) async fn read_chains(
+        &mut self,
+        family: Family,
+    ) -> Result<ActualChains, ReadFailure> {
+        self.kernel.read(KernelRead::Chains, move |kernel| kernel.read_chains(family)).await
     }
 
     /// Lists the virtual servers.

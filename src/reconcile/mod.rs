@@ -16,12 +16,15 @@
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `auditor`: finds changes by other programs: every second by their signs, and by comparing
-//!   all state but the rules once every sync period. It holds the schedule of that, the expected counts, and the
-//!   sysctls that another program keeps setting.
+//!   all state but the rules and chains once every sync period. It holds the schedule of that, the
+//!   expected counts, and the sysctls that another program keeps setting.
 //!
 //! `comparison` compares a part of the kernel with its desired state, for the auditor and for
 //! retries. `agenda` is the queue of retries and draining real servers. [`observer`] and [`Status`]
 //! are the loop's reports.
+//!
+//! In ipvs mode the kernel's state is the interface, sets and virtual servers; in iptables mode it is
+//! chains. Parts that only one mode has are left out in the other (`Context::balances_by`).
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
 //! that a change waits for a few milliseconds of other work at most.
@@ -273,7 +276,7 @@ impl Reconciler {
                 let left = takeover.step(cx, writer).await?;
                 let is_over = left.is_some();
                 if let Some(left) = left {
-                    auditor.begin(cx, left);
+                    auditor.begin(cx, &left);
                     *stage = Stage::Running;
                 }
                 writer.retry_due(cx, is_over).await?;

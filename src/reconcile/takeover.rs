@@ -6,11 +6,17 @@
 //! written: so neither the time to the first Service, which is the API server's own, nor the memory
 //! in use meanwhile grows with the number of endpoints. In the end, found objects that no Service
 //! asks for are removed.
+//!
+//! In iptables mode the chains are read once, each but for a digest of its rules. If one family's
+//! cannot be read, the other is taken over without it, and these are compared when they can be read.
 
 use std::sync::Arc;
 
 use plan::actual::{Actual, ListedVirtualServer};
 use plan::adoption::Unadopted;
+use plan::chains::ActualChains;
+use plan::mode::Mode;
+use plan::model::Family;
 use plan::op::Op;
 use plan::planner::RoundLimit;
 use plan::sets::SetId;
@@ -20,7 +26,7 @@ use tracing::info;
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::observer::RoundKind;
-use super::writer::{Basis, Ended, Known, ROUND, Writer};
+use super::writer::{Basis, Ended, Known, Writer, place, round_limit};
 use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
@@ -28,9 +34,32 @@ use crate::kernel::worker::{ReadFailure, WorkerGone};
 #[derive(Debug)]
 pub(super) struct Takeover {
     found: Unadopted,
+    /// Families whose chains could not be read.
+    unread: Vec<Family>,
+    /// True until something was planned.
+    is_first_round: bool,
     started: Instant,
     /// Number of operations of the takeover so far.
     n_changes: usize,
+}
+
+/// State that the takeover leaves to the audit.
+#[derive(Debug)]
+pub(super) struct Left<'a> {
+    /// What was found, and is not ours.
+    pub(super) found: &'a Unadopted,
+    /// Families whose chains could not be read.
+    pub(super) unread: &'a [Family],
+}
+
+/// State that was read before anything is written.
+#[derive(Debug, Default)]
+struct Found {
+    beside: Actual,
+    listed: Vec<ListedVirtualServer>,
+    chains: Vec<ActualChains>,
+    /// Families whose chains could not be read.
+    unread: Vec<Family>,
 }
 
 // === impl Takeover ===
@@ -50,15 +79,16 @@ impl Takeover {
         drop(cx.planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE }));
         cx.set_desired_rules().await?;
         let found = read_all(cx, addresses).await;
-        let Some((beside, listed)) = cx.or_report(found)? else { return Ok(None) };
+        let Some(found) = cx.or_report(found)? else { return Ok(None) };
+        let Found { beside, listed, chains, unread } = found;
         cx.status.send_modify(|status| status.readings += 1);
         let prerequisites = cx.planner.prerequisites(&beside);
         let n_changes = prerequisites.len();
-        let found = cx.planner.take_over(beside, listed);
+        let found = cx.planner.take_over(beside, listed).with_chains(chains);
         writer.carry_out(cx, prerequisites, Basis::Reading).await?;
         // Before anything was taken over, a conflict is no drift.
         writer.take_drift();
-        Ok(Some(Self { found, started, n_changes }))
+        Ok(Some(Self { found, unread, is_first_round: true, started, n_changes }))
     }
 
     /// Takes over what the Services of one round ask for, and after the last of them, removes what
@@ -67,8 +97,14 @@ impl Takeover {
         &mut self,
         cx: &mut Context,
         writer: &mut Writer,
-    ) -> Result<Option<&Unadopted>, WorkerGone> {
-        let (planned, oldest) = writer.plan(cx, ROUND).await?;
+    ) -> Result<Option<Left<'_>>, WorkerGone> {
+        let mut limit = round_limit(cx);
+        // The API server's Service comes first. In iptables mode it would share its COMMIT, which
+        // takes up to a second, with the others.
+        if std::mem::take(&mut self.is_first_round) && cx.balances_by(Mode::Iptables) {
+            limit.services = 1;
+        }
+        let (planned, oldest) = writer.plan(cx, limit).await?;
         let adopted = self.found.adopt(planned);
         let mut ops = writer.let_drain(cx, adopted.lacking, Known::Nothing, Instant::now());
         writer.hold_back(&mut ops);
@@ -89,7 +125,7 @@ impl Takeover {
         cx.status.send_modify(|status| status.in_sync_once = true);
         info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
         writer.round_ended(cx, ended);
-        Ok(Some(&self.found))
+        Ok(Some(Left { found: &self.found, unread: &self.unread }))
     }
 
     /// Removes what was found and is not desired, in the order in which traffic is led off:
@@ -99,10 +135,13 @@ impl Takeover {
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
+        if cx.balances_by(Mode::Iptables) {
+            let ops = self.found.excess_chains(cx.planner.desired_chains());
+            return self.remove(cx, writer, ops).await;
+        }
         let settings = cx.planner.settings().clone();
-        let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
         let (leading, others): (Vec<SetId>, Vec<SetId>) =
-            sets.partition(|set| set.kind.leads_to_short_circuits());
+            cx.sets().into_iter().partition(|set| set.kind.leads_to_short_circuits());
         for set in leading {
             let ops = self.found.excess_entries(set, cx.planner.desired(), &settings);
             self.remove(cx, writer, ops).await?;
@@ -133,17 +172,14 @@ impl Takeover {
         mut ops: Vec<Op>,
     ) -> Result<(), WorkerGone> {
         self.n_changes += ops.len();
-        ops.sort_by_key(Op::phase);
+        ops.sort_by_key(place);
         writer.apply(cx, ops, Basis::Reading).await
     }
 }
 
 /// Reads which virtual servers there are, and all that is beside them and could be ours. A part that
 /// cannot be read makes it fail, but for rules: half a picture is worse than none.
-async fn read_all(
-    cx: &mut Context,
-    addresses: Addresses,
-) -> Result<(Actual, Vec<ListedVirtualServer>), ReadFailure> {
+async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadFailure> {
     let mut beside = Actual {
         link: addresses.link,
         addresses: addresses.bound,
@@ -152,18 +188,34 @@ async fn read_all(
         ..Actual::default()
     };
     let families = cx.planner.settings().families.clone();
-    for set in families.iter().flat_map(|family| SetId::all(*family)) {
+    for set in cx.sets() {
         beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
     }
-    for family in families {
-        let found = cx.read_rule_set(family).await;
+    for family in &families {
+        let found = cx.read_rule_set(*family).await;
         // Writing reads the rules again, and they are pending if that fails, too. Rules that another
         // program has spoiled hold up nothing else.
         if cx.or_report(found)? == Some(true) {
-            beside.rule_sets.insert(family);
+            beside.rule_sets.insert(*family);
         }
     }
-    Ok((beside, cx.list_virtual_servers().await?.virtual_servers))
+    let mut found = Found { beside, ..Found::default() };
+    if cx.balances_by(Mode::Ipvs) {
+        found.listed = cx.list_virtual_servers().await?.virtual_servers;
+    }
+    if cx.balances_by(Mode::Iptables) {
+        for family in &families {
+            match cx.read_chains(*family).await {
+                Ok(chains) => found.chains.push(chains),
+                Err(failure) if found.unread.len() + 1 == families.len() => return Err(failure),
+                Err(failure) => {
+                    cx.reading_failed(&failure.retryable()?);
+                    found.unread.push(*family);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the operations that repair virtual servers that were found. Those that cannot be read

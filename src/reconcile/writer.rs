@@ -7,10 +7,12 @@
 //! - [`retry_queue`](super::retry_queue), `retries`: failed operations are retried until they
 //!   succeed or are no longer desired. If the kernel was not as we left it, it is read again first.
 //! - `dependencies`: an operation waits while another one that has to come first is pending.
+//! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
 //! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking.
 //! - `schedulers`: Services get the default scheduler while the kernel lacks the one they chose.
 
+mod chains;
 mod dependencies;
 mod drain;
 mod flows;
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
 
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Phase, Subject};
 use tokio::time::Instant;
@@ -33,10 +36,11 @@ use super::context::Context;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
+pub(super) use chains::place;
 use drain::Drain;
 pub(super) use drain::Known;
 use flows::Flows;
-pub(super) use rounds::{Ended, ROUND};
+pub(super) use rounds::{Ended, round_limit};
 use schedulers::MissingSchedulers;
 
 /// Most operations in one request to the kernel.
@@ -151,7 +155,8 @@ impl Writer {
     }
 
     /// Sends operations to the kernel: prerequisites and the API server's own service first, since
-    /// without it nothing on this node can follow the cluster; then the rest.
+    /// without it nothing on this node can follow the cluster; then the rest. In iptables mode, where
+    /// every COMMIT takes time of its own, its own service goes with the others.
     pub(super) async fn carry_out(
         &mut self,
         cx: &mut Context,
@@ -162,8 +167,12 @@ impl Writer {
             ops = self.let_drain(cx, ops, Known::Nothing, Instant::now());
             self.hold_back(&mut ops);
         }
-        ops.sort_by_key(Op::phase);
-        let api_server = cx.planner.asked_for_by(&ServiceName::api_server());
+        ops.sort_by_key(place);
+        let api_server = if cx.balances_by(Mode::Iptables) {
+            HashSet::new()
+        } else {
+            cx.planner.asked_for_by(&ServiceName::api_server())
+        };
         let (first, rest): (Vec<Op>, Vec<Op>) = ops
             .into_iter()
             .partition(|op| op.is_prerequisite() || api_server.contains(&op.subject()));
@@ -239,8 +248,9 @@ impl Writer {
         failed: &mut HashSet<Subject>,
     ) -> Result<(), WorkerGone> {
         let mut rest = ops;
+        let most = if cx.balances_by(Mode::Iptables) { chains::MOST } else { MOST_OPERATIONS };
         while !rest.is_empty() {
-            let later = rest.split_off(rest.len().min(MOST_OPERATIONS));
+            let later = rest.split_off(rest.len().min(most));
             cx.planner.insert_growth(&mut rest);
             // A set that could not grow is as it was: what fits goes in all the same.
             let now = Instant::now();
@@ -284,6 +294,10 @@ impl Writer {
             if let Err(refusal) = result
                 && failed.insert(op.subject())
             {
+                if let Some(awaited) = chains::awaited(&op, &refusal, &self.retry_queue) {
+                    chains::wait(&mut self.retry_queue, op, awaited);
+                    continue;
+                }
                 let (class, text) = (refusal.class, format!("{op}: {refusal}"));
                 self.schedulers.note(cx, &op, &refusal);
                 self.found_drift |= class == RefusalClass::Conflict;
@@ -304,6 +318,7 @@ impl Writer {
         for (op, _) in done {
             debug!("{op}");
             cx.planner.carried_out(&op);
+            in_order.extend(chains::rules_in_order(&op, &cx.planner, &self.retry_queue));
             // A subject is in order only if all of what it needed was done.
             if basis != Basis::Plan && !failed.contains(&op.subject()) {
                 in_order.push(op.subject());
@@ -386,8 +401,11 @@ impl Writer {
     /// Reports what other programs changed, which is not what is pending. Returns true if they
     /// changed something.
     fn report_drift(&mut self, cx: &mut Context, ops: &[Op]) -> bool {
-        let is_drift =
-            |op: &&Op| !matches!(op, Op::GrowSet(..)) && !self.retry_queue.contains(&op.subject());
+        let is_drift = |op: &&Op| {
+            !matches!(op, Op::GrowSet(..))
+                && !self.retry_queue.contains(&op.subject())
+                && !chains::is_explained(op, &self.retry_queue)
+        };
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if drift.is_empty() {
             return false;
@@ -414,18 +432,19 @@ impl Writer {
 
     /// Removes the pending retries of subjects that are as desired.
     pub(super) fn resolve(&mut self, cx: &Context, subjects: &[Subject]) {
-        let mut n_resolved = 0_usize;
+        let mut resolved = Vec::new();
         for subject in subjects {
             if self.retry_queue.resolve(subject) {
-                n_resolved += 1;
-                if n_resolved <= MOST_LOGGED {
+                resolved.push(*subject);
+                if resolved.len() <= MOST_LOGGED {
                     info!("{subject} is in order again");
                 }
                 dependencies::retry_dependents(&cx.planner, &mut self.retry_queue, subject);
             }
         }
-        if n_resolved > MOST_LOGGED {
-            info!("{} more kernel objects are in order again", n_resolved - MOST_LOGGED);
+        chains::retry_dependents(&mut self.retry_queue, &resolved);
+        if resolved.len() > MOST_LOGGED {
+            info!("{} more kernel objects are in order again", resolved.len() - MOST_LOGGED);
         }
         self.report_pending(cx);
     }

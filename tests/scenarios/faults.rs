@@ -15,10 +15,15 @@ use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::ReadCall;
+use plan::chains::ChainOp;
+use plan::mode::Mode;
 use plan::op::Op;
 
 use fault::{Case, Fault, Seen};
 use life::Life;
+
+/// The modes in which every life is lived.
+const MODES: [Mode; 2] = [Mode::Ipvs, Mode::Iptables];
 
 /// True if nothing is to be left out.
 fn is_soak() -> bool {
@@ -49,8 +54,8 @@ fn live(case: Case) -> Seen {
     })
 }
 
-fn live_without_fault() -> Seen {
-    live(Case { fault: Fault::None, at: 0, times: 0, dies: false })
+fn live_without_fault(mode: Mode) -> Seen {
+    live(Case { mode, fault: Fault::None, at: 0, times: 0, dies: false })
 }
 
 /// Tries the cases and tells of all that went wrong.
@@ -78,20 +83,26 @@ fn sample(end: usize, kind: usize, most: usize) -> impl Iterator<Item = usize> {
 }
 
 fn at_every_writing(faults: &[Fault], times: usize) {
-    let seen = live_without_fault();
+    for mode in MODES {
+        try_all(cases_at_every_writing(mode, faults, times).into_iter());
+    }
+}
+
+fn cases_at_every_writing(mode: Mode, faults: &[Fault], times: usize) -> Vec<Case> {
+    let seen = live_without_fault(mode);
     let cases = faults.iter().enumerate().flat_map(|(kind, fault)| {
         let possible: Vec<usize> =
             (0..seen.writings.len()).filter(|at| fault.concerns(&seen.writings[*at])).collect();
         let chosen = sample(possible.len(), kind, 4).map(move |index| possible[index]);
-        let case = move |at, dies| Case { fault: *fault, at, times, dies };
+        let case = move |at, dies| Case { mode, fault: *fault, at, times, dies };
         chosen.flat_map(move |at| [case(at, false), case(at, true)]).collect::<Vec<Case>>()
     });
-    try_all(cases);
+    cases.collect()
 }
 
 #[test]
 fn the_life_has_every_kind_of_operation_and_ends_as_desired() {
-    let seen = live_without_fault();
+    let seen = live_without_fault(Mode::Ipvs);
     let has = |like: fn(&Op) -> bool| seen.writings.iter().any(like);
     assert!(has(|op| matches!(op, Op::CreateLink)));
     assert!(has(|op| matches!(op, Op::CreateSet(..))));
@@ -110,6 +121,22 @@ fn the_life_has_every_kind_of_operation_and_ends_as_desired() {
     assert!(has(|op| matches!(op, Op::UnbindAddress(_))));
     assert!(has(|op| matches!(op, Op::AddRoute(_))));
     assert!(has(|op| matches!(op, Op::RemoveRoute(_))));
+    assert!(seen.flows > 0);
+    eprintln!("{} operations, readings: {:?}", seen.writings.len(), seen.readings);
+}
+
+#[test]
+fn the_same_life_has_every_kind_of_operation_of_iptables_mode() {
+    let seen = live_without_fault(Mode::Iptables);
+    let has = |like: fn(&ChainOp) -> bool| {
+        seen.writings.iter().any(|op| matches!(op, Op::Chain(change) if like(change)))
+    };
+    assert!(has(|op| matches!(op, ChainOp::Write(..))));
+    assert!(has(|op| matches!(op, ChainOp::Insert(..))));
+    assert!(has(|op| matches!(op, ChainOp::Delete(..))));
+    assert!(has(|op| matches!(op, ChainOp::Remove(_))));
+    let of_this_mode = |op: &Op| matches!(op, Op::Chain(_) | Op::WriteRuleSet(_));
+    assert!(seen.writings.iter().all(of_this_mode));
     assert!(seen.flows > 0);
     eprintln!("{} operations, readings: {:?}", seen.writings.len(), seen.readings);
 }
@@ -158,13 +185,19 @@ fn a_closed_socket_at_every_operation() {
 
 #[test]
 fn every_reading_fails_or_misses_something() {
-    let seen = live_without_fault();
+    for mode in MODES {
+        every_reading_of(mode);
+    }
+}
+
+fn every_reading_of(mode: Mode) {
+    let seen = live_without_fault(mode);
     let cases = ReadCall::ALL.into_iter().enumerate().flat_map(|(kind, reading)| {
         let end = seen.readings.get(&reading).copied().unwrap_or(0);
         let faults = [(Fault::Unread(reading), 1), (Fault::Unread(reading), 5)];
         let misses = Fault::can_miss(reading).then_some((Fault::Missed(reading), 1));
         faults.into_iter().chain(misses).flat_map(move |(fault, times)| {
-            let case = move |at, dies| Case { fault, at, times, dies };
+            let case = move |at, dies| Case { mode, fault, at, times, dies };
             sample(end, kind, 4).flat_map(move |at| [case(at, false), case(at, true)])
         })
     });
@@ -173,16 +206,18 @@ fn every_reading_fails_or_misses_something() {
 
 #[test]
 fn flows_cannot_be_removed() {
-    let seen = live_without_fault();
-    let case = |at, times, dies| Case { fault: Fault::FlowsKept, at, times, dies };
-    let cases = sample(seen.flows, 0, 4);
-    try_all(cases.flat_map(|at| [case(at, 1, false), case(at, 5, false), case(at, 1, true)]));
+    for mode in MODES {
+        let seen = live_without_fault(mode);
+        let case = |at, times, dies| Case { mode, fault: Fault::FlowsKept, at, times, dies };
+        let cases = sample(seen.flows, 0, 4);
+        try_all(cases.flat_map(|at| [case(at, 1, false), case(at, 5, false), case(at, 1, true)]));
+    }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fault, at, times, dies } = self;
-        write!(f, "{fault:?} at {at}, {times} times")?;
+        let Self { mode, fault, at, times, dies } = self;
+        write!(f, "{mode}: {fault:?} at {at}, {times} times")?;
         if *dies { f.write_str(", and is killed") } else { Ok(()) }
     }
 }

@@ -15,6 +15,7 @@ mod drift;
 mod faults;
 mod first_sync;
 mod flows;
+mod iptables;
 mod log;
 mod random;
 mod refusals;

@@ -11,6 +11,7 @@ use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::actual::{Actual, ActualRealServer};
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServiceKind,
     ServicePort, SlicePort,
@@ -192,6 +193,11 @@ impl Drop for World {
 
 pub(crate) fn settings() -> Settings {
     Settings { families: vec![Family::V4], ..Settings::new("node-1") }
+}
+
+/// The same of a node in this mode.
+pub(crate) fn settings_in(mode: Mode) -> Settings {
+    Settings { mode, ..settings() }
 }
 
 /// A Service of type ClusterIP, `10.96.x.y:80`, named after its number.

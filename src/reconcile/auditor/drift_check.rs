@@ -11,10 +11,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use plan::adoption::Unadopted;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Subject;
 use plan::sets::SetId;
-use plan::settings::Settings;
 use tokio::time::Instant;
 
 use super::Auditor;
@@ -50,15 +50,17 @@ struct Suspicion {
     n_wrong: u32,
     /// Time of the next reading, if the rules seem touched.
     again: Option<Instant>,
+    /// Duration of reading what hangs on the same sign and was read first.
+    took: Duration,
 }
 
 // === impl Expected ===
 
 impl Expected {
     /// Counts what is left after everything that is ours was taken over or removed.
-    pub(super) fn learn_all(&mut self, left: &Unadopted, settings: &Settings) {
+    pub(super) fn learn_all(&mut self, cx: &Context, left: &Unadopted) {
         self.foreign_virtual_servers = signed(left.n_virtual_servers());
-        let sets = settings.families.iter().flat_map(|family| SetId::all(*family));
+        let sets = cx.sets().into_iter();
         self.foreign_entries = sets.map(|set| (set, signed(left.n_entries(set)))).collect();
     }
 
@@ -69,9 +71,23 @@ impl Expected {
     /// Returns the parts of the kernel that are not as expected, but for those with a pending retry
     /// that is not due yet.
     fn suspects(&mut self, cx: &Context, writer: &Writer, found: &DriftCheck) -> Vec<AuditedPart> {
+        let mut suspects = Vec::new();
+        if cx.balances_by(Mode::Ipvs) {
+            self.suspect_ipvs(cx, writer, found, &mut suspects);
+        }
+        self.suspect_rules(cx, writer, found, &mut suspects);
+        suspects
+    }
+
+    fn suspect_ipvs(
+        &mut self,
+        cx: &Context,
+        writer: &Writer,
+        found: &DriftCheck,
+        suspects: &mut Vec<AuditedPart>,
+    ) {
         let now = Instant::now();
         let is_put_off = |subject| writer.retry_queue().is_put_off(&subject, now);
-        let mut suspects = Vec::new();
         if !found.link && !is_put_off(Subject::Link) {
             suspects.push(AuditedPart::Addresses);
         }
@@ -83,8 +99,7 @@ impl Expected {
                 suspects.push(AuditedPart::Frontends);
             }
         }
-        let families = &cx.planner.settings().families;
-        for set in families.iter().flat_map(|family| SetId::all(*family)) {
+        for set in cx.sets() {
             let foreign = self.foreign_entries.get(&set).copied().unwrap_or(0);
             let n = n_own_entries(cx, set) + foreign;
             let around = around(n, pending.get(&set).copied().unwrap_or(0));
@@ -94,15 +109,30 @@ impl Expected {
                 suspects.push(AuditedPart::Set(set));
             }
         }
-        for family in families {
-            let is_touched =
-                !found.untouched.contains(family) && !is_put_off(Subject::RuleSet(*family));
+    }
+
+    /// The constant rules come first: what is found complete then is what later drift checks see as
+    /// untouched, so that a change after it, while chains are read, is noticed by the next one.
+    fn suspect_rules(
+        &mut self,
+        cx: &Context,
+        writer: &Writer,
+        found: &DriftCheck,
+        suspects: &mut Vec<AuditedPart>,
+    ) {
+        let now = Instant::now();
+        for family in &cx.planner.settings().families {
+            let is_put_off = writer.retry_queue().is_put_off(&Subject::RuleSet(*family), now);
+            let is_touched = !found.untouched.contains(family);
             let suspicion = self.suspicions.entry(*family).or_default();
-            if suspicion.is_due(is_touched, now) {
-                suspects.push(AuditedPart::RuleSet(*family));
+            // Chains have other retries than the constant rules.
+            let with_chains = cx.balances_by(Mode::Iptables);
+            if suspicion.is_due(is_touched && (with_chains || !is_put_off), now) {
+                let rule_set = (!is_put_off).then_some(AuditedPart::RuleSet(*family));
+                let chains = with_chains.then_some(AuditedPart::Chains(*family));
+                suspects.extend(rule_set.into_iter().chain(chains));
             }
         }
-        suspects
     }
 
     /// Learns that a part is in order which was not as expected: that is how it looks from now on.
@@ -127,7 +157,10 @@ impl Expected {
                     self.foreign_entries.insert(*set, foreign);
                 }
             }
-            AuditedPart::RuleSet(family) => {
+            AuditedPart::RuleSet(family) if cx.balances_by(Mode::Iptables) => {
+                self.suspicions.entry(*family).or_default().took += took;
+            }
+            AuditedPart::RuleSet(family) | AuditedPart::Chains(family) => {
                 let suspicion = self.suspicions.entry(*family).or_default();
                 suspicion.was_wrong(took, Instant::now());
             }
@@ -137,7 +170,7 @@ impl Expected {
 
     /// Ends the suspicion of a part that another program had changed.
     fn confirm(&mut self, part: &AuditedPart) {
-        if let AuditedPart::RuleSet(family) = part {
+        if let AuditedPart::RuleSet(family) | AuditedPart::Chains(family) = part {
             self.suspicions.remove(family);
         }
     }
@@ -158,6 +191,7 @@ impl Suspicion {
     /// another program wrote just then: its next write must be noticed at once.
     fn was_wrong(&mut self, took: Duration, now: Instant) {
         self.n_wrong = self.n_wrong.saturating_add(1);
+        let took = took + std::mem::take(&mut self.took);
         self.again = (self.n_wrong > 1).then(|| now + took * RULES_REST);
     }
 }

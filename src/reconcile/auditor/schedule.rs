@@ -156,7 +156,8 @@ impl Schedule {
     /// and say nothing of the others.
     pub(super) fn failed(&mut self, part: AuditedPart, now: Instant) {
         self.n_failures = self.n_failures.saturating_add(1);
-        if self.n_failures >= FAILURES_IN_A_ROW && !matches!(part, AuditedPart::RuleSet(_)) {
+        let is_by_program = matches!(part, AuditedPart::RuleSet(_) | AuditedPart::Chains(_));
+        if self.n_failures >= FAILURES_IN_A_ROW && !is_by_program {
             self.pause(now + READ_RETRY);
         }
         if !self.is_unread(&part) {

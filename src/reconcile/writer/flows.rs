@@ -2,14 +2,17 @@
 //!
 //! They are removed after the kernel has been written. A flow that is removed while its endpoint is
 //! still a real server would be led to it again by the client's next packet; so the pending retries
-//! of a virtual server come first.
+//! of a virtual server, or of the chains that lead to the endpoint, come first.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plan::chains::ChainOp;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -57,8 +60,9 @@ impl Flows {
         self.pending.extend(frontends);
     }
 
-    /// Notes the same of the virtual servers that these operations are about.
+    /// Notes the same of the virtual servers and chains that these operations are about.
     pub(super) fn note_ops(&mut self, ops: &[Op], planner: &Planner) {
+        self.pending.extend(ops.iter().flat_map(|op| led_by(op, planner)));
         let frontends = ops.iter().filter_map(|op| match op.subject() {
             Subject::VirtualServer(frontend) => Some(frontend),
             _ => None,
@@ -95,9 +99,14 @@ impl Flows {
     /// Returns the frontends whose flows can be removed now.
     fn ready(&self, planner: &Planner, retry_queue: &RetryQueue, now: Instant) -> FlowTargets {
         let mut targets = FlowTargets::default();
-        if self.obstacle_due().is_none_or(|due| due <= now) {
-            for frontend in self.pending.iter().filter(|f| !is_pending(f, planner, retry_queue)) {
-                targets.insert(*frontend, planner.desired().flow_targets(frontend));
+        if self.obstacle_due().is_none_or(|due| due <= now) && !self.pending.is_empty() {
+            let led = LazyCell::new(|| still_led(planner, retry_queue));
+            let is_pending = |it: &Frontend| match planner.settings().mode {
+                Mode::Iptables => are_chains_pending(it, planner, retry_queue, &led),
+                _ => is_pending(it, planner, retry_queue),
+            };
+            for frontend in self.pending.iter().filter(|frontend| !is_pending(frontend)) {
+                targets.insert(*frontend, planner.flow_targets(frontend));
             }
         }
         targets
@@ -176,6 +185,35 @@ impl Flows {
         });
         Ok(())
     }
+}
+
+/// Returns the UDP and SCTP frontends that a change of a chain is about, as clients see them.
+fn led_by(op: &Op, planner: &Planner) -> BTreeSet<Frontend> {
+    match op {
+        Op::Chain(change) => planner.stateless_frontends(change),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Returns the frontends with rules that are to be removed and may still be there.
+fn still_led(planner: &Planner, retry_queue: &RetryQueue) -> BTreeSet<Frontend> {
+    let deletes = |op: &Op| matches!(op, Op::Chain(ChainOp::Delete(..)));
+    let pending = retry_queue.iter().map(|(_, pending)| &pending.op).filter(|op| deletes(op));
+    pending.flat_map(|op| led_by(op, planner)).collect()
+}
+
+/// True if a retry is pending for a chain or a rule of the Service that has a frontend, or for a rule
+/// that leads the frontend elsewhere.
+fn are_chains_pending(
+    frontend: &Frontend,
+    planner: &Planner,
+    retry_queue: &RetryQueue,
+    still_led: &BTreeSet<Frontend>,
+) -> bool {
+    let is_pending =
+        |owner| planner.asked_for_by(owner).iter().any(|subject| retry_queue.contains(subject));
+    !retry_queue.is_empty()
+        && (still_led.contains(frontend) || planner.chain_owner(frontend).is_some_and(is_pending))
 }
 
 /// Returns the frontend whose short circuit this is, or itself.

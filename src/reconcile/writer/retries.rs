@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plan::chains::ChainSubject;
 use plan::kernel_objects::Frontend;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 
 use super::drain::Known;
 use super::rounds::Ended;
-use super::{Basis, Writer};
+use super::{Basis, Writer, chains};
 use crate::kernel::RefusalClass;
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::READ_RETRY;
@@ -31,7 +32,7 @@ impl Writer {
         let now = Instant::now();
         let mut due = self.retry_queue.due(now);
         if !may_compare {
-            due.retain(|subject| rests_on(&self.retry_queue, subject).is_none());
+            due.retain(|subject| rests_on(&cx.planner, &self.retry_queue, subject).is_none());
         }
         if due.is_empty() {
             return Ok(());
@@ -40,16 +41,25 @@ impl Writer {
         let mut frontends = Vec::new();
         let mut compared: Vec<AuditedPart> = Vec::new();
         for subject in &due {
-            match (subject, rests_on(&self.retry_queue, subject)) {
-                (_, Some(part)) if compared.contains(&part) => {}
-                (_, Some(part)) => {
-                    self.retry_part(cx, &part, &due).await?;
-                    compared.push(part);
-                }
-                (Subject::VirtualServer(frontend), _) => frontends.push(*frontend),
-                (subject, None) => ops.extend(as_desired(&cx.planner, *subject)),
+            if let Some(part) = rests_on(&cx.planner, &self.retry_queue, subject)
+                && !compared.contains(&part)
+            {
+                self.retry_part(cx, &part, &due).await?;
+                compared.push(part);
             }
         }
+        // A comparison may have resolved some, or put them off.
+        let is_due = |it: &&Subject| self.retry_queue.due_time(it).is_some_and(|due| due <= now);
+        let rests_on = |it: &&Subject| rests_on(&cx.planner, &self.retry_queue, it);
+        due = due.iter().filter(|it| is_due(it) && rests_on(it).is_none()).copied().collect();
+        for subject in &due {
+            match subject {
+                Subject::VirtualServer(frontend) => frontends.push(*frontend),
+                Subject::Chain(chain) => ops.extend(self.chain_retry(cx, *chain)),
+                subject => ops.extend(as_desired(&cx.planner, *subject)),
+            }
+        }
+        chains::merge(&mut ops);
         ops.extend(self.read_for_retry(cx, &frontends).await?);
         self.carry_out(cx, ops, Basis::Reading).await?;
         self.round_ended(cx, Ended { kind: RoundKind::Retry, took: now.elapsed(), oldest: None });
@@ -66,7 +76,7 @@ impl Writer {
         if compare(cx, self, part).await?.is_none() {
             let retry = Instant::now() + READ_RETRY;
             for subject in due {
-                if rests_on(&self.retry_queue, subject).as_ref() == Some(part) {
+                if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {
                     self.retry_queue.postpone(subject, retry);
                 }
             }
@@ -163,7 +173,7 @@ impl Writer {
 /// Returns the part of the kernel that is to be compared because of a pending retry: if the subject
 /// is one that others rest on, or if the refusal makes no sense unless something that it rests on is
 /// gone.
-fn rests_on(retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> {
+fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> {
     let class = retry_queue.get(subject).map(|pending| pending.refusal.class);
     let conflict = class == Some(RefusalClass::Conflict);
     // A set that is full has entries that we do not know of, or is smaller than we know.
@@ -174,10 +184,17 @@ fn rests_on(retry_queue: &RetryQueue, subject: &Subject) -> Option<AuditedPart> 
         Subject::Set(set) => Some(AuditedPart::Set(*set)),
         Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Set(*set)),
         Subject::RuleSet(family) => Some(AuditedPart::RuleSet(*family)),
+        Subject::Chain(chain) => {
+            let pending = retry_queue.get(subject)?;
+            let whole = Subject::Chain(ChainSubject::Chain(chain.chain()));
+            let is_unknown = conflict
+                || *subject != whole && retry_queue.contains(&whole)
+                || chains::is_state_unknown(planner, pending, chain);
+            is_unknown.then_some(AuditedPart::Chains(chain.chain().family))
+        }
         Subject::Entry(..)
         | Subject::Address(_)
         | Subject::Route(_)
-        | Subject::Chain(_)
         | Subject::VirtualServer(_) => None,
     }
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall, ReadCall};
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
+use plan::chains::{ChainId, ChainOp};
 use plan::kernel_objects::{Entry, Frontend};
+use plan::mode::Mode;
 use plan::op::Op;
 use plan::sets::SetId;
 
@@ -43,6 +45,7 @@ pub(super) enum Fault {
 /// A fault at a place.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
+    pub(super) mode: Mode,
     pub(super) fault: Fault,
     /// The first operation, reading of this kind, or cleaning that it concerns, from 0 on.
     pub(super) at: usize,
@@ -240,7 +243,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
         Op::AddRoute(network) => drop(actual.routes.insert(*network)),
         Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
-        Op::Chain(op) => drop(actual.chains.remove(&op.chain())),
+        Op::Chain(op) => forestall_chain(op, actual),
     }
 }
 
@@ -265,7 +268,10 @@ fn undermine(op: &Op, actual: &mut Actual) {
         Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
             delete_link(actual);
         }
-        Op::Chain(_) => actual.chains.clear(),
+        Op::Chain(_) => {
+            actual.chains.clear();
+            actual.rule_sets.clear();
+        }
     }
 }
 
@@ -298,12 +304,48 @@ fn undo(op: &Op, actual: &mut Actual) {
             }
         }
         Op::AddRoute(network) => drop(actual.routes.remove(network)),
-        Op::Chain(op) => drop(actual.chains.remove(&op.chain())),
+        Op::Chain(op) => undo_chain(op, actual),
         Op::RemoveRoute(network) => {
             if actual.link {
                 actual.routes.insert(*network);
             }
         }
+    }
+}
+
+/// Does what the operation does, with rules of another program where there is a choice.
+fn forestall_chain(op: &ChainOp, actual: &mut Actual) {
+    match op {
+        ChainOp::Write(chain, _) => {
+            actual.chains.entry(*chain).or_default().push("-j ACCEPT".into());
+        }
+        ChainOp::Insert(chain, rule) => put_rule(chain, rule, actual),
+        ChainOp::Delete(chain, rule) => take_rule(chain, rule, actual),
+        ChainOp::Remove(chain) => drop(actual.chains.remove(chain)),
+    }
+}
+
+fn undo_chain(op: &ChainOp, actual: &mut Actual) {
+    match op {
+        // A chain that rules lead to cannot be removed.
+        ChainOp::Write(chain, _) => drop(actual.chains.insert(*chain, Vec::new())),
+        ChainOp::Insert(chain, rule) => take_rule(chain, rule, actual),
+        ChainOp::Delete(chain, rule) => put_rule(chain, rule, actual),
+        ChainOp::Remove(chain) => drop(actual.chains.insert(*chain, Vec::new())),
+    }
+}
+
+fn put_rule(chain: &ChainId, rule: &str, actual: &mut Actual) {
+    if let Some(rules) = actual.chains.get_mut(chain) {
+        rules.insert(0, rule.into());
+    }
+}
+
+fn take_rule(chain: &ChainId, rule: &str, actual: &mut Actual) {
+    if let Some(rules) = actual.chains.get_mut(chain)
+        && let Some(at) = rules.iter().position(|it| **it == *rule)
+    {
+        rules.remove(at);
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::fault::{Case, Fault, Seen};
 use super::quiet_time;
 use crate::short_circuits::local;
-use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings, slice};
+use crate::world::{NODE_ADDRESS, World, frontend, node_port_service, service, settings_in, slice};
 
 const STEPS: usize = 14;
 
@@ -59,8 +59,10 @@ impl Life {
     pub(super) async fn begin(case: Case) -> Self {
         let fake = kernel();
         let seen = case.inject(&fake);
-        let settings =
-            Settings { service_routes: vec!["10.96.0.0/16".parse().unwrap()], ..settings() };
+        let settings = Settings {
+            service_routes: vec!["10.96.0.0/16".parse().unwrap()],
+            ..settings_in(case.mode)
+        };
         let world = Some(World::with(settings.clone(), fake, PACE));
         let mut life = Self { world, settings, cluster: BTreeMap::new(), case, seen, died: false };
         for (service, pods) in
@@ -151,7 +153,7 @@ impl Life {
             // What changes while the program does not run. It has other settings then.
             12 => {
                 self.settle().await;
-                self.settings = settings();
+                self.settings = settings_in(self.case.mode);
                 let removed = node_port_service(3, 30_081).name;
                 self.stop().await;
                 self.cluster.remove(&removed);
