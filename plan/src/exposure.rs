@@ -6,6 +6,8 @@
 
 mod addresses;
 mod budget;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -16,8 +18,9 @@ use crate::facts::NodeFacts;
 use crate::kernel_objects::RealServer;
 use crate::local::{HealthCheck, LocalGap, Side};
 use crate::localhost::{LocalhostPort, localhost_port};
+use crate::mode::Mode;
 use crate::model::{EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
-use crate::problem::Problem;
+use crate::problem::{Override, Problem};
 use crate::settings::Settings;
 pub use addresses::Addresses;
 pub(crate) use budget::Budget;
@@ -97,6 +100,10 @@ impl<'a> Exposure<'a> {
             localhost: Vec::new(),
             budget: Budget::new(&settings.limits),
         };
+        let overrides = service.overrides.iter().filter(|_| settings.mode != Mode::Ipvs);
+        let overrides = overrides.flat_map(|overrides| Override::of(overrides.as_ref()));
+        let problems = overrides.map(|setting| Problem::NoEffect { setting, mode: settings.mode });
+        exposure.problems.extend(problems);
         let families = settings.families.iter();
         let families = families.filter_map(|it| exposure.family(*it, slices, facts, settings));
         exposure.families = families.collect();
@@ -133,7 +140,7 @@ impl<'a> Exposure<'a> {
             let ready = here().filter(|candidate| candidate.endpoint.conditions.ready);
             local_ready.extend(ready.map(|candidate| candidate.endpoint.address));
             let choice = self.choose(&candidates, facts, settings);
-            self.note_local_gaps(family, &choice);
+            self.note_local_gaps(family, &choice, settings.mode);
             let here = here().map(|it| SocketAddr::new(it.endpoint.address, it.port)).collect();
             ports.push(PortExposure { index, port, choice, here });
             if settings.localhost_node_ports {
@@ -161,15 +168,15 @@ impl<'a> Exposure<'a> {
     }
 
     /// Endpoints exist that would do, but for their being elsewhere.
-    fn note_local_gaps(&mut self, family: Family, choice: &EndpointChoice) {
+    fn note_local_gaps(&mut self, family: Family, choice: &EndpointChoice, mode: Mode) {
         if !choice.exist || !choice.local.is_empty() {
             return;
         }
         if self.service.internal_policy == TrafficPolicy::Local {
-            self.local_gap.add(Side::Internal, family);
+            self.local_gap.add(Side::Internal, family, mode);
         }
         if self.service.is_external_policy_local() {
-            self.local_gap.add(Side::External, family);
+            self.local_gap.add(Side::External, family, mode);
         }
     }
 

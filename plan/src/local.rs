@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU16;
 
+use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 
 /// Answer to a load balancer about a Service on this node (`spec.healthCheckNodePort`).
@@ -17,13 +18,14 @@ pub struct HealthCheck {
     pub local_v6: Option<usize>,
 }
 
-/// Traffic policies for which a Service has endpoints, but none that the policy allows.
+/// Number of a Service's ports, by traffic policy, that have endpoints, but none that the policy
+/// allows. At most 1 where Services are counted and not their ports, as kube-proxy does in mode ipvs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalGap {
     /// By `internalTrafficPolicy`, IPv4 and IPv6.
-    internal: [bool; 2],
+    internal: [u16; 2],
     /// By `externalTrafficPolicy`, IPv4 and IPv6.
-    external: [bool; 2],
+    external: [u16; 2],
 }
 
 /// Kind of traffic policy.
@@ -60,27 +62,31 @@ impl HealthCheck {
 // === impl LocalGap ===
 
 impl LocalGap {
-    /// Notes a gap.
-    pub fn add(&mut self, side: Side, family: Family) {
+    /// Notes the gap of a port.
+    pub fn add(&mut self, side: Side, family: Family, mode: Mode) {
         let [v4, v6] = match side {
             Side::Internal => &mut self.internal,
             Side::External => &mut self.external,
         };
-        *match family {
+        let count = match family {
             Family::V4 => v4,
             Family::V6 => v6,
-        } = true;
+        };
+        *count = match mode {
+            Mode::Ipvs => 1,
+            Mode::Iptables | Mode::Userspace => count.saturating_add(1),
+        };
     }
 
-    fn has(&self, side: Side, family: Family) -> bool {
+    fn count(&self, side: Side, family: Family) -> usize {
         let [v4, v6] = match side {
             Side::Internal => self.internal,
             Side::External => self.external,
         };
-        match family {
+        usize::from(match family {
             Family::V4 => v4,
             Family::V6 => v6,
-        }
+        })
     }
 }
 
@@ -98,16 +104,12 @@ impl LocalGaps {
         for side in [Side::Internal, Side::External] {
             for family in Family::BOTH {
                 let count = self.counts.entry((side, family)).or_default();
-                match (former.has(side, family), gap.has(side, family)) {
-                    (false, true) => *count += 1,
-                    (true, false) => *count -= 1,
-                    _ => {}
-                }
+                *count = (*count + gap.count(side, family)) - former.count(side, family);
             }
         }
     }
 
-    /// Returns the number of Services that have such a gap.
+    /// Returns the number of Services, or of their ports, that have such a gap.
     #[must_use]
     pub fn count(&self, side: Side, family: Family) -> usize {
         self.counts.get(&(side, family)).copied().unwrap_or_default()
@@ -122,10 +124,11 @@ mod tests {
     fn counts_follow_what_each_service_has() {
         let mut gaps = LocalGaps::default();
         let mut both = LocalGap::default();
-        both.add(Side::External, Family::V4);
-        both.add(Side::External, Family::V6);
+        both.add(Side::External, Family::V4, Mode::Ipvs);
+        both.add(Side::External, Family::V6, Mode::Ipvs);
+        both.add(Side::External, Family::V6, Mode::Ipvs);
         let mut one = LocalGap::default();
-        one.add(Side::Internal, Family::V4);
+        one.add(Side::Internal, Family::V4, Mode::Ipvs);
         let [a, b] = ["a", "b"].map(|name| ServiceName::new("ns", name));
         let none = LocalGap::default();
         for (service, gap, internal, external) in [
@@ -143,5 +146,22 @@ mod tests {
             assert_eq!((counts(Side::Internal), counts(Side::External)), (internal, external));
         }
         assert!(gaps.services.is_empty());
+    }
+
+    #[test]
+    fn mode_iptables_counts_ports() {
+        let mut gaps = LocalGaps::default();
+        let mut of_ports = LocalGap::default();
+        of_ports.add(Side::External, Family::V4, Mode::Iptables);
+        let mut one = of_ports;
+        one.add(Side::Internal, Family::V4, Mode::Iptables);
+        of_ports.add(Side::External, Family::V4, Mode::Iptables);
+        let [a, b] = ["a", "b"].map(|name| ServiceName::new("ns", name));
+        for (service, gap, expected) in
+            [(&a, of_ports, 2), (&b, one, 3), (&a, one, 2), (&b, LocalGap::default(), 1)]
+        {
+            gaps.note(service, gap);
+            assert_eq!(gaps.count(Side::External, Family::V4), expected);
+        }
     }
 }

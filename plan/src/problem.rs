@@ -8,7 +8,8 @@ use ipnet::IpNet;
 
 use crate::capacity::Capacity;
 use crate::kernel_objects::Frontend;
-use crate::model::{Family, ServiceName};
+use crate::mode::Mode;
+use crate::model::{Family, Overrides, ServiceName};
 use crate::scheduler::SchedulerName;
 use crate::sets::SetId;
 use crate::settings::Limit;
@@ -25,6 +26,19 @@ pub enum AddressField {
     External,
     /// `status.loadBalancer.ingress`: written by a controller.
     LoadBalancer,
+}
+
+/// The annotations of a Service that only mode ipvs can follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Override {
+    /// [`Overrides::scheduler`]
+    Scheduler,
+    /// [`Overrides::scheduler_flags`]
+    SchedulerFlags,
+    /// [`Overrides::drain_deadline_seconds`]
+    DrainDeadline,
+    /// [`Overrides::weights`]
+    Weights,
 }
 
 /// Something that keeps a part of a Service from being served as written. The rest of it is.
@@ -109,6 +123,13 @@ pub enum Problem {
         /// Number of frontends that are not served.
         left_out: usize,
     },
+    /// The Service asks for something that only mode ipvs can do.
+    NoEffect {
+        /// What it asks for.
+        setting: Override,
+        /// Mode of the node.
+        mode: Mode,
+    },
     /// More than are listed: always the last one.
     More {
         /// Number of problems that are not listed.
@@ -174,6 +195,33 @@ impl fmt::Display for Overfull {
              whose entries came last are not served as they should be on this node. If all are \
              needed, raise the limit in the node's KubeIpvsConfiguration (docs/limits.md)"
         )
+    }
+}
+
+// === impl Override ===
+
+impl Override {
+    /// The annotations of a Service.
+    pub fn of(overrides: &Overrides) -> impl Iterator<Item = Self> + use<> {
+        let Overrides { scheduler, scheduler_flags, drain_deadline_seconds, weights } = overrides;
+        let written = [
+            (scheduler.is_some(), Self::Scheduler),
+            (scheduler_flags.is_some(), Self::SchedulerFlags),
+            (drain_deadline_seconds.is_some(), Self::DrainDeadline),
+            (weights.is_some(), Self::Weights),
+        ];
+        written.into_iter().filter_map(|(is_written, setting)| is_written.then_some(setting))
+    }
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scheduler => "kube-ipvs.io/scheduler",
+            Self::SchedulerFlags => "kube-ipvs.io/scheduler-flags",
+            Self::DrainDeadline => "kube-ipvs.io/drain-deadline",
+            Self::Weights => "kube-ipvs.io/weights",
+        })
     }
 }
 
@@ -263,6 +311,11 @@ impl fmt::Display for Problem {
                  not served on this node. Cluster addresses go before others, and ports in their \
                  order. If all are needed, raise the limit in the node's KubeIpvsConfiguration \
                  (docs/limits.md)"
+            ),
+            Self::NoEffect { setting, mode } => write!(
+                f,
+                "annotation {setting} has no effect on nodes in mode {mode}: only mode ipvs has \
+                 schedulers, weights and a drain deadline"
             ),
             Self::More { count } => write!(
                 f,

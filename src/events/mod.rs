@@ -222,6 +222,7 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::NoNodePortAddress { .. } => "NoNodePortAddress",
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",
         Problem::LimitReached { .. } => "LimitReached",
+        Problem::NoEffect { .. } => "NoEffectInMode",
         Problem::More { .. } => "MoreProblems",
     }
 }
