@@ -8,12 +8,14 @@
 //! ```
 
 mod actions;
+mod counters;
 mod estimators;
 mod input;
 mod localhost;
 pub mod logging;
 mod mode;
 mod observers;
+mod serving;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
@@ -36,11 +39,11 @@ use tracing::{info, warn};
 use crate::cleanup;
 use crate::config::gates::FeatureGates;
 use crate::config::watch::{Check, SPREAD};
-use crate::config::{Action, Configuration, ConfigurationFile, gates};
+use crate::config::{Action, Configuration, ConfigurationFile};
 use crate::events::{
     EventRecorder, EventReporter, Extent, NewEvent, Publisher, Regarding, Severity,
 };
-use crate::host::{self, Host};
+use crate::host::{self, FallenBack, Host};
 use crate::kernel::Kernel;
 use crate::kernel::address_monitor;
 use crate::kernel::estimators::Run;
@@ -48,15 +51,16 @@ use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Reconciler, Status};
+use crate::serve::Servers;
 use crate::serve::health::SharedHealth;
 use crate::serve::listen::{self, ListenError};
 use crate::serve::metrics::own;
-use crate::serve::pages::{Following, Pages, SetVerbosity};
+use crate::serve::pages::{Following, SetVerbosity};
 use crate::serve::service_health::ListenFailure;
-use crate::serve::{self, Servers};
 use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
+use counters::PacketCounters;
 use estimators::EstimatorObserver;
 use input::{InputPump, Unchecked};
 use logging::Verbosity;
@@ -94,6 +98,8 @@ struct Parts<K> {
     check: Check,
     /// Settings with the families and abilities that the host has.
     settings: Settings,
+    /// Reason for which the mode is not the preferred one; none: it is.
+    fallen_back: Option<FallenBack>,
     source: Source,
     kernel: K,
     /// Programs that remove the rules of kube-proxy's other modes. None: these rules stay.
@@ -155,16 +161,13 @@ async fn balance(
         () = &mut shutdown => return Ok(()),
         ready = get_ready(configuration.clone(), threads) => ready?,
     };
-    let Host { families, random_fully, short_circuit_networks, backends, linux } = host;
+    let Host { configuration, fallen_back, backends, linux } = host;
     let settings = Settings {
-        families,
-        random_fully,
-        short_circuit_networks,
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
-    if configuration.estimators.run == Run::Auto {
+    if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
         observers.push(Box::new(EstimatorObserver::new()));
     }
     let backends = configuration.cleanup_other_modes.then_some(backends);
@@ -173,6 +176,7 @@ async fn balance(
         configuration,
         check,
         settings,
+        fallen_back,
         source,
         kernel: linux,
         backends,
@@ -208,10 +212,12 @@ impl<K: Kernel + 'static> Parts<K> {
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let Self { configuration, check, settings, source, kernel, backends, observers, .. } = self;
+        let mode = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
-        let options = serving(&configuration, &settings, source.following(), self.set_verbosity)?;
+        let options =
+            serving::options(&configuration, &settings, source.following(), self.set_verbosity)?;
         let servers = Servers::new(options, failures)?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let mut all = Observers::new(vec![
@@ -233,6 +239,9 @@ impl<K: Kernel + 'static> Parts<K> {
         }
         let kernel = KernelHandle::start(kernel, measured.own.stages.clone())
             .context("start the kernel worker")?;
+        if settings.nfacct {
+            measured.add(PacketCounters::new()?)?;
+        }
         let routes = !settings.service_routes.is_empty();
         let planner = Planner::new(settings);
         let reconciler =
@@ -245,10 +254,11 @@ impl<K: Kernel + 'static> Parts<K> {
         let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
 
         let rejected = measured.own.configuration_rejected.clone();
+        let returned = mode::returned(&configuration, self.fallen_back, recorder.clone());
         let changed = changed(configuration.file, check, rejected);
         recorder.record(starting());
         if let Some(backends) = backends {
-            tokio::spawn(remove_other_modes(status, backends));
+            tokio::spawn(remove_other_modes(mode, status, backends));
         }
         tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
@@ -267,6 +277,7 @@ impl<K: Kernel + 'static> Parts<K> {
                 give_up(ended.context("serve health and metrics")?, &recorder).await
             }
             reason = changed => bail!("{reason}"),
+            reason = returned => bail!("{reason}"),
         }
     }
 }
@@ -355,34 +366,6 @@ fn client_options(configuration: &Configuration) -> ClientOptions {
     }
 }
 
-// === what is served ===
-
-fn serving(
-    configuration: &Configuration,
-    settings: &Settings,
-    following: Option<Following>,
-    set_verbosity: SetVerbosity,
-) -> anyhow::Result<serve::Options> {
-    let flags = configuration.flags.iter();
-    let served = configuration.served;
-    Ok(serve::Options {
-        families: settings.families.clone(),
-        sync_period: configuration.pace.sync_period,
-        health_address: served.healthz,
-        metrics_address: Some(served.metrics),
-        hard_fail: served.hard_fail,
-        node_port_addresses: settings.node_port_addresses.clone(),
-        pages: Pages {
-            configz: configuration.to_configz().context("write the configuration as JSON")?,
-            flags: flags.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
-            profiling: served.profiling.then_some(set_verbosity),
-            flagz: configuration.gates.is_enabled(gates::FLAGZ),
-            statusz: configuration.gates.is_enabled(gates::STATUSZ),
-            following,
-        },
-    })
-}
-
 /// Returns a function that counts the messages in a channel. It does not keep the channel open.
 fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
     let sender = sender.downgrade();
@@ -439,6 +422,7 @@ fn starting() -> NewEvent {
 
 /// Removes the state of kube-proxy's other modes, once our own state carries the traffic.
 async fn remove_other_modes(
+    mode: Mode,
     mut status: watch::Receiver<Status>,
     backends: HashMap<Family, Backend>,
 ) {
@@ -449,7 +433,9 @@ async fn remove_other_modes(
         .is_ok();
     if carries {
         // It runs programs, which takes its time.
-        let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(&backends).log());
+        let removing = tokio::task::spawn_blocking(move || {
+            cleanup::other_modes(mode, &backends).log();
+        });
         if let Err(error) = removing.await {
             warn!(
                 "removing the state of kube-proxy's other modes failed: {error}; the next start tries \

@@ -1,6 +1,7 @@
 //! Preparation of the host: modules, the probe, sysctls, and the handles.
 
 mod conntrack;
+mod fallback;
 mod local_ports;
 mod oom;
 
@@ -9,18 +10,21 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
 use plan::settings::{Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
-use crate::config::{Configuration, Conntrack, IpvsTimeouts};
+use crate::cleanup;
+use crate::config::{Action, Configuration, Conntrack, IpvsTimeouts};
 use crate::kernel::estimators::{self, EstimatorSettings};
 use crate::kernel::linux::Linux;
-use crate::kernel::probe::{self, Attempts, Findings};
+use crate::kernel::probe::{self, Attempts, Findings, IpvsAttempts};
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::kernel::{modules, sysctl};
+pub(crate) use fallback::FallenBack;
 
 /// TEST-NET-2 (RFC 5737), where no cluster has a Service. kube-proxy probes with the same address.
 const PROBE_ADDRESS: [u8; 4] = [198, 51, 100, 0];
@@ -28,12 +32,11 @@ const PROBE_PORT: u16 = 20_000;
 
 /// A host that is ready.
 pub(crate) struct Host {
-    /// The families that it can do.
-    pub(crate) families: Vec<Family>,
-    /// True if masquerading may pick source ports at random.
-    pub(crate) random_fully: bool,
-    /// Networks of the short circuits, as far as the host can lead to them.
-    pub(crate) short_circuit_networks: ShortCircuitNetworks,
+    /// The configuration for the mode that the host can do, with the families and abilities that it
+    /// has.
+    pub(crate) configuration: Configuration,
+    /// Reason for which the mode is not the preferred one; none: it is.
+    pub(crate) fallen_back: Option<FallenBack>,
     /// The kind of iptables that holds the rules of each of these families. Nothing says that it
     /// is the same one: what is installed and in use is found out for each.
     pub(crate) backends: HashMap<Family, Backend>,
@@ -41,55 +44,160 @@ pub(crate) struct Host {
     pub(crate) linux: Linux,
 }
 
-/// Prepares the host for planning. An error names everything that is missing.
+/// Prepares the host for planning, in the mode that it can do. An error names everything that is
+/// missing.
 pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
-    let (settings, variant) = (&configuration.settings, configuration.variant);
+    let mut rules = open_rules(configuration);
+    let had_dummy = Linux::has_dummy();
+    let (mut configuration, mut findings) = (configuration.clone(), probe(configuration, &rules));
+    let mut fallen_back = None;
+    if let Some(because) = fallback::decide(&configuration.modes, &findings.fatal(), || {
+        cleanup::ipvs_state(&configuration.settings).map_err(|error| error.to_string())
+    })? {
+        remove_dummy_unless(had_dummy);
+        configuration = configuration.in_mode(because.mode);
+        findings = probe(&configuration, &rules);
+        fallen_back = Some(because);
+    }
+    if let Err(error) = report(configuration.settings.mode, &findings) {
+        let Some(because) = fallen_back else { return Err(error) };
+        bail!("{because}\nand {error}");
+    }
+    rules.retain(|family, _| findings.families.contains(family));
+    let rules: HashMap<Family, Rules> =
+        rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
+    let settings = Settings {
+        families: findings.families,
+        random_fully: rules.values().all(Rules::random_fully),
+        ..configuration.settings.clone()
+    };
+    let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
+    let (settings, linux) = match settings.mode {
+        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
+        Mode::Iptables | Mode::Userspace => prepare_iptables(&configuration, settings, rules)?,
+    };
+    if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
+        warn!("{warning}");
+    }
+    let configuration = Configuration { settings, ..configuration };
+    Ok(Host { configuration, fallen_back, backends, linux })
+}
+
+/// Looks again at whether this host can do the preferred mode, which it could not when the program
+/// started. Removes what the look has made.
+///
+/// # Errors
+/// With everything that is missing.
+pub(crate) fn look_again(configuration: &Configuration) -> Result<(), Vec<String>> {
+    let configuration = configuration.in_mode(configuration.modes.preferred);
+    let had_dummy = Linux::has_dummy();
+    let findings = probe(&configuration, &open_rules(&configuration));
+    remove_dummy_unless(had_dummy);
+    if findings.is_usable() { Ok(()) } else { Err(findings.fatal()) }
+}
+
+/// Removes the interface that a probe of mode ipvs has made, unless it was there before.
+fn remove_dummy_unless(was_there: bool) {
+    if !was_there && let Err(error) = Linux::remove_empty_dummy() {
+        warn!("cannot remove the interface that the probe of mode ipvs made: {error}");
+    }
+}
+
+/// Finds the programs of each family.
+fn open_rules(configuration: &Configuration) -> HashMap<Family, Result<Rules, String>> {
     // Without it iptables-nft does not even say its version, and would count as not installed. A
     // host that has no such module says so below, if it needs it.
     let _ = modules::load(Path::new(modules::LOADED), &["nf_tables".to_owned()]);
-    let mut rules: HashMap<Family, Result<Rules, String>> = Family::BOTH
-        .into_iter()
-        .map(|family| {
-            let opened = Rules::open(family, variant).map_err(|error| error.to_string());
-            (family, opened)
-        })
-        .collect();
-    let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
-    let needed = modules::needed(&settings.scheduler, &kinds);
-    if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
-        info!("{not_loaded}");
-    }
+    let open = |family| {
+        let opened = Rules::open(family, configuration.variant).map_err(|error| error.to_string());
+        (family, opened)
+    };
+    Family::BOTH.into_iter().map(open).collect()
+}
+
+/// Sets what mode ipvs needs, and opens the kernel.
+fn prepare_ipvs(
+    configuration: &Configuration,
+    mut settings: Settings,
+    rules: HashMap<Family, Rules>,
+) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
     let arp = configuration.service_addresses_arp;
-    let wanted = sysctl::wanted(arp, sysctl::kernel_version(proc_sys));
-    let findings = probe(&settings.scheduler, &wanted, &rules);
-    report(&findings)?;
+    let wanted = wanted_sysctls(configuration);
     let mut failed = set_sysctls(proc_sys, &wanted);
     let of_estimators = set_estimators(proc_sys, &configuration.estimators);
     failed.extend(track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
-    rules.retain(|family, _| findings.families.contains(family));
-    let rules: HashMap<Family, Rules> =
-        rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
-    let random_fully = rules.values().all(Rules::random_fully);
-    let short_circuit_networks =
+    settings.short_circuit_networks =
         possible_short_circuit_networks(settings.short_circuit_networks, &rules);
-    let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let mut linux = Linux::open(rules)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
     kept.extend(of_estimators);
     linux.keep_sysctls(kept);
     linux.keep_timeouts(timeouts(configuration.ipvs_timeouts)?).context("set the IPVS timeouts")?;
     linux.bind_for(arp, |address| settings.excludes(address))?;
-    spare_neighbours(settings, &linux.neighbourhoods()?)?;
+    spare_neighbours(&settings, &linux.neighbourhoods()?)?;
     warn_of_local_networks(proc_sys, arp);
-    if let Some(warning) = local_ports::warning(proc_sys) {
-        warn!("{warning}");
+    Ok((settings, linux))
+}
+
+/// Sets what mode iptables needs, and opens the kernel.
+fn prepare_iptables(
+    configuration: &Configuration,
+    mut settings: Settings,
+    rules: HashMap<Family, Rules>,
+) -> anyhow::Result<(Settings, Linux)> {
+    let proc_sys = Path::new(sysctl::ROOT);
+    let wanted = wanted_sysctls(configuration);
+    let mut failed = set_sysctls(proc_sys, &wanted);
+    // Before the sysctl is read that decides about invalid packets.
+    failed.extend(track_connections(&configuration.conntrack));
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
     }
-    Ok(Host { families: findings.families, random_fully, short_circuit_networks, backends, linux })
+    settings.drop_invalid = !sysctl::is_tcp_liberal(proc_sys);
+    if !settings.drop_invalid {
+        info!("nf_conntrack_tcp_be_liberal set, not installing DROP rules for INVALID packets");
+    }
+    settings.nfacct = can_count(&rules);
+    let local_networks = settings.iptables_localhost_node_ports.then(sysctl::local_networks_routed);
+    let mut linux = Linux::open(rules)?;
+    linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
+    if configuration.action == Action::InitOnly {
+        // The process that this prepares for may not be allowed to set it.
+        let _not_required = set_sysctls(proc_sys, local_networks.as_slice());
+    } else {
+        linux.keep_sysctls_behind_rules(local_networks.into_iter().collect());
+    }
+    Ok((settings, linux))
+}
+
+/// True if the rules of every family can count packets by name.
+fn can_count(rules: &HashMap<Family, Rules>) -> bool {
+    rules.iter().all(|(family, rules)| {
+        let tried = rules.try_counters();
+        if let Err(why) = &tried {
+            info!(
+                "rules count no packets by name (module xt_nfacct, {family}), and two metrics are \
+                 missing for it: {why}"
+            );
+        }
+        tried.is_ok()
+    })
+}
+
+/// Returns the sysctls that the mode needs from the start.
+fn wanted_sysctls(configuration: &Configuration) -> Vec<sysctl::Sysctl> {
+    match configuration.settings.mode {
+        Mode::Ipvs => {
+            let kernel = sysctl::kernel_version(Path::new(sysctl::ROOT));
+            sysctl::wanted(configuration.service_addresses_arp, kernel)
+        }
+        Mode::Iptables | Mode::Userspace => sysctl::wanted_by_iptables(),
+    }
 }
 
 /// With `route_localnet`, the kernel answers ARP requests for addresses of scope host as well
@@ -140,21 +248,32 @@ fn possible_short_circuit_networks(
     networks
 }
 
+/// Loads the modules of the configuration's mode, and finds out if the host can do it.
 fn probe(
-    scheduler: &SchedulerName,
-    wanted: &[sysctl::Sysctl],
+    configuration: &Configuration,
     rules: &HashMap<Family, Result<Rules, String>>,
 ) -> Findings {
+    let Settings { mode, scheduler, .. } = &configuration.settings;
+    let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
+    let needed = modules::needed(*mode, scheduler, &kinds);
+    if let Err(not_loaded) = modules::load(Path::new(modules::LOADED), &needed) {
+        info!("{not_loaded}");
+    }
+    let of_ipvs = IpvsAttempts {
+        scheduler,
+        try_scheduler: &mut |scheduler| try_scheduler(scheduler).map_err(|e| format!("{e:#}")),
+        ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
+        dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
+    };
+    let is_ipvs = *mode == Mode::Ipvs;
     let facts = probe::gather(
         &probe::ProcRoot::default(),
-        scheduler,
-        wanted,
+        &wanted_sysctls(configuration),
         &mut Attempts {
-            scheduler: &mut |scheduler| try_scheduler(scheduler).map_err(|e| format!("{e:#}")),
-            ipset: &mut || ipset::Client::open().map(drop).map_err(|error| error.to_string()),
-            dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
+            of_ipvs: is_ipvs.then_some(of_ipvs),
             iptables: &mut |family| match rules.get(&family) {
-                Some(Ok(rules)) => rules.probe().map_err(|error| error.to_string()),
+                Some(Ok(rules)) if is_ipvs => rules.probe().map_err(|error| error.to_string()),
+                Some(Ok(rules)) => rules.try_features(),
                 Some(Err(error)) => Err(error.clone()),
                 None => Err("not looked for".into()),
             },
@@ -167,20 +286,20 @@ fn probe(
 ///
 /// # Errors
 /// With all fatal findings, when there is one.
-fn report(findings: &Findings) -> anyhow::Result<()> {
-    let mut fatal = Vec::new();
-    for finding in &findings.problems {
-        if finding.fatal {
-            fatal.push(finding.to_string());
-        } else {
-            warn!("{finding}");
-        }
+fn report(mode: Mode, findings: &Findings) -> anyhow::Result<()> {
+    for finding in findings.problems.iter().filter(|finding| !finding.fatal) {
+        warn!("{finding}");
     }
+    let what = match mode {
+        Mode::Ipvs => "IPVS service proxying",
+        Mode::Iptables => "service proxying by iptables",
+        Mode::Userspace => "service proxying in user space",
+    };
     if !findings.is_usable() {
-        bail!("this host cannot do IPVS service proxying:\n- {}", fatal.join("\n- "));
+        bail!("this host cannot do {what}:\n- {}", findings.fatal().join("\n- "));
     }
     let families: Vec<String> = findings.families.iter().map(ToString::to_string).collect();
-    info!(families = families.join(" and "), "host checked: it can do IPVS service proxying");
+    info!(families = families.join(" and "), "host checked: it can do {what}");
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use bed::Namespace;
 use kube_ipvs::cleanup::{self, CleanupReport};
 use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
 use plan::sets::{SetId, SetType};
@@ -178,7 +179,7 @@ impl Node {
 
     fn move_over(&self, in_use: Backend) -> CleanupReport {
         let in_use = Family::BOTH.map(|family| (family, in_use)).into();
-        self.0.enter(|| cleanup::other_modes(&in_use)).unwrap()
+        self.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap()
     }
 }
 

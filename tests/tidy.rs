@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 26] = [
+const DOCUMENTS: [&str; 27] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -35,6 +35,7 @@ const DOCUMENTS: [&str; 26] = [
     "docs/limits.md",
     "docs/memory.md",
     "docs/metrics.md",
+    "docs/modes.md",
     "docs/performance.md",
     "docs/privileges.md",
     "docs/replace-kube-proxy.md",

@@ -15,6 +15,7 @@ use kube_ipvs::kernel::rules::{Rules, Variant};
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::event::Event;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
@@ -157,7 +158,7 @@ pub(crate) fn open() -> Result<(Planner, Linux)> {
         rules.insert(family, Rules::open(family, Variant::Auto)?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
-    let needed = modules::needed(&SchedulerName::default(), &kinds);
+    let needed = modules::needed(Mode::Ipvs, &SchedulerName::default(), &kinds);
     if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
         eprintln!("at_scale: {note}");
     }

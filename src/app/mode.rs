@@ -1,9 +1,20 @@
-//! The mode that the node serves in.
+//! The mode that the node serves in, where it is not the preferred one.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::bail;
 use plan::mode::Mode;
+use tracing::{debug, info, warn};
 
 use crate::config::Configuration;
+use crate::config::mode::{Fallback, OnReturn};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::host::{self, FallenBack};
+
+/// Function that finds out if the host can do the preferred mode, or what it lacks.
+type Look = Arc<dyn Fn() -> Result<(), Vec<String>> + Send + Sync>;
 
 /// Refuses modes that are not complete.
 pub(super) fn refuse_incomplete(configuration: &Configuration) -> anyhow::Result<()> {
@@ -14,4 +25,134 @@ pub(super) fn refuse_incomplete(configuration: &Configuration) -> anyhow::Result
         );
     }
     Ok(())
+}
+
+/// Reports that the node has fallen back, if it has. The returned future looks again and again if the
+/// host can do the preferred mode, reports that once, and is ready if the program is to end then,
+/// with the reason.
+pub(super) fn returned(
+    configuration: &Configuration,
+    fallen_back: Option<FallenBack>,
+    recorder: EventRecorder,
+) -> impl Future<Output = String> + use<> {
+    let fallen_back = fallen_back.zip(configuration.modes.fallback);
+    if let Some((fallen_back, _)) = &fallen_back {
+        warn!("{fallen_back}");
+        recorder.record(fallback_event(fallen_back));
+    }
+    let configuration = configuration.clone();
+    async move {
+        let Some((fallen_back, fallback)) = fallen_back else {
+            return std::future::pending().await;
+        };
+        until_possible(fallback.retry, Arc::new(move || host::look_again(&configuration))).await;
+        let FallenBack { preferred, mode, .. } = fallen_back;
+        let note = format!("this host can do mode {preferred} now, and serves in mode {mode}");
+        end_or_stay(&note, fallback, &recorder).await
+    }
+}
+
+/// Looks every so often. Ready when the host can do the mode.
+async fn until_possible(pause: Duration, look: Look) {
+    loop {
+        tokio::time::sleep(pause).await;
+        let look = Arc::clone(&look);
+        // It runs programs, which takes its time.
+        match tokio::task::spawn_blocking(move || look()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(missing)) => debug!("still missing: {}", missing.join("; ")),
+            Err(error) => warn!("looking at what the host can do failed: {error}; looks again"),
+        }
+    }
+}
+
+/// Reports that the preferred mode is possible. Ready only if the program is to end for it.
+async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -> String {
+    let follows = match fallback.on_return {
+        OnReturn::Stay => "restart kube-ipvs to switch",
+        OnReturn::Restart => "the program ends, to be started again in that mode",
+    };
+    let note = format!("{note}: {follows}");
+    info!("{note}");
+    recorder.record(event(Severity::Normal, "ModeAvailable", note.clone()));
+    match fallback.on_return {
+        OnReturn::Stay => std::future::pending().await,
+        OnReturn::Restart => {
+            // The Event gets a second to be published.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            note
+        }
+    }
+}
+
+fn fallback_event(fallen_back: &FallenBack) -> NewEvent {
+    event(Severity::Warning, "ModeFallback", fallen_back.to_string())
+}
+
+fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
+    NewEvent {
+        regarding: Regarding::Node,
+        severity,
+        reason,
+        action: "ChooseMode",
+        note,
+        extent: Extent::ThisNode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_host_is_looked_at_until_it_can_do_the_mode() {
+        let looks = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&looks);
+        let look = move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(vec!["no ip_vs".to_owned()]),
+            1 => panic!("a look that fails is no reason to stop"),
+            _ => Ok(()),
+        };
+        let began = Instant::now();
+        until_possible(MINUTE, Arc::new(look)).await;
+        assert_eq!(looks.load(Ordering::Relaxed), 3);
+        assert_eq!(began.elapsed().as_secs(), 180);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_program_ends_only_if_it_is_to() {
+        let recorder = EventRecorder::disabled();
+        let fallback = |on_return| Fallback { mode: Mode::Iptables, retry: MINUTE, on_return };
+        let reason = end_or_stay("can", fallback(OnReturn::Restart), &recorder).await;
+        assert_eq!(reason, "can: the program ends, to be started again in that mode");
+        let stays = end_or_stay("can", fallback(OnReturn::Stay), &recorder);
+        assert!(timeout(60 * MINUTE, stays).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_not_fallen_back_does_not_look() {
+        let words = ["kube-ipvs", "--proxy-mode=auto"].map(Into::into);
+        let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
+        let never = returned(&configuration, None, EventRecorder::disabled());
+        assert!(timeout(60 * MINUTE, never).await.is_err());
+    }
+
+    #[test]
+    fn a_fallback_is_a_warning_about_the_node() {
+        let fallen_back = FallenBack {
+            preferred: Mode::Ipvs,
+            mode: Mode::Iptables,
+            missing: vec!["no ip_vs".to_owned()],
+        };
+        let event = fallback_event(&fallen_back);
+        assert_eq!((&event.regarding, event.reason), (&Regarding::Node, "ModeFallback"));
+        assert_eq!(event.severity, Severity::Warning);
+        assert!(event.note.ends_with("mode iptables is taken: no ip_vs"), "{}", event.note);
+    }
 }

@@ -9,7 +9,7 @@ use plan::planner::{Plan, Planner};
 
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{Observer, Pass, Round};
+use crate::reconcile::observer::{Observer, Pass, Round, RuleCount};
 
 /// Observers that all get every report.
 #[derive(Debug)]
@@ -62,6 +62,10 @@ impl Observer for Observers {
 
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         self.each(|observer| observer.written(ops, results, took));
+    }
+
+    fn rules_counted(&mut self, count: &RuleCount) {
+        self.each(|observer| observer.rules_counted(count));
     }
 
     fn drift_checked(&mut self, took: Duration, as_expected: bool) {

@@ -16,10 +16,12 @@ use std::fmt;
 use std::time::Duration;
 
 use plan::kernel_objects::LINK;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::sets::SetId;
 use plan::settings::Settings;
 
+use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::NftablesClient;
 use crate::kernel::rules::{Backend, Rules};
@@ -82,16 +84,46 @@ pub fn all(chosen: &Settings) -> CleanupReport {
     report
 }
 
+/// State of mode ipvs on a node, of ours or of kube-proxy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IpvsState {
+    /// Number of addresses on the interface.
+    pub addresses: usize,
+    /// Number of virtual servers with an ownership marker.
+    pub virtual_servers: usize,
+    /// Number of local routes.
+    pub routes: usize,
+}
+
+/// Reads how much state of mode ipvs there is, in the calling thread's network namespace. A kernel
+/// without IPVS or ipset has none of that kind.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
+    let found = Leftovers::open()?.read()?;
+    let removal = state::removal(&found, chosen);
+    let addresses = found.actual.addresses.iter().filter(|address| !chosen.excludes(**address));
+    Ok(IpvsState {
+        addresses: if found.link_kind.as_deref() == Some("dummy") { addresses.count() } else { 0 },
+        virtual_servers: removal.virtual_servers.len(),
+        routes: removal.routes.len(),
+    })
+}
+
 /// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
 /// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
-/// other kind everything of kube-proxy's goes.
+/// other kind everything of kube-proxy's goes. In mode iptables the rules in the kind in use are our
+/// own, and what mode ipvs left stays.
 #[must_use]
-pub fn other_modes(in_use: &HashMap<Family, Backend>) -> CleanupReport {
+pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
     report.remove_tables();
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            report.remove_rules(&rules, scope(in_use.get(&family), rules.backend()));
+            if let Some(scope) = scope(mode, in_use.get(&family), rules.backend()) {
+                report.remove_rules(&rules, scope);
+            }
         }
     }
     report
@@ -100,10 +132,32 @@ pub fn other_modes(in_use: &HashMap<Family, Backend>) -> CleanupReport {
 /// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
 /// our rules in another kind, else what the other modes made. Where the family has no rules of
 /// ours, it is not known what else the kind is good for.
-fn scope(in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
-    match in_use {
-        Some(ours) if *ours != backend => RemovalScope::Everything,
-        _ => RemovalScope::OtherModes,
+fn scope(mode: Mode, in_use: Option<&Backend>, backend: Backend) -> Option<RemovalScope> {
+    match (mode, in_use) {
+        (_, Some(ours)) if *ours != backend => Some(RemovalScope::Everything),
+        (Mode::Ipvs, _) => Some(RemovalScope::OtherModes),
+        (Mode::Iptables | Mode::Userspace, _) => None,
+    }
+}
+
+// === impl IpvsState ===
+
+impl IpvsState {
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for IpvsState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addresses, virtual_servers, routes } = self;
+        write!(
+            f,
+            "{virtual_servers} virtual servers, {addresses} addresses on {LINK}, {routes} local \
+             routes"
+        )
     }
 }
 
@@ -291,8 +345,13 @@ mod tests {
             (Some(Backend::Legacy), RemovalScope::Everything, RemovalScope::OtherModes),
             (None, RemovalScope::OtherModes, RemovalScope::OtherModes),
         ] {
-            let found = [Backend::Nft, Backend::Legacy].map(|kind| scope(in_use.as_ref(), kind));
-            assert_eq!(found, [nft, legacy], "{in_use:?}");
+            let scopes = |mode| {
+                [Backend::Nft, Backend::Legacy].map(|kind| scope(mode, in_use.as_ref(), kind))
+            };
+            assert_eq!(scopes(Mode::Ipvs), [Some(nft), Some(legacy)], "{in_use:?}");
+            // What mode ipvs takes for another mode's is our own.
+            let ours = |scope| Some(scope).filter(|scope| *scope != RemovalScope::OtherModes);
+            assert_eq!(scopes(Mode::Iptables), [ours(nft), ours(legacy)], "{in_use:?}");
         }
     }
 }

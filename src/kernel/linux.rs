@@ -6,6 +6,7 @@ mod bridges;
 mod chains;
 mod count;
 mod drift_check;
+mod dummy;
 pub(super) mod grow;
 mod messages;
 mod routes;
@@ -119,16 +120,6 @@ impl Linux {
             kept: Kept::default(),
             bridges,
         })
-    }
-
-    /// Finds out whether a dummy interface can be made, by making ours, unless it is there. It
-    /// stays: without an address it does nothing.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn try_dummy() -> Result<(), netlink::Error> {
-        let mut links = Links::open()?;
-        if links.find()?.is_some() { Ok(()) } else { links.create() }
     }
 
     /// Counts netlink requests and sends so far: IPVS, ipset and rtnetlink.

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
+use plan::mode::Mode;
 use plan::scheduler::SchedulerName;
 
 use super::rules::program::{self, NotRun};
@@ -14,12 +15,22 @@ use super::rules::{Backend, TIMEOUT};
 /// Place where the kernel lists its modules, and some of those built in.
 pub const LOADED: &str = "/sys/module";
 
-/// Modules that every node needs: IPVS, connection tracking, the sets, the dummy interface, matches
-/// and targets.
-const ALWAYS: [&str; 20] = [
-    "ip_vs",
+/// Modules that every mode needs: connection tracking, matches and targets.
+const ALWAYS: [&str; 9] = [
     "nf_conntrack",
     "nf_conntrack_netlink",
+    "xt_comment",
+    "xt_mark",
+    "xt_addrtype",
+    "xt_conntrack",
+    "xt_MASQUERADE",
+    "ipt_REJECT",
+    "ip6t_REJECT",
+];
+
+/// Modules of mode ipvs: IPVS, the sets, the dummy interface, matches and targets.
+const OF_IPVS: [&str; 11] = [
+    "ip_vs",
     "dummy",
     "ip_set",
     "ip_set_hash_ip",
@@ -28,16 +39,13 @@ const ALWAYS: [&str; 20] = [
     "ip_set_hash_ipportnet",
     "ip_set_bitmap_port",
     "xt_set",
-    "xt_comment",
-    "xt_mark",
-    "xt_addrtype",
-    "xt_conntrack",
     "xt_physdev",
-    "xt_MASQUERADE",
     "xt_NETMAP",
-    "ipt_REJECT",
-    "ip6t_REJECT",
 ];
+
+/// Modules of mode iptables. Without the last two, rules count no packets by name.
+const OF_IPTABLES: [&str; 5] =
+    ["xt_nat", "xt_statistic", "xt_recent", "nfnetlink_acct", "xt_nfacct"];
 
 /// Modules that could not be loaded. The kernel may have their features all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +62,15 @@ pub fn has_scheduler(loaded: &Path, scheduler: &SchedulerName) -> bool {
     loaded.join(scheduler.module()).exists()
 }
 
-/// Returns the modules to load for these kinds of iptables; without any, for nf_tables.
+/// Returns the modules to load for a mode and these kinds of iptables; without any, for nf_tables.
+/// The scheduler matters in mode ipvs.
 #[must_use]
-pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
+pub fn needed(mode: Mode, scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     let mut modules: Vec<&str> = ALWAYS.to_vec();
+    match mode {
+        Mode::Ipvs => modules.extend(OF_IPVS),
+        Mode::Iptables | Mode::Userspace => modules.extend(OF_IPTABLES),
+    }
     if backends.is_empty() || backends.contains(&Backend::Nft) {
         modules.extend(["nf_tables", "nft_compat", "nft_chain_nat"]);
     }
@@ -69,7 +82,7 @@ pub fn needed(scheduler: &SchedulerName, backends: &[Backend]) -> Vec<String> {
     // The name becomes one word of a command line. Other characters could turn it into options.
     let is_plain =
         |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if is_plain(scheduler.as_str()) {
+    if mode == Mode::Ipvs && is_plain(scheduler.as_str()) {
         modules.push(scheduler.module());
     }
     modules
@@ -149,7 +162,7 @@ mod tests {
     #[test]
     fn the_scheduler_and_the_kind_of_iptables_have_their_modules() {
         let has = |modules: &[String], name: &str| modules.iter().any(|module| module == name);
-        let modules = needed(&SchedulerName::new("-r/x").unwrap(), &[]);
+        let modules = needed(Mode::Ipvs, &SchedulerName::new("-r/x").unwrap(), &[]);
         assert!(!modules.iter().any(|module| module.starts_with("ip_vs_")), "{modules:?}");
         for (backends, nft, legacy) in [
             (&[][..], true, false),
@@ -157,15 +170,29 @@ mod tests {
             (&[Backend::Legacy], false, true),
             (&[Backend::Nft, Backend::Legacy], true, true),
         ] {
-            let modules = needed(&SchedulerName::new("wlc").unwrap(), backends);
+            let modules = needed(Mode::Ipvs, &SchedulerName::new("wlc").unwrap(), backends);
             assert!(has(&modules, "ip_vs_wlc"));
             assert_eq!((has(&modules, "nft_compat"), has(&modules, "ip6table_nat")), (nft, legacy));
         }
     }
 
     #[test]
+    fn a_mode_loads_only_what_it_needs() {
+        let ipvs = needed(Mode::Ipvs, &SchedulerName::default(), &[Backend::Nft]);
+        let iptables = needed(Mode::Iptables, &SchedulerName::default(), &[Backend::Nft]);
+        let of_ipvs = |name: &&String| {
+            ["ip_vs", "ip_set", "dummy", "xt_set"].iter().any(|start| name.starts_with(start))
+        };
+        assert_eq!(ipvs.iter().filter(of_ipvs).count(), 10);
+        assert_eq!(iptables.iter().find(of_ipvs), None);
+        let of_both = ["xt_MASQUERADE", "nf_conntrack", "nft_compat"].map(str::to_owned);
+        assert!(of_both.iter().all(|name| ipvs.contains(name) && iptables.contains(name)));
+        assert!(iptables.contains(&"xt_statistic".to_owned()));
+    }
+
+    #[test]
     fn nothing_is_run_when_everything_is_there() {
-        let modules = needed(&SchedulerName::default(), &[Backend::Nft]);
+        let modules = needed(Mode::Ipvs, &SchedulerName::default(), &[Backend::Nft]);
         let loaded = mk_loaded(&modules);
         assert_eq!(load_with("no-such-program", loaded.path(), &modules), Ok(()));
     }

@@ -12,7 +12,7 @@ use std::fmt;
 
 use plan::model::Family;
 
-pub use facts::{Attempts, Facts, Ipv6, ProcRoot, gather};
+pub use facts::{Attempts, Facts, Ipv6, IpvsAttempts, IpvsFacts, ProcRoot, gather};
 
 /// Findings from the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,23 +41,9 @@ pub struct Finding {
 pub fn judge(facts: &Facts) -> Findings {
     let mut problems = Vec::new();
     problems.extend(net_admin(facts));
-    problems.extend(net_raw(facts));
-    problems.extend(ipvs(facts));
-    problems.extend(scheduler(facts));
-    if let Err(why) = &facts.ipset {
-        problems.push(Finding::fatal(
-            "the kernel does not give us ipset, which the rules look addresses up in",
-            why,
-            "on the host run `modprobe -a ip_set ip_set_hash_ip ip_set_hash_ipport \
-             ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_bitmap_port`",
-        ));
-    }
-    if let Err(why) = &facts.dummy {
-        problems.push(Finding::fatal(
-            "no dummy interface can be made, which service addresses are put on",
-            why,
-            "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
-        ));
+    if let Some(of_ipvs) = &facts.of_ipvs {
+        problems.extend(net_raw(facts));
+        problems.extend(of_ipvs.problems());
     }
     let families = families(facts, &mut problems);
     problems.extend(sysctls(facts));
@@ -92,7 +78,30 @@ fn net_admin(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn ipvs(facts: &Facts) -> Option<Finding> {
+// === impl IpvsFacts ===
+
+impl IpvsFacts {
+    fn problems(&self) -> Vec<Finding> {
+        let ipset = self.ipset.as_ref().err().map(|why| {
+            Finding::fatal(
+                "the kernel does not give us ipset, which the rules look addresses up in",
+                why,
+                "on the host run `modprobe -a ip_set ip_set_hash_ip ip_set_hash_ipport \
+                 ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_bitmap_port`",
+            )
+        });
+        let dummy = self.dummy.as_ref().err().map(|why| {
+            Finding::fatal(
+                "no dummy interface can be made, which service addresses are put on",
+                why,
+                "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
+            )
+        });
+        [ipvs(self), scheduler(self), ipset, dummy].into_iter().flatten().collect()
+    }
+}
+
+fn ipvs(facts: &IpvsFacts) -> Option<Finding> {
     facts.ipvs.as_ref().err().map(|why| {
         Finding::fatal(
             "the kernel does not give us IPVS",
@@ -104,7 +113,7 @@ fn ipvs(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn scheduler(facts: &Facts) -> Option<Finding> {
+fn scheduler(facts: &IpvsFacts) -> Option<Finding> {
     let Some(Err(why)) = &facts.scheduler_taken else { return None };
     let scheduler = &facts.scheduler;
     Some(Finding::fatal(
@@ -183,6 +192,12 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
 // === impl Findings ===
 
 impl Findings {
+    /// Returns the problems for which nothing can be served, in words.
+    #[must_use]
+    pub fn fatal(&self) -> Vec<String> {
+        self.problems.iter().filter(|problem| problem.fatal).map(ToString::to_string).collect()
+    }
+
     /// True if anything can be served.
     #[must_use]
     pub fn is_usable(&self) -> bool {

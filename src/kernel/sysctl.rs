@@ -12,6 +12,9 @@ use std::path::Path;
 
 use plan::model::Family;
 
+const FORWARDING: &str = "endpoints on other nodes are reached by forwarding";
+const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";
+
 /// Directory of the sysctls.
 pub const ROOT: &str = "/proc/sys";
 
@@ -95,12 +98,7 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
             true,
             "IPVS connections are masqueraded and filtered by connection tracking",
         ),
-        sysctl(
-            "net/ipv4/ip_forward",
-            1,
-            true,
-            "endpoints on other nodes are reached by forwarding",
-        ),
+        sysctl("net/ipv4/ip_forward", 1, true, FORWARDING),
         sysctl(
             "net/ipv4/vs/expire_nodest_conn",
             1,
@@ -136,6 +134,22 @@ pub fn wanted(arp: ServiceAddressesArp, kernel: Option<KernelVersion>) -> Vec<Sy
     wanted.push(sysctl("net/ipv4/conf/all/arp_ignore", arp_ignore, false, why));
     wanted.push(sysctl("net/ipv4/conf/all/arp_announce", 2, false, why));
     wanted
+}
+
+/// Returns the sysctls to set in mode iptables. kube-proxy leaves `ip_forward` alone there; what it
+/// is set for in mode ipvs holds here as well.
+#[must_use]
+pub fn wanted_by_iptables() -> Vec<Sysctl> {
+    vec![Sysctl::new("net/ipv4/ip_forward", 1, true, FORWARDING)]
+}
+
+/// Returns the sysctl by which node ports on loopback addresses work in mode iptables. Without the
+/// rule that drops what comes from outside, neighbours could reach what listens on loopback
+/// addresses only.
+#[must_use]
+pub fn local_networks_routed() -> Sysctl {
+    let why = "node ports on loopback addresses lead to endpoints outside of this node";
+    Sysctl::new(ROUTE_LOCALNET, 1, false, why)
 }
 
 /// Sets the sysctls that differ. `root` is [`ROOT`] except in tests.
@@ -184,7 +198,15 @@ pub fn differing(root: &Path, wanted: &[Sysctl]) -> Vec<Sysctl> {
 /// True if packets with loopback addresses may pass every interface.
 #[must_use]
 pub fn routes_local_networks(root: &Path) -> bool {
-    read(&root.join("net/ipv4/conf/all/route_localnet")).as_deref() == Ok("1")
+    read(&root.join(ROUTE_LOCALNET)).as_deref() == Ok("1")
+}
+
+/// True if connection tracking takes TCP packets outside of the window for valid. An unreadable
+/// sysctl counts as off, as with kube-proxy.
+#[must_use]
+pub fn is_tcp_liberal(root: &Path) -> bool {
+    let value = read(&root.join("net/netfilter/nf_conntrack_tcp_be_liberal"));
+    value.is_ok_and(|value| value != "0")
 }
 
 /// The sysctl, below [`ROOT`], that shows a family's packets within bridges.
@@ -356,6 +378,16 @@ mod tests {
             .map(|sysctl| sysctl.path)
             .collect();
         assert_eq!(required, ["net/ipv4/vs/conntrack", "net/ipv4/ip_forward"]);
+    }
+
+    #[test]
+    fn invalid_packets_are_dropped_unless_the_sysctl_is_on() {
+        let liberal = Sysctl::new("net/netfilter/nf_conntrack_tcp_be_liberal", 1, false, "");
+        for (value, expected) in [("0", false), ("1", true)] {
+            let root = mk_root(std::slice::from_ref(&liberal), value);
+            assert_eq!(is_tcp_liberal(root.path()), expected);
+        }
+        assert!(!is_tcp_liberal(Path::new("/nowhere")));
     }
 
     #[test]

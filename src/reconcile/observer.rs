@@ -9,6 +9,7 @@ use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
+use plan::rule_set::Table;
 
 use super::retry_queue::RetryQueue;
 use crate::kernel::{ReadError, Refusal};
@@ -50,6 +51,11 @@ pub trait Observer: fmt::Debug + Send {
     /// Reports operations that were sent to the kernel, a result for each, and their duration.
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
         let _ = (ops, results, took);
+    }
+
+    /// Reports the number of rules of a table in mode iptables, after it has changed.
+    fn rules_counted(&mut self, count: &RuleCount) {
+        let _ = count;
     }
 
     /// Reports a drift check, its duration, and if the kernel was as expected.
@@ -116,6 +122,19 @@ pub struct Round<'a> {
     pub oldest: Duration,
     /// Writes that the kernel refused, and that are retried.
     pub pending: &'a RetryQueue,
+}
+
+/// Rules of a family's table in mode iptables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleCount {
+    /// The family.
+    pub family: Family,
+    /// The table.
+    pub table: Table,
+    /// Number of rules that the kernel should have, of Services and of the constant chains.
+    pub total: usize,
+    /// Number of them that were written in the last round that wrote any.
+    pub written: usize,
 }
 
 /// A pass of the audit, which compares everything with the desired state, part by part.

@@ -2,10 +2,12 @@
 //!
 //! - [`proxy`]: what kube-proxy measures in its IPVS mode, under its names, so that dashboards and
 //!   alerts go on working;
+//! - [`iptables`]: what kube-proxy measures only in its mode iptables, and so does this program;
 //! - [`own`]: what only this program knows.
 //!
 //! Labels have few values that are known beforehand; never an address or a Service's name.
 
+pub mod iptables;
 mod labels;
 pub mod own;
 pub mod proxy;
@@ -14,12 +16,14 @@ mod tests;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use plan::mode::Mode;
 use plan::model::Family;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use iptables::IptablesMetrics;
 use own::OwnMetrics;
 use proxy::ProxyMetrics;
 
@@ -33,6 +37,8 @@ pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Metrics {
     /// Under kube-proxy's names.
     pub proxy: ProxyMetrics,
+    /// Under kube-proxy's, of mode iptables; none: the mode is another one.
+    pub iptables: Option<IptablesMetrics>,
     /// Under ours.
     pub own: OwnMetrics,
     registry: Registry,
@@ -50,17 +56,21 @@ struct HealthcheckMetrics {
 // === impl Metrics ===
 
 impl Metrics {
-    /// All of them at zero, for the families that are served.
+    /// All of a mode's at zero, for the families that are served.
     ///
     /// # Errors
     /// When two of them had the same name.
-    pub fn new(families: &[Family]) -> Result<Self, prometheus::Error> {
+    pub fn new(mode: Mode, families: &[Family]) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let proxy = ProxyMetrics::new(&registry, families)?;
+        let iptables = match mode {
+            Mode::Iptables => Some(IptablesMetrics::new(&registry, families)?),
+            Mode::Ipvs | Mode::Userspace => None,
+        };
         let own = OwnMetrics::new(&registry, families)?;
         registry.register(Box::new(ProcessCollector::for_self()))?;
         register_build(&registry)?;
-        Ok(Self { proxy, own, registry, checks: HealthcheckMetrics::new()? })
+        Ok(Self { proxy, iptables, own, registry, checks: HealthcheckMetrics::new()? })
     }
 
     /// Adds metrics of another part of the program.

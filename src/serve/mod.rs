@@ -92,7 +92,9 @@ impl Servers {
         let Options { families, sync_period, node_port_addresses, .. } = options;
         let timeout = sync_period.saturating_mul(2);
         let health = SharedHealth::new(Health::new(&families, timeout, Moment::now()));
-        let metrics = Arc::new(Metrics::new(&families)?);
+        let mode = &options.pages.mode;
+        let metrics = Arc::new(Metrics::new(mode.effective, &families)?);
+        metrics.own.set_mode(mode);
         let services = ServiceHealth::new(
             families,
             node_port_addresses,

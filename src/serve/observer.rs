@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use super::metrics::Metrics;
 use super::service_health::{CheckUpdates, NodeAddresses};
 use crate::kernel::ReadError;
 use crate::kernel::Refusal;
-use crate::reconcile::observer::{Observer, Pass, Round, RoundKind};
+use crate::reconcile::observer::{Observer, Pass, Round, RoundKind, RuleCount};
 use crate::reconcile::retry_queue::RetryQueue;
 
 /// Observer of the event loop that updates health, metrics and health checks.
@@ -159,6 +159,26 @@ impl Observer for ServerObserver {
                 self.metrics.proxy.restore_failed(*family);
             }
         }
+        let failed = ops.iter().zip(results).filter(|(_, result)| result.is_err());
+        // Chains are written together, so that one failed attempt may be many refusals.
+        let families: BTreeSet<Family> = failed
+            .filter_map(|(op, _)| match op {
+                Op::Chain(op) => Some(op.chain().family),
+                _ => None,
+            })
+            .collect();
+        for family in families {
+            self.metrics.proxy.restore_failed(family);
+            if let Some(iptables) = &self.metrics.iptables {
+                iptables.partial_restore_failed(family);
+            }
+        }
+    }
+
+    fn rules_counted(&mut self, count: &RuleCount) {
+        if let Some(iptables) = &self.metrics.iptables {
+            iptables.set_rules(count);
+        }
     }
 
     fn drift_checked(&mut self, _: Duration, as_expected: bool) {
@@ -200,6 +220,9 @@ impl Observer for ServerObserver {
         let mut health = self.health.lock();
         for family in round.families {
             self.metrics.proxy.round_took(*family, round.took);
+            if let Some(iptables) = &self.metrics.iptables {
+                iptables.round_took(*family, round.kind, round.took);
+            }
             if since.is_none() {
                 health.written(*family, now);
                 self.metrics.proxy.synced(*family, now.time);

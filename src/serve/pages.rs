@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 use axum::{Json, Router};
+use plan::mode::Mode;
 use serde_json::Value;
 use tracing::{error, info};
 
@@ -35,8 +36,19 @@ pub type SetVerbosity = Box<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 /// Function that returns, for people, whether changes arrive from the API server.
 pub type Following = Box<dyn Fn() -> String + Send + Sync>;
 
+/// Mode that the node serves in, and the one that is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedMode {
+    /// Word in the configuration.
+    pub configured: String,
+    /// Mode that the node serves in.
+    pub effective: Mode,
+}
+
 /// Content of the pages.
 pub struct Pages {
+    /// Mode, for `/proxyMode` and `/statusz`.
+    pub mode: ServedMode,
     /// The whole answer at `/configz`: `{"kubeproxy.config.k8s.io": …}`.
     pub configz: Value,
     /// Flags with their values, for `/flagz`.
@@ -58,6 +70,20 @@ struct PageState {
 }
 
 type Page = State<Arc<PageState>>;
+
+// === impl ServedMode ===
+
+impl fmt::Display for ServedMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { configured, effective } = self;
+        write!(f, "{effective}")?;
+        if configured == effective.name() {
+            Ok(())
+        } else {
+            write!(f, " (configured: {configured})")
+        }
+    }
+}
 
 // === impl Pages ===
 
@@ -83,7 +109,10 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
         .route("/metrics/slis", any(slis_page))
         .route("/healthz", any(healthz_page))
         .route("/healthz/ping", any(|| async { text("ok".to_owned()) }))
-        .route("/proxyMode", any(|| async { text("ipvs".to_owned()) }))
+        .route(
+            "/proxyMode",
+            any(|State(state): Page| async move { text(state.pages.mode.effective.to_string()) }),
+        )
         .route("/configz", any(|State(state): Page| async move { json(&state.pages.configz) }));
     if has_following {
         router = router.route("/following", any(following_page));
@@ -150,7 +179,8 @@ async fn flagz_page(State(state): Page, headers: HeaderMap) -> Response {
 
 async fn statusz_page(State(state): Page, headers: HeaderMap) -> Response {
     let (instant, time) = state.started;
-    let status = Statusz { started: time, up: instant.elapsed() };
+    let mode = state.pages.mode.to_string();
+    let status = Statusz { started: time, up: instant.elapsed(), mode };
     negotiated(
         ZPage::Statusz,
         &headers,

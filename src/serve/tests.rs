@@ -7,7 +7,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use plan::mode::Mode;
+
 use super::*;
+use crate::serve::pages::ServedMode;
 
 /// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +67,7 @@ fn options() -> Options {
         hard_fail: true,
         node_port_addresses: NodePortAddresses::All,
         pages: Pages {
+            mode: ServedMode { configured: "ipvs".to_owned(), effective: Mode::Ipvs },
             configz: json!({"kubeproxy.config.k8s.io": {"kind": "KubeProxyConfiguration"}}),
             flags: vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/c".to_owned())],
             profiling: None,

@@ -123,6 +123,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
         let parts = Parts {
             settings: Settings::clone(&configuration.settings),
             configuration,
+            fallen_back: None,
             check: Box::new(|| Ok(())),
             source: Source::Manifests(source),
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),

@@ -1,18 +1,24 @@
 //! The page of all metrics.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use plan::mode::Mode;
 use plan::model::Family;
-use prometheus::proto::MetricType;
+use prometheus::proto::{MetricFamily, MetricType};
 
+use crate::app::counters::PacketCounters;
 use crate::serve::metrics::Metrics;
+use crate::serve::pages::ServedMode;
 use crate::source::kubernetes::ClientMetrics;
 
 /// The page of all metrics, from what the registries say of themselves.
 fn page(metrics: &Metrics) -> String {
     metrics.healthz_answered();
+    let (configured, effective) = ("ipvs".to_owned(), Mode::Ipvs);
+    metrics.own.set_mode(&ServedMode { configured, effective });
     metrics.add_features([("AllowServiceExternalIPs", "", true)].into_iter()).unwrap();
     metrics.add(ClientMetrics::new("192.0.2.1").unwrap()).unwrap();
     let mut page = String::from(
@@ -27,27 +33,45 @@ fn page(metrics: &Metrics) -> String {
     for (path, families) in
         [("/metrics", metrics.gather()), ("/metrics/slis", metrics.gather_slis())]
     {
-        let _ = write!(
-            page,
-            "\n## {path}\n\n| Name | Type | Labels | Meaning |\n| --- | --- | --- | --- |\n"
-        );
-        for family in families {
-            let kind = match family.get_field_type() {
-                MetricType::COUNTER => "counter",
-                MetricType::GAUGE => "gauge",
-                MetricType::HISTOGRAM => "histogram",
-                other => panic!("{}: {other:?}", family.name()),
-            };
-            let labels: Vec<String> = family.get_metric()[0]
-                .get_label()
-                .iter()
-                .map(|label| format!("`{}`", label.name()))
-                .collect();
-            let (name, labels, help) = (family.name(), labels.join(", "), family.help());
-            let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
-        }
+        page += &table(path, families);
     }
+    page += &of_mode_iptables(metrics);
     page += NOT_HERE;
+    page
+}
+
+/// Returns the section of those that there are in mode iptables only.
+fn of_mode_iptables(of_ipvs: &Metrics) -> String {
+    let known: HashSet<String> =
+        of_ipvs.gather().iter().map(|family| family.name().to_owned()).collect();
+    let metrics = Metrics::new(Mode::Iptables, &Family::BOTH).unwrap();
+    let mut families = metrics.gather();
+    families.retain(|family| !known.contains(family.name()));
+    families.extend(PacketCounters::new().unwrap().all());
+    let text = "In mode iptables, these are there besides. The two of `kubeproxy_iptables_*` are \
+                counters of the kernel\n(nfacct), and missing where it has none.\n";
+    table("/metrics in mode iptables", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
+}
+
+fn table(heading: &str, families: Vec<MetricFamily>) -> String {
+    let mut page = format!(
+        "\n## {heading}\n\n| Name | Type | Labels | Meaning |\n| --- | --- | --- | --- |\n"
+    );
+    for family in families {
+        let kind = match family.get_field_type() {
+            MetricType::COUNTER => "counter",
+            MetricType::GAUGE => "gauge",
+            MetricType::HISTOGRAM => "histogram",
+            other => panic!("{}: {other:?}", family.name()),
+        };
+        let labels: Vec<String> = family.get_metric()[0]
+            .get_label()
+            .iter()
+            .map(|label| format!("`{}`", label.name()))
+            .collect();
+        let (name, labels, help) = (family.name(), labels.join(", "), family.help());
+        let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
+    }
     page
 }
 
@@ -69,7 +93,7 @@ kube-proxy 1.36 has these besides:
 #[test]
 fn the_page_of_metrics_is_what_is_measured() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
-    let page = page(&Metrics::new(&Family::BOTH).unwrap());
+    let page = page(&Metrics::new(Mode::Ipvs, &Family::BOTH).unwrap());
     if std::env::var_os("KUBE_IPVS_WRITE_DOCS").is_some() {
         fs::write(&file, &page).unwrap();
     }

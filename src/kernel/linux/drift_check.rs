@@ -15,11 +15,13 @@ impl Linux {
     pub(super) fn look(&mut self) -> Result<DriftCheck, ReadError> {
         self.index = None;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
+        let untouched = self.untouched();
+        self.rules_stand(&untouched);
         Ok(DriftCheck {
             link: link.is_some(),
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,
-            untouched: self.untouched(),
+            untouched,
             // Last: asking IPVS for anything loads its module again, with new sysctls.
             sysctls: self.differing_sysctls(),
         })

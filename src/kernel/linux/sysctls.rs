@@ -1,6 +1,9 @@
 //! Sysctls and IPVS timeouts that are kept at their desired values.
 
+use std::collections::HashSet;
 use std::path::Path;
+
+use plan::model::Family;
 
 use super::{Linux, sysctl};
 use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
@@ -9,6 +12,8 @@ use crate::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     sysctls: Vec<Sysctl>,
+    /// Sysctls that wait for the rules of IPv4.
+    behind_rules: Vec<Sysctl>,
     /// A timeout of 0 leaves the kernel's own.
     timeouts: ipvs::Timeouts,
 }
@@ -17,6 +22,25 @@ impl Linux {
     /// From now on, drift checks report those of these sysctls that have another value.
     pub fn keep_sysctls(&mut self, sysctls: Vec<Sysctl>) {
         self.kept.sysctls = sysctls;
+    }
+
+    /// Sets these sysctls as soon as the rules of IPv4 are as they should be, and keeps them like the
+    /// others from then on: what they allow, a rule restricts.
+    pub fn keep_sysctls_behind_rules(&mut self, sysctls: Vec<Sysctl>) {
+        self.kept.behind_rules = sysctls;
+    }
+
+    /// Sets the sysctls that waited for the rules of these families. One that cannot be set differs,
+    /// which the drift check reports.
+    pub(super) fn rules_stand(&mut self, families: &HashSet<Family>) {
+        if self.kept.behind_rules.is_empty() || !families.contains(&Family::V4) {
+            return;
+        }
+        let sysctls = std::mem::take(&mut self.kept.behind_rules);
+        for change in sysctl::apply(Path::new(sysctl::ROOT), &sysctls).changed {
+            tracing::info!("{change}");
+        }
+        self.kept.sysctls.extend(sysctls);
     }
 
     /// Sets those of IPVS's timeouts that are not 0, now and whenever a sysctl of IPVS has to be

@@ -21,6 +21,23 @@ pub struct Facts {
     pub net_admin: Option<bool>,
     /// True if the process has `CAP_NET_RAW`; none: that could not be read.
     pub net_raw: Option<bool>,
+    /// What only mode ipvs needs; none: not asked, since the mode is another one.
+    pub of_ipvs: Option<IpvsFacts>,
+    /// `Ok` if iptables works, with all that the mode's rules are made of.
+    pub iptables_v4: Result<(), String>,
+    /// The same of ip6tables; none: not asked, since there is no IPv6.
+    pub iptables_v6: Option<Result<(), String>>,
+    /// Support of the host for IPv6.
+    pub ipv6: Ipv6,
+    /// Sysctls with wrong values; none: not asked, since mode ipvs has no IPVS.
+    pub sysctls: Option<Vec<Sysctl>>,
+    /// `Ok` if sysctls can be changed.
+    pub sysctls_writable: Result<(), String>,
+}
+
+/// Facts about what only mode ipvs needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpvsFacts {
     /// `Ok` if the kernel has IPVS.
     pub ipvs: Result<(), String>,
     /// The scheduler.
@@ -31,16 +48,6 @@ pub struct Facts {
     pub ipset: Result<(), String>,
     /// `Ok` if a dummy interface can be made.
     pub dummy: Result<(), String>,
-    /// `Ok` if iptables works.
-    pub iptables_v4: Result<(), String>,
-    /// `Ok` if ip6tables works; none: not asked, since there is no IPv6.
-    pub iptables_v6: Option<Result<(), String>>,
-    /// Support of the host for IPv6.
-    pub ipv6: Ipv6,
-    /// Sysctls with wrong values; none: not asked, since there is no IPVS.
-    pub sysctls: Option<Vec<Sysctl>>,
-    /// `Ok` if sysctls can be changed.
-    pub sysctls_writable: Result<(), String>,
 }
 
 /// Support of a host for IPv6.
@@ -56,14 +63,22 @@ pub enum Ipv6 {
 
 /// Attempts that need a handle to a part of the kernel. Each answers in words.
 pub struct Attempts<'a> {
+    /// What only mode ipvs needs; none: another mode.
+    pub of_ipvs: Option<IpvsAttempts<'a>>,
+    /// Tries the family's iptables.
+    pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
+}
+
+/// Attempts of what only mode ipvs needs.
+pub struct IpvsAttempts<'a> {
+    /// The scheduler.
+    pub scheduler: &'a SchedulerName,
     /// Makes a virtual server with this scheduler and removes it again, unless one has it already.
-    pub scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
+    pub try_scheduler: &'a mut dyn FnMut(&SchedulerName) -> Result<(), String>,
     /// Asks for ipset's protocol.
     pub ipset: &'a mut dyn FnMut() -> Result<(), String>,
     /// Makes our dummy interface, unless it is there already; it will be needed anyway.
     pub dummy: &'a mut dyn FnMut() -> Result<(), String>,
-    /// Lists a chain with the family's iptables.
-    pub iptables: &'a mut dyn FnMut(Family) -> Result<(), String>,
 }
 
 /// Root of the kernel's files.
@@ -75,29 +90,33 @@ pub struct ProcRoot {
 
 /// Gathers the facts for [`judge`](super::judge), in the calling thread's network namespace.
 /// `wanted` are the sysctls to set.
-pub fn gather(
-    root: &ProcRoot,
-    scheduler: &SchedulerName,
-    wanted: &[Sysctl],
-    attempts: &mut Attempts<'_>,
-) -> Facts {
+pub fn gather(root: &ProcRoot, wanted: &[Sysctl], attempts: &mut Attempts<'_>) -> Facts {
     // First, because this makes the kernel load the module, which adds the sysctls.
-    let ipvs = ipvs();
-    let has_ipvs = ipvs.is_ok();
+    let of_ipvs = attempts.of_ipvs.as_mut().map(gather_ipvs);
+    let has_ipvs = of_ipvs.as_ref().is_none_or(|facts| facts.ipvs.is_ok());
     let ipv6 = root.ipv6();
     Facts {
         net_admin: root.has_capability(CAP_NET_ADMIN),
         net_raw: root.has_capability(CAP_NET_RAW),
-        ipvs,
-        scheduler: scheduler.clone(),
-        scheduler_taken: has_ipvs.then(|| (attempts.scheduler)(scheduler)),
-        ipset: (attempts.ipset)(),
-        dummy: (attempts.dummy)(),
+        of_ipvs,
         iptables_v4: (attempts.iptables)(Family::V4),
         iptables_v6: (ipv6 == Ipv6::Available).then(|| (attempts.iptables)(Family::V6)),
         ipv6,
         sysctls: has_ipvs.then(|| sysctl::differing(&root.sysctl(), wanted)),
         sysctls_writable: root.sysctls_writable(),
+    }
+}
+
+fn gather_ipvs(attempts: &mut IpvsAttempts<'_>) -> IpvsFacts {
+    let ipvs = ipvs();
+    let scheduler = attempts.scheduler;
+    let scheduler_taken = ipvs.is_ok().then(|| (attempts.try_scheduler)(scheduler));
+    IpvsFacts {
+        ipvs,
+        scheduler: scheduler.clone(),
+        scheduler_taken,
+        ipset: (attempts.ipset)(),
+        dummy: (attempts.dummy)(),
     }
 }
 

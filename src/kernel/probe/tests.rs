@@ -11,17 +11,27 @@ fn mk_facts() -> Facts {
     Facts {
         net_admin: Some(true),
         net_raw: Some(true),
-        ipvs: Ok(()),
-        scheduler: SchedulerName::default(),
-        scheduler_taken: Some(Ok(())),
-        ipset: Ok(()),
-        dummy: Ok(()),
+        of_ipvs: Some(mk_ipvs_facts()),
         iptables_v4: Ok(()),
         iptables_v6: Some(Ok(())),
         ipv6: Ipv6::Available,
         sysctls: Some(Vec::new()),
         sysctls_writable: Ok(()),
     }
+}
+
+fn mk_ipvs_facts() -> IpvsFacts {
+    IpvsFacts {
+        ipvs: Ok(()),
+        scheduler: SchedulerName::default(),
+        scheduler_taken: Some(Ok(())),
+        ipset: Ok(()),
+        dummy: Ok(()),
+    }
+}
+
+fn of_ipvs(facts: &mut Facts) -> &mut IpvsFacts {
+    facts.of_ipvs.get_or_insert_with(mk_ipvs_facts)
 }
 
 fn mk_sysctl(required: bool) -> Sysctl {
@@ -42,15 +52,15 @@ const BOTH: &[Family] = &Family::BOTH;
 const V4: &[Family] = &[Family::V4];
 const V6: &[Family] = &[Family::V6];
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 18] = [
     (|_| {}, BOTH, &[]),
     (|facts| facts.net_admin = None, BOTH, &[]),
     (|facts| facts.net_admin = Some(false), BOTH, &[("the capability CAP_NET_ADMIN", true)]),
     (|facts| facts.net_raw = Some(false), BOTH, &[("the capability CAP_NET_RAW", true)]),
     (
         |facts| {
-            facts.ipvs = refused();
-            facts.scheduler_taken = None;
+            of_ipvs(facts).ipvs = refused();
+            of_ipvs(facts).scheduler_taken = None;
             facts.sysctls = None;
             facts.sysctls_writable = refused();
         },
@@ -58,12 +68,16 @@ const CASES: [Case; 16] = [
         &[("the kernel does not give us IPVS", true)],
     ),
     (
-        |facts| facts.scheduler_taken = Some(refused()),
+        |facts| of_ipvs(facts).scheduler_taken = Some(refused()),
         BOTH,
         &[("the kernel does not take the scheduler rr", true)],
     ),
-    (|facts| facts.ipset = refused(), BOTH, &[("the kernel does not give us ipset", true)]),
-    (|facts| facts.dummy = refused(), BOTH, &[("no dummy interface can be made", true)]),
+    (
+        |facts| of_ipvs(facts).ipset = refused(),
+        BOTH,
+        &[("the kernel does not give us ipset", true)],
+    ),
+    (|facts| of_ipvs(facts).dummy = refused(), BOTH, &[("no dummy interface can be made", true)]),
     (|facts| facts.iptables_v4 = refused(), V6, &[("iptables does not work", false)]),
     (|facts| facts.iptables_v6 = Some(refused()), V4, &[("ip6tables does not work", false)]),
     (
@@ -95,6 +109,24 @@ const CASES: [Case; 16] = [
         ],
     ),
     (|facts| facts.sysctls_writable = refused(), BOTH, &[]),
+    // Rules without sets need no raw socket.
+    (
+        |facts| {
+            facts.of_ipvs = None;
+            facts.net_raw = Some(false);
+        },
+        BOTH,
+        &[],
+    ),
+    (
+        |facts| {
+            facts.of_ipvs = None;
+            facts.iptables_v4 = Err("no rule can have recent (module xt_recent)".to_owned());
+            facts.iptables_v6 = Some(refused());
+        },
+        &[],
+        &[("iptables does not work", true), ("ip6tables does not work", true)],
+    ),
     (
         |facts| {
             facts.sysctls = Some(vec![mk_sysctl(true)]);
@@ -154,10 +186,13 @@ fn each_fact_has_its_meaning() {
 fn all_problems_are_told_at_once_the_fatal_ones_first() {
     let facts = Facts {
         net_admin: Some(false),
-        ipvs: refused(),
-        scheduler_taken: Some(refused()),
-        ipset: refused(),
-        dummy: refused(),
+        of_ipvs: Some(IpvsFacts {
+            ipvs: refused(),
+            scheduler_taken: Some(refused()),
+            ipset: refused(),
+            dummy: refused(),
+            ..mk_ipvs_facts()
+        }),
         iptables_v4: Ok(()),
         iptables_v6: Some(refused()),
         sysctls: Some(vec![mk_sysctl(true)]),
@@ -209,14 +244,19 @@ fn trying_whether_sysctls_can_be_set_sets_none() {
 fn what_the_attempts_answer_are_the_facts() {
     let (_folder, root) = mk_proc("1000");
     let mut asked = Vec::new();
+    let scheduler = SchedulerName::new("wlc").unwrap();
+    let of_ipvs = IpvsAttempts {
+        scheduler: &scheduler,
+        try_scheduler: &mut |scheduler| Err(format!("no {scheduler}")),
+        ipset: &mut || Ok(()),
+        dummy: &mut refused,
+    };
+    let wanted = sysctl::wanted(ServiceAddressesArp::Answered, None);
     let facts = gather(
         &root,
-        &SchedulerName::new("wlc").unwrap(),
-        &sysctl::wanted(ServiceAddressesArp::Answered, None),
+        &wanted,
         &mut Attempts {
-            scheduler: &mut |scheduler| Err(format!("no {scheduler}")),
-            ipset: &mut || Ok(()),
-            dummy: &mut refused,
+            of_ipvs: Some(of_ipvs),
             iptables: &mut |family| {
                 asked.push(family);
                 Err(format!("no {family}"))
@@ -224,12 +264,24 @@ fn what_the_attempts_answer_are_the_facts() {
         },
     );
     assert_eq!(facts.net_admin, Some(true));
-    assert_eq!((&facts.ipset, &facts.dummy), (&Ok(()), &refused()));
+    let of_ipvs = facts.of_ipvs.unwrap();
+    assert_eq!((&of_ipvs.ipset, &of_ipvs.dummy), (&Ok(()), &refused()));
     assert_eq!(facts.iptables_v4, Err(format!("no {}", Family::V4)));
     assert_eq!(facts.iptables_v6, Some(Err(format!("no {}", Family::V6))));
     assert_eq!(asked, Family::BOTH);
     // Whether this host has IPVS depends on the host, and whether its scheduler is asked on that.
-    let taken = facts.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
-    assert_eq!(facts.scheduler_taken, taken);
-    assert_eq!(facts.sysctls.is_some(), facts.ipvs.is_ok());
+    let taken = of_ipvs.ipvs.is_ok().then(|| Err("no wlc".to_owned()));
+    assert_eq!(of_ipvs.scheduler_taken, taken);
+    assert_eq!(facts.sysctls.is_some(), of_ipvs.ipvs.is_ok());
+}
+
+#[test]
+fn without_ipvs_only_iptables_is_tried() {
+    let (_folder, root) = mk_proc("1000");
+    let wanted = sysctl::wanted_by_iptables();
+    let mut attempts = Attempts { of_ipvs: None, iptables: &mut |_| Ok(()) };
+    let facts = gather(&root, &wanted, &mut attempts);
+    assert_eq!(facts.of_ipvs, None);
+    assert_eq!(facts.sysctls.as_deref(), Some(&wanted[..]), "ip_forward is 0");
+    assert!(judge(&facts).is_usable());
 }

@@ -13,6 +13,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::labels::{CLASSES, OPERATIONS, class, operation};
 use crate::kernel::RefusalClass;
+use crate::serve::pages::ServedMode;
 use audit::AuditMetrics;
 use maker::Maker;
 use programmed::Programmed;
@@ -55,6 +56,7 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
+    mode: IntGaugeVec,
     /// 1 while the configuration file has changed into one that cannot be used.
     pub configuration_rejected: IntGauge,
     /// Services that answer to load balancers.
@@ -108,6 +110,11 @@ impl OwnMetrics {
                 "Number of sysctls without the value that Services need, because they could not be set or \
                  another program sets them again and again. The log and an Event of the Node name them.",
             )?,
+            mode: make.gauges_by(
+                "kube_ipvs_mode",
+                "Always 1; the labels say which mode is configured, and in which one the node serves.",
+                &["configured", "effective"],
+            )?,
             configuration_rejected: make.gauge(
                 "kube_ipvs_configuration_rejected",
                 "1 if the configuration file has changed and cannot be used: the node goes on with \
@@ -138,6 +145,12 @@ impl OwnMetrics {
         };
         made.begin_at_zero();
         Ok(made)
+    }
+
+    /// Says in which mode the node serves.
+    pub fn set_mode(&self, mode: &ServedMode) {
+        let ServedMode { configured, effective } = mode;
+        self.mode.with_label_values(&[configured.as_str(), effective.name()]).set(1);
     }
 
     /// Counts an operation by its result: done, or how the kernel refused it.

@@ -36,10 +36,10 @@ pub struct ProxyMetrics {
 }
 
 /// Makes and registers metrics.
-struct ProxyMetricMaker<'a> {
-    registry: &'a Registry,
+pub(super) struct ProxyMetricMaker<'a> {
+    pub(super) registry: &'a Registry,
     /// The values of the label `ip_family`.
-    families: &'a [Family],
+    pub(super) families: &'a [Family],
 }
 
 // === impl ProxyMetrics ===
@@ -175,7 +175,7 @@ impl ProxyMetrics {
 // === impl ProxyMetricMaker ===
 
 impl ProxyMetricMaker<'_> {
-    fn histogram(
+    pub(super) fn histogram(
         &self,
         name: &str,
         help: &str,
@@ -198,7 +198,11 @@ impl ProxyMetricMaker<'_> {
         Ok(metric)
     }
 
-    fn counter(&self, name: &str, help: &str) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn counter(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<IntCounterVec, prometheus::Error> {
         let metric = IntCounterVec::new(options(name, help), &["ip_family"])?;
         let metric = register(self.registry, metric)?;
         for family in self.families {
@@ -219,8 +223,8 @@ impl ProxyMetricMaker<'_> {
     fn no_local_endpoints(&self) -> Result<IntGaugeVec, prometheus::Error> {
         let options = options(
             "sync_proxy_rules_no_local_endpoints_total",
-            "Number of Services that have endpoints, but none on this node although their traffic \
-             policy (internal or external) is Local.",
+            "Number of Services (in mode iptables: of service ports) that have endpoints, but none \
+             on this node although their traffic policy (internal or external) is Local.",
         );
         let metric = IntGaugeVec::new(options, &["traffic_policy", "ip_family"])?;
         let metric = register(self.registry, metric)?;
@@ -241,7 +245,7 @@ impl ProxyMetricMaker<'_> {
     }
 }
 
-fn options(name: &str, help: &str) -> Opts {
+pub(super) fn options(name: &str, help: &str) -> Opts {
     Opts::new(name, help).namespace("kubeproxy")
 }
 

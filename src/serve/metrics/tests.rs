@@ -1,15 +1,19 @@
+use std::collections::HashSet;
 use std::time::Duration;
 
 use plan::op::Op;
+use plan::rule_set::Table;
 
 use super::*;
 use crate::kernel::KernelRead;
 use crate::kernel::RefusalClass;
 use crate::kernel::Stopwatch as _;
 use crate::kernel::WrittenPart;
+use crate::reconcile::observer::{RoundKind, RuleCount};
+use crate::serve::pages::ServedMode;
 
 fn both() -> Metrics {
-    Metrics::new(&Family::BOTH).unwrap()
+    Metrics::new(Mode::Ipvs, &Family::BOTH).unwrap()
 }
 
 fn assert_says(metrics: &Metrics, lines: &[&str]) {
@@ -44,8 +48,55 @@ fn every_metric_of_kube_proxys_ipvs_mode_is_there_from_the_start() {
             "sync_proxy_rules_service_changes_total",
         ]
     );
-    let only = Metrics::new(&[Family::V6]).unwrap().text().unwrap();
+    let only = Metrics::new(Mode::Ipvs, &[Family::V6]).unwrap().text().unwrap();
     assert!(only.contains(r#"ip_family="IPv6""#) && !only.contains("IPv4"), "{only}");
+}
+
+#[test]
+fn the_metrics_of_mode_iptables_are_there_in_that_mode_only() {
+    let metrics = Metrics::new(Mode::Iptables, &Family::BOTH).unwrap();
+    let ipvs: HashSet<String> = both().gather().iter().map(|f| f.name().to_owned()).collect();
+    let families = metrics.gather();
+    let added: Vec<&str> =
+        families.iter().map(|family| family.name()).filter(|name| !ipvs.contains(*name)).collect();
+    assert_eq!(
+        added,
+        [
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_iptables_last",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+            "kubeproxy_sync_proxy_rules_iptables_total",
+        ]
+    );
+    let own = metrics.iptables.as_ref().unwrap();
+    let millisecond = Duration::from_millis(1);
+    own.round_took(Family::V4, RoundKind::Comparison, millisecond);
+    own.round_took(Family::V6, RoundKind::Changes, millisecond);
+    own.round_took(Family::V6, RoundKind::Retry, millisecond);
+    own.partial_restore_failed(Family::V6);
+    let (family, table) = (Family::V4, Table::Nat);
+    own.set_rules(&RuleCount { family, table, total: 12, written: 3 });
+    assert_says(
+        &metrics,
+        &[
+            r#"kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.001"#,
+            r#"kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 0"#,
+            r#"kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1"#,
+            r#"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family="IPv6"} 1"#,
+            r#"kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"} 12"#,
+            r#"kubeproxy_sync_proxy_rules_iptables_last{ip_family="IPv4",table="nat"} 3"#,
+            r#"kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv6",table="filter"} 0"#,
+        ],
+    );
+}
+
+#[test]
+fn the_mode_is_in_labels() {
+    let metrics = Metrics::new(Mode::Iptables, &Family::BOTH).unwrap();
+    let (configured, effective) = ("auto".to_owned(), Mode::Iptables);
+    metrics.own.set_mode(&ServedMode { configured, effective });
+    assert_says(&metrics, &[r#"kube_ipvs_mode{configured="auto",effective="iptables"} 1"#]);
 }
 
 #[test]

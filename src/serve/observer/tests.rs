@@ -10,6 +10,8 @@ use plan::sets::{SetId, SetKind};
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
 
+use plan::mode::Mode;
+
 use super::*;
 use crate::kernel::RefusalClass;
 use crate::serve::health::Health;
@@ -32,7 +34,7 @@ impl World {
     fn new() -> Self {
         let families = Family::BOTH.to_vec();
         let health = SharedHealth::new(Health::new(&families, Duration::ZERO, Moment::now()));
-        let metrics = Arc::new(Metrics::new(&families).unwrap());
+        let metrics = Arc::new(Metrics::new(Mode::Ipvs, &families).unwrap());
         let networks = NodePortAddresses::Networks(vec!["127.0.0.0/8".parse().unwrap()]);
         let (failures, _) = tokio::sync::mpsc::channel(1);
         let services = ServiceHealth::new(

@@ -50,12 +50,14 @@ pub(super) enum FormVersion {
 }
 
 /// Content of `/statusz`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Statusz {
     /// Time at which the program started.
     pub(super) started: SystemTime,
     /// Time that has passed since the start.
     pub(super) up: Duration,
+    /// Mode that the node serves in.
+    pub(super) mode: String,
 }
 
 // === impl ZPage ===
@@ -143,10 +145,11 @@ pub(super) fn status_text(status: &Statusz) -> String {
     let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
     format!(
         "{}Started: {}\nUp: {hours} hr {minutes:02} min {seconds:02} sec\nBinary version: {}\n\
-         Paths: {}\n",
+         Mode: {}\nPaths: {}\n",
         heading("statusz"),
         timestamp(status.started).strftime("%a, %d %b %Y %H:%M:%S UTC"),
         VERSION.trim_start_matches('v'),
+        status.mode,
         PATHS.join(" "),
     )
 }

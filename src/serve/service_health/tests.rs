@@ -1,5 +1,7 @@
 use std::net::{TcpListener, TcpStream};
 
+use plan::mode::Mode;
+
 use super::*;
 use crate::serve::health::{Health, Moment};
 use crate::serve::tests::{ask, exchange, free_address, get};
@@ -17,7 +19,7 @@ impl World {
     /// Waiting shorter than `timeout` is healthy.
     fn new(families: &[Family], chosen: NodePortAddresses, timeout: Duration) -> Self {
         let health = SharedHealth::new(Health::new(families, timeout, Moment::now()));
-        let metrics = Arc::new(Metrics::new(families).unwrap());
+        let metrics = Arc::new(Metrics::new(Mode::Ipvs, families).unwrap());
         let (sender, failures) = mpsc::channel(8);
         let services = ServiceHealth::new(
             families.to_vec(),

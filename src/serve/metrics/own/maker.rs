@@ -43,7 +43,16 @@ impl Maker<'_> {
         help: &str,
         label: &str,
     ) -> Result<IntGaugeVec, prometheus::Error> {
-        register(self.0, IntGaugeVec::new(options(name, help), &[label])?)
+        self.gauges_by(name, help, &[label])
+    }
+
+    pub(super) fn gauges_by(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec, prometheus::Error> {
+        register(self.0, IntGaugeVec::new(options(name, help), labels)?)
     }
 
     /// A number that need not be whole.

@@ -1,0 +1,81 @@
+//! Packet counters of the rules of mode iptables, as metrics. They are read when they are asked for,
+//! as kube-proxy reads them.
+
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounter, Opts};
+use tracing::debug;
+
+use crate::kernel::nfacct::NfacctClient;
+
+/// Counters by their names in the kernel, and in metrics, with their meanings.
+const COUNTERS: [(&str, &str, &str); 2] = [
+    (
+        "ct_state_invalid_dropped_pkts",
+        "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+        "Number of packets that were dropped because connection tracking calls them invalid.",
+    ),
+    (
+        "localhost_nps_accepted_pkts",
+        "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+        "Number of packets that came to NodePorts on loopback addresses.",
+    ),
+];
+
+/// Collector of all counters. One that does not exist is left out.
+pub(super) struct PacketCounters {
+    client: Mutex<NfacctClient>,
+    metrics: Vec<(&'static str, IntCounter)>,
+}
+
+// === impl PacketCounters ===
+
+impl PacketCounters {
+    /// Opens the kernel's counters in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel gives no socket.
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let metrics = COUNTERS.into_iter().map(|(counter, name, help)| {
+            Ok((counter, IntCounter::with_opts(Opts::new(name, help))?))
+        });
+        Ok(Self {
+            client: Mutex::new(NfacctClient::open()?),
+            metrics: metrics.collect::<Result<_, prometheus::Error>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+impl PacketCounters {
+    /// Returns all of them, as if the kernel had each.
+    pub(in crate::app) fn all(&self) -> Vec<MetricFamily> {
+        self.metrics.iter().flat_map(|(_, metric)| metric.collect()).collect()
+    }
+}
+
+impl Collector for PacketCounters {
+    fn desc(&self) -> Vec<&Desc> {
+        self.metrics.iter().flat_map(|(_, metric)| metric.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // A thread that panicked while holding the lock left a socket behind, which reads on.
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut families = Vec::new();
+        for (counter, metric) in &self.metrics {
+            match client.packets(counter) {
+                Ok(Some(packets)) => {
+                    metric.reset();
+                    metric.inc_by(packets);
+                    families.extend(metric.collect());
+                }
+                Ok(None) => debug!("there is no counter {counter}"),
+                Err(error) => debug!("cannot read the counter {counter}: {error}"),
+            }
+        }
+        families
+    }
+}
