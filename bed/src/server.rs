@@ -1,8 +1,9 @@
 //! Echo servers: what runs in a pod.
 //!
 //! Each line of a request is answered with one line `NAME PEER`: who answered, and which source
-//! address and port the request seemed to come from. A UDP datagram is one request, whatever is in
-//! it. Connections stay open until the other side closes them or the server stops.
+//! address and port the request seemed to come from. What is asked beyond [`QUESTION`] is repeated:
+//! `NAME PEER TEXT`. A UDP datagram is one line. Connections stay open until the other side closes
+//! them or the server stops.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,8 +19,13 @@ use crate::cluster::Host;
 use crate::namespace::Namespace;
 use crate::protocol::Protocol;
 
+/// Request that asks for the name and the source only.
+pub(crate) const QUESTION: &str = "?";
+
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// Length of the longest line that is answered.
+const LONGEST_LINE: usize = 2048;
 
 /// A running server. Dropping it closes its sockets and all its connections and ends its thread.
 #[derive(Debug)]
@@ -40,7 +46,9 @@ struct EchoLoop {
 
 struct OpenConnection {
     socket: Socket,
-    answer: Vec<u8>,
+    peer: SocketAddr,
+    /// Part of a line that has arrived.
+    line: Vec<u8>,
 }
 
 // === impl Server ===
@@ -142,7 +150,7 @@ impl EchoLoop {
             let mut accepted = Vec::new();
             for listener in &self.listeners {
                 if is_ready() {
-                    accept_all(listener, &self.name, &mut accepted);
+                    accept_all(listener, &mut accepted);
                 }
             }
             for datagrams in &self.datagrams {
@@ -150,7 +158,9 @@ impl EchoLoop {
                     answer_all(datagrams, &self.name);
                 }
             }
-            self.connections.retain_mut(|connection| !is_ready() || connection.answer().is_ok());
+            let name = &self.name;
+            self.connections
+                .retain_mut(|connection| !is_ready() || connection.answer(name).is_ok());
             self.connections.append(&mut accepted);
         }
     }
@@ -177,27 +187,35 @@ impl EchoLoop {
     }
 }
 
-fn accept_all(listener: &Socket, name: &str, accepted: &mut Vec<OpenConnection>) {
+fn accept_all(listener: &Socket, accepted: &mut Vec<OpenConnection>) {
     // Any error ends the round: no client waits, or the one that came has gone again.
     while let Ok((socket, peer)) = listener.accept() {
         if let Some(peer) = peer.as_socket()
             && socket.set_nonblocking(true).is_ok()
         {
-            accepted.push(OpenConnection { socket, answer: answer_line(name, peer) });
+            accepted.push(OpenConnection { socket, peer, line: Vec::new() });
         }
     }
 }
 
 fn answer_all(datagrams: &UdpSocket, name: &str) {
-    let mut request = [0; 2048];
-    while let Ok((_, peer)) = datagrams.recv_from(&mut request) {
+    let mut request = [0; LONGEST_LINE];
+    while let Ok((length, peer)) = datagrams.recv_from(&mut request) {
+        let line = request.get(..length).unwrap_or_default();
         // An answer that cannot be sent is a lost datagram, which the asking side will notice.
-        let _ = datagrams.send_to(&answer_line(name, peer), peer);
+        let _ = datagrams.send_to(&answer_line(name, peer, line), peer);
     }
 }
 
-fn answer_line(name: &str, peer: SocketAddr) -> Vec<u8> {
-    format!("{name} {peer}\n").into_bytes()
+fn answer_line(name: &str, peer: SocketAddr, line: &[u8]) -> Vec<u8> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let mut answer = format!("{name} {peer}").into_bytes();
+    if line != QUESTION.as_bytes() {
+        answer.push(b' ');
+        answer.extend_from_slice(line);
+    }
+    answer.push(b'\n');
+    answer
 }
 
 // === impl OpenConnection ===
@@ -205,7 +223,7 @@ fn answer_line(name: &str, peer: SocketAddr) -> Vec<u8> {
 impl OpenConnection {
     /// Answers each line that has arrived. An error means that the connection is over; a peer
     /// that lets answers pile up until the socket is full is treated so as well.
-    fn answer(&mut self) -> io::Result<()> {
+    fn answer(&mut self, name: &str) -> io::Result<()> {
         let mut chunk = [0; 2048];
         loop {
             let length = match self.socket.read(&mut chunk) {
@@ -214,10 +232,32 @@ impl OpenConnection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let lines = chunk.iter().take(length).filter(|byte| **byte == b'\n').count();
-            for _ in 0..lines {
-                self.socket.write_all(&self.answer)?;
+            let mut answers = Vec::new();
+            for part in chunk.get(..length).unwrap_or_default().split_inclusive(|it| *it == b'\n') {
+                self.line.extend_from_slice(part);
+                if part.ends_with(b"\n") {
+                    answers.append(&mut answer_line(name, self.peer, &self.line));
+                    self.line.clear();
+                }
             }
+            if self.line.len() > LONGEST_LINE {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            self.socket.write_all(&answers)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_repeated_unless_it_is_the_question() {
+        let peer = ([10, 0, 0, 1], 7).into();
+        let answer = |line: &[u8]| String::from_utf8(answer_line("pod1-1", peer, line)).unwrap();
+        assert_eq!(answer(b"?\n"), "pod1-1 10.0.0.1:7\n");
+        assert_eq!(answer(b"12 abc\n"), "pod1-1 10.0.0.1:7 12 abc\n");
+        assert_eq!(answer(b"12"), "pod1-1 10.0.0.1:7 12\n");
     }
 }

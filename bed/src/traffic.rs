@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::namespace::Namespace;
 use crate::protocol::Protocol;
+use crate::server::QUESTION;
 
 /// Time to wait for connection and answer if nothing else is said. A guest under emulation is slow,
 /// a lost packet is resent after one second.
@@ -203,7 +204,7 @@ impl Connection {
         }
         let deadline = Instant::now() + self.question.timeout;
         self.socket.set_write_timeout(Some(self.question.timeout))?;
-        self.socket.write_all(b"?\n")?;
+        self.socket.write_all(format!("{QUESTION}\n").as_bytes())?;
         let mut line = Vec::new();
         let mut chunk = [0; MAX_ANSWER];
         loop {
@@ -235,7 +236,8 @@ impl Connection {
         self.socket.set_linger(Some(Duration::ZERO)).context("asking for a reset at the end")
     }
 
-    fn open_here(question: Question) -> Result<Self, Refusal> {
+    /// Connects from the namespace of the calling thread.
+    pub(crate) fn open_here(question: Question) -> Result<Self, Refusal> {
         let Question { protocol, target, source, timeout } = question;
         let socket = protocol.socket(target)?;
         let source = match source {
@@ -247,6 +249,11 @@ impl Connection {
         // The wait is cut to whole milliseconds underneath, which must not make it shorter.
         socket.connect_timeout(&target.into(), timeout + Duration::from_millis(1))?;
         Ok(Self { socket, question })
+    }
+
+    /// The socket, for other questions.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
     }
 
     /// An answer that came after its question's timeout must not be taken for the next one's.

@@ -25,6 +25,7 @@ mod hints;
 mod host;
 mod killed;
 mod limits;
+mod load;
 mod load_balancer;
 mod localhost;
 mod masquerade;

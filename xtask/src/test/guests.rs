@@ -67,7 +67,7 @@ pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
 const BED: Tests = Tests::Program("bed");
 /// Tests of the bed that have a long form.
-const LONG: [&str; 3] = ["disturbance::", "killed::", "rollout::"];
+const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
 /// Time limit of a guest.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Time limit of a long form.

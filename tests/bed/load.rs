@@ -1,0 +1,212 @@
+//! Every kind of client at once, from everywhere, while something happens to the node.
+//!
+//! `cargo xtask soak` has a thousand streams and ten kills.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bed::Traffic;
+use bed::{Client, ClusterSpec, Host, Load, LoadReport, NodeSpec, Protocol, Server, Service};
+
+use crate::churn::{amount, patience};
+use crate::fixture::{Bed, ip};
+
+/// Port of each Service, and the one that its pods listen on: each Service has one of its own, as
+/// IPVS cannot tell two ways to one endpoint apart (`flows::mistaken`).
+const PORT: u16 = 80;
+const ANY: u16 = 9_101;
+const LOCAL: u16 = 9_102;
+const STICKY: u16 = 9_103;
+/// Ports on the node: of the Service for any endpoint, and of the one for local endpoints.
+const NODE_PORT: u16 = 30_101;
+const LOCAL_NODE_PORT: u16 = 30_102;
+/// Longest time until each client has had some answers.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Number of clients and their pace.
+#[derive(Clone, Copy)]
+pub(crate) struct Amount {
+    /// Streams of each client that has streams: there are 24.
+    pub(crate) streams: usize,
+    /// Time between the questions on a stream.
+    pub(crate) stream: Duration,
+    /// Pause between short connections.
+    pub(crate) rest: Duration,
+    /// Time between datagrams.
+    pub(crate) datagram: Duration,
+}
+
+/// A node with Services for every kind of client. Three pods serve, a fourth one is a client.
+pub(crate) struct Loaded {
+    pub(crate) bed: Bed,
+    _servers: Vec<Server>,
+}
+
+/// A way to a Service.
+struct Way {
+    name: &'static str,
+    target: SocketAddr,
+    /// True if clients outside get local endpoints only.
+    local: bool,
+}
+
+// === impl Amount ===
+
+impl Amount {
+    /// As many as this machine can do, or a thousand streams in the long form.
+    pub(crate) fn new(bed: &Bed) -> Self {
+        // On an emulated machine all of it takes many times longer.
+        let slowness = (patience(bed).as_secs_f64() / 4.0).max(1.0);
+        let pause = |short, long| Duration::from_millis(amount(short, long)).mul_f64(slowness);
+        Self {
+            streams: usize::try_from(amount(4, 42)).unwrap(),
+            stream: pause(600, 4_000),
+            rest: pause(250, 500),
+            datagram: pause(100, 200),
+        }
+    }
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    pub(crate) fn new() -> Self {
+        let nodes = vec![NodeSpec { pods: 3 }, NodeSpec { pods: 1 }];
+        let bed = Bed::with(&ClusterSpec { nodes, ..ClusterSpec::default() });
+        let ports: Vec<(Protocol, u16)> = [ANY, LOCAL, STICKY]
+            .into_iter()
+            .flat_map(|port| [(Protocol::Tcp, port), (Protocol::Udp, port)])
+            .collect();
+        let servers = serving(&bed).map(|pod| Server::start(pod, &ports).unwrap()).into();
+        let loaded = Self { bed, _servers: servers };
+        for service in loaded.services() {
+            loaded.bed.manifests.apply(&service).unwrap();
+        }
+        loaded
+    }
+
+    fn services(&self) -> [Service; 3] {
+        let mk = |name: &str, last: u8, target: u16, node_port: u16| {
+            let mut service = Service::new(name, ip(&format!("10.96.0.{last}")));
+            service.cluster.push(ip(&format!("fd00:96::{last}")));
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                service = service.node_port(protocol, PORT, target, node_port);
+            }
+            service.pods(serving(&self.bed))
+        };
+        let mut any = mk("any", 11, ANY, NODE_PORT);
+        any.external = vec![ip("198.51.100.11"), ip("fd00:203::11")];
+        let mut local = mk("local", 12, LOCAL, LOCAL_NODE_PORT);
+        local.load_balancer = vec![ip("203.0.113.12"), ip("fd00:203::12")];
+        local.more = vec!["externalTrafficPolicy: Local".to_owned()];
+        let mut sticky = mk("sticky", 13, STICKY, 0);
+        sticky.affinity = Some(3_600);
+        [any, local, sticky]
+    }
+
+    /// All clients: from outside, from a pod and from the node, by every kind of address.
+    pub(crate) fn clients(&self, amount: Amount) -> Vec<Client<'_>> {
+        let mut clients = Vec::new();
+        let sources = [
+            ("outside", self.bed.client()),
+            ("pod", &self.bed.pod(1, 3).namespace),
+            ("node", self.bed.node()),
+        ];
+        for (who, from) in sources {
+            for ipv6 in [false, true] {
+                for way in self.ways(ipv6) {
+                    let family = if ipv6 { "IPv6" } else { "IPv4" };
+                    let only_local = way.local && who == "outside";
+                    let here = [self.bed.pod(1, 1), self.bed.pod(1, 2)];
+                    let servers: BTreeSet<String> = if only_local {
+                        here.iter().map(|pod| pod.name.clone()).collect()
+                    } else {
+                        BTreeSet::new()
+                    };
+                    let mut add = |kind: &str, traffic, interval| {
+                        let name = format!("{kind}, {who}, {}, {family}", way.name);
+                        let (target, servers) = (way.target, servers.clone());
+                        clients.push(Client { name, from, target, traffic, interval, servers });
+                    };
+                    if way.name == "affinity" {
+                        add("affinity", Traffic::Affinity, amount.rest);
+                        continue;
+                    }
+                    add("streams", Traffic::Streams(amount.streams), amount.stream);
+                    add("connections", Traffic::Connections, amount.rest);
+                    add("datagrams", Traffic::Datagrams, amount.datagram);
+                }
+            }
+        }
+        clients
+    }
+
+    fn ways(&self, ipv6: bool) -> [Way; 5] {
+        let node = self.bed.cluster.node(1).unwrap();
+        let address: IpAddr = if ipv6 { node.ipv6().unwrap().into() } else { node.ipv4.into() };
+        let pick = |four: &str, six: &str| ip(if ipv6 { six } else { four });
+        let mk = |name, address, port, local| Way { name, target: (address, port).into(), local };
+        [
+            mk("cluster", pick("10.96.0.11", "fd00:96::11"), PORT, false),
+            mk("node port", address, NODE_PORT, false),
+            mk("external", pick("198.51.100.11", "fd00:203::11"), PORT, false),
+            mk("load balancer, local", pick("203.0.113.12", "fd00:203::12"), PORT, true),
+            mk("affinity", pick("10.96.0.13", "fd00:96::13"), PORT, false),
+        ]
+    }
+}
+
+fn serving(bed: &Bed) -> [&Host; 3] {
+    [bed.pod(1, 1), bed.pod(1, 2), bed.pod(2, 1)]
+}
+
+#[test]
+fn a_kill_and_a_new_start_cost_no_client_anything() {
+    let loaded = Loaded::new();
+    let proxy = loaded.bed.start(&[]);
+    let load = Load::start(&loaded.clients(Amount::new(&loaded.bed))).unwrap();
+    let some = usize::try_from(amount(3, 10)).unwrap();
+    load.wait_for_answers(some, LIMIT).unwrap();
+    let mut proxy = Some(proxy);
+    for _ in 0..amount(1, 10) {
+        drop(proxy.take()); // SIGKILL
+        load.wait_for_answers(some, LIMIT).unwrap();
+        proxy = Some(loaded.bed.start(&[]));
+        load.wait_for_answers(some, LIMIT).unwrap();
+    }
+    let report = load.stop();
+    println!("{report}");
+    report.require_no_failure(some * 3).unwrap();
+}
+
+#[test]
+fn the_load_notices_when_connections_are_cut() {
+    let loaded = Loaded::new();
+    drop(loaded.bed.start(&[]));
+    let is_ipv4 = |client: &Client<'_>| client.name.contains("IPv4");
+    let all = loaded.clients(Amount { streams: 2, ..Amount::new(&loaded.bed) });
+    let clients: Vec<Client<'_>> = all.into_iter().filter(is_ipv4).collect();
+    let load = Load::start(&clients).unwrap();
+    load.wait_for_answers(2, LIMIT).unwrap();
+    let before = load.report();
+    before.require_no_failure(2).unwrap();
+    // No proxy is there to put this right.
+    loaded.bed.tool("ipvsadm", &["-C"]);
+    // Connections through an internal frontend of `externalTrafficPolicy: Local` live on in connection
+    // tracking alone.
+    let depends_on_ipvs = |name: &str| name.contains("outside") || !name.contains("local");
+    let unaware = |report: &LoadReport| {
+        let clients = report.clients.iter().filter(|(name, _)| depends_on_ipvs(name));
+        let mut failures = clients.map(|(name, counts)| match name.split(',').next() {
+            Some("streams") => counts.resets + counts.timeouts,
+            Some("datagrams") => counts.lost,
+            _ => counts.refused + counts.timeouts,
+        });
+        failures.any(|failures| failures == 0)
+    };
+    loaded.bed.wait_until("every client of IPVS notices", || !unaware(&load.report()));
+    let report = load.stop();
+    println!("{report}");
+    report.require_no_failure(0).unwrap_err();
+}
