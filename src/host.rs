@@ -133,7 +133,7 @@ fn prepare_ipvs(
     }
     settings.short_circuit_networks =
         possible_short_circuit_networks(settings.short_circuit_networks, &rules);
-    let mut linux = Linux::open(rules)?;
+    let mut linux = Linux::open(rules, Mode::Ipvs)?;
     let mut kept = sysctl::existing(proc_sys, wanted);
     kept.extend(of_estimators);
     linux.keep_sysctls(kept);
@@ -164,7 +164,7 @@ fn prepare_iptables(
     }
     settings.nfacct = can_count(&rules);
     let local_networks = settings.iptables_localhost_node_ports.then(sysctl::local_networks_routed);
-    let mut linux = Linux::open(rules)?;
+    let mut linux = Linux::open(rules, Mode::Iptables)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
     if configuration.action == Action::InitOnly {
         // The process that this prepares for may not be allowed to set it.

@@ -10,6 +10,7 @@ mod dummy;
 pub(super) mod grow;
 mod messages;
 mod routes;
+mod rules;
 mod sysctls;
 #[cfg(test)]
 mod tests {
@@ -24,6 +25,7 @@ use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::flows::FlowTargets;
 use plan::kernel_objects::{Frontend, LINK};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;
@@ -48,8 +50,9 @@ use sysctls::Kept;
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
 pub struct Linux {
-    ipvs: ipvs::Client,
-    ipset: ipset::Client,
+    /// None in a mode that does without IPVS: then there are no sets either, and no interface.
+    ipvs: Option<ipvs::Client>,
+    ipset: Option<ipset::Client>,
     links: Links,
     routes: Routes,
     conntrack: ConntrackClient,
@@ -85,25 +88,32 @@ enum Handle {
 // === impl Linux ===
 
 impl Linux {
-    /// Opens everything in the calling thread's network namespace. `rules`: one for each family.
+    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
+    /// alone. `rules`: one for each family.
     ///
     /// # Errors
     /// When IPVS or ipset is not there, in the words of the crate concerned.
-    pub fn open(rules: HashMap<Family, Rules>) -> Result<Self, ReadError> {
+    pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
         let cannot = |what: &str| {
             let what = what.to_owned();
             move |error: &dyn std::error::Error| ReadError::new(what, error)
         };
-        let mut ipset = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
-        let left = grow::remove_leftovers(&mut ipset).map_err(|error| cannot("sets")(&error))?;
-        for error in left {
-            tracing::warn!("cannot remove a leftover of growing a set: {error}");
+        let (mut ipvs, mut ipset) = (None, None);
+        if mode == Mode::Ipvs {
+            let mut sets = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
+            let left = grow::remove_leftovers(&mut sets).map_err(|error| cannot("sets")(&error))?;
+            for error in left {
+                tracing::warn!("cannot remove a leftover of growing a set: {error}");
+            }
+            ipset = Some(sets);
+            ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
         }
         let bridges = Bridges::new(sysctl::ROOT, rules.keys().copied().collect());
         let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
         let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
-            ipvs: ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?,
+            count: VirtualServerCount::open(ipvs.is_some()),
+            ipvs,
             ipset,
             links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
@@ -112,7 +122,6 @@ impl Linux {
             rules,
             rule_sets: HashMap::new(),
             watches: watches.map_err(|error| cannot("rules")(&error))?,
-            count: VirtualServerCount::open(),
             is_crowded: false,
             index: None,
             reported: None,
@@ -126,7 +135,9 @@ impl Linux {
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {
         let of_routes = [self.links.traffic(), self.routes.traffic()];
-        of_routes.into_iter().chain([self.ipvs.traffic(), self.ipset.traffic()]).sum()
+        let of_ipvs = self.ipvs.iter().map(ipvs::Client::traffic);
+        let of_sets = self.ipset.iter().map(ipset::Client::traffic);
+        of_routes.into_iter().chain(of_ipvs).chain(of_sets).sum()
     }
 
     fn index(&mut self) -> Result<Option<u32>, netlink::Error> {
@@ -153,14 +164,20 @@ impl Linux {
         Ok((index, self.links.addresses().map_err(unread)?))
     }
 
+    /// Returns IPVS, if this mode uses it.
+    fn ipvs(&mut self) -> Result<&mut ipvs::Client, ReadError> {
+        self.ipvs.as_mut().ok_or_else(|| ReadError::new("virtual servers", UNUSED))
+    }
+
     /// Reads the real servers of a virtual server that was found.
     fn with_real_servers(
         &mut self,
         frontend: &Frontend,
         found: Result<ipvs::VirtualServerStatus, ipvs::Error>,
     ) -> Result<VirtualServerReading, ReadError> {
+        let ipvs = self.ipvs()?;
         let found = found.and_then(|found| {
-            let real_servers = self.ipvs.list_destinations(&found.server.id)?;
+            let real_servers = ipvs.list_destinations(&found.server.id)?;
             let server = translate::in_our_words(&found.server);
             Ok(translate::actual_virtual_server(server, &real_servers))
         });
@@ -174,9 +191,10 @@ impl Linux {
         listed: &ListedVirtualServer,
     ) -> Result<VirtualServerReading, ReadError> {
         let id = translate::virtual_server_id(&listed.frontend);
-        let found = self.ipvs.list_destinations(&id).and_then(|real_servers| {
+        let ipvs = self.ipvs()?;
+        let found = ipvs.list_destinations(&id).and_then(|real_servers| {
             let server = if real_servers.is_empty() {
-                translate::in_our_words(&self.ipvs.service(&id)?.server)
+                translate::in_our_words(&ipvs.service(&id)?.server)
             } else {
                 listed.server.clone()
             };
@@ -187,6 +205,9 @@ impl Linux {
 
     fn apply_part(&mut self, part: Handle, ops: &[Op]) -> Vec<Result<(), Refusal>> {
         match part {
+            Handle::Link | Handle::Addresses | Handle::Routes if self.ipvs.is_none() => {
+                all_failed(ops, &unused())
+            }
             Handle::Link => ops.iter().map(|_| self.create_link()).collect(),
             Handle::Rules => ops.iter().map(|op| self.write_rule_set(op)).collect(),
             Handle::Sets => self.apply_sets(ops),
@@ -207,31 +228,17 @@ impl Linux {
         }
     }
 
-    fn write_rule_set(&mut self, op: &Op) -> Result<(), Refusal> {
-        let Op::WriteRuleSet(family) = op else { return Ok(()) };
-        let (Some(rules), Some(rule_set), Some(watch)) =
-            (self.rules.get(family), self.rule_sets.get(family), self.watches.get_mut(family))
-        else {
-            return Err(Refusal::new(
-                RefusalClass::NotSupported,
-                format_args!("this host has no working iptables for {family}"),
-            ));
-        };
-        rules
-            .write_checked_by(rule_set, || watch.check(rules, rule_set))
-            .map_err(|error| Refusal::new(error.cause().class(), error))
-    }
-
     fn grow_set(&mut self, op: &Op) -> Result<(), Refusal> {
         let Op::GrowSet(set, size) = op else { return Ok(()) };
-        grow::grow(&mut self.ipset, *set, *size)
+        grow::grow(self.ipset.as_mut().ok_or_else(unused)?, *set, *size)
     }
 
     fn apply_sets(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let Some(ipset) = &mut self.ipset else { return all_failed(ops, &unused()) };
         let (places, ops) = set_by_set(ops);
         let mut batch = ipset::Batch::new();
         let unasked = unasked(&ops, |op| push_set(&mut batch, op));
-        let results = match self.ipset.send(&batch) {
+        let results = match ipset.send(&batch) {
             Ok(results) => in_place(&ops, unasked, results, |_, error| Err(set_refusal(&error))),
             Err(error) => all_failed(&ops, &set_refusal(&error)),
         };
@@ -239,10 +246,11 @@ impl Linux {
     }
 
     fn apply_ipvs(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
+        let Some(ipvs) = &mut self.ipvs else { return all_failed(ops, &unused()) };
         let mut batch = ipvs::Batch::new();
         let unasked = unasked(ops, |op| push_ipvs(&mut batch, op));
         let mut gone = HashSet::new();
-        let results = match self.ipvs.send(&batch) {
+        let results = match ipvs.send(&batch) {
             Ok(results) => in_place(ops, unasked, results, |op, error| {
                 if is_done_already(op, &error) {
                     if is_removal(op) {
@@ -290,7 +298,7 @@ impl Kernel for Linux {
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
-        let found = self.ipvs.services(&ids);
+        let found = self.ipvs()?.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
         let each = frontends.iter().zip(found);
         each.map(|(frontend, found)| self.with_real_servers(frontend, found)).collect()
@@ -306,7 +314,8 @@ impl Kernel for Linux {
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
-        let found = match self.ipset.list(name) {
+        let ipset = self.ipset.as_mut().ok_or_else(|| unread(&UNUSED))?;
+        let found = match ipset.list(name) {
             Ok(found) => found,
             Err(error) if error.is_no_such_set() => return Ok(None),
             Err(error) => return Err(unread(&error)),
@@ -332,18 +341,7 @@ impl Kernel for Linux {
     }
 
     fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
-        let (Some(rule_set), Some(rules), Some(watch)) =
-            (self.rule_sets.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
-        else {
-            return Ok(false);
-        };
-        let comparison = watch
-            .check(rules, rule_set)
-            .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
-        if !comparison.matches() {
-            tracing::debug!(%family, "rules differ: {comparison}");
-        }
-        Ok(comparison.matches())
+        self.has_rule_set(family)
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
@@ -351,12 +349,7 @@ impl Kernel for Linux {
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
-        if let Some(watch) = self.watches.get_mut(&rule_set.family())
-            && self.rule_sets.get(&rule_set.family()) != Some(&rule_set)
-        {
-            watch.forget();
-        }
-        self.rule_sets.insert(rule_set.family(), rule_set);
+        self.desire(rule_set);
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -481,6 +474,13 @@ fn set_refusal(error: &ipset::Error) -> Refusal {
         Refusal::class_of(error.raw_os_error())
     };
     Refusal::new(class, error)
+}
+
+/// The answer to what only ipvs mode asks for.
+const UNUSED: &str = "this mode does not use IPVS, sets and the interface";
+
+fn unused() -> Refusal {
+    Refusal::new(RefusalClass::NotSupported, UNUSED)
 }
 
 fn all_failed(ops: &[Op], refusal: &Refusal) -> Vec<Result<(), Refusal>> {

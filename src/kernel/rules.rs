@@ -4,7 +4,7 @@
 //! that hangs longer is killed. Each table is written in one step, and only if its rules differ, so
 //! the lock that all iptables programs share is held for a few milliseconds, once.
 
-mod chains;
+pub(super) mod chains;
 mod error;
 mod features;
 pub(super) mod fingerprint;

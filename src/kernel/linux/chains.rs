@@ -10,8 +10,11 @@ use super::{Linux, ReadError, Refusal, RefusalClass};
 impl Linux {
     /// A family that this host cannot do has none.
     pub(super) fn chains_of(&mut self, family: Family) -> Result<ActualChains, ReadError> {
-        let Some(rules) = self.rules.get(&family) else { return Ok(ActualChains::default()) };
-        rules.chains().map_err(|error| ReadError::new(format!("{family} chains"), error))
+        let (Some(rules), Some(watch)) = (self.rules.get(&family), self.watches.get_mut(&family))
+        else {
+            return Ok(ActualChains::default());
+        };
+        watch.read_chains(rules).map_err(|error| ReadError::new(format!("{family} chains"), error))
     }
 
     /// Neighbours of one table and family go together.
@@ -35,11 +38,20 @@ impl Linux {
     }
 
     fn write_chains(&mut self, family: Family, changes: &[&ChainOp]) -> Vec<Result<(), Refusal>> {
-        let Some(rules) = self.rules.get(&family) else {
+        let (Some(rules), Some(watch)) = (self.rules.get(&family), self.watches.get_mut(&family))
+        else {
             let reason = format!("this host has no working iptables for {family}");
             let refusal = Refusal::new(RefusalClass::NotSupported, reason);
             return changes.iter().map(|_| Err(refusal.clone())).collect();
         };
-        rules.write_chains(changes).results
+        let before = watch.generation();
+        let written = rules.write_chains(changes);
+        watch.wrote(changes, &written, before);
+        for (of, watch) in &mut self.watches {
+            if *of != family {
+                watch.wrote_elsewhere(before, written.transactions);
+            }
+        }
+        written.results
     }
 }

@@ -62,8 +62,11 @@ pub(super) enum Number {
 // === impl VirtualServerCount ===
 
 impl VirtualServerCount {
-    /// Opens the counter in the calling thread's network namespace.
-    pub(super) fn open() -> Self {
+    /// Opens the counter in the calling thread's network namespace, if it is used.
+    pub(super) fn open(is_used: bool) -> Self {
+        if !is_used {
+            return Self { counter: None, listed: None, table: None, n_made: None };
+        }
         let counter = Counter::open().and_then(|counter| counter.count().map(|_| counter));
         let counter = counter
             .map_err(|error| {

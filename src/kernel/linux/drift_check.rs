@@ -14,11 +14,12 @@ const CROWD: usize = 4;
 impl Linux {
     pub(super) fn look(&mut self) -> Result<DriftCheck, ReadError> {
         self.index = None;
+        let is_used = self.ipvs.is_some();
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
         let untouched = self.untouched();
         self.rules_stand(&untouched);
         Ok(DriftCheck {
-            link: link.is_some(),
+            link: is_used && link.is_some(),
             n_virtual_servers: self.number_of_virtual_servers()?,
             set_entries: self.set_entries()?,
             untouched,
@@ -28,7 +29,8 @@ impl Linux {
     }
 
     pub(super) fn listing(&mut self) -> Result<Listing, ReadError> {
-        let ipvs = &mut self.ipvs;
+        let unused = || ReadError::new("virtual servers", super::UNUSED);
+        let ipvs = self.ipvs.as_mut().ok_or_else(unused)?;
         self.count.learn(|| {
             let found = ipvs.list_services();
             let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
@@ -49,6 +51,9 @@ impl Linux {
 
     /// The kernel walks a set's buckets to count: some 25 ns an entry.
     fn set_entries(&mut self) -> Result<HashMap<SetId, u32>, ReadError> {
+        if self.ipset.is_none() {
+            return Ok(HashMap::new());
+        }
         let families = self.rules.keys().copied();
         let sets: Vec<SetId> = families.flat_map(SetId::all).collect();
         let headers = if self.is_crowded {
@@ -58,7 +63,7 @@ impl Linux {
             }
             headers
         } else {
-            self.ipset
+            self.sets()?
                 .list_headers()
                 .map_err(|error| ReadError::new("the headers of sets", error))?
         };
@@ -80,10 +85,14 @@ impl Linux {
         Ok(entries)
     }
 
+    fn sets(&mut self) -> Result<&mut ipset::Client, ReadError> {
+        self.ipset.as_mut().ok_or_else(|| ReadError::new("sets", super::UNUSED))
+    }
+
     fn header(&mut self, set: SetId) -> Result<Option<ipset::Header>, ReadError> {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
-        match self.ipset.header(name) {
+        match self.sets()?.header(name) {
             Ok(header) => Ok(Some(header)),
             Err(error) if error.is_no_such_set() => Ok(None),
             Err(error) => Err(unread(&error)),

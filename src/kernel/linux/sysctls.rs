@@ -53,7 +53,7 @@ impl Linux {
         if timeouts == ipvs::Timeouts::default() {
             Ok(())
         } else {
-            self.ipvs.set_timeouts(timeouts)
+            self.ipvs.as_mut().map_or(Ok(()), |ipvs| ipvs.set_timeouts(timeouts))
         }
     }
 

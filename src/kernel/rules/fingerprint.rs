@@ -5,21 +5,49 @@
 //! the kernel, of nf_tables ([`nft`]) and of x_tables ([`legacy`]). Only our own chains and the
 //! jumps into them count: rules that others come and go with, in the same built-in chains, change
 //! no fingerprint.
+//!
+//! In iptables mode the chains of Services count too, which we change all the time. So each of them
+//! has a print of its own ([`prints`]), and a change of ours explains a difference.
 
 mod legacy;
 mod nft;
+mod prints;
 
+use std::time::{Duration, Instant};
+
+use plan::chains::{ActualChains, ChainOp};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{Comparison, Jump, RuleSet, Table};
 
 use super::{Backend, Rules, RulesError};
+use crate::kernel::rules::chains::ChainsWritten;
+use prints::{Changes, Prints};
+
+/// The part of all time, as one of so many, that looks at the chains of Services may take where
+/// other programs write rules all the time.
+const SHARE: u32 = 50;
+
+/// Longest time without a look, however long one takes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// Number of chains, at most, that are read one by one after they were written. More are looked at
+/// with all others.
+const READ_BACK: usize = 1_000;
 
 /// State of one family's rules when they were last found complete.
 #[derive(Debug)]
 pub(in crate::kernel) struct RulesWatch {
     tables: Tables,
     watched: Watched,
+    /// The constant rules that were found complete.
     seen: Option<Fingerprint>,
+    /// The chains of Services that were read, with what we have changed since, but for `changes`.
+    services: Option<Prints>,
+    /// Changes of ours that no look has shown so far.
+    changes: Changes,
+    /// Time of the next look, if others write all the time.
+    next_look: Instant,
 }
 
 /// The chains and jumps that count.
@@ -27,6 +55,16 @@ pub(in crate::kernel) struct RulesWatch {
 struct Watched {
     chains: Vec<(Table, &'static str)>,
     jumps: &'static [Jump],
+    /// True if the chains of Services count.
+    services: bool,
+}
+
+/// What counts, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Look {
+    /// None while jumps are missing.
+    constant: Option<Fingerprint>,
+    services: Prints,
 }
 
 #[derive(Debug)]
@@ -35,7 +73,7 @@ enum Tables {
     Legacy(legacy::LegacyTables),
 }
 
-/// Equal if, and only if, our chains and the jumps into them are the same.
+/// Equal if, and only if, our constant chains and the jumps into them are the same.
 type Fingerprint = u64;
 
 // === impl RulesWatch ===
@@ -50,27 +88,36 @@ impl RulesWatch {
             Backend::Nft => Tables::Nft(nft::NftTables::open(rules.family())?),
             Backend::Legacy => Tables::Legacy(legacy::LegacyTables::open(rules.family())?),
         };
-        Ok(Self { tables, watched: Watched::default(), seen: None })
+        Ok(Self {
+            tables,
+            watched: Watched::default(),
+            seen: None,
+            services: None,
+            changes: Changes::default(),
+            next_look: Instant::now(),
+        })
     }
 
-    /// Returns true if the rules are those that [`RulesWatch::check`] has last found complete.
+    /// Returns true if the rules are those that [`RulesWatch::check`] has last found complete, and
+    /// the chains of Services those that [`RulesWatch::read_chains`] has last read, with our own
+    /// changes.
     ///
     /// # Errors
     /// When the kernel did not answer.
     pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
-        let Some(seen) = self.seen else { return Ok(false) };
-        let untouched = match &mut self.tables {
-            Tables::Nft(tables) => {
-                tables.unchanged() || tables.fingerprint(&self.watched)? == Some(seen)
-            }
-            Tables::Legacy(tables) => {
-                tables.seems_unchanged() || tables.fingerprint(&self.watched)? == Some(seen)
-            }
-        };
-        if !untouched {
-            self.seen = None;
+        if self.seen.is_none() || self.services.is_none() {
+            return Ok(false);
         }
-        Ok(untouched)
+        if self.changes.is_empty() && self.tables.seem_unchanged() {
+            return Ok(true);
+        }
+        // Without Services, a look costs next to nothing.
+        if self.watched.services && Instant::now() < self.next_look {
+            return Ok(true);
+        }
+        let look = self.look()?;
+        self.compare(look);
+        Ok(self.seen.is_some() && self.services.is_some())
     }
 
     /// Forgets the rules that were seen: the desired ones have changed.
@@ -89,24 +136,143 @@ impl RulesWatch {
     ) -> Result<Comparison, RulesError> {
         self.seen = None;
         self.watched = Watched::of(rule_set);
-        let before = self.fingerprint(rules.family());
+        let before = self.try_look(rules.family());
         let comparison = rules.check(rule_set)?;
+        let after = self.try_look(rules.family());
         // The fingerprint is of the compared rules only if no program wrote meanwhile.
-        if comparison.matches() && before.is_some() && before == self.fingerprint(rules.family()) {
-            self.seen = before;
+        if comparison.matches()
+            && before.as_ref().map(|it| it.constant) == after.as_ref().map(|it| it.constant)
+        {
+            self.seen = after.as_ref().and_then(|look| look.constant);
+        }
+        if !self.watched.services {
+            self.services = Some(Prints::default());
+        } else if let Some(after) = after {
+            self.compare(Look { constant: self.seen, ..after });
         }
         Ok(comparison)
     }
 
-    fn fingerprint(&mut self, family: Family) -> Option<Fingerprint> {
-        let taken = match &mut self.tables {
-            Tables::Nft(tables) => tables.fingerprint(&self.watched),
-            Tables::Legacy(tables) => tables.fingerprint(&self.watched),
+    /// Reads the chains of Services, and remembers them.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(in crate::kernel) fn read_chains(
+        &mut self,
+        rules: &Rules,
+    ) -> Result<ActualChains, RulesError> {
+        self.watched.services = true;
+        let before = self.try_look(rules.family());
+        let found = rules.chains()?;
+        let after = self.try_look(rules.family());
+        self.changes = Changes::default();
+        self.services = None;
+        if let (Some(before), Some(after)) = (before, after)
+            && before.services == after.services
+        {
+            self.services = Some(after.services);
+        }
+        Ok(found)
+    }
+
+    /// Number of transactions of all programs so far, where the kernel counts them.
+    pub(in crate::kernel) fn generation(&mut self) -> Option<u32> {
+        match &mut self.tables {
+            Tables::Nft(tables) => tables.current_generation().ok(),
+            Tables::Legacy(_) => None,
+        }
+    }
+
+    /// Takes in changes of ours to chains of this family. `before` is the generation before them.
+    pub(in crate::kernel) fn wrote(
+        &mut self,
+        ops: &[&ChainOp],
+        written: &ChainsWritten,
+        before: Option<u32>,
+    ) {
+        if self.services.is_none() {
+            return;
+        }
+        let Some(transactions) = written.transactions else {
+            // Nobody knows what was done.
+            self.services = None;
+            return;
         };
-        taken.unwrap_or_else(|error| {
-            tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
-            None
-        })
+        let mut changes = Changes::default();
+        for (op, result) in ops.iter().zip(&written.results) {
+            if result.is_ok() {
+                changes.add(op);
+            }
+        }
+        let Tables::Nft(tables) = &mut self.tables else { return self.changes.extend(changes) };
+        let mut read = None;
+        if self.changes.is_empty() && changes.len() <= READ_BACK {
+            // If this fails, the next look shows the changes.
+            read = tables.read_back(&changes, before, transactions).unwrap_or_default();
+        }
+        match (read, &mut self.services) {
+            (Some(prints), Some(services)) => services.update(prints),
+            _ => self.changes.extend(changes),
+        }
+    }
+
+    /// Takes in changes of ours to another family, which raise the same generation.
+    pub(in crate::kernel) fn wrote_elsewhere(
+        &mut self,
+        before: Option<u32>,
+        transactions: Option<u32>,
+    ) {
+        if let (Tables::Nft(tables), Some(before), Some(transactions)) =
+            (&mut self.tables, before, transactions)
+        {
+            tables.advance(before, transactions);
+        }
+    }
+
+    /// Forgets what is not as it was, but for changes of ours.
+    fn compare(&mut self, look: Look) {
+        let changes = std::mem::take(&mut self.changes);
+        if self.seen != look.constant {
+            self.seen = None;
+        }
+        let known = self.services.take();
+        if known.is_some_and(|known| changes.explain(&known, &look.services)) {
+            self.services = Some(look.services);
+        }
+    }
+
+    fn look(&mut self) -> Result<Look, netlink::Error> {
+        let began = Instant::now();
+        let look = match &mut self.tables {
+            Tables::Nft(tables) => tables.look(&self.watched),
+            Tables::Legacy(tables) => tables.look(&self.watched),
+        };
+        let pause = began.elapsed().saturating_mul(SHARE).min(LONGEST_PAUSE);
+        self.next_look = Instant::now();
+        // A drift check comes every second anyway.
+        if pause > Duration::from_secs(1) {
+            self.next_look += pause;
+        }
+        look
+    }
+
+    fn try_look(&mut self, family: Family) -> Option<Look> {
+        self.look()
+            .inspect_err(|error| {
+                tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
+            })
+            .ok()
+    }
+}
+
+// === impl Tables ===
+
+impl Tables {
+    fn seem_unchanged(&mut self) -> bool {
+        match self {
+            Self::Nft(tables) => tables.unchanged(),
+            Self::Legacy(tables) => tables.seems_unchanged(),
+        }
     }
 }
 
@@ -115,12 +281,25 @@ impl RulesWatch {
 impl Watched {
     fn of(rule_set: &RuleSet) -> Self {
         let chains = rule_set.chains().iter().map(|chain| (chain.table, chain.name));
-        Self { chains: chains.collect(), jumps: rule_set.jumps() }
+        let services = rule_set.mode() == Mode::Iptables;
+        // The kubelet has a hand in this one too: it is not ours, but its rule is.
+        let shared = rule_set.shared().iter().filter(|chain| !chain.rules.is_empty());
+        let shared = shared.map(|chain| (chain.table, chain.name));
+        Self { chains: chains.chain(shared).collect(), jumps: rule_set.jumps(), services }
     }
 
     /// Our chains in a table.
     fn chains(&self, table: Table) -> impl Iterator<Item = &'static str> {
         self.chains.iter().filter(move |(of, _)| *of == table).map(|(_, name)| *name)
+    }
+
+    /// The chains that jumps from the built-in chains lead to, and others of ours.
+    fn destinations(&self, table: Table) -> Vec<&'static str> {
+        let mut names: Vec<&str> =
+            self.chains(table).chain(self.jumps(table).map(|jump| jump.to)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     fn jumps(&self, table: Table) -> impl Iterator<Item = &'static Jump> {

@@ -1,6 +1,8 @@
 //! On a real kernel, each test in a network namespace of its own. They need root, `ip`, `ipvsadm`,
 //! `ipset`, `modprobe` and both kinds of iptables.
 
+mod iptables;
+
 use std::net::IpAddr;
 use std::path::Path;
 use std::process;
@@ -27,9 +29,14 @@ struct Host(String);
 impl Host {
     /// Runs a test in a new namespace.
     fn run(test: impl FnOnce() + Send) {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
         // Linux 5.10 does not load the module by itself.
         tool("modprobe -a ip_vs dummy");
+        Self::run_without_ipvs(test);
+    }
+
+    /// The same, on a kernel that may lack IPVS.
+    fn run_without_ipvs(test: impl FnOnce() + Send) {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let host = Self(format!("linux-{}-{number}", process::id()));
         tool(&format!("ip netns add {}", host.0));
@@ -73,7 +80,7 @@ fn mk_real_server(family: Family) -> RealServer {
 /// an entry.
 fn mk_linux(variant: Variant, n_of_each: u16) -> Linux {
     let rules = Family::BOTH.map(|family| (family, Rules::open(family, variant).unwrap()));
-    let mut linux = Linux::open(rules.into()).unwrap();
+    let mut linux = Linux::open(rules.into(), Mode::Ipvs).unwrap();
     let mut ops = vec![Op::CreateLink];
     let size = SetSize { capacity: Capacity::FIRST, expected: 0 };
     for family in Family::BOTH {
@@ -245,7 +252,7 @@ fn among_many_sets_of_others_only_ours_are_looked_at() {
             let name = ipset::Name::new(format!("OTHERS-{number}")).unwrap();
             batch.create(name, ipset::SetSpec::new(ipset::SetType::HashIp, ipset::Family::Ipv4));
         }
-        assert!(linux.ipset.send(&batch).unwrap().iter().all(Result::is_ok));
+        assert!(linux.ipset.as_mut().unwrap().send(&batch).unwrap().iter().all(Result::is_ok));
         assert_eq!(linux.drift_check().unwrap(), whole);
         let before = linux.traffic();
         assert_eq!(linux.drift_check().unwrap(), whole);

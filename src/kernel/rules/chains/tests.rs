@@ -61,6 +61,10 @@ impl FakePrograms {
 }
 
 impl ChainPrograms for FakePrograms {
+    fn most_chains(&self) -> usize {
+        MOST_CHAINS
+    }
+
     fn restore(&mut self, input: &str) -> Result<(), RulesError> {
         self.inputs.push(input.to_owned());
         if let Some(words) = self.broken {
@@ -246,6 +250,17 @@ fn the_words_of_nft_name_every_refused_change() {
     let found = refused(&error);
     assert_eq!((found[0].0, found[0].1.class), (3, RefusalClass::Other));
     assert!(found[0].1.reason.contains("Port `99999' not valid"));
+}
+
+#[test]
+fn of_very_many_chains_some_go_ahead_and_what_leads_to_them_does_not() {
+    let mut ops: Vec<ChainOp> = (0..2_500).map(|number| mk_write(number, "-j RETURN")).collect();
+    ops.push(ChainOp::Insert(SERVICES, "-j NEW".into()));
+    ops.extend((3_000..5_000).map(|number| ChainOp::Remove(mk_chain(number))));
+    let mut programs = mk_programs(true);
+    assert!(run(&mut programs, &ops).iter().all(Option::is_none));
+    let lines: Vec<usize> = programs.inputs.iter().map(|input| input.lines().count()).collect();
+    assert_eq!(lines, [2_002, 2_002, 2 + 2 * 500 + 1 + 2 * 2_000]);
 }
 
 #[test]

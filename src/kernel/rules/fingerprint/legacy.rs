@@ -16,7 +16,8 @@ use plan::model::Family;
 use plan::rule_set::Table;
 use rustix::io::Errno;
 
-use super::{Fingerprint, Watched};
+use super::prints::{ChainKey, Prints};
+use super::{Look, Watched};
 use block::{Block, Info, Shape};
 
 /// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`
@@ -66,27 +67,35 @@ impl LegacyTables {
             })
     }
 
-    /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
-    pub(super) fn fingerprint(&mut self, watched: &Watched) -> Result<Option<Fingerprint>, Error> {
+    /// Looks at everything that counts.
+    pub(super) fn look(&mut self, watched: &Watched) -> Result<Look, Error> {
         self.infos.clear();
         self.looks = 0;
+        let mut services = Prints::default();
+        let mut has_all = true;
         let mut hasher = DefaultHasher::new();
         for table in Table::ALL {
-            let Some(block) = self.read(table)? else { return Ok(None) };
-            let ours: Vec<&str> = watched.chains(table).collect();
-            for chain in &ours {
+            let Some(block) = self.read(table)? else { return Ok(Look::default()) };
+            let ours = watched.destinations(table);
+            for chain in watched.chains(table) {
                 block.hash_chain(chain, &mut hasher)?;
             }
             for chain in watched.origins(table) {
                 chain.hash(&mut hasher);
                 let found = block.hash_jumps(chain, &ours, &mut hasher)?;
                 if !watched.has_all_jumps(table, chain, &found) {
-                    return Ok(None);
+                    has_all = false;
+                }
+            }
+            if watched.services {
+                for chain in block.names() {
+                    let Some(key) = ChainKey::of(table, &chain) else { continue };
+                    block.rules(&chain)?.into_iter().for_each(|rule| services.add(key, rule));
                 }
             }
             self.infos.push(block.info);
         }
-        Ok(Some(hasher.finish()))
+        Ok(Look { constant: has_all.then(|| hasher.finish()), services })
     }
 
     /// None if the kernel has no such table yet.

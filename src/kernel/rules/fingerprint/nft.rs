@@ -12,7 +12,8 @@ use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
 use plan::model::Family;
 use plan::rule_set::Table;
 
-use super::{Fingerprint, Watched};
+use super::prints::{ChainKey, Changes, Prints};
+use super::{Fingerprint, Look, Watched};
 use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
 
 /// `NFT_MSG_GETRULE`
@@ -65,15 +66,71 @@ impl NftTables {
         self.generation.is_some() && self.current_generation().ok() == self.generation
     }
 
-    /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
-    pub(super) fn fingerprint(&mut self, watched: &Watched) -> Result<Option<Fingerprint>, Error> {
+    /// Looks at everything that counts.
+    pub(super) fn look(&mut self, watched: &Watched) -> Result<Look, Error> {
         // Read first: any later change raises the generation.
         self.generation = None;
         let generation = self.current_generation()?;
+        let constant = self.fingerprint(watched)?;
+        let services = if watched.services { self.prints()? } else { Prints::default() };
+        self.generation = Some(generation);
+        Ok(Look { constant, services })
+    }
+
+    /// Reads chains that were just changed by so many transactions. None if others have written
+    /// since the last look.
+    pub(super) fn read_back(
+        &mut self,
+        changes: &Changes,
+        before: Option<u32>,
+        transactions: u32,
+    ) -> Result<Option<Vec<(ChainKey, Vec<u64>)>>, Error> {
+        if before.is_none() || self.generation != before {
+            return Ok(None);
+        }
+        let expected = before.map(|before| before.wrapping_add(transactions));
+        let mut prints = Vec::with_capacity(changes.len());
+        for (key, chain) in changes.chains() {
+            let rules = self.rules(chain.table, &chain.name.to_string())?;
+            prints.push((key, rules.into_iter().map(|rule| rule.text).collect()));
+        }
+        if Some(self.current_generation()?) != expected {
+            return Ok(None);
+        }
+        self.generation = expected;
+        Ok(Some(prints))
+    }
+
+    /// Takes in that so many transactions concerned nothing that counts here.
+    pub(super) fn advance(&mut self, before: u32, transactions: u32) {
+        if self.generation == Some(before) {
+            self.generation = Some(before.wrapping_add(transactions));
+        }
+    }
+
+    /// The chains of Services, each with its rules.
+    fn prints(&mut self) -> Result<Prints, Error> {
+        let (family, mut prints) = (self.family, Prints::default());
+        for table in [Table::Nat, Table::Filter] {
+            let rules = self.socket.dump(
+                GET_RULE,
+                |message| {
+                    write_header(message, family, 0);
+                    message.attributes().string(RULE_TABLE, table.name());
+                },
+                |body| rule_of_service(table, body),
+            )?;
+            rules.into_iter().for_each(|(chain, rule)| prints.add(chain, rule));
+        }
+        Ok(prints)
+    }
+
+    /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
+    fn fingerprint(&mut self, watched: &Watched) -> Result<Option<Fingerprint>, Error> {
         let mut hasher = DefaultHasher::new();
         for table in Table::ALL {
-            let ours: Vec<&str> = watched.chains(table).collect();
-            for chain in &ours {
+            let ours = watched.destinations(table);
+            for chain in watched.chains(table) {
                 chain.hash(&mut hasher);
                 for rule in self.rules(table, chain)? {
                     rule.text.hash(&mut hasher);
@@ -93,11 +150,10 @@ impl NftTables {
                 }
             }
         }
-        self.generation = Some(generation);
         Ok(Some(hasher.finish()))
     }
 
-    fn current_generation(&mut self) -> Result<u32, Error> {
+    pub(super) fn current_generation(&mut self) -> Result<u32, Error> {
         let mut batch = Batch::new();
         batch.push(GET_GENERATION, 0, |message| write_header(message, 0, 0));
         let answers = self.socket.request(&batch, generation)?;
@@ -133,6 +189,14 @@ fn generation(body: &[u8]) -> Result<Option<u32>, DecodeError> {
         }
     }
     Ok(None)
+}
+
+/// The chain of a rule, and the hash of the rule; none if the chain is not of Services.
+fn rule_of_service(table: Table, body: &[u8]) -> Result<Option<(ChainKey, u64)>, DecodeError> {
+    let Some(chain) = find(after_header(body), RULE_CHAIN)? else { return Ok(None) };
+    let chain = chain.split(|byte| *byte == 0).next().unwrap_or_default();
+    let Some(key) = ChainKey::of(table, &String::from_utf8_lossy(chain)) else { return Ok(None) };
+    Ok(rule(body)?.map(|rule| (key, rule.text)))
 }
 
 fn rule(body: &[u8]) -> Result<Option<NftRule>, DecodeError> {

@@ -67,7 +67,7 @@ fn tool(arguments: &str) -> Result<String, String> {
 fn mk_linux() -> Linux {
     // The oldest kernels do not load it by themselves.
     succeed("modprobe", &["ip_vs"]);
-    Linux::open(HashMap::new()).unwrap()
+    Linux::open(HashMap::new(), plan::mode::Mode::Ipvs).unwrap()
 }
 
 fn size(capacity: u32, expected: usize) -> SetSize {
@@ -224,7 +224,7 @@ fn seventy_thousand_entries_in_sets_that_began_with_room_for_fewer() {
             let there = linux.read_set(set).unwrap().unwrap();
             assert_eq!(there.capacity, Capacity::new(131_072));
             assert_eq!(there.entries, entries(set, 70_000).collect(), "{set}");
-            assert_eq!(left_beside(&mut linux.ipset), [""; 0]);
+            assert_eq!(left_beside(linux.ipset.as_mut().unwrap()), [""; 0]);
         }
     });
 }

@@ -1,7 +1,7 @@
 //! A table of x_tables as one block of bytes: entries of chains, one behind the other.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use netlink::DecodeError;
 
@@ -147,6 +147,23 @@ impl Block {
         Ok(Self { info, shape, bytes, chains, names, bounds })
     }
 
+    /// Names of all chains.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        self.chains.keys().map(|name| String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// A hash of each rule of a chain. The last entry, which every chain has, is none.
+    pub(super) fn rules(&self, chain: &str) -> Result<Vec<u64>, DecodeError> {
+        let mut rules = Vec::new();
+        for entry in self.entries(chain) {
+            let mut hasher = DefaultHasher::new();
+            self.hash_entry(&entry?, &mut hasher);
+            rules.push(hasher.finish());
+        }
+        rules.pop();
+        Ok(rules)
+    }
+
     /// Adds everything that a chain says, and whether it is there.
     pub(super) fn hash_chain(
         &self,
@@ -184,7 +201,8 @@ impl Block {
         chain: &str,
     ) -> impl Iterator<Item = Result<BlockEntry<'a>, DecodeError>> + use<'a> {
         let begin = self.chains.get(chain.as_bytes()).copied().unwrap_or(self.bytes.len());
-        let end = self.bounds.iter().copied().find(|bound| *bound > begin).unwrap_or(begin);
+        let next = self.bounds.partition_point(|bound| *bound <= begin);
+        let end = self.bounds.get(next).copied().unwrap_or(begin);
         let mut at = begin;
         std::iter::from_fn(move || {
             if at >= end {

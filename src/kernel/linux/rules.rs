@@ -1,0 +1,48 @@
+//! The constant rules: written, and found complete.
+
+use plan::model::Family;
+use plan::op::Op;
+use plan::rule_set::RuleSet;
+
+use super::{Linux, ReadError, Refusal, RefusalClass};
+
+impl Linux {
+    pub(super) fn write_rule_set(&mut self, op: &Op) -> Result<(), Refusal> {
+        let Op::WriteRuleSet(family) = op else { return Ok(()) };
+        let (Some(rules), Some(rule_set), Some(watch)) =
+            (self.rules.get(family), self.rule_sets.get(family), self.watches.get_mut(family))
+        else {
+            return Err(Refusal::new(
+                RefusalClass::NotSupported,
+                format_args!("this host has no working iptables for {family}"),
+            ));
+        };
+        rules
+            .write_checked_by(rule_set, || watch.check(rules, rule_set))
+            .map_err(|error| Refusal::new(error.cause().class(), error))
+    }
+
+    pub(super) fn has_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+        let (Some(rule_set), Some(rules), Some(watch)) =
+            (self.rule_sets.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
+        else {
+            return Ok(false);
+        };
+        let comparison = watch
+            .check(rules, rule_set)
+            .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+        if !comparison.matches() {
+            tracing::debug!(%family, "rules differ: {comparison}");
+        }
+        Ok(comparison.matches())
+    }
+
+    pub(super) fn desire(&mut self, rule_set: RuleSet) {
+        if let Some(watch) = self.watches.get_mut(&rule_set.family())
+            && self.rule_sets.get(&rule_set.family()) != Some(&rule_set)
+        {
+            watch.forget();
+        }
+        self.rule_sets.insert(rule_set.family(), rule_set);
+    }
+}
