@@ -149,7 +149,7 @@ impl ChainChanges {
                     let rules = shared.entry(chain).or_default();
                     rules.remove(&owner, &before);
                     rules.add(&owner, &after);
-                    changes.entry(chain).or_default().add(&owner, before, after);
+                    changes.entry(chain).or_default().add(&owner, before, &after);
                 }
             }
         }
@@ -175,11 +175,11 @@ impl SharedChange {
     const MOST_DELETIONS: usize = 25;
 
     /// Adds the rules that an owner has instead of others.
-    fn add(&mut self, owner: &RuleOwner, before: Vec<Box<str>>, after: Vec<Box<str>>) {
+    fn add(&mut self, owner: &RuleOwner, before: Vec<Box<str>>, after: &[Box<str>]) {
         let new = after.iter().filter(|rule| !before.contains(rule));
         let kept = before.iter().filter(|rule| after.contains(rule));
         let is_ordered = matches!(owner, RuleOwner::Frontend(_));
-        self.is_rewritten |= is_ordered && !new.clone().chain(kept).eq(&after);
+        self.is_rewritten |= is_ordered && !new.clone().chain(kept).eq(after);
         self.inserts.extend(new.cloned());
         self.deletes.extend(before.into_iter().filter(|rule| !after.contains(rule)));
     }
