@@ -26,7 +26,7 @@ use life::Life;
 const MODES: [Mode; 2] = [Mode::Ipvs, Mode::Iptables];
 
 /// True if nothing is to be left out.
-fn is_soak() -> bool {
+pub(crate) fn is_soak() -> bool {
     std::env::var_os("KUBE_IPVS_SOAK").is_some()
 }
 

@@ -11,13 +11,14 @@ use kube_ipvs::kernel::fake::{Fake, FakeAnswer, KernelCall};
 use kube_ipvs::reconcile::Pace;
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::mode::Mode;
 use plan::model::{EndpointSlice, ObjectName, Protocol, Service};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::life::foreign;
 use super::{is_soak, with_paused_clock};
-use crate::world::{NODE_ADDRESS, World, node_port_service, service, slice};
+use crate::world::{NODE_ADDRESS, World, node_port_service, service, settings_in, slice};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -99,12 +100,16 @@ fn stormy(fake: &Fake, weather: Vec<(Weather, usize)>) -> Arc<AtomicBool> {
     is_over
 }
 
-async fn restart(world: World, cluster: &BTreeMap<ObjectName, (Service, EndpointSlice)>) -> World {
+async fn restart(
+    world: World,
+    mode: Mode,
+    cluster: &BTreeMap<ObjectName, (Service, EndpointSlice)>,
+) -> World {
     let fake = world.stop().await;
     while fake.is_shared() {
         tokio::task::yield_now().await;
     }
-    let mut world = World::on(fake, Pace::default());
+    let mut world = World::with(settings_in(mode), fake, Pace::default());
     let cluster: Vec<_> = cluster.values().cloned().collect();
     world.feed(&cluster).await;
     world.say_complete().await;
@@ -131,13 +136,13 @@ async fn settle(world: &mut World) {
     }
 }
 
-async fn ride_out(steps: Vec<Step>, weather: Vec<(Weather, usize)>) {
+async fn ride_out(mode: Mode, steps: Vec<Step>, weather: Vec<(Weather, usize)>) {
     let local_addresses = [IpAddr::from(NODE_ADDRESS)].into();
     let virtual_servers = [foreign()].into();
     let fake = Fake::new(Actual { local_addresses, virtual_servers, ..Actual::default() });
     let is_over = stormy(&fake, weather);
     let mut cluster = BTreeMap::new();
-    let mut world = World::on(fake, Pace::default());
+    let mut world = World::with(settings_in(mode), fake, Pace::default());
     world.say_complete().await;
     for step in steps {
         match step {
@@ -155,7 +160,7 @@ async fn ride_out(steps: Vec<Step>, weather: Vec<(Weather, usize)>) {
                 world.send(Event::ServiceRemoved(name)).await;
             }
             Step::Connections(connections) => set_connections(&world, connections),
-            Step::Restarted => world = restart(world, &cluster).await,
+            Step::Restarted => world = restart(world, mode, &cluster).await,
             Step::Pause => world.compared().await,
         }
     }
@@ -185,6 +190,14 @@ proptest! {
         steps in steps(),
         weather in weather(),
     ) {
-        with_paused_clock(ride_out(steps, weather));
+        with_paused_clock(ride_out(Mode::Ipvs, steps, weather));
+    }
+
+    #[test]
+    fn after_a_storm_of_faults_everything_is_as_desired_in_iptables_mode(
+        steps in steps(),
+        weather in weather(),
+    ) {
+        with_paused_clock(ride_out(Mode::Iptables, steps, weather));
     }
 }

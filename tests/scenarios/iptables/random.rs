@@ -14,6 +14,7 @@ use plan::event::Event;
 use plan::model::{EndpointSlice, ObjectName, Protocol, Service, ServiceKind};
 
 use super::{in_any_order, in_sync, restarted, settle};
+use crate::faults::is_soak;
 use crate::world::{World, node_port_service, service, slice};
 
 const STEPS: usize = 150;
@@ -118,7 +119,7 @@ fn disturb(world: &World, numbers: &mut Numbers, calm: &Arc<AtomicBool>) {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_the_chains_end_up_as_after_a_fresh_start() {
-    for seed in 1..=24 {
+    for seed in 1..=if is_soak() { 1_000 } else { 24 } {
         let mut numbers = Numbers(seed * 0x9E37_79B9);
         let mut cluster = Cluster::new();
         let mut world = in_sync(&[]).await;
