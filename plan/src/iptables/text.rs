@@ -111,17 +111,21 @@ impl Detector {
     /// The beginning of a rule for traffic of this node's own pods.
     pub(super) fn local(&self) -> Rule {
         match self {
+            // Every source, which is not printed.
+            Self::Network(net) if net.prefix_len() == 0 => Rule::new(),
             Self::Network(net) => Rule::new().word(format_args!("-s {net}")),
             Self::Interface(name) => Rule::new().word(format_args!("-i {name}")),
         }
     }
 
-    /// The beginning of a rule for all other traffic to an address.
-    pub(super) fn not_local_to(&self, address: IpAddr) -> Rule {
-        match self {
+    /// The beginning of a rule for all other traffic to an address. None: there is no other
+    /// traffic. iptables-nft refuses `! -s 0.0.0.0/0`, which matches nothing.
+    pub(super) fn not_local_to(&self, address: IpAddr) -> Option<Rule> {
+        Some(match self {
+            Self::Network(net) if net.prefix_len() == 0 => return None,
             Self::Network(net) => Rule::new().word(format_args!("! -s {net}")).to_host(address),
             Self::Interface(name) => Rule::new().to_host(address).word(format_args!("! -i {name}")),
-        }
+        })
     }
 }
 
@@ -130,18 +134,18 @@ pub(super) const fn chain(kind: PortChain, hash: ChainHash) -> ChainName {
     ChainName::OfPort(kind, hash)
 }
 
-/// The `statistic` match that lets one of `n` packets pass: the kernel compares 31 random bits with
-/// `round(2^31 / n)` (`XT_STATISTIC_MODE_RANDOM` in net/netfilter/xt_statistic.c), and the text has
-/// that number's share. None for one of one.
+/// The `statistic` match that lets one of `n` packets pass. None for one of one.
+///
+/// kube-proxy writes the share with ten decimals (`computeProbability` in
+/// pkg/proxy/iptables/proxier.go), the kernel has it as a number of 31 bits (`XT_STATISTIC_MODE_RANDOM`
+/// in net/netfilter/xt_statistic.c), and the text is that number's share. The same steps give the same
+/// text, which exact shares do not: already for 44 endpoints the last bit is another one.
 pub(super) fn one_of(n: usize) -> Option<String> {
-    const SCALE: u64 = 1 << 31;
-    let n = u64::try_from(n).ok().filter(|n| *n > 1)?;
-    let probability = (SCALE + n / 2) / n;
-    // Eleven decimals, rounded to even as printf does, in whole numbers.
-    let (scaled, unit) = (u128::from(probability) * 100_000_000_000, u128::from(SCALE));
-    let (whole, rest) = (scaled / unit, scaled % unit);
-    let up = rest * 2 > unit || (rest * 2 == unit && whole % 2 == 1);
-    Some(format!("statistic --mode random --probability 0.{:011}", whole + u128::from(up)))
+    const SCALE: f64 = 2_147_483_648.0;
+    let n = u32::try_from(n).ok().filter(|n| *n > 1)?;
+    let written: f64 = format!("{:.10}", 1.0 / f64::from(n)).parse().ok()?;
+    let share = (SCALE * written).round() / SCALE;
+    Some(format!("statistic --mode random --probability {share:.11}"))
 }
 
 /// The `recent` match that asks for, or notes, the clients of an endpoint's list.
@@ -173,6 +177,10 @@ mod tests {
             (7, "0.14285714272"),
             (9, "0.11111111101"),
             (11, "0.09090909082"),
+            (44, "0.02272727247"),
+            (51, "0.01960784290"),
+            (71, "0.01408450678"),
+            (124, "0.00806451589"),
             (1_000, "0.00100000016"),
             (9_999, "0.00010001007"),
         ] {

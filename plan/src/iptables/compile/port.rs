@@ -261,7 +261,7 @@ impl<'a> Port<'a> {
         let address = self.family.addresses.cluster?;
         let rule = match &self.detector {
             _ if self.settings.masquerade_all => Rule::new().to_host(address),
-            Some(detector) => detector.not_local_to(address),
+            Some(detector) => detector.not_local_to(address)?,
             None => return None,
         };
         let rule = rule.protocol(self.protocol());
