@@ -1,0 +1,74 @@
+//! The constant rules of mode ipvs.
+
+use std::collections::BTreeSet;
+
+use plan::mode::Mode;
+use plan::model::Family;
+
+use crate::cluster::{Node, Stage, clusters, settings};
+use crate::saved::{Saved, difference};
+
+/// Sets and chains that kube-proxy does not have: rules about them are ours.
+const OWN: [&str; 4] =
+    ["SHORT-CIRCUIT", "-NO-ENDPOINTS", "-NO-LOCAL-ENDPOINTS", "conntrack --ctstate DNAT"];
+
+/// Exception: kube-proxy has most rules about a set only while the set has entries. Here they are
+/// constant.
+fn is_about_one_of(empty: &BTreeSet<&str>, rule: &str) -> bool {
+    let set = rule.split("--match-set ").nth(1).and_then(|rest| rest.split(' ').next());
+    set.is_some_and(|set| empty.contains(set))
+}
+
+fn empty_sets(saved: &str) -> BTreeSet<&str> {
+    let of = |verb: &'static str| {
+        let lines = saved.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        lines.filter(move |words| words[0] == verb).map(|words| words[1])
+    };
+    let filled: BTreeSet<_> = of("add").collect();
+    of("create").filter(|set| !filled.contains(set)).collect()
+}
+
+/// Exception: kube-proxy has a rule for each restricted load balancer, which drops what the node
+/// sends to it and is not allowed. Here one rule in mangle does it for all.
+fn is_of_one_load_balancer(chain: &str, rule: &str) -> bool {
+    chain == "KUBE-IPVS-OUT-FILTER" && rule.contains(" -m ipvs ") && rule.ends_with("-j DROP")
+}
+
+/// Exception: the rule for node ports comes after those for Services' own addresses.
+fn is_about_node_ports(rule: &str) -> bool {
+    rule == "-m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"
+}
+
+fn assert_as_left(stage: &Stage, family: Family) {
+    let left = Saved::parse(&stage.rules("ipvs", family).unwrap());
+    let sets = stage.read("ipvs/ipset-save");
+    let empty = empty_sets(&sets);
+    let node = Node::at(stage, settings(Mode::Ipvs));
+    let here = Saved::of_rule_set(&node.planner.rule_set(family).unwrap());
+    for (table, chain, rules) in left.ours() {
+        let known = |rules: &[String]| -> Vec<String> {
+            let rules = rules.iter().filter(|rule| {
+                !is_of_one_load_balancer(chain, rule)
+                    && !is_about_node_ports(rule)
+                    && !OWN.iter().any(|own| rule.contains(own))
+            });
+            rules.cloned().collect()
+        };
+        let theirs = known(rules);
+        assert!(here.chains.contains_key(&(table.into(), chain.into())), "{table} {chain}");
+        let here = here.rules(table, chain);
+        let mut ours = known(here);
+        ours.retain(|rule| theirs.contains(rule) || !is_about_one_of(&empty, rule));
+        let difference = difference(&theirs, &ours);
+        assert_eq!(theirs, ours, "{} {family} {table} {chain}:\n{difference}", stage.name());
+        let node_ports = |rules: &[String]| rules.iter().any(|rule| is_about_node_ports(rule));
+        assert_eq!(node_ports(rules), node_ports(here), "{} {family} {table}", stage.name());
+    }
+}
+
+#[test]
+fn rules_of_mode_ipvs_are_kube_proxys() {
+    for stage in clusters().iter().flatten() {
+        Family::BOTH.into_iter().for_each(|family| assert_as_left(stage, family));
+    }
+}
