@@ -13,11 +13,20 @@
 //! its reason; `docs/compatibility.md` lists them.
 //!
 //! - `cluster`: reads the folders; `saved`: rules as text;
-//! - `ipvs`: what mode ipvs has.
+//! - `ipvs`, `iptables`: what each mode has; `lint`: what is wrong with rules whatever they are for;
+//! - `tracer`: the fate of a packet by the text of rules; `fates`: of the same packets in both;
+//!   `flows`: of packets in small clusters, in tables;
+//! - `texts`: rules that the clusters have no reason for.
 
 // Clippy takes it for a test only if it says so.
 #![cfg(test)]
 
 mod cluster;
+mod fates;
+mod flows;
+mod iptables;
 mod ipvs;
+mod lint;
 mod saved;
+mod texts;
+mod tracer;

@@ -14,24 +14,37 @@ pub(crate) struct Saved {
 // === impl Saved ===
 
 impl Saved {
+    /// Reads what `iptables-save` prints, or `iptables-restore` takes.
     pub(crate) fn parse(text: &str) -> Self {
         let mut saved = Self::default();
         let mut table = "";
         for line in text.lines() {
+            let words = line.split_once(' ').map_or((line, ""), |words| words);
             if let Some(name) = line.strip_prefix('*') {
                 table = name;
-            } else if let Some(chain) = line.strip_prefix(':') {
-                let (name, _) = chain.split_once(' ').unwrap();
+                for chain in built_in(table) {
+                    saved.chains.insert((table.into(), (*chain).into()), Vec::new());
+                }
+            } else if let (chain, _) = words
+                && let Some(name) = chain.strip_prefix(':')
+            {
                 saved.chains.entry((table.into(), name.into())).or_default();
-            } else if let Some(rule) = line.strip_prefix("-A ") {
-                let (chain, rule) = rule.split_once(' ').unwrap();
-                let rules = saved.chains.get_mut(&(table.into(), chain.into())).unwrap();
-                rules.push(rule.into());
+            } else if let ("-A", rest) = words {
+                let (chain, rule) = rest.split_once(' ').unwrap();
+                saved.chain(table, chain).push(rule.into());
+            } else if let ("-I", rest) = words {
+                let (chain, rule) = rest.split_once(" 1 ").unwrap();
+                saved.chain(table, chain).insert(0, rule.into());
             } else {
-                assert!(line == "COMMIT" || line.is_empty() || line.starts_with('#'), "{line}");
+                assert!(["COMMIT", "", "#"].contains(&words.0), "{line}");
             }
         }
         saved
+    }
+
+    fn chain(&mut self, table: &str, chain: &str) -> &mut Vec<String> {
+        let rules = self.chains.get_mut(&(table.into(), chain.into()));
+        rules.unwrap_or_else(|| panic!("{table} has no chain {chain}"))
     }
 
     /// The constant rules of a mode. The jumps are not among them.
@@ -53,6 +66,15 @@ impl Saved {
         let chains = self.chains.iter();
         let chains = chains.map(|((table, name), rules)| (&**table, &**name, &**rules));
         chains.filter(|(_, name, _)| name.starts_with("KUBE-"))
+    }
+}
+
+/// The built-in chains of a table.
+fn built_in(table: &str) -> &'static [&'static str] {
+    match table {
+        "nat" => &["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"],
+        "filter" => &["INPUT", "FORWARD", "OUTPUT"],
+        _ => &[],
     }
 }
 
