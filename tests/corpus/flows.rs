@@ -235,9 +235,8 @@ fn policies_and_terminating_endpoints_decide_who_gets_what() {
     let to_here = ["here", "here+m", "here+m", "here+m", "here+m"];
     // Refusals of external addresses are not on the way of what the node itself sends.
     let none = ["rejected", "rejected", "rejected", "passed", "rejected"];
-    let there = format!("{THERE}");
     let there_m = format!("{THERE} masqueraded");
-    let (there, there_m) = (there.as_str(), there_m.as_str());
+    let (there, there_m) = (THERE, there_m.as_str());
     let rows: [PolicyRow<'_>; 15] = [
         (&[], &[], "", none),
         (&[], &[], BOTH, none),

@@ -152,3 +152,35 @@ fn the_health_check_node_port_is_open_without_endpoints() {
     assert_eq!(saved.rules("filter", "KUBE-NODEPORTS").len(), 1);
     assert!(saved.rules("nat", "KUBE-NODEPORTS").is_empty());
 }
+
+/// A slice with so many endpoints elsewhere.
+fn many(n: usize) -> String {
+    let states = vec!["ready"; n.min(250)];
+    let slice = endpoints(&[], &states);
+    let slices = (0..n.div_ceil(250)).map(|index| {
+        let slice = slice.replace("name: svc-1,", &format!("name: svc-{index},"));
+        slice.replace("10.128.1.", &format!("10.129.{index}."))
+    });
+    slices.collect::<Vec<_>>().join("---\n")
+}
+
+#[test]
+fn with_more_than_a_thousand_endpoints_rules_about_them_have_no_comments() {
+    for (n, has_comments) in [(1_000, true), (1_250, false)] {
+        let objects = cluster(&service(""), &many(n));
+        let saved = rules(&settings(Mode::Iptables), &objects, Family::V4);
+        let cluster = of_port(&saved, "KUBE-SVC-");
+        assert_eq!(cluster.len(), n + 1);
+        // The rule that masquerades, and those of other chains, have theirs.
+        assert!(cluster[0].contains("ns/svc:p80 cluster IP"));
+        assert!(of_port(&saved, "KUBE-EXT-")[0].contains("masquerade traffic for ns/svc:p80"));
+        let about_endpoints = saved.ours().filter(|(_, chain, _)| chain.starts_with("KUBE-SEP-"));
+        let about_endpoints = about_endpoints.flat_map(|(_, _, rules)| rules);
+        assert!(
+            cluster[1..]
+                .iter()
+                .chain(about_endpoints)
+                .all(|rule| { rule.contains("-m comment") == has_comments })
+        );
+    }
+}
