@@ -14,12 +14,22 @@ mod world;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use plan::mode::Mode;
 use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
 use world::World;
 
 #[test]
 fn every_flow_goes_where_the_table_says() {
-    let world = World::build(table::ROWS);
+    every_flow_goes_where_the_table_says_in(Mode::Ipvs);
+}
+
+#[test]
+fn every_flow_goes_where_the_table_says_in_mode_iptables() {
+    every_flow_goes_where_the_table_says_in(Mode::Iptables);
+}
+
+fn every_flow_goes_where_the_table_says_in(mode: Mode) {
+    let world = World::build(table::ROWS, mode);
     let started = Instant::now();
     let flows = trial::try_all(&world, table::ROWS);
     eprintln!("{flows} flows in {:?}", started.elapsed());

@@ -10,7 +10,7 @@ use bed::Traffic;
 use bed::{Client, ClusterSpec, Host, Load, LoadReport, NodeSpec, Protocol, Server, Service};
 
 use crate::churn::{amount, patience};
-use crate::fixture::{Bed, ip};
+use crate::fixture::{Bed, TARGET, ip};
 
 /// Port of each Service, and the one that its pods listen on: each Service has one of its own, as
 /// IPVS cannot tell two ways to one endpoint apart (`flows::mistaken`).
@@ -209,4 +209,44 @@ fn the_load_notices_when_connections_are_cut() {
     let report = load.stop();
     println!("{report}");
     report.require_no_failure(0).unwrap_err();
+}
+
+#[test]
+fn a_switch_from_ipvs_to_iptables_costs_no_client_anything() {
+    let loaded = Loaded::new();
+    let bed = &loaded.bed;
+    let proxy = bed.start(&["--proxy-mode=ipvs"]);
+    let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
+    let some = usize::try_from(amount(3, 10)).unwrap();
+    load.wait_for_answers(some, LIMIT).unwrap();
+    drop(proxy);
+    let proxy = bed.start(&["--proxy-mode=iptables"]);
+    load.wait_for_answers(some, LIMIT).unwrap();
+    // Streams stay with IPVS for as long as they live.
+    assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
+    let report = load.stop();
+    println!("{report}");
+    report.require_no_failure(some * 2).unwrap();
+}
+
+#[test]
+fn when_the_last_connection_of_ipvs_has_ended_nothing_of_it_is_left() {
+    let bed = Bed::new();
+    let service = Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, PORT, TARGET);
+    bed.manifests.apply(&service.pods([bed.pod(1, 1)])).unwrap();
+    drop(bed.start(&["--proxy-mode=ipvs"]));
+    assert!(bed.bound().contains(&"10.96.0.10/32".to_owned()));
+    let _proxy = bed.start(&["--proxy-mode=iptables"]);
+    let is_left = || {
+        let links = bed.tool("ip", &["-oneline", "link"]);
+        let rules = bed.rules("iptables") + &bed.rules("ip6tables");
+        links.contains("kube-ipvs0")
+            || bed.virtual_servers().contains("10.96.0.10")
+            || bed.tool("ipset", &["save"]).contains("KUBE-")
+            || rules.contains("KUBE-IPVS-FILTER")
+            || rules.contains("match-set")
+    };
+    bed.wait_until("everything of IPVS mode is gone", || !is_left());
+    let answer = bed::ask(bed.client(), bed::Question::tcp((ip("10.96.0.10"), PORT)));
+    assert_eq!(answer.unwrap().server, "pod1-1");
 }

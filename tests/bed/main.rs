@@ -23,6 +23,7 @@ mod flows_move;
 mod handover;
 mod hints;
 mod host;
+mod iptables_mode;
 mod killed;
 mod limits;
 mod load;

@@ -118,6 +118,9 @@ pub(super) enum Outcome {
     Refused,
     /// The client hears nothing.
     Dropped,
+    /// No endpoint answers. Whether the client hears that at once depends on the family, the protocol
+    /// and where it is.
+    NotServed,
 }
 
 /// For each of the clients, frontends and policies: given these endpoints and ranges, this comes
@@ -197,6 +200,7 @@ impl fmt::Display for Outcome {
             }
             Self::Refused => formatter.write_str("refused at once"),
             Self::Dropped => formatter.write_str("no answer"),
+            Self::NotServed => formatter.write_str("no answer of an endpoint"),
         }
     }
 }

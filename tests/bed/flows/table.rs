@@ -8,13 +8,13 @@ use super::row::Endpoints::{
     Away, Both, Ended, EndingAway, EndingHere, EndingHereReadyAway, Here, HostAway, HostHere, None,
 };
 use super::row::Frontend::{Balancer, Cluster, External, NodePort, PortElsewhere};
-use super::row::Outcome::{Answer, Dropped, Refused};
+use super::row::Outcome::{Answer, Dropped, NotServed, Refused};
 use super::row::Policy::{Anywhere, ExternalLocal, InternalLocal};
 use super::row::Ranges::{
     Node as NodeOnly, OutsideAndPod, OutsideAndPodSharing, SecondOutsideSharing, Underlay,
 };
 use super::row::Seen::{Itself, Node};
-use super::row::{Client, Frontend, Policy, Row, flow, to_balancer, to_restricted};
+use super::row::{Client, Frontend, Given, Outcome, Policy, Row, flow, to_balancer, to_restricted};
 
 /// Clients that are asked about in every place.
 pub(super) const ALL: &[Client] = &[Outside, PodHere, PodElsewhere, ThisNode, OtherNode];
@@ -282,3 +282,30 @@ pub(super) const ROWS: &[&[Row]] = &[
     TO_LOCAL_EXTERNAL_FRONTENDS,
     TO_RANGES,
 ];
+
+/// Outcome in mode iptables of a flow with this outcome in mode ipvs; none: it depends on chance.
+///
+/// - kube-proxy's rules refuse with an ICMP message, and for the node's own clients in OUTPUT. IPVS
+///   mode has rules that reset TCP connections.
+/// - A pod elsewhere that asks the node port of this node is taken for one of this node's pods, and
+///   keeps its address. An endpoint on the pod's node answers it directly, from an address that it
+///   did not ask.
+pub(super) fn in_mode_iptables(
+    client: Client,
+    frontend: Frontend,
+    given: Given,
+    outcome: Outcome,
+) -> Option<Outcome> {
+    match (client, frontend, given.policy, given.endpoints) {
+        _ if outcome == Refused => Some(NotServed),
+        (PodElsewhere, NodePort, ExternalLocal, Both) => Option::None,
+        (PodElsewhere, NodePort, ExternalLocal, Here | EndingHere) => Some(Answer(POD1, Itself)),
+        (
+            PodElsewhere,
+            NodePort,
+            ExternalLocal,
+            Away | EndingAway | EndingHereReadyAway | HostAway,
+        ) => Some(Dropped),
+        _ => Some(outcome),
+    }
+}

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bed::{Answer, Namespace, Protocol, Question, Refusal, ask};
+use plan::mode::Mode;
 
-use super::mistaken;
 use super::row::{Client, Frontend, Given, Outcome, Row, Seen};
 use super::world::{PROTOCOLS, World};
+use super::{mistaken, table};
 
 /// Frontends that are tried at once. Most of them wait for answers that do not come.
 const AT_ONCE: usize = 24;
@@ -50,7 +51,7 @@ struct Failure {
 
 /// Tries all rows with each protocol and family. Returns how many flows that were.
 pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
-    let trials = trials(rows);
+    let trials = trials(rows, world.mode);
     let places: Vec<_> = trials.iter().collect();
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -74,7 +75,7 @@ pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
 }
 
 /// The rows, spread out.
-fn trials(rows: &[&[Row]]) -> Trials {
+fn trials(rows: &[&[Row]], mode: Mode) -> Trials {
     let mut trials = Trials::new();
     for row in rows.iter().copied().flatten() {
         for (given, frontend) in
@@ -83,7 +84,14 @@ fn trials(rows: &[&[Row]]) -> Trials {
             for (protocol, ipv4) in PROTOCOLS.into_iter().flat_map(|p| [(p, true), (p, false)]) {
                 let at_place = trials.entry(Place { given, frontend, protocol, ipv4 }).or_default();
                 for client in row.clients {
-                    let said_before = at_place.insert(*client, row.outcome);
+                    let outcome = match mode {
+                        Mode::Ipvs => Some(row.outcome),
+                        Mode::Iptables | Mode::Userspace => {
+                            table::in_mode_iptables(*client, frontend, given, row.outcome)
+                        }
+                    };
+                    let Some(outcome) = outcome else { continue };
+                    let said_before = at_place.insert(*client, outcome);
                     assert_eq!(said_before, None, "{client:?}, {frontend:?}, {given}: two rows");
                 }
             }
@@ -103,13 +111,17 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
                 Seen::Node => world.entry_addresses(client, place.frontend, place.ipv4),
             };
             let attempt = || {
-                answers(from, question.within(ANSWER), servers.len()).and_then(|answers| {
-                    let names: BTreeSet<&str> =
-                        answers.iter().map(|answer| answer.server.as_str()).collect();
-                    let right = names == servers.iter().copied().collect()
-                        && answers.iter().all(|answer| sources.contains(&answer.seen_source.ip()));
-                    if right { Ok(()) } else { Err(describe(&answers)) }
-                })
+                answers(from, question.within(ANSWER), servers.len(), world.mode).and_then(
+                    |answers| {
+                        let names: BTreeSet<&str> =
+                            answers.iter().map(|answer| answer.server.as_str()).collect();
+                        let right = names == servers.iter().copied().collect()
+                            && answers
+                                .iter()
+                                .all(|answer| sources.contains(&answer.seen_source.ip()));
+                        if right { Ok(()) } else { Err(describe(&answers)) }
+                    },
+                )
             };
             let mut seen = attempt();
             for _ in 1..TRIES {
@@ -127,18 +139,34 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
         }
         Outcome::Refused => refusal(from, question),
         Outcome::Dropped => silence(from, question.within(SILENCE)),
+        Outcome::NotServed => match ask(from, question.within(SILENCE)) {
+            Ok(answer) => Err(describe(&[answer])),
+            Err(_) => Ok(()),
+        },
     };
     seen.err().map(|seen| Failure { place, client, expected, seen })
 }
 
-/// Returns as many answers as every endpoint needs to have answered twice.
-fn answers(from: &Namespace, question: Question, endpoints: usize) -> Result<Vec<Answer>, String> {
-    let mut answers = Vec::new();
-    for _ in 0..2 * endpoints {
+/// Returns answers of as many servers. Endpoints answer in turn in IPVS mode, so each answers twice;
+/// otherwise they are asked until each has answered, or one of two would have been passed over by
+/// chance once in a thousand million.
+fn answers(
+    from: &Namespace,
+    question: Question,
+    endpoints: usize,
+    mode: Mode,
+) -> Result<Vec<Answer>, String> {
+    let n_questions = if mode == Mode::Ipvs || endpoints == 1 { 2 * endpoints } else { 30 };
+    let mut answers: Vec<Answer> = Vec::new();
+    while answers.len() < n_questions {
         match ask(from, question) {
             Ok(answer) => answers.push(answer),
             Err(refusal) if answers.is_empty() => return Err(refusal.to_string()),
             Err(refusal) => return Err(format!("{}; {refusal}", describe(&answers))),
+        }
+        let servers: BTreeSet<&str> = answers.iter().map(|it| it.server.as_str()).collect();
+        if mode != Mode::Ipvs && answers.len() > endpoints && servers.len() == endpoints {
+            break;
         }
     }
     Ok(answers)
@@ -190,6 +218,12 @@ fn report(world: &World, failures: &[Failure], flows: usize) -> String {
                 text.push_str(&held(&node.namespace, &address.to_string(), port));
             }
         }
+    }
+    for proxy in &world.proxies {
+        let log = proxy.log().unwrap_or_else(|error| format!("{error:#}"));
+        log.lines().filter(|line| !line.contains(" INFO ")).for_each(|line| {
+            let _ = writeln!(text, "{line}");
+        });
     }
     for program in ["iptables-save", "ip6tables-save"] {
         let _ = writeln!(text, "\n{}", world.bed.tool(program, &[]));

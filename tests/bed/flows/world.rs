@@ -8,6 +8,8 @@ use bed::addresses::{
 };
 use bed::{ClusterSpec, Host, Protocol, Proxy, Server, Service};
 
+use plan::mode::Mode;
+
 use super::row::{Client, Endpoints, Frontend, Given, Policy, Ranges, Row};
 use crate::fixture::{Bed, TARGET, ip};
 
@@ -20,9 +22,11 @@ const NODE_PORTS: u16 = 31_000;
 /// Everything that the rows are tried on.
 pub(super) struct World {
     pub(super) bed: Bed,
+    /// Mode of both nodes' proxies.
+    pub(super) mode: Mode,
     /// All Services, each with a number of its own.
     numbers: BTreeMap<Given, u8>,
-    _proxies: Vec<Proxy>,
+    pub(super) proxies: Vec<Proxy>,
     _hosts: Vec<Server>,
 }
 
@@ -30,7 +34,7 @@ pub(super) struct World {
 
 impl World {
     /// Builds it for these rows; when it returns, both nodes have all Services.
-    pub(super) fn build(rows: &[&[Row]]) -> Self {
+    pub(super) fn build(rows: &[&[Row]], mode: Mode) -> Self {
         let bed = Bed::with(&ClusterSpec { clients: 2, ..ClusterSpec::default() });
         let ports = PROTOCOLS.map(|protocol| (protocol, TARGET));
         let nodes = bed.cluster.nodes();
@@ -40,14 +44,15 @@ impl World {
             node.namespace.set_sysctl("net/ipv4/icmp_ratemask", "0").unwrap();
             node.namespace.set_sysctl("net/ipv6/icmp/ratelimit", "0").unwrap();
         }
-        let mut world = Self { bed, numbers: numbered(rows), _proxies: Vec::new(), _hosts: hosts };
+        let mut world =
+            Self { bed, mode, numbers: numbered(rows), proxies: Vec::new(), _hosts: hosts };
         let services: Vec<String> =
             world.numbers.keys().map(|given| world.service(*given).to_yaml()).collect();
         world.bed.manifests.write("flows.yaml", &services.join("---\n")).unwrap();
         let nodes = (1..).zip(world.bed.cluster.nodes());
         let nodes: Vec<String> = nodes.map(|(number, node)| node_yaml(number, node)).collect();
         world.bed.manifests.write("nodes.yaml", &nodes.join("---\n")).unwrap();
-        world._proxies = world.start_proxies();
+        world.proxies = world.start_proxies();
         world
     }
 
@@ -136,7 +141,8 @@ impl World {
             let folder = self.bed.manifests.path().to_str().unwrap();
             let name = format!("node{node}");
             let range = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
-            let arguments = ["--manifests", folder, "--hostname-override", &name, &range];
+            let mode = format!("--proxy-mode={}", self.mode);
+            let arguments = ["--manifests", folder, "--hostname-override", &name, &range, &mode];
             Proxy::start_with(&self.bed.cluster.node(node).unwrap().namespace, &arguments).unwrap()
         });
         let mut proxies = Vec::from(launched);
