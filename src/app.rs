@@ -34,6 +34,7 @@ use plan::settings::Settings;
 use prometheus::IntGauge;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 use tracing::{info, warn};
 
 use crate::cleanup;
@@ -137,7 +138,6 @@ pub fn run(configuration: Configuration, check: Check, verbosity: Verbosity) -> 
         Action::Cleanup => return actions::clean_up(&configuration),
         Action::WriteConfig(path) => return actions::write_configuration(&configuration, path),
     }
-    mode::refuse_incomplete(&configuration)?;
     info!(version = configuration.reported_version, "kube-ipvs starts");
     let threads = Threads::start().context("start the threads beside the event loop")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -212,7 +212,6 @@ impl<K: Kernel + 'static> Parts<K> {
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let Self { configuration, check, settings, source, kernel, backends, observers, .. } = self;
-        let mode = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
@@ -243,6 +242,7 @@ impl<K: Kernel + 'static> Parts<K> {
             measured.add(PacketCounters::new()?)?;
         }
         let routes = !settings.service_routes.is_empty();
+        let chosen = settings.clone();
         let planner = Planner::new(settings);
         let reconciler =
             Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(all));
@@ -258,7 +258,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let changed = changed(configuration.file, check, rejected);
         recorder.record(starting());
         if let Some(backends) = backends {
-            tokio::spawn(remove_other_modes(mode, status, backends));
+            tokio::spawn(remove_other_modes(chosen, status, backends));
         }
         tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
@@ -422,26 +422,30 @@ fn starting() -> NewEvent {
 
 /// Removes the state of kube-proxy's other modes, once our own state carries the traffic.
 async fn remove_other_modes(
-    mode: Mode,
+    settings: Settings,
     mut status: watch::Receiver<Status>,
     backends: HashMap<Family, Backend>,
 ) {
     // A single Service that the kernel refuses must not keep another mode's stale rules in force.
-    let carries = status
-        .wait_for(|status| status.in_sync_once && !status.has_pending_prerequisite)
-        .await
-        .is_ok();
-    if carries {
-        // It runs programs, which takes its time.
-        let removing = tokio::task::spawn_blocking(move || {
-            cleanup::other_modes(mode, &backends).log();
-        });
-        if let Err(error) = removing.await {
-            warn!(
-                "removing the state of kube-proxy's other modes failed: {error}; the next start tries \
-                 it again"
-            );
-        }
+    let is_carried = |status: &Status| status.in_sync_once && !status.has_pending_prerequisite;
+    if status.wait_for(is_carried).await.is_err() {
+        return;
+    }
+    let (mode, in_use) = (settings.mode, backends.clone());
+    // It runs programs, which takes its time.
+    let removing = tokio::task::spawn_blocking(move || cleanup::other_modes(mode, &in_use).log());
+    report_removal(removing.await);
+    if mode == Mode::Ipvs || status.wait_for(|it| it.n_left_by_ipvs == Some(0)).await.is_err() {
+        return;
+    }
+    let removing =
+        tokio::task::spawn_blocking(move || cleanup::ipvs_mode(&settings, &backends).log());
+    report_removal(removing.await);
+}
+
+fn report_removal(removal: Result<(), JoinError>) {
+    if let Err(error) = removal {
+        warn!("removing the state of other modes failed: {error}; the next start tries it again");
     }
 }
 

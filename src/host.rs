@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
+use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
@@ -20,6 +21,7 @@ use crate::cleanup;
 use crate::config::{Action, Configuration, Conntrack, IpvsTimeouts};
 use crate::kernel::estimators::{self, EstimatorSettings};
 use crate::kernel::linux::Linux;
+use crate::kernel::nfacct::NfacctClient;
 use crate::kernel::probe::{self, Attempts, Findings, IpvsAttempts};
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::ServiceAddressesArp;
@@ -144,6 +146,18 @@ fn prepare_ipvs(
     Ok((settings, linux))
 }
 
+/// Makes the counters that rules name: without one, the kernel refuses the rule. Returns false if
+/// they cannot be made.
+fn make_counters() -> bool {
+    let names = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
+    let made = NfacctClient::open()
+        .and_then(|mut client| names.into_iter().try_for_each(|name| client.ensure(name)));
+    if let Err(error) = &made {
+        info!("cannot make the packet counters {}: {error}; no rule counts", names.join(" and "));
+    }
+    made.is_ok()
+}
+
 /// Sets what mode iptables needs, and opens the kernel.
 fn prepare_iptables(
     configuration: &Configuration,
@@ -162,7 +176,7 @@ fn prepare_iptables(
     if !settings.drop_invalid {
         info!("nf_conntrack_tcp_be_liberal set, not installing DROP rules for INVALID packets");
     }
-    settings.nfacct = can_count(&rules);
+    settings.nfacct = can_count(&rules) && make_counters();
     let local_networks = settings.iptables_localhost_node_ports.then(sysctl::local_networks_routed);
     let mut linux = Linux::open(rules, Mode::Iptables)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));

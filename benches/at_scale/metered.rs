@@ -127,6 +127,10 @@ impl Kernel for Metered {
         self.linux.loaded_schedulers(names)
     }
 
+    fn has_ipvs(&mut self) -> bool {
+        self.linux.has_ipvs()
+    }
+
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         self.linux.set_sysctl(sysctl)
     }

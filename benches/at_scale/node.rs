@@ -164,7 +164,7 @@ pub(crate) fn open() -> Result<(Planner, Linux)> {
     }
     let random_fully = rules.values().all(Rules::random_fully);
     let settings = Settings { random_fully, ..Settings::new("this-node") };
-    Ok((Planner::new(settings), Linux::open(rules, plan::mode::Mode::Ipvs)?))
+    Ok((Planner::new(settings), Linux::open(rules, Mode::Ipvs)?))
 }
 
 /// Does it while the loop says what it does to a file, as it says it to a journal in earnest. The

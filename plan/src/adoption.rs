@@ -146,6 +146,12 @@ impl Unadopted {
         taken.collect()
     }
 
+    /// True if local routes of ours were found.
+    #[must_use]
+    pub fn has_routes(&self) -> bool {
+        !self.beside.routes.is_empty()
+    }
+
     /// Takes out the entries of a set that are left, and returns the operations that remove them.
     /// Those that must not be touched stay.
     pub fn excess_entries(

@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::ownership::Ownership;
 use crate::sets::SetId;
 use crate::settings::Settings;
-use crate::virtual_server;
+use crate::virtual_server::{self, DesiredFrontend};
 
 /// Returns the operations that turn the actual state into the desired one, by phases.
 ///
@@ -145,6 +145,20 @@ pub fn addresses(desired: &Desired, found: &HashSet<IpAddr>, settings: &Settings
 /// order. Those of IPv4 cost the same in any order.
 pub(crate) fn sort_for_removal(addresses: &mut [IpAddr]) {
     addresses.sort_unstable_by(|one, other| other.cmp(one));
+}
+
+/// Returns the operations by which a virtual server takes no new connections, and goes when the old
+/// ones have ended.
+#[must_use]
+pub fn close(
+    desired: &Desired,
+    frontend: &Frontend,
+    actual: Option<&ActualVirtualServer>,
+) -> Vec<Op> {
+    let closed = DesiredFrontend::Closed;
+    let mut ops = virtual_server::repair(*frontend, actual, closed, desired.seed());
+    ops.sort_by_key(Op::phase);
+    ops
 }
 
 /// Returns the operations that turn one virtual server into the desired one.

@@ -239,6 +239,8 @@ impl fmt::Display for AddressField {
 
 // === impl Problem ===
 
+const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -312,11 +314,9 @@ impl fmt::Display for Problem {
                  order. If all are needed, raise the limit in the node's KubeIpvsConfiguration \
                  (docs/limits.md)"
             ),
-            Self::NoEffect { setting, mode } => write!(
-                f,
-                "annotation {setting} has no effect on nodes in mode {mode}: only mode ipvs has \
-                 schedulers, weights and a drain deadline"
-            ),
+            Self::NoEffect { setting, mode } => {
+                write!(f, "annotation {setting} has no effect on nodes in mode {mode}: {ONLY_IPVS}")
+            }
             Self::More { count } => write!(
                 f,
                 "{count} more problems of this Service are not listed; correct those that are listed"

@@ -249,6 +249,9 @@ impl RuleSet {
             for jump in jumps.filter(|jump| found.missing_jumps.contains(jump)) {
                 line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
             }
+            for jump in found.superseded_jumps.iter().filter(|jump| is_of_table(&jump.table)) {
+                line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
+            }
             commit(&mut input);
         }
         input

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, Opts};
@@ -13,12 +14,12 @@ use crate::kernel::nfacct::NfacctClient;
 /// Counters by their names in the kernel, and in metrics, with their meanings.
 const COUNTERS: [(&str, &str, &str); 2] = [
     (
-        "ct_state_invalid_dropped_pkts",
+        INVALID_DROPPED,
         "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
         "Number of packets that were dropped because connection tracking calls them invalid.",
     ),
     (
-        "localhost_nps_accepted_pkts",
+        LOCALHOST_ACCEPTED,
         "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
         "Number of packets that came to NodePorts on loopback addresses.",
     ),

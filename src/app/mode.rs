@@ -4,8 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
-use plan::mode::Mode;
 use tracing::{debug, info, warn};
 
 use crate::config::Configuration;
@@ -15,17 +13,6 @@ use crate::host::{self, FallenBack};
 
 /// Function that finds out if the host can do the preferred mode, or what it lacks.
 type Look = Arc<dyn Fn() -> Result<(), Vec<String>> + Send + Sync>;
-
-/// Refuses modes that are not complete.
-pub(super) fn refuse_incomplete(configuration: &Configuration) -> anyhow::Result<()> {
-    if configuration.modes.may_become(Mode::Iptables) {
-        bail!(
-            "mode iptables is not complete in this version of kube-ipvs: set mode: ipvs, and leave \
-             fallback empty"
-        );
-    }
-    Ok(())
-}
 
 /// Reports that the node has fallen back, if it has. The returned future looks again and again if the
 /// host can do the preferred mode, reports that once, and is ready if the program is to end then,
@@ -104,6 +91,7 @@ fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use plan::mode::Mode;
     use tokio::time::{Instant, timeout};
 
     use super::*;

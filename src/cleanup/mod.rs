@@ -1,8 +1,9 @@
 //! Removal of the kernel state of kube-ipvs and kube-proxy, and of no other program's.
 //!
 //! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
-//! none. [`other_modes`] is for a node that comes to us from kube-proxy's iptables or nftables
-//! mode: what those left behind goes once our own rules carry the traffic.
+//! none. [`ipvs_mode`] is for a node that has left IPVS mode. [`other_modes`] is for a node that
+//! comes to us from kube-proxy's iptables or nftables mode: what those left behind goes once our own
+//! rules carry the traffic.
 //!
 //! The modules `rules` and `state` decide from what was read what is to be removed, without doing
 //! anything; this module removes it. A failure does not end the removal: the rest is removed, and
@@ -57,30 +58,18 @@ pub struct CleanupReport {
 pub fn all(chosen: &Settings) -> CleanupReport {
     let mut report = CleanupReport::default();
     report.remove_tables();
-    let opened = Leftovers::open().and_then(|mut leftovers| {
-        let found = leftovers.read()?;
-        Ok((leftovers, state::removal(&found, chosen)))
+    report.remove_all_of_ipvs(chosen, |_| RemovalScope::Everything);
+    report
+}
+
+/// Removes what IPVS mode made, ours or kube-proxy's, and iptables mode does not use. To be called
+/// when no virtual server of ours is left; for `in_use` see [`other_modes`].
+#[must_use]
+pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
+    let mut report = CleanupReport::default();
+    report.remove_all_of_ipvs(chosen, |rules| {
+        scope(Mode::Iptables, in_use.get(&rules.family()), rules.backend())
     });
-    let mut state = match opened {
-        Ok(state) => Some(state),
-        Err(error) => {
-            report.failures.push(format!(
-                "cannot read virtual servers, addresses and sets: {error}. All of them stay, because \
-                 their owner is only known from all of them. --cleanup needs root with CAP_NET_ADMIN"
-            ));
-            None
-        }
-    };
-    let is_removed =
-        state.as_mut().is_some_and(|(leftovers, removal)| report.remove_state(leftovers, removal));
-    for family in Family::BOTH {
-        for rules in Rules::installed(family) {
-            report.remove_rules(&rules, RemovalScope::Everything);
-        }
-    }
-    if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
-        report.destroy_sets(&mut leftovers, &removal.sets);
-    }
     report
 }
 
@@ -114,14 +103,16 @@ pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
 /// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
 /// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
 /// other kind everything of kube-proxy's goes. In mode iptables the rules in the kind in use are our
-/// own, and what mode ipvs left stays.
+/// own, and what IPVS mode left stays until [`ipvs_mode`].
 #[must_use]
 pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
     report.remove_tables();
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            if let Some(scope) = scope(mode, in_use.get(&family), rules.backend()) {
+            let scope = scope(mode, in_use.get(&family), rules.backend());
+            // Connections may still need the rules of IPVS mode.
+            if scope != RemovalScope::ModesBut(Mode::Iptables) {
                 report.remove_rules(&rules, scope);
             }
         }
@@ -132,11 +123,10 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
 /// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
 /// our rules in another kind, else what the other modes made. Where the family has no rules of
 /// ours, it is not known what else the kind is good for.
-fn scope(mode: Mode, in_use: Option<&Backend>, backend: Backend) -> Option<RemovalScope> {
-    match (mode, in_use) {
-        (_, Some(ours)) if *ours != backend => Some(RemovalScope::Everything),
-        (Mode::Ipvs, _) => Some(RemovalScope::OtherModes),
-        (Mode::Iptables | Mode::Userspace, _) => None,
+fn scope(mode: Mode, in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
+    match in_use {
+        Some(ours) if *ours != backend => RemovalScope::Everything,
+        _ => RemovalScope::ModesBut(mode),
     }
 }
 
@@ -180,6 +170,34 @@ impl CleanupReport {
         }
         for failure in &self.failures {
             tracing::error!("{failure}");
+        }
+    }
+
+    /// Removes virtual servers, addresses and sets, and of each kind of iptables the rules of a scope.
+    fn remove_all_of_ipvs(&mut self, chosen: &Settings, scope: impl Fn(&Rules) -> RemovalScope) {
+        let opened = Leftovers::open().and_then(|mut leftovers| {
+            let found = leftovers.read()?;
+            Ok((leftovers, state::removal(&found, chosen)))
+        });
+        let mut state = match opened {
+            Ok(state) => Some(state),
+            Err(error) => {
+                self.failures.push(format!(
+                    "cannot read virtual servers, addresses and sets: {error}. All of them stay, \
+                     because their owner is only known from all of them. --cleanup needs root with \
+                     CAP_NET_ADMIN"
+                ));
+                None
+            }
+        };
+        let is_removed = state
+            .as_mut()
+            .is_some_and(|(leftovers, removal)| self.remove_state(leftovers, removal));
+        for rules in Family::BOTH.into_iter().flat_map(Rules::installed) {
+            self.remove_rules(&rules, scope(&rules));
+        }
+        if let Some((mut leftovers, removal)) = state.filter(|_| is_removed) {
+            self.destroy_sets(&mut leftovers, &removal.sets);
         }
     }
 
@@ -340,18 +358,17 @@ mod tests {
 
     #[test]
     fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
-        for (in_use, nft, legacy) in [
-            (Some(Backend::Nft), RemovalScope::OtherModes, RemovalScope::Everything),
-            (Some(Backend::Legacy), RemovalScope::Everything, RemovalScope::OtherModes),
-            (None, RemovalScope::OtherModes, RemovalScope::OtherModes),
-        ] {
-            let scopes = |mode| {
-                [Backend::Nft, Backend::Legacy].map(|kind| scope(mode, in_use.as_ref(), kind))
-            };
-            assert_eq!(scopes(Mode::Ipvs), [Some(nft), Some(legacy)], "{in_use:?}");
-            // What mode ipvs takes for another mode's is our own.
-            let ours = |scope| Some(scope).filter(|scope| *scope != RemovalScope::OtherModes);
-            assert_eq!(scopes(Mode::Iptables), [ours(nft), ours(legacy)], "{in_use:?}");
+        for mode in [Mode::Ipvs, Mode::Iptables] {
+            let others = RemovalScope::ModesBut(mode);
+            for (in_use, nft, legacy) in [
+                (Some(Backend::Nft), others, RemovalScope::Everything),
+                (Some(Backend::Legacy), RemovalScope::Everything, others),
+                (None, others, others),
+            ] {
+                let found =
+                    [Backend::Nft, Backend::Legacy].map(|kind| scope(mode, in_use.as_ref(), kind));
+                assert_eq!(found, [nft, legacy], "{mode} {in_use:?}");
+            }
         }
     }
 }

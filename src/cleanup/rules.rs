@@ -18,8 +18,8 @@ use plan::rule_set::{self, RuleSet, jumps};
 pub(super) enum RemovalScope {
     /// Everything that kube-proxy made in any mode, and that we made.
     Everything,
-    /// Rules and chains that kube-proxy's iptables mode made and the IPVS mode does not use.
-    OtherModes,
+    /// Rules and chains that other modes made, ours or kube-proxy's, and this one does not use.
+    ModesBut(Mode),
 }
 
 /// Rules and chains to be removed from one table.
@@ -65,8 +65,14 @@ struct SavedRule<'a> {
     looks_into_set: bool,
 }
 
-/// Chains of the iptables mode alone: table and name.
-const IPTABLES_MODE_CHAINS: [(&str, &str); 7] = [
+/// Chains of the iptables mode, but for those of Services: table and name. It shares some with IPVS
+/// mode.
+const IPTABLES_MODE_CHAINS: [(&str, &str); 12] = [
+    ("nat", "KUBE-SERVICES"),
+    ("nat", "KUBE-POSTROUTING"),
+    ("nat", "KUBE-MARK-MASQ"),
+    ("filter", "KUBE-FORWARD"),
+    ("filter", "KUBE-PROXY-FIREWALL"),
     ("nat", "KUBE-NODEPORTS"),
     ("nat", "KUBE-PROXY-CANARY"),
     ("filter", "KUBE-SERVICES"),
@@ -130,7 +136,7 @@ impl<'a> SavedTable<'a> {
             spared = &MARKING;
             chains.retain(|chain| !spared.contains(chain));
         }
-        if scope == RemovalScope::OtherModes {
+        if scope != RemovalScope::Everything {
             // The rules that lead into these chains may be a proxy's that is at work. These chains
             // stay as they are, and so do those that they lead into.
             let mut left = held.clone();
@@ -209,11 +215,26 @@ impl<'a> SavedTable<'a> {
     }
 
     fn is_listed(&self, chain: &str, scope: RemovalScope) -> bool {
-        IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
-            || self.name == "nat" && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
-            || scope == RemovalScope::Everything
-                && RuleSet::chain_names()
-                    .any(|(table, name)| (table.name(), name) == (self.name, chain))
+        let is_of = |mode| self.has_chain_of(mode, chain);
+        match scope {
+            RemovalScope::Everything => is_of(Mode::Ipvs) || is_of(Mode::Iptables),
+            // `KUBE-SERVICES` of nat and others are chains of both modes.
+            RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
+            RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+        }
+    }
+
+    fn has_chain_of(&self, mode: Mode, chain: &str) -> bool {
+        let has =
+            |(table, name): (rule_set::Table, &str)| (table.name(), name) == (self.name, chain);
+        match mode {
+            Mode::Iptables => {
+                IPTABLES_MODE_CHAINS.contains(&(self.name, chain))
+                    || self.name == "nat"
+                        && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
+            }
+            Mode::Ipvs | Mode::Userspace => RuleSet::chain_names().any(has),
+        }
     }
 
     /// True if the rule is one of the jumps to be removed. Other matches in the rule do not count:
@@ -230,7 +251,8 @@ impl<'a> SavedTable<'a> {
             RemovalScope::Everything => is_of(Mode::Ipvs) || is_of(Mode::Iptables),
             // The two modes have the same jumps into `KUBE-SERVICES` and `KUBE-POSTROUTING` of
             // `nat` and `KUBE-FORWARD` of `filter`.
-            RemovalScope::OtherModes => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+            RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
+            RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
         }
     }
 }

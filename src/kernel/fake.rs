@@ -358,6 +358,10 @@ impl Kernel for Fake {
         names
     }
 
+    fn has_ipvs(&mut self) -> bool {
+        self.state().memory.actual().link
+    }
+
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         let mut state = self.state();
         let is_read_only = state.is_proc_sys_read_only;

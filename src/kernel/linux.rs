@@ -50,6 +50,7 @@ use sysctls::Kept;
 /// Every handle that changes the kernel, in the network namespace they were opened in.
 #[derive(Debug)]
 pub struct Linux {
+    mode: Mode,
     /// None in a mode that does without IPVS: then there are no sets either, and no interface.
     ipvs: Option<ipvs::Client>,
     ipset: Option<ipset::Client>,
@@ -98,6 +99,7 @@ impl Linux {
             let what = what.to_owned();
             move |error: &dyn std::error::Error| ReadError::new(what, error)
         };
+        let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
         let (mut ipvs, mut ipset) = (None, None);
         if mode == Mode::Ipvs {
             let mut sets = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
@@ -107,15 +109,19 @@ impl Linux {
             }
             ipset = Some(sets);
             ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
+        } else if links.find().is_ok_and(|link| link.is_some()) {
+            // IPVS mode left it, and perhaps more.
+            (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
         }
         let bridges = Bridges::new(sysctl::ROOT, rules.keys().copied().collect());
         let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
         let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
-            count: VirtualServerCount::open(ipvs.is_some()),
+            mode,
+            count: VirtualServerCount::open(mode == Mode::Ipvs),
             ipvs,
             ipset,
-            links: Links::open().map_err(|error| cannot("network interfaces")(&error))?,
+            links,
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
             conntrack: ConntrackClient::open()
                 .map_err(|error| cannot("connection tracking")(&error))?,
@@ -361,6 +367,10 @@ impl Kernel for Linux {
     fn loaded_schedulers(&mut self, mut names: Vec<SchedulerName>) -> Vec<SchedulerName> {
         names.retain(|name| modules::has_scheduler(Path::new(modules::LOADED), name));
         names
+    }
+
+    fn has_ipvs(&mut self) -> bool {
+        self.ipvs.is_some() && self.ipset.is_some()
     }
 
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {

@@ -62,6 +62,10 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError>;
 
+    /// True if IPVS, sets and the dummy interface can be read and written: always in IPVS mode; in
+    /// another mode if there is the interface, which IPVS mode made.
+    fn has_ipvs(&mut self) -> bool;
+
     /// Reads virtual servers with their real servers. Returns a result for each frontend, in the
     /// same order: one that cannot be read does not keep the others from being read.
     ///

@@ -33,6 +33,7 @@ mod agenda;
 mod auditor;
 mod comparison;
 mod context;
+mod leaving_ipvs;
 pub mod observer;
 pub mod retry_queue;
 mod status;
@@ -44,6 +45,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use plan::event::Event;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::rule_set::InvalidRuleSetSettings;
@@ -55,6 +57,7 @@ use crate::kernel::address_monitor::{AddressChanges, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use auditor::Auditor;
 use context::Context;
+use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
 use takeover::Takeover;
@@ -101,6 +104,8 @@ pub struct Reconciler {
     context: Context,
     writer: Writer,
     auditor: Auditor,
+    /// What IPVS mode left, in another mode.
+    leaving_ipvs: LeavingIpvs,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
 }
@@ -147,10 +152,15 @@ impl Reconciler {
             planner.rule_set(*family)?;
         }
         let now = Instant::now();
+        let leaving_ipvs = match planner.settings().mode {
+            Mode::Ipvs => LeavingIpvs::Left,
+            Mode::Iptables | Mode::Userspace => LeavingIpvs::new(now),
+        };
         Ok(Self {
             context: Context::new(planner, kernel, pace),
             writer: Writer::new(now),
             auditor: Auditor::new(now),
+            leaving_ipvs,
             stage: Stage::Incomplete,
         })
     }
@@ -255,14 +265,15 @@ impl Reconciler {
             Stage::TakingOver(_) => now,
             Stage::Running => {
                 let audit = self.auditor.next_wake(now);
-                self.writer.next_wake(&self.context).map_or(audit, |write| write.min(audit))
+                let others = [self.writer.next_wake(&self.context), self.leaving_ipvs.next_due()];
+                others.into_iter().flatten().fold(audit, Instant::min)
             }
         }
     }
 
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
-        let Self { context: cx, writer, auditor, stage } = self;
+        let Self { context: cx, writer, auditor, leaving_ipvs, stage } = self;
         match stage {
             Stage::Incomplete => {}
             Stage::Unread(retry) if Instant::now() < *retry => {}
@@ -285,6 +296,7 @@ impl Reconciler {
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 writer.check_draining(cx).await?;
+                leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;
                 writer.remove_flows(cx).await?;
             }

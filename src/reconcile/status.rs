@@ -7,6 +7,9 @@ pub struct Status {
     pub in_sync_once: bool,
     /// Number of times that all kernel state was listed, to take it over.
     pub readings: u64,
+    /// Number of virtual servers that IPVS mode left, and that still have connections; none as long
+    /// as that is not known, or in IPVS mode.
+    pub n_left_by_ipvs: Option<usize>,
     /// Passes of the audit since, each of which compared everything.
     pub passes: u64,
     /// Readings of the kernel, or of a part, that failed.

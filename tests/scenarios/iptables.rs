@@ -3,6 +3,7 @@
 mod changes;
 mod drift;
 mod flows;
+mod leaving_ipvs;
 mod random;
 mod refusals;
 mod takeover;

@@ -35,19 +35,19 @@ impl Rule {
         Self::default()
     }
 
-    pub(super) fn from(self, net: IpNet) -> Self {
+    pub(super) fn source(self, net: IpNet) -> Self {
         self.word(format_args!("-s {net}"))
     }
 
-    pub(super) fn from_host(self, address: IpAddr) -> Self {
-        self.from(IpNet::from(address))
+    pub(super) fn source_host(self, address: IpAddr) -> Self {
+        self.source(IpNet::from(address))
     }
 
-    pub(super) fn to_host(self, address: IpAddr) -> Self {
+    pub(super) fn destination_host(self, address: IpAddr) -> Self {
         self.word(format_args!("-d {}", IpNet::from(address)))
     }
 
-    pub(super) fn to_net(self, net: &str) -> Self {
+    pub(super) fn destination(self, net: &str) -> Self {
         self.word(format_args!("-d {net}"))
     }
 
@@ -123,8 +123,12 @@ impl Detector {
     pub(super) fn not_local_to(&self, address: IpAddr) -> Option<Rule> {
         Some(match self {
             Self::Network(net) if net.prefix_len() == 0 => return None,
-            Self::Network(net) => Rule::new().word(format_args!("! -s {net}")).to_host(address),
-            Self::Interface(name) => Rule::new().to_host(address).word(format_args!("! -i {name}")),
+            Self::Network(net) => {
+                Rule::new().word(format_args!("! -s {net}")).destination_host(address)
+            }
+            Self::Interface(name) => {
+                Rule::new().destination_host(address).word(format_args!("! -i {name}"))
+            }
         })
     }
 }

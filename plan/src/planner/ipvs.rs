@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Planner;
-use crate::actual::{Actual, ActualSet, ActualVirtualServer};
+use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
+use crate::adoption::Unadopted;
 use crate::capacity::Capacity;
 use crate::compile::{Compiled, compile};
 use crate::desired::Changes;
 use crate::diff;
 use crate::fragment::{Claim, ClaimClass, Fragment};
 use crate::kernel_objects::{Entry, Frontend};
+use crate::mode::Mode;
 use crate::model::ServiceName;
 use crate::op::{Op, Subject};
 use crate::ownership::{self, Ownership};
@@ -163,10 +165,20 @@ impl Planner {
     }
 
     /// Returns the operations that turn one virtual server into the desired one. Only for subjects
-    /// of operations: an undesired virtual server is removed, whichever program made it.
+    /// of operations: an undesired virtual server is removed, whichever program made it. In another
+    /// mode it takes no new connections, and goes when the old ones have ended.
     #[must_use]
     pub fn repair(&self, frontend: &Frontend, actual: Option<&ActualVirtualServer>) -> Vec<Op> {
-        diff::repair(&self.desired, frontend, actual)
+        match self.settings.mode {
+            Mode::Ipvs => diff::repair(&self.desired, frontend, actual),
+            Mode::Iptables | Mode::Userspace => diff::close(&self.desired, frontend, actual),
+        }
+    }
+
+    /// Returns what IPVS mode left, in another mode.
+    #[must_use]
+    pub fn left_by_ipvs(&self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Unadopted {
+        Unadopted::new(beside, listed, &self.settings)
     }
 
     /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all

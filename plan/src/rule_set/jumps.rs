@@ -25,17 +25,18 @@ const OUTSIDE: &str = "kubernetes externally-visible service portals";
 const POSTROUTING: &str = "kubernetes postrouting rules";
 const FORWARDING: &str = "kubernetes forwarding rules";
 const HEALTH: &str = "kubernetes health check service ports";
+const IPVS_FIREWALL: &str = "kube-proxy firewall rules";
 const FIREWALL: &str = "kubernetes load balancer firewall";
 
 const IPVS: [Jump; 10] = [
     Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", PORTALS),
     Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", PORTALS),
     Jump::new(Table::Nat, "POSTROUTING", "KUBE-POSTROUTING", POSTROUTING),
-    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
+    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
     Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", FORWARDING),
     Jump::new(Table::Filter, "INPUT", "KUBE-NODE-PORT", "kubernetes health check rules"),
-    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
-    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", "kube-proxy firewall rules"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
     Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", "kubernetes ipvs access filter"),
     Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
 ];
@@ -58,6 +59,22 @@ const IPTABLES: [Jump; 14] = [
     Jump::bare(Table::Filter, "INPUT", "KUBE-FIREWALL"),
     Jump::bare(Table::Filter, "OUTPUT", "KUBE-FIREWALL"),
 ];
+
+/// Jumps of IPVS mode into `KUBE-PROXY-FIREWALL`, which iptables mode has too, with other rules:
+/// those are for the first packet of a connection, and would drop the others of IPVS's connections.
+const SUPERSEDED: [Jump; 2] = [
+    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
+];
+
+/// The jumps of other modes that must not be there in this one.
+#[must_use]
+pub(super) const fn superseded_jumps(mode: Mode) -> &'static [Jump] {
+    match mode {
+        Mode::Iptables => &SUPERSEDED,
+        Mode::Ipvs | Mode::Userspace => &[],
+    }
+}
 
 /// The jumps of a mode, in the order in which they are put before everything else of the built-in
 /// chain: of two from the same chain the later one comes to stand first.

@@ -6,6 +6,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
+use super::jumps::superseded_jumps;
 use super::{Chain, Jump, RuleSet, Table};
 
 /// Differences between the rules that are there and those that should be.
@@ -13,6 +14,8 @@ use super::{Chain, Jump, RuleSet, Table};
 pub struct Comparison {
     /// Jumps that are not there, in the order of [`RuleSet::jumps`].
     pub missing_jumps: Vec<Jump>,
+    /// Jumps of another mode that must not be there, and are.
+    pub superseded_jumps: Vec<Jump>,
     /// Shared chains that are not there.
     pub absent_shared: Vec<(Table, &'static str)>,
     /// Rules that the shared chains lack.
@@ -62,6 +65,9 @@ struct Words<'a> {
 pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
     let missing_jumps = rule_set.jumps().iter().filter(is_missing).copied().collect();
+    let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
+    let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_there);
+    let superseded_jumps = superseded.copied().collect();
     let is_absent = |(table, chain): &(Table, &'static str)| !saved.has_chain((*table, chain));
     let shared = rule_set.shared().iter().map(|chain| (chain.table, chain.name));
     let absent_shared = shared.filter(is_absent).collect();
@@ -89,7 +95,7 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
                 })
         })
         .collect();
-    Comparison { missing_jumps, absent_shared, missing_rules, differing }
+    Comparison { missing_jumps, superseded_jumps, absent_shared, missing_rules, differing }
 }
 
 // === impl Comparison ===
@@ -99,6 +105,7 @@ impl Comparison {
     #[must_use]
     pub fn matches(&self) -> bool {
         self.missing_jumps.is_empty()
+            && self.superseded_jumps.is_empty()
             && self.absent_shared.is_empty()
             && self.missing_rules.is_empty()
             && self.differing.is_empty()
@@ -112,12 +119,14 @@ impl fmt::Display for Comparison {
             return f.write_str("all rules are as they should be");
         }
         let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
+        let superseded = self.superseded_jumps.iter();
+        let superseded = superseded.map(|jump| format!("{jump}: jump of another mode"));
         let absent = self.absent_shared.iter();
         let absent = absent.map(|(table, chain)| format!("{table}: chain {chain} is missing"));
         let rules = self.missing_rules.iter();
         let rules = rules.map(|(table, chain, rule)| format!("{table}: {chain} lacks `{rule}`"));
         let chains = self.differing.iter().map(ToString::to_string);
-        let all = jumps.chain(absent).chain(rules).chain(chains);
+        let all = jumps.chain(superseded).chain(absent).chain(rules).chain(chains);
         f.write_str(&all.collect::<Vec<_>>().join("; "))
     }
 }

@@ -38,7 +38,7 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
         "*raw\n:KUBE-SERVICES - [0:0]\nCOMMIT\n",
     ] {
         assert_eq!(of(saved, RemovalScope::Everything), [], "{saved}");
-        assert_eq!(of(saved, RemovalScope::OtherModes), [], "{saved}");
+        assert_eq!(of(saved, RemovalScope::ModesBut(Mode::Ipvs)), [], "{saved}");
     }
 }
 
@@ -48,7 +48,7 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     // In place of what was saved: the same lines but for the way jumps are added.
     let saved =
         rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
-    assert_eq!(of(&saved, RemovalScope::OtherModes), []);
+    assert_eq!(of(&saved, RemovalScope::ModesBut(Mode::Ipvs)), []);
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
@@ -86,7 +86,7 @@ fn of_the_iptables_mode_everything_is_removed_and_the_kubelets_stays() {
 
 #[test]
 fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
-    let removed = of(IPTABLES_MODE, RemovalScope::OtherModes);
+    let removed = of(IPTABLES_MODE, RemovalScope::ModesBut(Mode::Ipvs));
     // KUBE-SERVICES is as kube-proxy left it: it leads into the chains of Services.
     let nat = removed.iter().find(|removal| removal.table == "nat").unwrap();
     assert!(nat.held.iter().any(|held| held.chain.starts_with("KUBE-SVC-")), "{nat:?}");
@@ -96,13 +96,13 @@ fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
         .filter(|line| !line.starts_with("-A KUBE-SERVICES -"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let removed = of(&saved, RemovalScope::OtherModes);
+    let removed = of(&saved, RemovalScope::ModesBut(Mode::Ipvs));
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
     // The jump to KUBE-FORWARD and those of nat are the IPVS mode's as well.
     assert_eq!(counts, [("mangle", 0, 1), ("filter", 8, 4), ("nat", 0, 10)]);
     assert!(removed.iter().all(|removal| removal.held.is_empty()), "{removed:?}");
-    let all = inputs(&saved, RemovalScope::OtherModes).concat();
+    let all = inputs(&saved, RemovalScope::ModesBut(Mode::Ipvs)).concat();
     for kept in [":KUBE-MARK-MASQ", ":KUBE-POSTROUTING", ":KUBE-FORWARD", ":KUBE-PROXY-FIREWALL"] {
         assert!(!all.contains(kept), "{kept}: {all}");
     }
@@ -185,10 +185,10 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
         ],
     );
     assert_eq!(
-        inputs(&saved, RemovalScope::OtherModes),
+        inputs(&saved, RemovalScope::ModesBut(Mode::Ipvs)),
         ["*nat\n:KUBE-SEP-B - [0:0]\n:KUBE-SVC-B - [0:0]\n-X KUBE-SEP-B\n-X KUBE-SVC-B\nCOMMIT\n"]
     );
-    assert_eq!(of(&saved, RemovalScope::OtherModes)[0].held.len(), 1);
+    assert_eq!(of(&saved, RemovalScope::ModesBut(Mode::Ipvs))[0].held.len(), 1);
 }
 
 #[test]

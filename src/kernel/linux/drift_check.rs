@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::sets::SetId;
 
@@ -14,7 +15,7 @@ const CROWD: usize = 4;
 impl Linux {
     pub(super) fn look(&mut self) -> Result<DriftCheck, ReadError> {
         self.index = None;
-        let is_used = self.ipvs.is_some();
+        let is_used = self.mode == Mode::Ipvs;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
         let untouched = self.untouched();
         self.rules_stand(&untouched);
@@ -51,7 +52,7 @@ impl Linux {
 
     /// The kernel walks a set's buckets to count: some 25 ns an entry.
     fn set_entries(&mut self) -> Result<HashMap<SetId, u32>, ReadError> {
-        if self.ipset.is_none() {
+        if self.mode != Mode::Ipvs {
             return Ok(HashMap::new());
         }
         let families = self.rules.keys().copied();

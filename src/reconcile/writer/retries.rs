@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use plan::chains::ChainSubject;
 use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::virtual_server::DesiredFrontend;
@@ -201,7 +202,8 @@ fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> O
 
 /// True if no Service asks for a frontend, so that it need not be read.
 fn is_unwanted(planner: &Planner, frontend: &Frontend) -> bool {
-    matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
+    planner.settings().mode == Mode::Ipvs
+        && matches!(planner.desired().at(frontend), DesiredFrontend::Unclaimed)
 }
 
 /// Returns the operation that gives an entry, an address or a route its desired state.

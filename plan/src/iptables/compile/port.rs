@@ -96,7 +96,7 @@ impl<'a> Port<'a> {
     /// The rule of the cluster address: to its endpoints, or the refusal.
     pub(super) fn cluster_rule(&self, address: IpAddr) -> SharedRule {
         let to = |comment: &str| {
-            let rule = Rule::new().to_host(address).protocol(self.protocol());
+            let rule = Rule::new().destination_host(address).protocol(self.protocol());
             let rule = rule.comment(format_args!("{} {comment}", self.name));
             rule.port(self.protocol(), self.exposure.port.port.get())
         };
@@ -125,7 +125,7 @@ impl<'a> Port<'a> {
         }
         let firewall = chain(PortChain::Firewall, self.hash);
         let mut rules = self.outer_rules(address, kind, firewall);
-        let drop = Rule::new().to_host(address).protocol(self.protocol());
+        let drop = Rule::new().destination_host(address).protocol(self.protocol());
         let drop = drop.comment(format_args!("{} traffic not accepted by {firewall}", self.name));
         let drop = drop.port(self.protocol(), self.exposure.port.port.get());
         rules.push(SharedRule {
@@ -137,7 +137,7 @@ impl<'a> Port<'a> {
 
     fn outer_rules(&self, address: IpAddr, kind: &str, chain: ChainName) -> Vec<SharedRule> {
         let to = |comment: &str| {
-            let rule = Rule::new().to_host(address).protocol(self.protocol());
+            let rule = Rule::new().destination_host(address).protocol(self.protocol());
             let rule = rule.comment(format_args!("{} {comment}", self.name));
             rule.port(self.protocol(), self.exposure.port.port.get())
         };
@@ -170,7 +170,7 @@ impl<'a> Port<'a> {
                 rule.port(protocol, node_port)
             };
             if self.counts_localhost() {
-                let from_here = Rule::new().to_net("127.0.0.0/8");
+                let from_here = Rule::new().destination("127.0.0.0/8");
                 let counter = "nfacct --nfacct-name  localhost_nps_accepted_pkts";
                 let text = to(from_here).matching(counter).jump(external);
                 rules.push(SharedRule { chain, text });
@@ -260,7 +260,7 @@ impl<'a> Port<'a> {
     fn masquerade_rule(&self) -> Option<Box<str>> {
         let address = self.family.addresses.cluster?;
         let rule = match &self.detector {
-            _ if self.settings.masquerade_all => Rule::new().to_host(address),
+            _ if self.settings.masquerade_all => Rule::new().destination_host(address),
             Some(detector) => detector.not_local_to(address)?,
             None => return None,
         };
@@ -301,12 +301,12 @@ impl<'a> Port<'a> {
         let addresses = &self.family.addresses;
         let allow = |rule: Rule| rule.comment(&comment).jump(external);
         let mut rules: Vec<Box<str>> =
-            addresses.source_ranges.iter().map(|net| allow(Rule::new().from(*net))).collect();
+            addresses.source_ranges.iter().map(|net| allow(Rule::new().source(*net))).collect();
         // What the node sends to a load balancer may come back with that address as its source.
         let own = self.facts.own_address(self.family.family);
         if own.is_some_and(|own| addresses.source_ranges.iter().any(|net| net.contains(&own))) {
             let balancers = addresses.load_balancer.iter();
-            rules.extend(balancers.map(|address| allow(Rule::new().from_host(*address))));
+            rules.extend(balancers.map(|address| allow(Rule::new().source_host(*address))));
         }
         let rest = format!("other traffic to {} will be dropped by KUBE-PROXY-FIREWALL", self.name);
         rules.push(Rule::new().comment(rest).without_target());
@@ -314,7 +314,7 @@ impl<'a> Port<'a> {
     }
 
     fn endpoint_chain(&self, endpoint: SocketAddr) -> Vec<Box<str>> {
-        let itself = self.named(Rule::new().from_host(endpoint.ip())).jump(MARK_MASQ);
+        let itself = self.named(Rule::new().source_host(endpoint.ip())).jump(MARK_MASQ);
         let mut to = self.named(Rule::new().protocol(self.protocol()));
         if self.service.affinity.is_some() {
             let list = chain(PortChain::Endpoint, self.hash_of(endpoint));

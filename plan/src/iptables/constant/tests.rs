@@ -122,3 +122,16 @@ fn rules_that_a_node_cannot_have_or_does_not_want_are_left_out() {
     let input = mk_rule_set(Family::V6, uncounted).first_input();
     assert!(input.contains("-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n"));
 }
+
+#[test]
+fn a_jump_of_ipvs_mode_into_a_chain_that_now_drops_is_taken_out() {
+    let rule_set = mk_rule_set(Family::V4, EVERYTHING);
+    let left = "-A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL";
+    let saved = IPV4.replacen("*filter\n", "*filter\n:INPUT ACCEPT [0:0]\n", 1);
+    let saved = saved.replacen("-A INPUT", &format!("{left}\n-A INPUT"), 1);
+    let comparison = rule_set.compare(&saved);
+    assert!(!comparison.matches() && comparison.missing_jumps.is_empty(), "{comparison}");
+    let input = rule_set.restore_input(&comparison);
+    assert!(input.contains(&left.replacen("-A", "-D", 1)), "{input}");
+    assert!(rule_set.compare(IPV4).superseded_jumps.is_empty());
+}

@@ -53,6 +53,9 @@ struct NftRule {
     to: Option<String>,
 }
 
+/// Chains that were read, each with the prints of its rules.
+type ReadBack = Vec<(ChainKey, Vec<u64>)>;
+
 // === impl NftTables ===
 
 impl NftTables {
@@ -84,7 +87,7 @@ impl NftTables {
         changes: &Changes,
         before: Option<u32>,
         transactions: u32,
-    ) -> Result<Option<Vec<(ChainKey, Vec<u64>)>>, Error> {
+    ) -> Result<Option<ReadBack>, Error> {
         if before.is_none() || self.generation != before {
             return Ok(None);
         }

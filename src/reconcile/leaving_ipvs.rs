@@ -1,0 +1,187 @@
+//! Leaving IPVS mode: what IPVS balances goes on until it ends, while another mode's rules lead all
+//! new connections.
+//!
+//! Rules of nat are asked once for each connection, and before IPVS. So connections that IPVS has
+//! stay with it after the takeover, for as long as their real servers are there and the addresses
+//! that they come to are local: TCP real servers drain as any that is removed, and addresses, sets
+//! and rules of IPVS mode stay until the last one has gone. UDP and SCTP virtual servers go at once:
+//! the next packet is led by the rules.
+//!
+//! Nothing of this is remembered but by the kernel: a restart goes on where it ended. What is left
+//! when all virtual servers have gone carries no traffic, and is cleaned up outside of the loop.
+
+use std::time::Duration;
+
+use plan::actual::{Actual, ListedVirtualServer};
+use plan::adoption::Unadopted;
+use plan::model::{Family, Protocol};
+use plan::op::Op;
+use plan::sets::{SetId, SetKind};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::READ_RETRY;
+use super::comparison::LARGEST_CHUNK;
+use super::context::Context;
+use super::writer::{Basis, Known, Writer};
+use crate::kernel::worker::{ReadFailure, WorkerGone};
+
+/// Time between two checks whether all virtual servers have gone.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Sets whose entries let new connections through to IPVS.
+const ADMITTING: [SetKind; 6] = [
+    SetKind::ClusterIp,
+    SetKind::ExternalIp,
+    SetKind::ExternalIpLocal,
+    SetKind::LoadBalancer,
+    SetKind::LoadBalancerLocal,
+    SetKind::LoadBalancerFirewall,
+];
+
+/// Progress of leaving IPVS mode.
+#[derive(Debug)]
+pub(super) enum LeavingIpvs {
+    /// The kernel is to be read, not before this.
+    Unread(Instant),
+    /// Virtual servers drain. They are listed again at this time.
+    Draining(Instant),
+    /// No virtual server of ours is left.
+    Left,
+}
+
+// === impl LeavingIpvs ===
+
+impl LeavingIpvs {
+    /// Nothing is known yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self::Unread(now)
+    }
+
+    /// Returns the time of the next step; none if there is none.
+    pub(super) const fn next_due(&self) -> Option<Instant> {
+        match self {
+            Self::Unread(due) | Self::Draining(due) => Some(*due),
+            Self::Left => None,
+        }
+    }
+
+    /// Does what is due. To be called when new connections go by another mode's rules.
+    pub(super) async fn step(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        let now = Instant::now();
+        if self.next_due().is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        let is_first = matches!(self, Self::Unread(_));
+        if !is_first && writer.n_removed_when_drained() > 0 {
+            *self = Self::Draining(now + CHECK);
+            return Ok(());
+        }
+        let found = read(cx).await;
+        let Some(found) = cx.or_report(found)? else {
+            let retry = now + READ_RETRY;
+            *self = if is_first { Self::Unread(retry) } else { Self::Draining(retry) };
+            return Ok(());
+        };
+        let n_left = match found {
+            Some(found) => drain(cx, writer, found).await?,
+            None => 0,
+        };
+        cx.status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
+        *self = if n_left > 0 {
+            if is_first {
+                info!(
+                    virtual_servers = n_left,
+                    "IPVS mode left virtual servers: new connections go by the rules of this mode, and \
+                     those that IPVS has go on until they end, or drainDeadline is over"
+                );
+            }
+            Self::Draining(Instant::now() + CHECK)
+        } else {
+            Self::Left
+        };
+        Ok(())
+    }
+}
+
+/// Reads what IPVS mode left; none if there is nothing.
+async fn read(cx: &mut Context) -> Result<Option<Unadopted>, ReadFailure> {
+    if !cx.kernel.call(|kernel| kernel.has_ipvs()).await? {
+        return Ok(None);
+    }
+    let addresses = cx.read_addresses().await?;
+    let mut beside = Actual {
+        link: addresses.link,
+        addresses: addresses.bound,
+        routes: addresses.routes,
+        local_addresses: addresses.local,
+        ..Actual::default()
+    };
+    for set in Family::BOTH.into_iter().flat_map(SetId::all) {
+        beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
+    }
+    let listed = cx.list_virtual_servers().await?.virtual_servers;
+    Ok(Some(cx.planner.left_by_ipvs(beside, listed)))
+}
+
+/// Drains the virtual servers of ours among what was found. Returns how many there are.
+async fn drain(
+    cx: &mut Context,
+    writer: &mut Writer,
+    mut found: Unadopted,
+) -> Result<usize, WorkerGone> {
+    let settings = cx.planner.settings().clone();
+    let mut n_found = 0;
+    loop {
+        let desired = cx.planner.desired();
+        let part = found.next_virtual_servers(LARGEST_CHUNK, desired, &settings);
+        if part.is_empty() {
+            break;
+        }
+        n_found += part.len();
+        // Each next datagram of these goes by the rules, so they go first.
+        let (tcp, others): (Vec<_>, Vec<_>) =
+            part.into_iter().partition(|it| it.frontend.protocol == Protocol::Tcp);
+        let mut ops: Vec<Op> =
+            others.into_iter().map(|it| Op::RemoveVirtualServer(it.frontend)).collect();
+        ops.extend(close(cx, writer, tcp).await?);
+        writer.apply(cx, ops, Basis::Reading).await?;
+    }
+    // Without a route, an address marks a virtual server as ours, and needs no entry for that. What
+    // comes there and was not led elsewhere by a rule is refused from now on.
+    if n_found > 0 && !found.has_routes() {
+        for set in Family::BOTH.into_iter().flat_map(SetId::all) {
+            if ADMITTING.contains(&set.kind) {
+                let ops = found.excess_entries(set, cx.planner.desired(), &settings);
+                writer.apply(cx, ops, Basis::Reading).await?;
+            }
+        }
+    }
+    Ok(n_found)
+}
+
+/// Returns the operations by which virtual servers go when their last connection has ended.
+async fn close(
+    cx: &mut Context,
+    writer: &mut Writer,
+    listed: Vec<ListedVirtualServer>,
+) -> Result<Vec<Op>, WorkerGone> {
+    if listed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seen = cx.read_listed(&listed.into()).await;
+    let Some(seen) = cx.or_report(seen)? else { return Ok(Vec::new()) };
+    let now = Instant::now();
+    let mut ops = Vec::new();
+    for (frontend, found) in &seen.found {
+        let repairs = cx.planner.repair(frontend, found.as_ref());
+        let known = Known::Compared(*frontend, found.as_ref());
+        ops.extend(writer.let_drain(cx, repairs, known, now));
+    }
+    ops.sort_by_key(Op::phase);
+    Ok(ops)
+}
