@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{SendFlags, send, sendto};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 use tokio::task::coop::consume_budget;
@@ -221,6 +222,18 @@ impl Flow {
         }
     }
 
+    /// Fails if the endpoint has refused a datagram, and no later datagram has noticed that.
+    fn take_refusal(&self) -> io::Result<()> {
+        let refusal = || match self.socket.take_error()? {
+            Some(refusal) => Err(refusal),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        match self.socket.try_io(Interest::ERROR, refusal) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            taken => taken,
+        }
+    }
+
     /// Passes an answer on, from the proxy port's socket.
     fn pass_answer(&self, socket: &UdpSocket, client: SocketAddr) -> io::Result<Answer> {
         with_scratch(|scratch| {
@@ -252,7 +265,11 @@ async fn answers(
 ) {
     let pass = async {
         loop {
-            flow.socket.readable().await?;
+            // A refusal alone does not make a socket readable.
+            let ready = flow.socket.ready(Interest::READABLE.add(Interest::ERROR)).await?;
+            if ready.is_error() {
+                flow.take_refusal()?;
+            }
             if let Answer::Waiting(datagram) = flow.pass_answer(&socket, client)? {
                 drop(socket.send_to(&datagram, client).await);
             }
