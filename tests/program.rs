@@ -51,11 +51,11 @@ fn everything_that_is_wrong_with_the_settings_is_said_at_once() {
 
 #[test]
 fn another_mode_is_refused_with_what_to_do() {
-    let file = config(&HEAD.replace("ipvs", "iptables"));
+    let file = config(&HEAD.replace("ipvs", "nftables"));
     let output = run(&["--config", file.path().to_str().unwrap()]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("iptables") && said.contains("ipvs"), "{said}");
+    assert!(said.contains("nftables") && said.contains("ipvs"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Echo servers: what runs in a pod.
 //!
 //! Each line of a request is answered with one line `NAME PEER`: who answered, and which source
-//! address and port the request seemed to come from. What is asked beyond [`QUESTION`] is repeated:
+//! address and port the request seemed to come from. What is asked beyond `QUESTION` is repeated:
 //! `NAME PEER TEXT`. A UDP datagram is one line. Connections stay open until the other side closes
 //! them or the server stops.
 
