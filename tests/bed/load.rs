@@ -212,7 +212,7 @@ fn the_load_notices_when_connections_are_cut() {
 }
 
 #[test]
-fn a_switch_from_ipvs_to_iptables_costs_no_client_anything() {
+fn a_switch_from_ipvs_to_iptables_cuts_refuses_and_delays_no_client() {
     let loaded = Loaded::new();
     let bed = &loaded.bed;
     let proxy = bed.start(&["--proxy-mode=ipvs"]);
@@ -226,7 +226,18 @@ fn a_switch_from_ipvs_to_iptables_costs_no_client_anything() {
     assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
     let report = load.stop();
     println!("{report}");
-    report.require_no_failure(some * 2).unwrap();
+    for (name, counts) in &report.clients {
+        // A virtual server for UDP that goes drops what comes until the kernel's next tick. On the
+        // node itself, a datagram that is dropped so is an error of its socket, too.
+        let most_lost = if name.starts_with("datagrams") { 2 } else { 0 };
+        assert!(counts.lost <= most_lost && counts.others <= counts.lost, "{name}:\n{report}");
+        assert_eq!(counts.failed(), counts.lost + counts.others, "{name}:\n{report}");
+        // Flows of datagrams and clients with affinity may move: the modes remember them in
+        // different places.
+        let moves = name.starts_with("datagrams") || name.starts_with("affinity");
+        assert!(counts.moved == 0 || moves, "{name}:\n{report}");
+        assert!(counts.answers >= some * 2, "{name}:\n{report}");
+    }
 }
 
 #[test]
