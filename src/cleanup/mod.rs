@@ -63,10 +63,23 @@ pub fn all(chosen: &Settings) -> CleanupReport {
 }
 
 /// Removes what IPVS mode made, ours or kube-proxy's, and iptables mode does not use. To be called
-/// when no virtual server of ours is left; for `in_use` see [`other_modes`].
+/// when no virtual server of ours is left: if there is one all the same, or that cannot be read,
+/// everything stays, because connections may need it. For `in_use` see [`other_modes`].
 #[must_use]
 pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
+    let in_the_way = match ipvs_state(chosen) {
+        Ok(state) if state.virtual_servers == 0 => None,
+        Ok(state) => Some(format!("the kernel still has {state}")),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(in_the_way) = in_the_way {
+        report.failures.push(format!(
+            "what mode ipvs left is not removed, since connections may need it: {in_the_way}. The \
+             next start tries again"
+        ));
+        return report;
+    }
     report.remove_all_of_ipvs(chosen, |rules| {
         scope(Mode::Iptables, in_use.get(&rules.family()), rules.backend())
     });

@@ -133,7 +133,7 @@ pub struct RuleCount {
     pub table: Table,
     /// Number of rules that the kernel should have, of Services and of the constant chains.
     pub total: usize,
-    /// Number of them that were written in the last round that wrote any.
+    /// Number of rules of Services that were written in the last round.
     pub written: usize,
 }
 

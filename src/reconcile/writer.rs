@@ -23,10 +23,12 @@ mod schedulers;
 use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
 
+use plan::chains::ChainId;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Phase, Subject};
+use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -71,6 +73,8 @@ pub(super) struct Writer {
     /// Trigger times of the endpoint changes that are not written yet. Input adds to them, the end
     /// of a round removes them.
     triggers: Vec<(Family, SystemTime)>,
+    /// Number of rules that this round has written so far, of each table that it has changed.
+    written_rules: BTreeMap<(Family, Table), usize>,
     /// Writes that the kernel refused, and those that wait for them.
     retry_queue: RetryQueue,
     /// Real servers that are draining. Each operation that a difference asks for passes it.
@@ -91,6 +95,7 @@ impl Writer {
         Self {
             next_write: now,
             triggers: Vec::new(),
+            written_rules: BTreeMap::new(),
             retry_queue: RetryQueue::default(),
             drain: Drain::new(),
             flows: Flows::default(),
@@ -317,6 +322,10 @@ impl Writer {
         let mut in_order = Vec::new();
         for (op, _) in done {
             debug!("{op}");
+            if let Op::Chain(change) = &op {
+                let ChainId { family, table, .. } = change.chain();
+                *self.written_rules.entry((family, table)).or_default() += change.n_written();
+            }
             cx.planner.carried_out(&op);
             in_order.extend(chains::rules_in_order(&op, &cx.planner, &self.retry_queue));
             // A subject is in order only if all of what it needed was done.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use kube_ipvs::kernel::{Refusal, RefusalClass};
-use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind};
+use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind, RuleCount};
 use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
@@ -60,6 +60,11 @@ impl Observer for Reports {
     fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
         let refused = results.iter().filter(|result| result.is_err()).count();
         self.note(format!("written {}, refused {refused}", ops.len()));
+    }
+
+    fn rules_counted(&mut self, count: &RuleCount) {
+        let RuleCount { family, table, total, written } = count;
+        self.note(format!("rules {family} {table} {total}, written {written}"));
     }
 
     fn round_ended(&mut self, round: &Round<'_>) {

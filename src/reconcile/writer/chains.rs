@@ -7,10 +7,11 @@
 use std::collections::{HashMap, HashSet};
 
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
-use plan::rule_set::words;
+use plan::rule_set::{Table, words};
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -20,6 +21,7 @@ use crate::kernel::{Refusal, RefusalClass};
 use crate::reconcile::READ_RETRY;
 use crate::reconcile::comparison::AuditedPart;
 use crate::reconcile::context::Context;
+use crate::reconcile::observer::{RoundKind, RuleCount};
 use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
 /// Most operations in one request: those of about 1,000 Services, so that a COMMIT takes about a
@@ -144,6 +146,27 @@ pub(super) fn is_explained(op: &Op, retry_queue: &RetryQueue) -> bool {
 // === impl Writer ===
 
 impl Writer {
+    /// Reports the number of rules of the tables that this round has changed, and of all tables if
+    /// it is one that compared everything.
+    pub(super) fn report_rules(&mut self, cx: &mut Context, kind: RoundKind) {
+        if !cx.balances_by(Mode::Iptables) {
+            return;
+        }
+        let mut changed = std::mem::take(&mut self.written_rules);
+        if kind == RoundKind::Comparison {
+            let families = cx.planner.settings().families.iter();
+            let tables =
+                families.flat_map(|family| [Table::Nat, Table::Filter].map(|it| (*family, it)));
+            tables.for_each(|table| {
+                changed.entry(table).or_default();
+            });
+        }
+        for ((family, table), written) in changed {
+            let total = cx.planner.n_rules(family, table);
+            cx.observer.rules_counted(&RuleCount { family, table, total, written });
+        }
+    }
+
     /// Returns the operation that gives a chain or a rule its desired state. One that the next plan
     /// is about is put off.
     pub(super) fn chain_retry(&mut self, cx: &Context, subject: ChainSubject) -> Option<Op> {

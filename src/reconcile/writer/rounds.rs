@@ -99,6 +99,7 @@ impl Writer {
     /// Reports the end of a round, with the trigger times that it goes back to if nothing is left
     /// that could go back to the same.
     pub(in crate::reconcile) fn round_ended(&mut self, cx: &mut Context, ended: Ended) {
+        self.report_rules(cx, ended.kind);
         let is_last = ended.kind != RoundKind::Retry && !cx.planner.is_dirty();
         let triggers = if is_last { std::mem::take(&mut self.triggers) } else { Vec::new() };
         let waiting = cx.planner.oldest().map(|timestamp| cx.age(timestamp));

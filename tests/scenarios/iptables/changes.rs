@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use kube_ipvs::reconcile::Pace;
+use plan::chains::ChainId;
 use plan::event::Event;
 use plan::mode::Mode;
 use plan::model::Protocol;
+use plan::rule_set::Table;
 use plan::settings::{NodePortAddresses, Settings};
 use tokio::time::Instant;
 
-use super::{empty, in_sync, log, services, settle, start};
+use super::{empty, in_sync, is_own, log, services, settle, start};
 use crate::world::{NODE_ADDRESS, World, node_port_service, service, settings_in, slice, tcp};
 
 #[tokio::test(start_paused = true)]
@@ -120,4 +122,29 @@ async fn nothing_is_read_or_written_while_nothing_changes() {
     assert_eq!(world.fake.looks().chains, looks.chains);
     assert_eq!(world.fake.looks().rule_sets, looks.rule_sets);
     assert_eq!((world.fake.looks().sets, world.fake.looks().frontends), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rules_of_a_changed_table_are_counted_and_those_that_were_written() {
+    let (service, endpoints) = tcp(1, &[1, 2]);
+    let mut world = in_sync(&[(service.clone(), endpoints)]).await;
+    let counted = |world: &World| {
+        let reports = world.reports.take().into_iter();
+        reports.filter(|it| it.starts_with("rules")).collect::<Vec<_>>()
+    };
+    counted(&world);
+    world.apply_slice(slice(&service, &[1, 2, 3])).await;
+    world
+        .until("written", |_, actual| actual.chains.keys().filter(|it| is_own(it)).count() == 4)
+        .await;
+    let of_nat = |world: &World| {
+        let of_nat = |(chain, rules): (&ChainId, &Vec<Box<str>>)| {
+            if chain.table == Table::Nat { rules.len() } else { 0 }
+        };
+        world.fake.actual().chains.iter().map(of_nat).sum::<usize>()
+    };
+    // The constant ones stand beside: KUBE-POSTROUTING has three, KUBE-MARK-MASQ one. The chain of
+    // the Service has a rule for each endpoint, that of the new endpoint two.
+    let expected = format!("rules IPv4 nat {}, written 5", of_nat(&world) + 4);
+    assert_eq!(counted(&world), [expected]);
 }
