@@ -40,7 +40,7 @@ pub struct Client<'a> {
     pub from: &'a Namespace,
     /// Address and port that it talks to.
     pub target: SocketAddr,
-    /// What it does.
+    /// Kind of its traffic.
     pub traffic: Traffic,
     /// Time from one question to the next: of a stream, of a flow, or after a short connection.
     pub interval: Duration,

@@ -1,4 +1,4 @@
-//! What a Service asks of this node, before any mechanism: its addresses and ports, and which
+//! Demands of a Service on this node, before any mechanism: its addresses and ports, and which
 //! endpoints each kind of client may reach by them.
 //!
 //! Every backend reads it: [`compile`](crate::compile) for IPVS, [`iptables`](crate::iptables) for
@@ -25,7 +25,7 @@ use crate::settings::Settings;
 pub use addresses::Addresses;
 pub(crate) use budget::Budget;
 
-/// What a Service asks of this node.
+/// Demands of a Service on this node.
 #[derive(Debug)]
 pub struct Exposure<'a> {
     /// The Service.
@@ -75,7 +75,7 @@ pub enum Verdict<'a> {
     Endpoints(&'a Arc<[RealServer]>),
     /// It is refused at once, because the Service has no endpoints.
     NoEndpoints,
-    /// What it sends is dropped: the Service has endpoints, and the traffic policy allows none of
+    /// Its packets are dropped: the Service has endpoints, and the traffic policy allows none of
     /// them.
     NoLocalEndpoints,
 }
@@ -83,7 +83,7 @@ pub enum Verdict<'a> {
 // === impl Exposure ===
 
 impl<'a> Exposure<'a> {
-    /// What a Service asks of the node. `slices` are those of this Service.
+    /// Returns the demands of a Service on the node. `slices` are those of this Service.
     #[must_use]
     pub fn new(
         service: &'a Service,

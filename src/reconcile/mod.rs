@@ -104,7 +104,7 @@ pub struct Reconciler {
     context: Context,
     writer: Writer,
     auditor: Auditor,
-    /// What IPVS mode left, in another mode.
+    /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,

@@ -46,7 +46,7 @@ pub(super) struct Takeover {
 /// State that the takeover leaves to the audit.
 #[derive(Debug)]
 pub(super) struct Left<'a> {
-    /// What was found, and is not ours.
+    /// State that was found, and is not ours.
     pub(super) found: &'a Unadopted,
     /// Families whose chains could not be read.
     pub(super) unread: &'a [Family],

@@ -11,7 +11,7 @@ use crate::traffic::{Question, Refusal, ask_here};
 pub(super) fn run(client: &Running, affinity: bool, ready: &Sender<()>) {
     let question = Question::tcp(client.target).within(LIMIT);
     let mut last: Option<String> = None;
-    // Nobody waits any more if the start has failed.
+    // No thread waits any more if the start has failed.
     let _ = ready.send(());
     while !client.is_stopped() {
         let begin = Instant::now();

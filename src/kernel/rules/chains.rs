@@ -209,7 +209,7 @@ impl<P: ChainPrograms> Step<'_, P> {
         let Some(op) = self.ops.get(at) else {
             return Refusal::new(RefusalClass::Other, error);
         };
-        // A rule is inserted into a shared chain, which somebody may have removed.
+        // A rule is inserted into a shared chain, which another program may have removed.
         if let ChainOp::Insert(chain, _) = op
             && matches!(self.programs.rules_of(chain.table, &chain.name.to_string()), Ok(None))
         {

@@ -194,7 +194,7 @@ impl RulesWatch {
             return;
         }
         let Some(transactions) = written.transactions else {
-            // Nobody knows what was done.
+            // It is not known what was done.
             self.services = None;
             return;
         };
