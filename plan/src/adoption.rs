@@ -8,14 +8,14 @@ use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualSet, ListedVirtualServer};
 use crate::chains::{ActualChains, ChainId};
-use crate::desired::Desired;
-use crate::diff;
 use crate::iptables::adoption::UnadoptedChains;
 use crate::iptables::desired::DesiredChains;
+use crate::ipvs::desired::Desired;
+use crate::ipvs::diff;
+use crate::ipvs::ownership::Ownership;
 use crate::kernel_objects::{Entry, Frontend, VirtualServer};
 use crate::model::Family;
 use crate::op::{Op, Subject};
-use crate::ownership::Ownership;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 

@@ -1,7 +1,7 @@
 //! Demands of a Service on this node, before any mechanism: its addresses and ports, and which
 //! endpoints each kind of client may reach by them.
 //!
-//! Every backend reads it: [`compile`](crate::compile) for IPVS, [`iptables`](crate::iptables) for
+//! Every backend reads it: [`compile`](crate::ipvs::compile) for IPVS, [`iptables`](crate::iptables) for
 //! iptables mode. A Service is exposed in the families in which it has a cluster address.
 
 mod addresses;

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use crate::compile;
 use crate::exposure::Exposure;
 use crate::facts::NodeFacts;
-use crate::fragment::Fragment;
+use crate::ipvs::compile;
+use crate::ipvs::fragment::Fragment;
 use crate::local::{HealthCheck, LocalGap};
 use crate::model::{
     Conditions, Endpoint, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,

@@ -17,18 +17,18 @@
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
 //! - [`endpoints`]: which endpoints a frontend may use; [`exposure`]: what a Service asks of the
-//!   node, before any mechanism; [`compile`]: this to a [`fragment`] of desired kernel state;
-//! - [`claimants`]: the Services that claim a frontend, and which of them has it; [`desired`]: all
-//!   fragments, with what they share counted;
+//!   node, before any mechanism; [`claimants`]: the Services that claim a frontend, and which of them
+//!   has it;
+//! - [`mode`]: the mechanisms; [`ipvs`], [`iptables`]: their backends, each of which compiles an
+//!   exposure to a fragment of desired kernel state, and keeps all fragments;
 //! - [`flows`]: what connection tracking remembers and should not;
-//! - [`routes`]: local routes in the place of addresses; `ownership`: virtual servers that are ours;
-//!   `address`: addresses that no client could mean;
+//! - [`routes`]: local routes in the place of addresses; `address`: addresses that no client could
+//!   mean;
 //! - [`op`]: one kernel change as a value; [`order`]: the order of a new
 //!   virtual server's real servers; [`table`]: the kernel's order of virtual servers; [`actual`]: what was read back from the kernel;
 //!   [`capacity`]: the number of entries that a set holds; [`growth`]: when sets have to grow;
-//!   [`diff`]: desired, actual to operations; [`virtual_server`]: the same for one virtual server;
-//!   [`adoption`]: how what is there already is adopted;
-//! - [`mode`]: the mechanisms; [`iptables`]: the backend of the one that is not IPVS;
+//!   [`virtual_server`]: desired and actual to operations, for one virtual server; [`adoption`]: how
+//!   what is there already is adopted;
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
@@ -39,18 +39,14 @@ pub mod adoption;
 pub mod capacity;
 pub mod chains;
 pub mod claimants;
-pub mod compile;
-pub mod desired;
-pub mod diff;
 pub mod endpoints;
 pub mod event;
 pub mod exposure;
 pub mod facts;
 pub mod flows;
-
-pub mod fragment;
 pub mod growth;
 pub mod iptables;
+pub mod ipvs;
 pub mod kernel_objects;
 pub mod local;
 pub mod localhost;
@@ -60,7 +56,6 @@ pub mod mode;
 pub mod model;
 pub mod op;
 pub mod order;
-pub(crate) mod ownership;
 pub(crate) mod parts;
 pub mod planner;
 pub mod problem;

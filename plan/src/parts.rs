@@ -5,8 +5,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use crate::desired::only_in_second;
-use crate::fragment::{Claim, ClaimClass, Fragment};
+use crate::ipvs::desired::only_in_second;
+use crate::ipvs::fragment::{Claim, ClaimClass, Fragment};
 
 /// Fragment on the way from one to another, with some of the claims that differ.
 #[derive(Debug)]

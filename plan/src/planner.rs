@@ -13,14 +13,14 @@ use std::net::IpAddr;
 
 use crate::actual::{Actual, ListedVirtualServer};
 use crate::adoption::Unadopted;
-use crate::desired::{Changes, Desired};
-use crate::diff;
 use crate::event::Event;
 use crate::exposure::Exposure;
 use crate::facts::NodeFacts;
-use crate::fragment::Fragment;
 use crate::growth::SetSizes;
 use crate::iptables::desired::{ChainChanges, DesiredChains};
+use crate::ipvs::desired::{Changes, Desired};
+use crate::ipvs::diff;
+use crate::ipvs::fragment::Fragment;
 use crate::kernel_objects::Frontend;
 use crate::local::{HealthCheck, LocalGap, LocalGaps};
 use crate::localhost::LocalhostPort;

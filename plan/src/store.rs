@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::desired::only_in_second;
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
 use crate::facts::NodeFacts;
 use crate::iptables::tail;
+use crate::ipvs::desired::only_in_second;
 use crate::mode::Mode;
 use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use super::fragment::{ChainFragment, RuleClaim, SharedRule};
 use super::text::Detector;
+use crate::claimants::Origin;
 use crate::exposure::{Budget, Exposure, FamilyExposure};
 use crate::facts::NodeFacts;
-use crate::fragment::Origin;
 use crate::kernel_objects::Frontend;
 use crate::problem::Problem;
 use crate::settings::Settings;

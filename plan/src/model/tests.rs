@@ -4,7 +4,7 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use super::*;
-use crate::fragment::{Claim, Fragment};
+use crate::ipvs::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::sets::SetId;
 

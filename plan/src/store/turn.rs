@@ -1,6 +1,6 @@
 //! A Service's turn to be planned.
 
-use crate::fragment::ClaimClass;
+use crate::ipvs::fragment::ClaimClass;
 
 /// Order in which Services that contend for frontends are planned: class of the claims that are to
 /// be made next, and when the Service was made, in seconds since 1970.

@@ -1,6 +1,6 @@
 //! Number of objects that the kernel should have, and fill level of the sets.
 
-use plan::desired::Desired;
+use plan::ipvs::desired::Desired;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::Planner;

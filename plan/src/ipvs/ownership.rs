@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::actual::Actual;
-use crate::desired::Desired;
+use crate::ipvs::desired::Desired;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::{Family, Protocol};
 use crate::sets::{SetId, SetKind};

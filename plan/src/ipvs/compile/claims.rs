@@ -5,7 +5,8 @@ use std::collections::btree_map::Entry as Slot;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::fragment::{Claim, Origin};
+use crate::claimants::Origin;
+use crate::ipvs::fragment::Claim;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::Protocol;
 use crate::scheduler::SchedulerName;

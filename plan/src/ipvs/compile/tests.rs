@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::fixtures::{Compiled, addresses, compile, mk_port, mk_service, mk_slice, number};
-use crate::fragment::Claim;
+use crate::ipvs::fragment::Claim;
 use crate::model::{EndpointSlice, Node, Overrides, ServiceKind};
 use crate::problem::AddressField;
 use crate::scheduler::SchedulerName;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::claimants::{ClaimRank, Claimants, Claimed, Withdrawn};
-use crate::fragment::{Claim, Fragment};
+use crate::ipvs::fragment::{Claim, Fragment};
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::ServiceName;
 use crate::op::Op;

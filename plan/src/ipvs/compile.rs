@@ -23,10 +23,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::claimants::Origin;
 use crate::endpoints::EndpointChoice;
 use crate::exposure::{Addresses, Budget, Exposure, FamilyExposure, PortExposure, Verdict};
 use crate::facts::NodeFacts;
-use crate::fragment::{Fragment, Origin};
+use crate::ipvs::fragment::Fragment;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::model::{Family, Protocol, Service, ServicePort, TrafficPolicy};
 use crate::problem::Problem;

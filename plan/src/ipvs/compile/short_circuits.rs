@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::claims::Served;
 use super::{Compiler, set};
+use crate::claimants::Origin;
 use crate::exposure::{Addresses, PortExposure};
-use crate::fragment::Origin;
 use crate::kernel_objects::{Entry, Frontend, RealServer};
 use crate::model::Family;
 use crate::problem::Problem;

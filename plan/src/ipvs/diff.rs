@@ -7,11 +7,11 @@ use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualSet, ActualVirtualServer};
 use crate::capacity::SetSize;
-use crate::desired::Desired;
+use crate::ipvs::desired::Desired;
+use crate::ipvs::ownership::Ownership;
 use crate::kernel_objects::{Entry, Frontend};
 use crate::model::Family;
 use crate::op::Op;
-use crate::ownership::Ownership;
 use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::virtual_server::{self, DesiredFrontend};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-pub use crate::claimants::Origin;
+use crate::claimants::Origin;
 use crate::kernel_objects::{Entry, Frontend, RealServer, VirtualServer};
 use crate::op::Subject;
 use crate::sets::{SetId, SetKind};
