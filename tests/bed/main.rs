@@ -25,6 +25,7 @@ mod hints;
 mod host;
 mod iptables_mode;
 mod killed;
+mod lacking;
 mod limits;
 mod load;
 mod load_balancer;

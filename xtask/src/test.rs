@@ -24,12 +24,13 @@ use output::{Tally, Tee, Timed};
 /// Choice of what is tested, and where.
 #[derive(Debug, Args)]
 pub(crate) struct TestArguments {
-    /// The tiers to run; without it, all.
+    /// The tiers to run; without it, all but the switch tier.
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
     /// The kernels of the kernel tier. The bed tier runs on the newest of them in user mode, and
     /// otherwise on the first. Without it, the kernel tier is for the oldest and the newest there
-    /// are, and the bed tier for the newest in user mode and otherwise for one in between.
+    /// are, and the bed tier for the newest in user mode and otherwise for one in between. The switch
+    /// tier is for all.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
     /// Accelerator for all of the bed tier; without it, user-mode-linux, and once more the default
@@ -69,6 +70,9 @@ enum Tier {
     Kernel,
     /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
     Bed,
+    /// Switches between modes under load, on every kernel and with both kinds of iptables. Takes an
+    /// hour and more where guests are emulated, so it runs only if it is named.
+    Switch,
 }
 
 /// One row of the summary.
@@ -85,7 +89,10 @@ struct SuiteResult {
 
 pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let wanted = |tier: Tier| arguments.tier.is_empty() || arguments.tier.contains(&tier);
+    let wanted = |tier: Tier| match arguments.tier.as_slice() {
+        [] => tier != Tier::Switch,
+        named => named.contains(&tier),
+    };
     let filter = arguments.filter.as_deref();
     let mut outcomes = Vec::new();
     if wanted(Tier::Lint) && filter.is_none() {

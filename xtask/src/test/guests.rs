@@ -33,8 +33,10 @@ pub(super) struct Suite {
     only: &'static [&'static str],
     /// Starts of names: such tests do not run.
     but: &'static [&'static str],
-    /// True if no test uses iptables. User mode lacks the nf_tables kind.
-    without_iptables: bool,
+    /// True if user mode will do on the newest kernel: it lacks iptables for nf_tables.
+    newest_in_user_mode: bool,
+    /// Shell text that prepares the guest.
+    setup: &'static str,
 }
 
 /// Work of one guest.
@@ -46,6 +48,7 @@ struct Job {
     program: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    setup: &'static str,
     limit: Duration,
 }
 
@@ -62,6 +65,13 @@ const WITHOUT_RULES: [&str; 5] = [
 ];
 /// Tests beside the code that use no iptables.
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
+/// Tests of the bed on a host that lacks something. They need a guest of their own.
+const LACKING: [&str; 1] = ["lacking::"];
+/// Tests of the bed of a switch between modes.
+const SWITCH: [&str; 2] = ["load::", "switch::"];
+/// Has iptables mean that of x_tables, as in user mode.
+const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
+    ip6tables-restore; do ln -sf xtables-legacy-multi /usr/sbin/$name; done";
 /// Part of the names of tests beside the code that need a real kernel.
 pub(super) const INSIDE: &str = "tests::kernel::";
 /// Nodes, pods and clients, and the real program.
@@ -79,21 +89,24 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// Waiting and starting programs take the time on the bed, and an emulated processor makes them
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
-pub(super) const SUITES: [Suite; 9] = [
+pub(super) const SUITES: [Suite; 12] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&WITHOUT_RULES).shared_by(2),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&LACKING).in_user_mode().shared_by(4),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&WITHOUT_IPTABLES),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
         .only(&WITHOUT_IPTABLES)
-        .without_iptables(),
+        .newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
-    Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).without_iptables(),
+    Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
     // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
     Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
+    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
+    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
 ];
 
 /// Kernels of the suites.
@@ -105,21 +118,30 @@ pub(super) struct Kernels {
     newest: Kernel,
     /// Kernel of the bed in virtual machines.
     first: Kernel,
+    /// Kernels of the switch tier.
+    switch: Vec<Kernel>,
 }
 
 // === impl Kernels ===
 
 impl Kernels {
     /// The named ones. Without any, the kernel tier has the oldest and the newest, between which the
-    /// kernel's interfaces changed, and the bed in virtual machines has one in between.
+    /// kernel's interfaces changed, the bed in virtual machines has one in between, and the switch
+    /// tier has all three.
     pub(super) fn of(named: &[Kernel]) -> Self {
         let (oldest, newest) = (Kernel::V5_10, Kernel::V6_12);
         match named.first() {
-            None => Self { all: vec![oldest, newest], newest, first: Kernel::V6_1 },
+            None => Self {
+                all: vec![oldest, newest],
+                newest,
+                first: Kernel::V6_1,
+                switch: vec![oldest, Kernel::V6_1, newest],
+            },
             Some(first) => Self {
                 all: named.to_vec(),
                 newest: named.iter().copied().max().unwrap_or(*first),
                 first: *first,
+                switch: named.to_vec(),
             },
         }
     }
@@ -149,13 +171,14 @@ pub(super) fn run(
         let shares = suite.shares(tests, filter);
         let on = match (suite.tier, suite.accel) {
             (Tier::Kernel, _) => kernels.all.as_slice(),
+            (Tier::Switch, _) => kernels.switch.as_slice(),
             (_, AccelChoice::Uml) => &[kernels.newest],
             _ => &[kernels.first],
         };
         for kernel in on {
             // User mode takes a fifth of the time. There is none of 5.10, and that of 6.1 is slow to
             // start. It needs nothing of the machine, so `--accel` has no say in this tier.
-            let is_quicker = suite.without_iptables && *kernel == Kernel::V6_12;
+            let is_quicker = suite.newest_in_user_mode && *kernel == Kernel::V6_12;
             let suite = if is_quicker { suite.in_user_mode() } else { *suite };
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));
@@ -185,6 +208,7 @@ pub(super) fn soak(
         program: program.clone(),
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
+        setup: "",
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
@@ -230,7 +254,8 @@ impl Suite {
             guests: 1,
             only: &[],
             but: &[],
-            without_iptables: false,
+            newest_in_user_mode: false,
+            setup: "",
         }
     }
 
@@ -242,8 +267,12 @@ impl Suite {
         Self { accel: AccelChoice::Uml, ..self }
     }
 
-    const fn without_iptables(self) -> Self {
-        Self { without_iptables: true, ..self }
+    const fn newest_in_user_mode(self) -> Self {
+        Self { newest_in_user_mode: true, ..self }
+    }
+
+    const fn prepared_by(self, setup: &'static str) -> Self {
+        Self { setup, ..self }
     }
 
     const fn but(self, but: &'static [&'static str]) -> Self {
@@ -296,7 +325,14 @@ impl Suite {
         tests: &[String],
         share: Option<(usize, usize)>,
     ) -> Job {
-        let mut name = format!("{} {} on {kernel}", self.package, self.tests);
+        let mut name = format!("{} {}", self.package, self.tests);
+        if let [only] = self.only {
+            name += &format!(" {only}");
+        }
+        name += &format!(" on {kernel}");
+        if self.setup == LEGACY {
+            name += " (legacy)";
+        }
         if self.accel == AccelChoice::Uml {
             name += " (user mode)";
         }
@@ -306,8 +342,9 @@ impl Suite {
         // One at a time: the guest has one processor, and a test's timing is then its own.
         let mut arguments = vec!["--test-threads=1".to_owned(), "--exact".to_owned()];
         arguments.extend_from_slice(tests);
-        let (accel, environment) = (self.accel, Vec::new());
-        Job { name, kernel, accel, program, arguments, environment, limit: LIMIT }
+        let (accel, setup, environment) = (self.accel, self.setup, Vec::new());
+        let limit = if self.tier == Tier::Switch { LONG_LIMIT } else { LIMIT };
+        Job { name, kernel, accel, program, arguments, environment, setup, limit }
     }
 }
 
@@ -336,6 +373,7 @@ impl Job {
             kernel: self.kernel,
             accel: self.accel,
             files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],
+            setup: (!self.setup.is_empty()).then(|| self.setup.to_owned()),
             limit: self.limit,
             ..Guest::default()
         };
