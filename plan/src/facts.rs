@@ -1,6 +1,6 @@
 //! Facts about this node: its Node object, its interfaces' addresses, its neighbours, its kernel.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,6 +24,17 @@ pub struct NodeFacts {
     missing_schedulers: BTreeSet<SchedulerName>,
     /// Families with more than [`MANY_ENDPOINTS`].
     many_endpoints: BTreeSet<Family>,
+    /// Families with service addresses that are local although rules lead to Services.
+    bound: BTreeMap<Family, BoundAddresses>,
+}
+
+/// Service addresses of a family that are local to the node although rules lead to Services: for as
+/// long as the node leaves IPVS mode, or comes to it. Those that are bound are in the set
+/// [`SetKind::IpvsAddresses`](crate::sets::SetKind::IpvsAddresses), which has to be there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BoundAddresses {
+    /// Networks that are local by a route, in order.
+    pub routes: Vec<IpNet>,
 }
 
 /// Number of endpoints of all service ports of a family above which rules about endpoints have no
@@ -104,6 +115,20 @@ impl NodeFacts {
         } else {
             self.many_endpoints.remove(&family)
         }
+    }
+
+    /// The service addresses of a family that are local although rules lead to Services; none if
+    /// there are none.
+    #[must_use]
+    pub fn bound(&self, family: Family) -> Option<&BoundAddresses> {
+        self.bound.get(&family)
+    }
+
+    /// Notes the families with such addresses. Returns those where that is new.
+    pub(crate) fn note_bound(&mut self, bound: BTreeMap<Family, BoundAddresses>) -> Vec<Family> {
+        let former = std::mem::replace(&mut self.bound, bound);
+        let is_new = |family: &Family| former.get(family) != self.bound.get(family);
+        Family::BOTH.into_iter().filter(is_new).collect()
     }
 
     /// True if the kernel is known not to have a scheduler.

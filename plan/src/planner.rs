@@ -8,14 +8,14 @@ mod stateless;
 mod tests;
 
 use std::cell::LazyCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ListedVirtualServer};
 use crate::adoption::Unadopted;
 use crate::event::Event;
 use crate::exposure::Exposure;
-use crate::facts::NodeFacts;
+use crate::facts::{BoundAddresses, NodeFacts};
 use crate::growth::SetSizes;
 use crate::iptables::desired::{ChainChanges, DesiredChains};
 use crate::ipvs::desired::{Changes, Desired};
@@ -311,6 +311,14 @@ impl Planner {
     #[must_use]
     pub fn local_addresses(&self) -> &HashSet<IpAddr> {
         self.store.facts().local_addresses()
+    }
+
+    /// Notes the service addresses that are local although rules lead to Services, by family. Returns
+    /// the operations that write the constant rules that are different for it.
+    pub fn note_bound(&mut self, bound: BTreeMap<Family, BoundAddresses>) -> Vec<Op> {
+        let families = self.store.note_bound(bound).into_iter();
+        let ours = families.filter(|family| self.settings.families.contains(family));
+        ours.map(Op::WriteRuleSet).collect()
     }
 
     /// A family's constant rules.

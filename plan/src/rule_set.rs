@@ -13,6 +13,7 @@
 //!
 //! Rules are held in the text that `iptables-save` 1.8 prints for them.
 
+mod bound;
 mod chains;
 mod jumps;
 mod saved;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::facts::NodeFacts;
+use crate::facts::{BoundAddresses, NodeFacts};
 use crate::mode::Mode;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
@@ -64,6 +65,8 @@ pub struct RuleSetSettings {
     own: Vec<IpAddr>,
     /// Rules of iptables mode alone.
     optional: OptionalRules,
+    /// Service addresses that are local although rules lead to Services.
+    bound: Option<BoundAddresses>,
 }
 
 /// Constant rules of iptables mode that not every node has.
@@ -179,6 +182,7 @@ impl RuleSet {
             routes: Vec::new(),
             own: Vec::new(),
             optional: OptionalRules::default(),
+            bound: None,
         };
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
     }
@@ -348,6 +352,7 @@ impl RuleSetSettings {
             routes: Vec::new(),
             own: Vec::new(),
             optional: OptionalRules::default(),
+            bound: None,
         })
     }
 
@@ -406,6 +411,7 @@ impl RuleSetSettings {
             nfacct: settings.nfacct,
             localhost_node_ports: settings.iptables_localhost_node_ports,
         });
+        let rule_set = rule_set.with_bound(facts.bound(family).cloned());
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::endpoints::EndpointsByPort;
 use crate::event::Event;
-use crate::facts::NodeFacts;
+use crate::facts::{BoundAddresses, NodeFacts};
 use crate::iptables::tail;
 use crate::ipvs::desired::only_in_second;
 use crate::mode::Mode;
@@ -177,6 +177,12 @@ impl Store {
     /// since when.
     pub fn take_dirty_rules(&mut self) -> BTreeMap<Family, u64> {
         std::mem::take(&mut self.dirty_rules)
+    }
+
+    /// Notes the families with service addresses that are local although rules lead to Services.
+    /// Returns those where that is new.
+    pub(crate) fn note_bound(&mut self, bound: BTreeMap<Family, BoundAddresses>) -> Vec<Family> {
+        self.facts.note_bound(bound)
     }
 
     fn apply_service(&mut self, mut service: Box<Service>, settings: &Settings) {

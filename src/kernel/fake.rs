@@ -1,6 +1,7 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
 mod interference;
+mod rules;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -23,6 +24,7 @@ use super::{
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
+use rules::FakeRules;
 
 /// A fake kernel. Clones share one state, so a test can look at it and change it while the
 /// worker has it.
@@ -51,6 +53,7 @@ pub struct Looks {
 #[derive(Default)]
 struct FakeState {
     memory: MemoryKernel,
+    rules: FakeRules,
     log: Vec<Op>,
     looks: Looks,
     /// Families whose chains another program has changed since the rules were read.
@@ -344,7 +347,11 @@ impl Kernel for Fake {
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
         let mut state = self.state();
-        state.memory = std::mem::take(&mut state.memory).with_mode(rule_set.mode());
+        let (mode, family) = (rule_set.mode(), rule_set.family());
+        state.memory = std::mem::take(&mut state.memory).with_mode(mode);
+        if state.rules.desire(rule_set) {
+            state.memory.actual_mut().rule_sets.remove(&family);
+        }
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -443,6 +450,9 @@ impl FakeState {
                 self.lose_track(op);
             }
             return Err(refusal);
+        }
+        if let Op::WriteRuleSet(family) = op {
+            self.rules.write(*family);
         }
         self.memory.apply(op).or_else(|refusal| {
             use plan::memory::MemoryRefusal as Memory;

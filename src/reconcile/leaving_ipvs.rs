@@ -7,23 +7,34 @@
 //! and rules of IPVS mode stay until the last one has gone. UDP and SCTP virtual servers go at once:
 //! the next packet is led by the rules.
 //!
+//! Meanwhile the kernel chooses these addresses as the source of the node's own connections to them.
+//! The constant rules masquerade such connections, by a set ([`note_bound`]), and do so no longer
+//! when all virtual servers have gone.
+//!
 //! Nothing of this is remembered but by the kernel: a restart goes on where it ended. What is left
 //! when all virtual servers have gone carries no traffic, and is cleaned up outside of the loop.
 
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use plan::actual::{Actual, ListedVirtualServer};
+use ipnet::IpNet;
+use plan::actual::{Actual, ActualSet, ListedVirtualServer};
 use plan::adoption::Unadopted;
+use plan::capacity::SetSize;
+use plan::facts::BoundAddresses;
+use plan::kernel_objects::Entry;
+use plan::mode::Mode;
 use plan::model::{Family, Protocol};
-use plan::op::Op;
+use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::READ_RETRY;
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
 use super::writer::{Basis, Known, Writer};
+use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
 /// Time between two checks whether all virtual servers have gone.
@@ -46,7 +57,10 @@ pub(super) enum LeavingIpvs {
     Unread(Instant),
     /// Virtual servers drain. They are listed again at this time.
     Draining(Instant),
-    /// No virtual server of ours is left.
+    /// No virtual server of ours is left, and the rules that look into sets are to go. Whether they
+    /// have gone is checked at this time.
+    Closing(Instant),
+    /// No virtual server of ours is left, nor a rule that looks into a set.
     Left,
 }
 
@@ -61,7 +75,7 @@ impl LeavingIpvs {
     /// Returns the time of the next step; none if there is none.
     pub(super) const fn next_due(&self) -> Option<Instant> {
         match self {
-            Self::Unread(due) | Self::Draining(due) => Some(*due),
+            Self::Unread(due) | Self::Draining(due) | Self::Closing(due) => Some(*due),
             Self::Left => None,
         }
     }
@@ -74,6 +88,10 @@ impl LeavingIpvs {
     ) -> Result<(), WorkerGone> {
         let now = Instant::now();
         if self.next_due().is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        if matches!(self, Self::Closing(_)) {
+            self.close(cx, writer);
             return Ok(());
         }
         let is_first = matches!(self, Self::Unread(_));
@@ -91,8 +109,8 @@ impl LeavingIpvs {
             Some(found) => drain(cx, writer, found).await?,
             None => 0,
         };
-        cx.status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
-        *self = if n_left > 0 {
+        if n_left > 0 {
+            cx.status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
             if is_first {
                 info!(
                     virtual_servers = n_left,
@@ -100,12 +118,85 @@ impl LeavingIpvs {
                      those that IPVS has go on until they end, or drainDeadline is over"
                 );
             }
-            Self::Draining(Instant::now() + CHECK)
+            *self = Self::Draining(Instant::now() + CHECK);
         } else {
-            Self::Left
-        };
+            let ops = cx.planner.note_bound(BTreeMap::new());
+            if !ops.is_empty() {
+                cx.set_desired_rules().await?;
+                writer.apply(cx, ops, Basis::Reading).await?;
+            }
+            self.close(cx, writer);
+        }
         Ok(())
     }
+
+    /// Ends it if the constant rules are as desired. What is cleaned up then are the sets that former
+    /// rules looked into.
+    fn close(&mut self, cx: &Context, writer: &Writer) {
+        let is_pending = |family| writer.retry_queue().contains(&Subject::RuleSet(family));
+        if Family::BOTH.into_iter().any(is_pending) {
+            *self = Self::Closing(Instant::now() + CHECK);
+            return;
+        }
+        cx.status.send_modify(|status| status.n_left_by_ipvs = Some(0));
+        *self = Self::Left;
+    }
+}
+
+/// Has the constant rules masquerade the node's own connections from addresses that IPVS mode left,
+/// if it left some: to be called before the rules are compared with what is there. Puts into the set
+/// of these addresses those that are not in there. Returns false if the kernel could not be read.
+pub(super) async fn note_bound(
+    cx: &mut Context,
+    addresses: &Addresses,
+) -> Result<bool, WorkerGone> {
+    if cx.balances_by(Mode::Ipvs) || !cx.kernel.call(|kernel| kernel.has_ipvs()).await? {
+        return Ok(true);
+    }
+    let mut bound = BTreeMap::new();
+    for family in cx.planner.settings().families.clone() {
+        let of_family = |net: &&IpNet| Family::of_net(net) == family;
+        let mut routes: Vec<IpNet> = addresses.routes.iter().filter(of_family).copied().collect();
+        routes.sort_unstable();
+        let local = addresses.bound.iter().filter(|address| Family::of(**address) == family);
+        let local: HashSet<Entry> = local.copied().map(Entry::Address).collect();
+        if local.is_empty() && routes.is_empty() {
+            continue;
+        }
+        let set = SetId { kind: SetKind::IpvsAddresses, family };
+        let found = cx.read_set(set).await;
+        let Some(found) = cx.or_report(found)? else { return Ok(false) };
+        if complete(cx, set, found, local).await? {
+            bound.insert(family, BoundAddresses { routes });
+        }
+    }
+    // The caller sets and compares all of the constant rules.
+    let _all_are_compared = cx.planner.note_bound(bound);
+    Ok(true)
+}
+
+/// Puts these entries into a set that was found, or is to be made. Returns false if that is refused.
+async fn complete(
+    cx: &mut Context,
+    set: SetId,
+    found: Option<ActualSet>,
+    mut entries: HashSet<Entry>,
+) -> Result<bool, WorkerGone> {
+    let mut ops = Vec::new();
+    match found {
+        Some(found) => entries.retain(|entry| !found.entries.contains(entry)),
+        None => ops.push(Op::CreateSet(set, SetSize::of_new(set, entries.len()))),
+    }
+    ops.extend(entries.into_iter().map(|entry| Op::AddEntry(set, entry)));
+    let (ops, results) = cx.kernel.apply(ops).await?;
+    let refused = ops.iter().zip(results).find_map(|(op, result)| Some((op, result.err()?)));
+    if let Some((op, refusal)) = &refused {
+        warn!(
+            "{op}: {refusal}. Until the node has left IPVS mode, its own connections to Services have \
+             a service address as their source, and endpoints on other nodes cannot answer"
+        );
+    }
+    Ok(refused.is_none())
 }
 
 /// Reads what IPVS mode left; none if there is nothing.

@@ -25,6 +25,7 @@ use tracing::info;
 
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
+use super::leaving_ipvs;
 use super::observer::RoundKind;
 use super::writer::{Basis, Ended, Known, Writer, place, round_limit};
 use crate::kernel::Addresses;
@@ -77,6 +78,9 @@ impl Takeover {
         // reading, so the plan that has only them is done with.
         let Some(addresses) = cx.take_addresses().await? else { return Ok(None) };
         drop(cx.planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE }));
+        if !leaving_ipvs::note_bound(cx, &addresses).await? {
+            return Ok(None);
+        }
         cx.set_desired_rules().await?;
         let found = read_all(cx, addresses).await;
         let Some(found) = cx.or_report(found)? else { return Ok(None) };

@@ -35,6 +35,7 @@ impl RuleSet {
     #[must_use]
     pub fn iptables(family: Family, settings: &RuleSetSettings) -> Self {
         let [mark, masquerade] = settings.masquerading();
+        let masquerade = [settings.masquerading_bound(family), masquerade].concat();
         let chains = vec![
             Chain { table: Table::Nat, name: "KUBE-POSTROUTING", rules: masquerade },
             Chain { table: Table::Nat, name: "KUBE-MARK-MASQ", rules: mark },

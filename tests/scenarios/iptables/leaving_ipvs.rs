@@ -6,9 +6,9 @@ use std::time::Duration;
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::reconcile::Pace;
 use plan::mode::Mode;
-use plan::model::{EndpointSlice, Protocol, Service};
+use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::{Op, Subject};
-use plan::sets::SetKind;
+use plan::sets::{SetId, SetKind};
 
 use crate::world::{World, frontend, real_server, settings_in, tcp, udp};
 
@@ -137,4 +137,70 @@ async fn in_ipvs_mode_nothing_is_left() {
     let mut world = World::in_sync(&cluster()).await;
     world.compared().await;
     assert_eq!(world.now().n_left_by_ipvs, None);
+}
+
+/// Set of the addresses that IPVS mode bound.
+const BOUND: SetId = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
+
+/// True if the constant rules that were written last masquerade by the set of bound addresses.
+fn masquerades_bound(world: &World) -> bool {
+    let rules = world.fake.written_rules(Family::V4).unwrap();
+    rules.first_input().contains("--match-set KUBE-IPVS-IPS src")
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_of_the_node_are_masqueraded_until_ipvs_is_left_and_no_longer() {
+    let world = switched(Pace::default()).await;
+    assert!(masquerades_bound(&world));
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &cluster()).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    assert!(masquerades_bound(&world));
+    // Not once do they have a rule less than they need.
+    let rewritten = |op: &Op| matches!(op, Op::WriteRuleSet(_));
+    assert!(!world.fake.take_log().iter().any(rewritten));
+    // The sets are not done with before no rule looks into them.
+    world.fake.refuse(3, RefusalClass::Exhausted, rewritten);
+    set_connections(&world, 0);
+    world.until("no virtual server", |_, actual| actual.virtual_servers.is_empty()).await;
+    world.until("refused", |status, _| status.pending > 0).await;
+    assert!(masquerades_bound(&world));
+    assert_ne!(world.now().n_left_by_ipvs, Some(0));
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+    assert!(!masquerades_bound(&world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_set_of_bound_addresses_is_completed_before_a_rule_looks_into_it() {
+    for is_missing in [false, true] {
+        let services = cluster();
+        let world = World::in_sync(&services).await;
+        set_connections(&world, 3);
+        world.fake.disturb(|actual| {
+            if is_missing {
+                actual.sets.remove(&BOUND);
+            } else {
+                actual.sets.get_mut(&BOUND).unwrap().entries.clear();
+            }
+        });
+        let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+        let actual = world.fake.actual();
+        assert_eq!(actual.sets[&BOUND].entries.len(), 3);
+        assert!(masquerades_bound(&world));
+        let log = world.fake.take_log();
+        let place = |like: &dyn Fn(&Op) -> bool| log.iter().position(like).unwrap();
+        let added = place(&|op| matches!(op, Op::AddEntry(set, _) if *set == BOUND));
+        assert!(added < place(&|op| matches!(op, Op::WriteRuleSet(_))), "{log:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_the_kernel_refuses_is_in_no_rule() {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    world.fake.disturb(|actual| drop(actual.sets.remove(&BOUND)));
+    let makes_set = |op: &Op| matches!(op, Op::CreateSet(..));
+    world.fake.refuse(1, RefusalClass::NotSupported, makes_set);
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    assert!(!masquerades_bound(&world));
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
 }

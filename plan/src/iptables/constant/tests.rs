@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::facts::BoundAddresses;
 use crate::rule_set::{LocalTraffic, OptionalRules};
 
 /// `iptables-save` and `ip6tables-save` after kube-proxy 1.36 in iptables mode, without chains and
@@ -134,4 +135,32 @@ fn a_jump_of_ipvs_mode_into_a_chain_that_now_drops_is_taken_out() {
     let input = rule_set.restore_input(&comparison);
     assert!(input.contains(&left.replacen("-A", "-D", 1)), "{input}");
     assert!(rule_set.compare(IPV4).superseded_jumps.is_empty());
+}
+
+#[test]
+fn connections_of_the_node_from_a_bound_address_are_masqueraded_before_anything_else() {
+    let routes = vec!["10.96.0.0/12".parse().unwrap()];
+    for (random_fully, option) in [(false, ""), (true, " --random-fully")] {
+        let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, random_fully);
+        let settings = settings.unwrap();
+        let without = RuleSet::iptables(Family::V4, &settings);
+        let bound = BoundAddresses { routes: routes.clone() };
+        let with = RuleSet::iptables(Family::V4, &settings.with_bound(Some(bound)));
+        let comment = "-m comment --comment \"kubernetes connections of this node from a service \
+                       address\"";
+        let masquerade = format!("-m conntrack --ctstate DNAT -j MASQUERADE{option}");
+        let expected = [
+            format!("{comment} -m set --match-set KUBE-IPVS-IPS src {masquerade}"),
+            format!("-s 10.96.0.0/12 {comment} {masquerade}"),
+        ];
+        let of = |rule_set: &RuleSet| rule_set.chains()[0].clone();
+        assert_eq!(of(&with).name, "KUBE-POSTROUTING");
+        assert_eq!(of(&with).rules, [&expected[..], &of(&without).rules].concat());
+        assert_eq!(with.chains()[1..], without.chains()[1..]);
+        assert!(!without.first_input().contains("match-set"));
+    }
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let bound = settings.with_bound(Some(BoundAddresses::default()));
+    let input = RuleSet::iptables(Family::V6, &bound).first_input();
+    assert!(input.contains("--match-set KUBE-6-IPVS-IPS src"), "{input}");
 }
