@@ -141,7 +141,7 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
     }
     let mut rule_sets = HashSet::new();
     for family in Family::BOTH {
-        if kernel.read_rule_set(family)? {
+        if kernel.read_rule_set(family)?.is_complete {
             rule_sets.insert(family);
         }
     }

@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RuleSetReading,
+    VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
@@ -165,7 +166,7 @@ impl Kernel for Metered {
         self.counted(Kernel::read_addresses)
     }
 
-    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+    fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
         self.counted(|linux| linux.read_rule_set(family))
     }
 

@@ -4,17 +4,19 @@ mod chains;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
 use crate::actual::{Actual, ActualRealServer, ActualSet, ActualVirtualServer};
 use crate::capacity::{Capacity, SetSize};
-use crate::chains::ChainId;
+use crate::chains::{ChainId, SharedChain};
 use crate::kernel_objects::{Deadline, Entry, Frontend, RealServer, VirtualServer};
 use crate::mode::Mode;
+use crate::model::Family;
 use crate::op::Op;
+use crate::rule_set::Table;
 use crate::sets::SetId;
 
 /// A kernel in memory. A new one has nothing.
@@ -22,6 +24,8 @@ use crate::sets::SetId;
 pub struct MemoryKernel {
     state: Actual,
     mode: Mode,
+    /// Families whose constant rules are to be without their dispatch.
+    without_dispatch: HashSet<Family>,
 }
 
 /// Reason for which an operation was not carried out.
@@ -89,7 +93,7 @@ impl MemoryKernel {
     /// A kernel in this state.
     #[must_use]
     pub fn new(state: Actual) -> Self {
-        Self { state, mode: Mode::default() }
+        Self { state, ..Self::default() }
     }
 
     /// The same with the constant rules of this mode. Writing those of iptables mode makes the
@@ -97,6 +101,28 @@ impl MemoryKernel {
     #[must_use]
     pub fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
+    }
+
+    /// Sets the constant rules of a family that are desired.
+    pub fn desire(&mut self, family: Family, mode: Mode, has_dispatch: bool) {
+        self.mode = mode;
+        if has_dispatch {
+            self.without_dispatch.remove(&family);
+        } else {
+            self.without_dispatch.insert(family);
+        }
+    }
+
+    /// In ipvs mode, true if rules of iptables mode lead a family's connections.
+    #[must_use]
+    pub fn is_led_by_rules(&self, family: Family) -> bool {
+        let rules = |chain| {
+            let chain = ChainId::shared(family, Table::Nat, chain);
+            self.state.chains.get(&chain).map_or(&[][..], Vec::as_slice)
+        };
+        let has_node_ports = !rules(SharedChain::NodePorts).is_empty();
+        let leads = |rule: &str| has_node_ports || !rule.ends_with("KUBE-NODEPORTS");
+        self.mode == Mode::Ipvs && rules(SharedChain::Services).iter().any(|rule| leads(rule))
     }
 
     /// The state.
@@ -121,12 +147,7 @@ impl MemoryKernel {
             Op::CreateSet(set, size) => self.create_set(*set, *size),
             Op::GrowSet(set, size) => self.grow_set(*set, size.capacity),
             Op::WriteRuleSet(family) => {
-                self.state.rule_sets.insert(*family);
-                if self.mode == Mode::Iptables {
-                    for chain in ChainId::all_shared(*family) {
-                        self.state.chains.entry(chain).or_default();
-                    }
-                }
+                self.write_rule_set(*family);
                 Ok(())
             }
             Op::AddEntry(set, entry) => self.add_entry(*set, *entry),
@@ -156,6 +177,20 @@ impl MemoryKernel {
                 refuse_if(!self.state.routes.remove(network), MemoryRefusal::NoRoute)
             }
             Op::Chain(op) => chains::apply(&mut self.state.chains, op),
+        }
+    }
+
+    fn write_rule_set(&mut self, family: Family) {
+        self.state.rule_sets.insert(family);
+        let has_dispatch = !self.without_dispatch.contains(&family);
+        if self.mode == Mode::Iptables {
+            for chain in ChainId::all_shared(family) {
+                self.state.chains.entry(chain).or_default();
+            }
+        } else if has_dispatch {
+            // It is another chain by the same name.
+            let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
+            self.state.chains.entry(services).and_modify(Vec::clear);
         }
     }
 

@@ -157,6 +157,24 @@ impl Op {
     }
 }
 
+// === impl Subject ===
+
+impl Subject {
+    /// Returns its family; none: both depend on it.
+    #[must_use]
+    pub fn family(&self) -> Option<Family> {
+        match self {
+            Self::Link => None,
+            Self::Set(set) | Self::Entry(set, _) => Some(set.family),
+            Self::RuleSet(family) => Some(*family),
+            Self::VirtualServer(frontend) => Some(frontend.family()),
+            Self::Address(address) => Some(Family::of(*address)),
+            Self::Route(network) => Some(Family::of_net(network)),
+            Self::Chain(subject) => Some(subject.chain().family),
+        }
+    }
+}
+
 // === impl Phase ===
 
 impl Phase {

@@ -60,6 +60,8 @@ pub struct Planner {
     localhost: HashMap<ServiceName, Vec<LocalhostPort>>,
     /// Changes since the last plan.
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
+    /// In ipvs mode, the families whose connections another mode's rules still lead.
+    led_by_rules: BTreeSet<Family>,
 }
 
 /// Result of planning: the changes, and the problems that were found.
@@ -114,6 +116,7 @@ impl Planner {
             local_gaps: LocalGaps::default(),
             localhost: HashMap::new(),
             new_localhost: Vec::new(),
+            led_by_rules: BTreeSet::new(),
         };
         if planner.settings.mode == Mode::Iptables {
             // They are not news: they come with the chains.
@@ -321,7 +324,8 @@ impl Planner {
         ours.map(Op::WriteRuleSet).collect()
     }
 
-    /// A family's constant rules.
+    /// A family's constant rules. While another mode's rules lead its connections, those that come
+    /// before the dispatch.
     ///
     /// # Errors
     /// When the settings are such that there can be no rules for them. They are the same for as
@@ -331,6 +335,9 @@ impl Planner {
         let settings = RuleSetSettings::resolve(&self.settings, family, facts)?;
         Ok(match self.settings.mode {
             Mode::Iptables => RuleSet::iptables(family, &settings),
+            Mode::Ipvs if self.led_by_rules.contains(&family) => {
+                RuleSet::before_dispatch(family, &settings)
+            }
             Mode::Ipvs | Mode::Userspace => RuleSet::new(family, &settings),
         })
     }

@@ -15,6 +15,7 @@
 
 mod bound;
 mod chains;
+mod dispatch;
 mod jumps;
 mod saved;
 
@@ -45,8 +46,11 @@ use saved::Saved;
 pub struct RuleSet {
     mode: Mode,
     family: Family,
+    /// False as long as another mode's rules lead connections.
+    has_dispatch: bool,
     chains: Vec<Chain>,
     shared: Vec<Chain>,
+    jumps: Vec<Jump>,
 }
 
 /// Settings that decide the rules of one family.
@@ -144,8 +148,7 @@ impl RuleSet {
     /// The rules of a family in ipvs mode.
     #[must_use]
     pub fn new(family: Family, settings: &RuleSetSettings) -> Self {
-        let chains = chains::chains(family, settings);
-        Self { mode: Mode::Ipvs, family, chains, shared: Vec::new() }
+        Self::of_mode(Mode::Ipvs, family, chains::chains(family, settings), Vec::new())
     }
 
     /// The rules of a family in another mode, as its backend made them.
@@ -155,7 +158,8 @@ impl RuleSet {
         chains: Vec<Chain>,
         shared: Vec<Chain>,
     ) -> Self {
-        Self { mode, family, chains, shared }
+        let jumps = jumps(mode).to_vec();
+        Self { mode, family, has_dispatch: true, chains, shared, jumps }
     }
 
     /// Its mode.
@@ -203,8 +207,8 @@ impl RuleSet {
     /// The jumps, in the order in which they are put before everything else of the built-in chain:
     /// of two from the same chain the later one comes to stand first.
     #[must_use]
-    pub fn jumps(&self) -> &'static [Jump] {
-        jumps(self.mode)
+    pub fn jumps(&self) -> &[Jump] {
+        &self.jumps
     }
 
     /// Compares what is there with what should be.
@@ -226,8 +230,13 @@ impl RuleSet {
     /// A shared chain that is there is not mentioned: declaring it would empty it.
     #[must_use]
     pub fn restore_input(&self, found: &Comparison) -> String {
+        let mut tables = Table::ALL;
+        if found.is_led_by_rules {
+            // What the dispatch leads past must have been replaced before.
+            tables.reverse();
+        }
         let mut input = String::new();
-        for table in Table::ALL {
+        for table in tables {
             let chains = || self.chains.iter().filter(|chain| chain.table == table);
             let is_of_table = |of: &Table| *of == table;
             let absent = found.absent_shared.iter().filter(|(of, _)| is_of_table(of));
@@ -255,6 +264,9 @@ impl RuleSet {
             }
             for jump in found.superseded_jumps.iter().filter(|jump| is_of_table(&jump.table)) {
                 line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
+            }
+            for (from, rule) in found.portal_jumps.iter().filter(|_| table == Table::Nat) {
+                line(&mut input, format_args!("-D {from} {rule}"));
             }
             commit(&mut input);
         }

@@ -20,7 +20,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, RuleSetReading,
+    VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -328,14 +329,15 @@ impl Kernel for Fake {
         })
     }
 
-    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+    fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
         let mut state = self.state();
         state.looks.rule_sets += 1;
-        let is_there = state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family);
-        if is_there {
+        let is_led_by_rules = state.memory.is_led_by_rules(family);
+        let is_complete = state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family);
+        if is_complete {
             state.touched.remove(&family);
         }
-        Ok(is_there)
+        Ok(RuleSetReading { is_complete, is_led_by_rules })
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
@@ -347,8 +349,8 @@ impl Kernel for Fake {
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
         let mut state = self.state();
-        let (mode, family) = (rule_set.mode(), rule_set.family());
-        state.memory = std::mem::take(&mut state.memory).with_mode(mode);
+        let family = rule_set.family();
+        state.memory.desire(family, rule_set.mode(), rule_set.has_dispatch());
         if state.rules.desire(rule_set) {
             state.memory.actual_mut().rule_sets.remove(&family);
         }

@@ -39,8 +39,8 @@ use super::rules::Rules;
 use super::rules::fingerprint::RulesWatch;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, VirtualServerReading,
-    modules, sysctl, translate,
+    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, RuleSetReading,
+    VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -346,8 +346,8 @@ impl Kernel for Linux {
         })
     }
 
-    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
-        self.has_rule_set(family)
+    fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
+        self.compare_rule_set(family)
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {

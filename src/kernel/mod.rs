@@ -98,11 +98,11 @@ pub trait Kernel: Send {
     /// When they could not be read.
     fn read_addresses(&mut self) -> Result<Addresses, ReadError>;
 
-    /// Returns true if the kernel has a family's desired rules, all of them.
+    /// Compares a family's rules with the desired ones.
     ///
     /// # Errors
     /// When they could not be read.
-    fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadError>;
+    fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError>;
 
     /// Reads a family's chains of iptables mode.
     ///
@@ -137,6 +137,15 @@ pub trait Kernel: Send {
 /// A virtual server with its real servers (none if it does not exist), or the reason why it cannot
 /// be read.
 pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
+
+/// Result of [`Kernel::read_rule_set`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RuleSetReading {
+    /// True if the kernel has the family's desired rules, all of them.
+    pub is_complete: bool,
+    /// In ipvs mode, true if rules of another mode lead connections to Services.
+    pub is_led_by_rules: bool,
+}
 
 /// Result of [`Kernel::drift_check`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

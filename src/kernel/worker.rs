@@ -152,8 +152,8 @@ mod tests {
     use plan::sets::SetId;
 
     use super::*;
-    use crate::kernel::Listing;
     use crate::kernel::fake::Fake;
+    use crate::kernel::{Listing, RuleSetReading};
 
     /// Reads and parts that were reported.
     #[derive(Debug, Clone, Default)]
@@ -194,7 +194,7 @@ mod tests {
         let found = kernel.read(KernelRead::Addresses, |kernel| kernel.read_addresses()).await;
         assert_eq!(found.unwrap().bound.len(), 2);
         let found = kernel.read(KernelRead::Rules, |kernel| kernel.read_rule_set(Family::V4)).await;
-        assert_eq!(found, Ok(false));
+        assert_eq!(found, Ok(RuleSetReading::default()));
         let reported = reported.0.lock().unwrap();
         let expected =
             "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules";

@@ -138,8 +138,8 @@ async fn compare_rule_set(
     writer: &mut Writer,
     family: Family,
 ) -> Result<Compared, ReadFailure> {
-    let is_there = cx.read_rule_set(family).await?;
-    let ops = if is_there { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
+    let found = cx.read_rule_set(family).await?;
+    let ops = if found.is_complete { Vec::new() } else { vec![Op::WriteRuleSet(family)] };
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::RuleSet(family))).await?;
     Ok(Compared::whole(found_drift))
 }

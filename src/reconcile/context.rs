@@ -18,7 +18,9 @@ use tracing::warn;
 use super::observer::{Observer, Unobserved};
 use super::{Pace, READ_RETRY, Status};
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
-use crate::kernel::{Addresses, KernelRead, Listing, ReadError, VirtualServerReading};
+use crate::kernel::{
+    Addresses, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading,
+};
 
 /// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
 #[derive(Debug)]
@@ -131,8 +133,11 @@ impl Context {
         self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await
     }
 
-    /// Returns true if a family's rules are as desired.
-    pub(super) async fn read_rule_set(&mut self, family: Family) -> Result<bool, ReadFailure> {
+    /// Compares a family's constant rules with the desired ones.
+    pub(super) async fn read_rule_set(
+        &mut self,
+        family: Family,
+    ) -> Result<RuleSetReading, ReadFailure> {
         self.kernel.read(KernelRead::Rules, move |kernel| kernel.read_rule_set(family)).await
     }
 

@@ -13,6 +13,8 @@
 //!   kernel's handle and the observers, and makes the reads that several parts need.
 //! - `takeover`: brings the kernel in sync after the first complete list of every source; nothing
 //!   is written before. It holds the found state that is not adopted or removed yet.
+//! - `dispatch`: leads new connections to IPVS after the takeover, on a node whose connections another
+//!   mode's rules led until then.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
 //! - `auditor`: finds changes by other programs: every second by their signs, and by comparing
@@ -33,6 +35,7 @@ mod agenda;
 mod auditor;
 mod comparison;
 mod context;
+mod dispatch;
 mod leaving_ipvs;
 pub mod observer;
 pub mod retry_queue;
@@ -57,6 +60,7 @@ use crate::kernel::address_monitor::{AddressChanges, Happened};
 use crate::kernel::worker::{KernelHandle, WorkerGone};
 use auditor::Auditor;
 use context::Context;
+use dispatch::Dispatch;
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -104,6 +108,8 @@ pub struct Reconciler {
     context: Context,
     writer: Writer,
     auditor: Auditor,
+    /// Rules that lead to IPVS, on a node whose connections were led by others.
+    dispatch: Dispatch,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
     /// Input ends the first stage, the loop's turns the others.
@@ -160,6 +166,7 @@ impl Reconciler {
             context: Context::new(planner, kernel, pace),
             writer: Writer::new(now),
             auditor: Auditor::new(now),
+            dispatch: Dispatch::default(),
             leaving_ipvs,
             stage: Stage::Incomplete,
         })
@@ -265,7 +272,11 @@ impl Reconciler {
             Stage::TakingOver(_) => now,
             Stage::Running => {
                 let audit = self.auditor.next_wake(now);
-                let others = [self.writer.next_wake(&self.context), self.leaving_ipvs.next_due()];
+                let others = [
+                    self.writer.next_wake(&self.context),
+                    self.dispatch.next_due(&self.context, now),
+                    self.leaving_ipvs.next_due(),
+                ];
                 others.into_iter().flatten().fold(audit, Instant::min)
             }
         }
@@ -273,7 +284,7 @@ impl Reconciler {
 
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
-        let Self { context: cx, writer, auditor, leaving_ipvs, stage } = self;
+        let Self { context: cx, writer, auditor, dispatch, leaving_ipvs, stage } = self;
         match stage {
             Stage::Incomplete => {}
             Stage::Unread(retry) if Instant::now() < *retry => {}
@@ -295,6 +306,7 @@ impl Reconciler {
             Stage::Running => {
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
+                dispatch.step(cx, writer).await?;
                 writer.check_draining(cx).await?;
                 leaving_ipvs.step(cx, writer).await?;
                 auditor.step(cx, writer).await?;

@@ -7,6 +7,9 @@
 //! in use meanwhile grows with the number of endpoints. In the end, found objects that no Service
 //! asks for are removed.
 //!
+//! In ipvs mode, rules of another mode that lead connections go on leading until the end: see
+//! [`super::dispatch`].
+//!
 //! In iptables mode the chains are read once, each but for a digest of its rules. If one family's
 //! cannot be read, the other is taken over without it, and these are compared when they can be read.
 
@@ -25,6 +28,7 @@ use tracing::info;
 
 use super::comparison::LARGEST_CHUNK;
 use super::context::Context;
+use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
 use super::observer::RoundKind;
 use super::writer::{Basis, Ended, Known, Writer, place, round_limit};
@@ -78,6 +82,9 @@ impl Takeover {
         // reading, so the plan that has only them is done with.
         let Some(addresses) = cx.take_addresses().await? else { return Ok(None) };
         drop(cx.planner.plan_round(RoundLimit { services: 0, ..RoundLimit::NONE }));
+        for family in Family::BOTH {
+            cx.planner.set_led_by_rules(family, false);
+        }
         if !leaving_ipvs::note_bound(cx, &addresses).await? {
             return Ok(None);
         }
@@ -126,8 +133,9 @@ impl Takeover {
         self.remove_excess(cx, writer).await?;
         info!(changes = self.n_changes, "first comparison with the kernel");
         writer.rest(cx);
-        cx.status.send_modify(|status| status.in_sync_once = true);
-        info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
+        if cx.planner.led_by_rules().is_empty() {
+            report_in_sync(cx, writer);
+        }
         writer.round_ended(cx, ended);
         Ok(Some(Left { found: &self.found, unread: &self.unread }))
     }
@@ -196,10 +204,7 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
         beside.sets.extend(cx.read_set(set).await?.map(|found| (set, found)));
     }
     for family in &families {
-        let found = cx.read_rule_set(*family).await;
-        // Writing reads the rules again, and they are pending if that fails, too. Rules that another
-        // program has spoiled hold up nothing else.
-        if cx.or_report(found)? == Some(true) {
+        if read_rule_set(cx, *family).await? {
             beside.rule_sets.insert(*family);
         }
     }
@@ -220,6 +225,29 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
         }
     }
     Ok(found)
+}
+
+/// Returns true if a family's constant rules are all there. If rules of another mode lead its
+/// connections, or may, the rules are those that come before the dispatch.
+async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFailure> {
+    let found = cx.read_rule_set(family).await;
+    // Writing reads the rules again, and they are pending if that fails, too. Rules that another
+    // program has spoiled hold up nothing else.
+    let found = cx.or_report(found)?;
+    if !cx.balances_by(Mode::Ipvs) || found.is_some_and(|found| !found.is_led_by_rules) {
+        return Ok(found.is_some_and(|found| found.is_complete));
+    }
+    cx.planner.set_led_by_rules(family, true);
+    cx.set_desired_rules().await?;
+    if found.is_none() {
+        return Ok(false);
+    }
+    info!(
+        %family,
+        "rules of another mode lead connections, and do so until virtual servers and addresses are there"
+    );
+    let found = cx.read_rule_set(family).await;
+    Ok(cx.or_report(found)?.is_some_and(|found| found.is_complete))
 }
 
 /// Returns the operations that repair virtual servers that were found. Those that cannot be read

@@ -190,6 +190,11 @@ impl Writer {
         self.flows.note_ops(ops, &cx.planner);
     }
 
+    /// Notes that all UDP and SCTP flows of a family may lead nowhere.
+    pub(super) fn note_stateless(&mut self, cx: &Context, family: Family) {
+        self.flows.note(cx.planner.stateless_of(family));
+    }
+
     /// Removes operations whose subject has a pending retry: its state is not known. The retry is
     /// made at once instead.
     pub(super) fn hold_back(&mut self, ops: &mut Vec<Op>) {

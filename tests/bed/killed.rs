@@ -16,8 +16,8 @@ const LIFE: Duration = Duration::from_millis(1_500);
 /// Time limit of a start on an emulated machine that others use, too.
 const START: Duration = Duration::from_secs(300);
 
-/// Starts it and does not wait.
-fn launch(bed: &Bed) -> Proxy {
+/// Starts it with these further arguments, and does not wait.
+pub(crate) fn launch(bed: &Bed, further: &[&str]) -> Proxy {
     let folder = bed.manifests.path().to_string_lossy().into_owned();
     let arguments = ["--manifests", &folder, "--hostname-override", "node1"];
     let local = format!(
@@ -25,7 +25,7 @@ fn launch(bed: &Bed) -> Proxy {
         bed::addresses::POD_RANGE_IPV4,
         bed::addresses::POD_RANGE_IPV6
     );
-    Proxy::start_with(bed.node(), &[&arguments[..], &[&local]].concat()).unwrap()
+    Proxy::start_with(bed.node(), &[&arguments[..], &[&local], further].concat()).unwrap()
 }
 
 /// Returns the state with what `web`, whose pods are on the first node, adds to what the others
@@ -73,13 +73,13 @@ fn killed_at_random_points_it_finds_and_repairs_everything_and_cuts_no_connectio
         drop(proxy); // SIGKILL
         if random.below(2) == 0 {
             // It does not even come to its feet.
-            let starting = launch(&bed);
+            let starting = launch(&bed, &[]);
             churn.step(&mut random, &bed.manifests);
             random.rest(LIFE);
             drop(starting);
         }
         let started = Instant::now();
-        proxy = launch(&bed);
+        proxy = launch(&bed, &[]);
         proxy.wait_until_in_sync_within(START).unwrap();
         let mut expected = with_web(churn.expected(), &service);
         expected.rules.clone_from(&rules);

@@ -7,10 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bed::Traffic;
-use bed::{Client, ClusterSpec, Host, Load, LoadReport, NodeSpec, Protocol, Server, Service};
+use bed::{
+    Client, ClusterSpec, Host, Load, LoadReport, NodeSpec, Protocol, Proxy, Server, Service,
+};
 
-use crate::churn::{amount, patience};
+use crate::churn::{Random, amount, patience};
 use crate::fixture::{Bed, TARGET, ip};
+use crate::killed::launch;
 
 /// Port of each Service, and the one that its pods listen on: each Service has one of its own, as
 /// IPVS cannot tell two ways to one endpoint apart (`flows::mistaken`).
@@ -103,6 +106,16 @@ impl Loaded {
         let mut sticky = mk("sticky", 13, STICKY, 0);
         sticky.affinity = Some(3_600);
         [any, local, sticky]
+    }
+
+    /// Takes one of three endpoints from the Service for any endpoint; it had all, or two others.
+    fn remove_an_endpoint(&self, random: &mut Random) {
+        let [mut any, ..] = self.services();
+        let removed = usize::try_from(random.below(3)).unwrap();
+        let host = serving(&self.bed)[removed];
+        let gone: [IpAddr; 2] = [host.ipv4.into(), host.ipv6().unwrap().into()];
+        any.endpoints.retain(|endpoint| !gone.contains(&endpoint.address));
+        self.bed.manifests.apply(&any).unwrap();
     }
 
     /// All clients: from outside, from a pod and from the node, by every kind of address.
@@ -260,4 +273,92 @@ fn when_the_last_connection_of_ipvs_has_ended_nothing_of_it_is_left() {
     bed.wait_until("everything of IPVS mode is gone", || !is_left());
     let answer = bed::ask(bed.client(), bed::Question::tcp((ip("10.96.0.10"), PORT)));
     assert_eq!(answer.unwrap().server, "pod1-1");
+}
+
+/// Requires that nobody was cut, refused or delayed by a switch, apart from what the two modes
+/// cannot carry over.
+fn require_unnoticed(report: &LoadReport, at_least: usize, may_move: impl Fn(&str) -> bool) {
+    println!("{report}");
+    for (name, counts) in &report.clients {
+        assert_eq!(counts.failed(), 0, "{name}:\n{report}");
+        assert!(counts.moved == 0 || may_move(name), "{name}:\n{report}");
+        assert!(counts.answers >= at_least, "{name}:\n{report}");
+    }
+}
+
+#[test]
+fn a_switch_from_iptables_to_ipvs_cuts_refuses_and_delays_no_client() {
+    let loaded = Loaded::new();
+    let bed = &loaded.bed;
+    let proxy = bed.start(&["--proxy-mode=iptables"]);
+    let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
+    let some = usize::try_from(amount(3, 10)).unwrap();
+    load.wait_for_answers(some, LIMIT).unwrap();
+    drop(proxy);
+    let proxy = bed.start(&["--proxy-mode=ipvs"]);
+    load.wait_for_answers(some, LIMIT).unwrap();
+    let log = proxy.log().unwrap();
+    let leads = "new connections go to IPVS from now on";
+    assert_eq!(log.matches(leads).count(), 2, "for each family:\n{log}");
+    bed.wait_until("everything of iptables mode is gone", || {
+        let rules = bed.rules("iptables") + &bed.rules("ip6tables");
+        !["KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "from a service address"]
+            .iter()
+            .any(|left| rules.contains(left))
+    });
+    load.wait_for_answers(some, LIMIT).unwrap();
+    // Affinity begins anew: the modes remember clients in different places.
+    require_unnoticed(&load.stop(), some * 3, |name| name.starts_with("affinity"));
+}
+
+#[test]
+fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
+    let loaded = Loaded::new();
+    let bed = &loaded.bed;
+    let start = |mode: &str| {
+        let folder = bed.manifests.path().to_string_lossy().into_owned();
+        let mode = format!("--proxy-mode={mode}");
+        let arguments = ["--manifests", &folder, "--hostname-override", "node1", &mode];
+        Proxy::start_with(bed.node(), &arguments).unwrap()
+    };
+    let mut proxy = start("iptables");
+    proxy.wait_until_in_sync_within(LIMIT).unwrap();
+    let of_node = |client: &Client<'_>| client.name.contains(", node, cluster");
+    let all = loaded.clients(Amount { rest: Duration::from_millis(20), ..Amount::new(bed) });
+    let clients: Vec<Client<'_>> = all.into_iter().filter(of_node).collect();
+    assert_eq!(clients.len(), 6);
+    let load = Load::start(&clients).unwrap();
+    load.wait_for_answers(3, LIMIT).unwrap();
+    drop(proxy);
+    let mut proxy = start("ipvs");
+    proxy.wait_until_in_sync_within(LIMIT).unwrap();
+    load.wait_for_answers(3, LIMIT).unwrap();
+    require_unnoticed(&load.stop(), 6, |_| false);
+}
+
+#[test]
+fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices() {
+    let mut random = Random::new();
+    let some = usize::try_from(amount(2, 5)).unwrap();
+    for time in 0..amount(2, 20) {
+        let loaded = Loaded::new();
+        let bed = &loaded.bed;
+        let proxy = bed.start(&["--proxy-mode=iptables"]);
+        let longest = patience(bed) / 2;
+        let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
+        load.wait_for_answers(some, LIMIT).unwrap();
+        drop(proxy);
+        for _ in 0..3 {
+            let starting = launch(bed, &["--proxy-mode=ipvs"]);
+            random.rest(longest);
+            drop(starting); // SIGKILL
+            loaded.remove_an_endpoint(&mut random);
+        }
+        let _proxy = bed.start(&["--proxy-mode=ipvs"]);
+        load.wait_for_answers(some, LIMIT).unwrap();
+        println!("time {time}");
+        // Flows of datagrams leave an endpoint at once when it is removed.
+        let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
+        require_unnoticed(&load.stop(), some * 2, moves);
+    }
 }

@@ -16,6 +16,7 @@ mod faults;
 mod first_sync;
 mod flows;
 mod iptables;
+mod led_by_rules;
 mod log;
 mod random;
 mod refusals;

@@ -1,6 +1,6 @@
 //! Planning in ipvs mode, and what this mode alone is asked.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,7 +16,7 @@ use crate::ipvs::fragment::{Claim, ClaimClass, Fragment};
 use crate::ipvs::ownership::{self, Ownership};
 use crate::kernel_objects::{Entry, Frontend};
 use crate::mode::Mode;
-use crate::model::ServiceName;
+use crate::model::{Family, Protocol, ServiceName};
 use crate::op::{Op, Subject};
 use crate::parts::{PartLimit, next_part};
 use crate::problem::Overfull;
@@ -179,6 +179,36 @@ impl Planner {
     #[must_use]
     pub fn left_by_ipvs(&self, beside: Actual, listed: Vec<ListedVirtualServer>) -> Unadopted {
         Unadopted::new(beside, listed, &self.settings)
+    }
+
+    /// Notes whether another mode's rules lead a family's connections. As long as they do, the
+    /// family's [`rule_set`](Self::rule_set) is the part that comes before the dispatch.
+    pub fn set_led_by_rules(&mut self, family: Family, is_led: bool) {
+        if is_led {
+            self.led_by_rules.insert(family);
+        } else {
+            self.led_by_rules.remove(&family);
+        }
+    }
+
+    /// Returns the families whose connections another mode's rules lead.
+    #[must_use]
+    pub fn led_by_rules(&self) -> &BTreeSet<Family> {
+        &self.led_by_rules
+    }
+
+    /// Returns the frontends of UDP and SCTP of a family, as clients see them. Walks all.
+    #[must_use]
+    pub fn stateless_of(&self, family: Family) -> BTreeSet<Frontend> {
+        let frontends = self
+            .desired
+            .frontends()
+            .filter(|frontend| frontend.family() == family && frontend.protocol != Protocol::Tcp);
+        let as_seen = |frontend: &Frontend| {
+            let claim = self.desired.owning_claim(frontend);
+            claim.and_then(|claim| claim.short_circuit_of).unwrap_or(*frontend)
+        };
+        frontends.map(as_seen).collect()
     }
 
     /// Inserts the [`Op::GrowSet`] operations that these additions need. To be called with all

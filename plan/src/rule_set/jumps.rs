@@ -67,12 +67,21 @@ const SUPERSEDED: [Jump; 2] = [
     Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
 ];
 
+/// Jumps of iptables mode into verdicts on frontends for clients outside. In ipvs mode these
+/// frontends are local, and INPUT comes before IPVS: a verdict that is out of date would refuse what
+/// has endpoints.
+const SUPERSEDED_BY_IPVS: [Jump; 2] = [
+    Jump::new(Table::Filter, "INPUT", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
+];
+
 /// The jumps of other modes that must not be there in this one.
 #[must_use]
 pub(super) const fn superseded_jumps(mode: Mode) -> &'static [Jump] {
     match mode {
         Mode::Iptables => &SUPERSEDED,
-        Mode::Ipvs | Mode::Userspace => &[],
+        Mode::Ipvs => &SUPERSEDED_BY_IPVS,
+        Mode::Userspace => &[],
     }
 }
 

@@ -6,8 +6,10 @@ use std::fmt;
 
 use ipnet::IpNet;
 
+use super::dispatch;
 use super::jumps::superseded_jumps;
 use super::{Chain, Jump, RuleSet, Table};
+use crate::mode::Mode;
 
 /// Differences between the rules that are there and those that should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,12 +18,18 @@ pub struct Comparison {
     pub missing_jumps: Vec<Jump>,
     /// Jumps of another mode that must not be there, and are.
     pub superseded_jumps: Vec<Jump>,
+    /// Rules of nat's built-in chains, each with its chain, that lead to a relay of mode userspace and
+    /// must not be there.
+    pub portal_jumps: Vec<(&'static str, String)>,
     /// Shared chains that are not there.
     pub absent_shared: Vec<(Table, &'static str)>,
     /// Rules that the shared chains lack.
     pub missing_rules: Vec<(Table, &'static str, String)>,
     /// Chains of ours that are not as they should be, each with what differs first.
     pub differing: Vec<ChainDifference>,
+    /// In ipvs mode, true if rules of another mode lead connections to Services. By itself that is no
+    /// difference.
+    pub is_led_by_rules: bool,
 }
 
 /// First difference in a chain.
@@ -66,8 +74,15 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_missing = |jump: &&Jump| !saved.has((jump.table, jump.from), &jump.rule());
     let missing_jumps = rule_set.jumps().iter().filter(is_missing).copied().collect();
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
-    let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_there);
-    let superseded_jumps = superseded.copied().collect();
+    let is_superseding = |_: &&Jump| rule_set.has_dispatch();
+    let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
+    let superseded_jumps = superseded.filter(is_there).copied().collect();
+    let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
+    let is_led_by_rules = is_of_ipvs && dispatch::is_led_by_rules(saved);
+    let portal_jumps = match is_of_ipvs && rule_set.has_dispatch() {
+        true => dispatch::portal_jumps(saved),
+        false => Vec::new(),
+    };
     let is_absent = |(table, chain): &(Table, &'static str)| !saved.has_chain((*table, chain));
     let shared = rule_set.shared().iter().map(|chain| (chain.table, chain.name));
     let absent_shared = shared.filter(is_absent).collect();
@@ -95,7 +110,15 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
                 })
         })
         .collect();
-    Comparison { missing_jumps, superseded_jumps, absent_shared, missing_rules, differing }
+    Comparison {
+        missing_jumps,
+        superseded_jumps,
+        portal_jumps,
+        absent_shared,
+        missing_rules,
+        differing,
+        is_led_by_rules,
+    }
 }
 
 // === impl Comparison ===
@@ -106,6 +129,7 @@ impl Comparison {
     pub fn matches(&self) -> bool {
         self.missing_jumps.is_empty()
             && self.superseded_jumps.is_empty()
+            && self.portal_jumps.is_empty()
             && self.absent_shared.is_empty()
             && self.missing_rules.is_empty()
             && self.differing.is_empty()
@@ -121,12 +145,15 @@ impl fmt::Display for Comparison {
         let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
         let superseded = self.superseded_jumps.iter();
         let superseded = superseded.map(|jump| format!("{jump}: jump of another mode"));
+        let portals = self.portal_jumps.iter();
+        let portals =
+            portals.map(|(from, rule)| format!("nat: {from} has `{rule}` of another mode"));
         let absent = self.absent_shared.iter();
         let absent = absent.map(|(table, chain)| format!("{table}: chain {chain} is missing"));
         let rules = self.missing_rules.iter();
         let rules = rules.map(|(table, chain, rule)| format!("{table}: {chain} lacks `{rule}`"));
         let chains = self.differing.iter().map(ToString::to_string);
-        let all = jumps.chain(superseded).chain(absent).chain(rules).chain(chains);
+        let all = jumps.chain(superseded).chain(portals).chain(absent).chain(rules).chain(chains);
         f.write_str(&all.collect::<Vec<_>>().join("; "))
     }
 }
@@ -185,6 +212,11 @@ impl<'a> Saved<'a> {
 
     fn has_chain(&self, chain: (Table, &str)) -> bool {
         self.by_chain.contains_key(&chain)
+    }
+
+    /// The rules that are in a chain.
+    pub(super) fn rules<'b>(&'b self, table: Table, chain: &'b str) -> &'b [&'b str] {
+        self.by_chain.get(&(table, chain)).map_or(&[], Vec::as_slice)
     }
 
     /// The rules of a chain that are not in it.

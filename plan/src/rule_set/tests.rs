@@ -562,3 +562,121 @@ fn a_difference_is_told_in_words() {
          filter: chain KUBE-IPVS-OUT-FILTER is missing"
     );
 }
+
+/// `iptables-save` of a node that rules of iptables mode lead, in short.
+const LED: &str = "\
+*nat
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-SVC-AAAAAAAAAAAAAAAA - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment \"default/web cluster IP\" -m tcp --dport 80 -j KUBE-SVC-AAAAAAAAAAAAAAAA
+-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+-A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL
+-A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES
+-A KUBE-PROXY-FIREWALL -d 203.0.113.9/32 -p tcp -m tcp --dport 80 -j DROP
+COMMIT
+";
+
+fn is_led(saved: &str) -> bool {
+    mk_rule_set().compare(saved).is_led_by_rules
+}
+
+#[test]
+fn rules_lead_connections_only_from_where_packets_come_through() {
+    assert!(is_led(LED));
+    assert!(is_led(&LED.replace("KUBE-SVC-", "KUBE-XLB-")));
+    let by_node_port = "-A KUBE-NODEPORTS -p tcp -m tcp --dport 30080 -j KUBE-EXT-AAAAAAAAAAAAAAAA";
+    let without = without_line(LED, 7);
+    assert!(!is_led(&without), "no Service has a rule");
+    assert!(is_led(
+        &without.replace("COMMIT\n*filter", &format!("{by_node_port}\nCOMMIT\n*filter"))
+    ));
+    assert!(!is_led(&without_line(LED, 6)), "no packet comes to KUBE-SERVICES");
+    assert!(!is_led(&LED.replace("*nat", "*mangle")));
+    assert!(!is_led(&mk_saved(&mk_rule_set())) && !is_led(""));
+    for (portal, expected) in [
+        ("-A PREROUTING -j KUBE-PORTALS-CONTAINER\n", true),
+        ("-A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-NODEPORT-HOST\n", true),
+        ("-A POSTROUTING -j KUBE-PORTALS-HOST\n", false),
+    ] {
+        let to = portal.trim().rsplit_once(' ').unwrap().1;
+        let empty = format!("*nat\n:{to} - [0:0]\n{portal}COMMIT\n");
+        assert!(!is_led(&empty), "{empty}");
+        let saved =
+            empty.replace("COMMIT", &format!("-A {to} -j REDIRECT --to-ports 4000\nCOMMIT"));
+        assert_eq!(is_led(&saved), expected, "{saved}");
+    }
+    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown);
+    assert!(!RuleSet::iptables(Family::V4, &settings).compare(LED).is_led_by_rules, "its own mode");
+}
+
+#[test]
+fn before_the_dispatch_everything_that_leads_stays_as_it_is() {
+    let settings = mk_settings(Family::V4, false, LocalTraffic::Unknown);
+    let before = RuleSet::before_dispatch(Family::V4, &settings);
+    assert!(!before.has_dispatch() && mk_rule_set().has_dispatch());
+    let input = before.restore_input(&before.compare(LED));
+    for absent in [":KUBE-SERVICES", ":KUBE-PROXY-FIREWALL", "*mangle", "-D ", "-j KUBE-SERVICES"] {
+        assert!(!input.contains(absent), "{absent} is in\n{input}");
+    }
+    for there in
+        ["-j KUBE-IPVS-FILTER", "-j KUBE-POSTROUTING", ":KUBE-NODE-PORT", ":KUBE-MARK-MASQ"]
+    {
+        assert!(input.contains(there), "{there} is not in\n{input}");
+    }
+    // All of it is also in what comes after it, but for the sources that are masqueraded meanwhile.
+    let whole = mk_rule_set();
+    for chain in before.chains() {
+        let after =
+            whole.chains().iter().find(|it| (it.table, it.name) == (chain.table, chain.name));
+        let rules = &after.unwrap().rules;
+        if chain.name == "KUBE-POSTROUTING" {
+            assert_eq!(chain.rules[1..], rules[..]);
+            assert!(chain.rules[0].contains("--match-set KUBE-IPVS-IPS src"), "{:?}", chain.rules);
+        } else {
+            assert_eq!(chain.rules, *rules);
+        }
+    }
+    let written = before.compare(&mk_saved(&before));
+    assert!(written.matches(), "{written}");
+    let routes = vec!["10.96.0.0/12".parse().unwrap()];
+    let routed = settings.with_routes(routes, &HashSet::new());
+    let input = RuleSet::before_dispatch(Family::V4, &routed).first_input();
+    assert!(input.contains("-A KUBE-POSTROUTING -s 10.96.0.0/12 "), "{input}");
+}
+
+#[test]
+fn the_dispatch_replaces_what_leads_after_all_else_and_takes_stale_verdicts_away() {
+    let rule_set = mk_rule_set();
+    let input = rule_set.restore_input(&rule_set.compare(LED));
+    let tables: Vec<&str> = input.lines().filter_map(|line| line.strip_prefix('*')).collect();
+    assert_eq!(tables, ["filter", "mangle", "nat"]);
+    let verdicts = "-D INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes \
+                    externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES";
+    assert!(input.lines().any(|line| line == verdicts), "{input}");
+    assert_eq!(input.matches("-D ").count(), 1, "{input}");
+    assert!(rule_set.first_input().starts_with("*nat"), "where nothing leads");
+}
+
+#[test]
+fn jumps_to_relays_go_with_the_dispatch() {
+    let jump = "-m addrtype --dst-type LOCAL -m comment --comment \"handle service NodePorts; NOTE: \
+                this must be the last rule in the chain\" -j KUBE-NODEPORT-CONTAINER";
+    let rule_set = mk_rule_set();
+    let saved = mk_saved(&rule_set);
+    let with = saved.replacen("COMMIT", &format!("-A PREROUTING {jump}\nCOMMIT"), 1);
+    let found = rule_set.compare(&with);
+    assert!(!found.matches());
+    assert!(found.to_string().contains("of another mode"), "{found}");
+    let input = rule_set.restore_input(&found);
+    let nat = input.split("COMMIT").find(|table| table.contains("*nat")).unwrap();
+    assert!(nat.contains(&format!("-D PREROUTING {jump}\n")), "{input}");
+}

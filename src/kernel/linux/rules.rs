@@ -4,7 +4,7 @@ use plan::model::Family;
 use plan::op::Op;
 use plan::rule_set::RuleSet;
 
-use super::{Linux, ReadError, Refusal, RefusalClass};
+use super::{Linux, ReadError, Refusal, RefusalClass, RuleSetReading};
 
 impl Linux {
     pub(super) fn write_rule_set(&mut self, op: &Op) -> Result<(), Refusal> {
@@ -22,11 +22,11 @@ impl Linux {
             .map_err(|error| Refusal::new(error.cause().class(), error))
     }
 
-    pub(super) fn has_rule_set(&mut self, family: Family) -> Result<bool, ReadError> {
+    pub(super) fn compare_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
         let (Some(rule_set), Some(rules), Some(watch)) =
             (self.rule_sets.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
         else {
-            return Ok(false);
+            return Ok(RuleSetReading::default());
         };
         let comparison = watch
             .check(rules, rule_set)
@@ -34,7 +34,10 @@ impl Linux {
         if !comparison.matches() {
             tracing::debug!(%family, "rules differ: {comparison}");
         }
-        Ok(comparison.matches())
+        Ok(RuleSetReading {
+            is_complete: comparison.matches(),
+            is_led_by_rules: comparison.is_led_by_rules,
+        })
     }
 
     pub(super) fn desire(&mut self, rule_set: RuleSet) {

@@ -54,7 +54,7 @@ pub(in crate::kernel) struct RulesWatch {
 #[derive(Debug, Default)]
 struct Watched {
     chains: Vec<(Table, &'static str)>,
-    jumps: &'static [Jump],
+    jumps: Vec<Jump>,
     /// True if the chains of Services count.
     services: bool,
 }
@@ -291,7 +291,7 @@ impl Watched {
         // The kubelet has a hand in this one too: it is not ours, but its rule is.
         let shared = rule_set.shared().iter().filter(|chain| !chain.rules.is_empty());
         let shared = shared.map(|chain| (chain.table, chain.name));
-        Self { chains: chains.chain(shared).collect(), jumps: rule_set.jumps(), services }
+        Self { chains: chains.chain(shared).collect(), jumps: rule_set.jumps().to_vec(), services }
     }
 
     /// Our chains in a table.
@@ -308,7 +308,7 @@ impl Watched {
         names
     }
 
-    fn jumps(&self, table: Table) -> impl Iterator<Item = &'static Jump> {
+    fn jumps(&self, table: Table) -> impl Iterator<Item = &Jump> {
         self.jumps.iter().filter(move |jump| jump.table == table)
     }
 

@@ -61,7 +61,7 @@ fn mk_iptables(variant: Variant) -> Linux {
 
 fn read(linux: &mut Linux) {
     for family in Family::BOTH {
-        assert!(linux.read_rule_set(family).unwrap());
+        assert!(linux.read_rule_set(family).unwrap().is_complete);
         linux.read_chains(family).unwrap();
     }
     assert_eq!(untouched(linux), Family::BOTH.into());
@@ -155,7 +155,11 @@ fn what_others_do_to_our_chains_is_noticed() {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 assert_eq!(untouched(linux), [Family::V6].into(), "{program} {damage}");
-                assert_eq!(linux.read_rule_set(Family::V4).unwrap(), !is_constant, "{damage}");
+                assert_eq!(
+                    linux.read_rule_set(Family::V4).unwrap().is_complete,
+                    !is_constant,
+                    "{damage}"
+                );
                 linux.read_chains(Family::V4).unwrap();
                 assert_eq!(linux.apply(&[Op::WriteRuleSet(Family::V4)]), [Ok(())]);
                 assert_eq!(untouched(linux), Family::BOTH.into(), "{program} {damage}");
@@ -238,7 +242,7 @@ fn a_sysctl_waits_for_the_rule_that_makes_it_safe() {
         let sysctl = Sysctl::new("net/ipv4/conf/all/route_localnet", 1, true, "node ports");
         linux.keep_sysctls_behind_rules(vec![sysctl.clone()]);
         linux.set_desired_rules(mk_rule_set(Family::V4));
-        assert!(!linux.read_rule_set(Family::V4).unwrap());
+        assert!(!linux.read_rule_set(Family::V4).unwrap().is_complete);
         assert_eq!((value().as_str(), linux.drift_check().unwrap().sysctls), ("0", vec![]));
         assert_eq!(linux.apply(&[Op::WriteRuleSet(Family::V4)]), [Ok(())]);
         linux.read_chains(Family::V4).unwrap();

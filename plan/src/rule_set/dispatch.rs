@@ -1,0 +1,113 @@
+//! The dispatch: the chains that lead connections to Services. What is there of it while another
+//! mode's rules still lead them, and how such rules are known.
+//!
+//! Rules of nat come before IPVS. So on a node whose connections are led by rules, those of ipvs mode
+//! are written in two steps. The first leaves alone all that the other mode's way needs. The second
+//! comes when virtual servers and addresses are there: it writes the dispatch, in one COMMIT of nat.
+
+use std::collections::HashSet;
+
+use super::chains;
+use super::jumps::jumps;
+use super::saved::Saved;
+use super::{RuleSet, RuleSetSettings, Table};
+use crate::facts::BoundAddresses;
+use crate::mode::Mode;
+use crate::model::Family;
+
+/// Prefixes of the chains that iptables mode has for Services, all in nat. `KUBE-XLB-` is from before
+/// Kubernetes 1.24.
+const OF_SERVICES: [&str; 5] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-"];
+
+/// The chains of mode userspace in nat ([`PortalChain`](crate::userspace::PortalChain)).
+const PORTALS: [&str; 4] = [
+    "KUBE-PORTALS-CONTAINER",
+    "KUBE-PORTALS-HOST",
+    "KUBE-NODEPORT-CONTAINER",
+    "KUBE-NODEPORT-HOST",
+];
+
+/// The built-in chains of nat in which connections are led.
+const ORIGINS: [&str; 2] = ["PREROUTING", "OUTPUT"];
+
+// === impl RuleSet ===
+
+impl RuleSet {
+    /// The rules of a family in ipvs mode that are written while another mode's rules lead
+    /// connections: without the dispatch, and without what drops a load balancer's clients, which
+    /// iptables mode has by the same name with other rules.
+    ///
+    /// Until the dispatch is there, the node's own connections are led by rules and have a Service
+    /// address as their source, because that is bound. They are masqueraded, or their answers would
+    /// never come back.
+    #[must_use]
+    pub fn before_dispatch(family: Family, settings: &RuleSetSettings) -> Self {
+        let mut chains = chains::chains(family, settings);
+        chains.retain(|chain| !is_of_dispatch(chain.table, chain.name));
+        for chain in chains.iter_mut().filter(|it| it.name == "KUBE-POSTROUTING") {
+            let bound = BoundAddresses { routes: settings.routes.clone() };
+            let settings = settings.clone().with_bound(Some(bound));
+            chain.rules.splice(0..0, settings.masquerading_bound(family));
+        }
+        let is_left = |jump: &&super::Jump| !is_of_dispatch(jump.table, jump.to);
+        let jumps = jumps(Mode::Ipvs).iter().filter(is_left).copied().collect();
+        Self { mode: Mode::Ipvs, family, has_dispatch: false, chains, shared: Vec::new(), jumps }
+    }
+
+    /// False if these are the rules that are written while another mode's rules lead connections.
+    #[must_use]
+    pub fn has_dispatch(&self) -> bool {
+        self.has_dispatch
+    }
+}
+
+/// True for the chains that are written with the dispatch.
+fn is_of_dispatch(table: Table, chain: &str) -> bool {
+    match table {
+        Table::Nat => chain == "KUBE-SERVICES",
+        Table::Mangle => true,
+        Table::Filter => chain == "KUBE-PROXY-FIREWALL",
+    }
+}
+
+/// True if rules of mode iptables or userspace, ours or kube-proxy's, lead connections to Services.
+pub(super) fn is_led_by_rules(saved: &Saved<'_>) -> bool {
+    let mut chains = Vec::from(ORIGINS);
+    let mut seen = HashSet::new();
+    while let Some(chain) = chains.pop() {
+        let rules = saved.rules(Table::Nat, chain);
+        if is_portal(chain) && !rules.is_empty() {
+            return true;
+        }
+        for target in rules.iter().filter_map(|rule| target(rule)) {
+            if OF_SERVICES.iter().any(|prefix| target.starts_with(prefix)) {
+                return true;
+            }
+            if target.starts_with("KUBE-") && seen.insert(target) {
+                chains.push(target);
+            }
+        }
+    }
+    false
+}
+
+/// Returns the rules of the built-in chains of nat that lead to a relay of mode userspace. Those to
+/// its node ports come after the dispatch of ipvs mode, which leaves node ports alone.
+pub(super) fn portal_jumps(saved: &Saved<'_>) -> Vec<(&'static str, String)> {
+    let of_chain = |from: &'static str| {
+        let rules = saved.rules(Table::Nat, from).iter();
+        let leading = rules.filter(|rule| target(rule).is_some_and(is_portal));
+        leading.map(move |rule| (from, (*rule).to_owned()))
+    };
+    ORIGINS.into_iter().flat_map(of_chain).collect()
+}
+
+fn is_portal(chain: &str) -> bool {
+    PORTALS.contains(&chain)
+}
+
+/// Returns the chain that a saved rule leads to, or its target.
+fn target(rule: &str) -> Option<&str> {
+    let (_, target) = rule.rsplit_once("-j ").or_else(|| rule.rsplit_once("-g "))?;
+    target.split(' ').next()
+}

@@ -1,0 +1,98 @@
+//! The dispatch in ipvs mode: the rules that lead new connections to IPVS, on a node whose connections
+//! another mode's rules lead until then.
+//!
+//! Rules of nat come before IPVS. So the other mode's rules may go on leading while virtual servers
+//! are made and addresses bound, and one COMMIT of nat replaces them when all of that is there. It is
+//! decided for each family from what the kernel has when the takeover begins; a restart finds the same
+//! rules, or the dispatch.
+//!
+//! A virtual server that the kernel refuses holds the dispatch up for a while only: meanwhile the other
+//! mode's rules go out of date. A missing prerequisite holds it up for as long as it is missing.
+
+use std::time::Duration;
+
+use plan::model::Family;
+use plan::op::{Op, Subject};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::context::Context;
+use super::retry_queue::RetryQueue;
+use super::writer::{Basis, Writer};
+use crate::kernel::worker::WorkerGone;
+
+/// Longest time for which the dispatch waits for retries: the third one comes after 7 s.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Families whose dispatch is not written yet: the planner knows them.
+#[derive(Debug, Default)]
+pub(super) struct Dispatch {
+    /// Time at which it waits for prerequisites only; none before the end of the takeover.
+    deadline: Option<Instant>,
+}
+
+// === impl Dispatch ===
+
+impl Dispatch {
+    /// Returns the time of the next step, if it does not depend on a retry.
+    pub(super) fn next_due(&self, cx: &Context, now: Instant) -> Option<Instant> {
+        if cx.planner.led_by_rules().is_empty() {
+            return None;
+        }
+        Some(self.deadline.unwrap_or(now)).filter(|due| self.deadline.is_none() || *due > now)
+    }
+
+    /// Writes the dispatch of the families that have everything else. To be called when the kernel is
+    /// taken over.
+    pub(super) async fn step(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+    ) -> Result<(), WorkerGone> {
+        if cx.planner.led_by_rules().is_empty() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let deadline = *self.deadline.get_or_insert(now + PATIENCE);
+        let families = cx.planner.led_by_rules().iter().copied();
+        let is_complete = |it: &Family| !is_held_up(*it, writer.retry_queue(), now < deadline);
+        let complete: Vec<Family> = families.filter(is_complete).collect();
+        if complete.is_empty() {
+            return Ok(());
+        }
+        for family in &complete {
+            cx.planner.set_led_by_rules(*family, false);
+        }
+        cx.set_desired_rules().await?;
+        let ops = complete.iter().copied().map(Op::WriteRuleSet).collect();
+        writer.carry_out(cx, ops, Basis::Reading).await?;
+        for family in complete {
+            // Rules that are out of date have led to endpoints that are gone.
+            writer.note_stateless(cx, family);
+            let is_written = !writer.retry_queue().contains(&Subject::RuleSet(family));
+            if is_written {
+                info!(%family, "new connections go to IPVS from now on");
+            }
+        }
+        if cx.planner.led_by_rules().is_empty() {
+            report_in_sync(cx, writer);
+        }
+        Ok(())
+    }
+}
+
+/// Reports that the kernel is as it should be, as far as it let us.
+pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
+    cx.status.send_modify(|status| status.in_sync_once = true);
+    info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
+}
+
+/// True if a pending retry stands in the way of a family's dispatch.
+fn is_held_up(family: Family, retry_queue: &RetryQueue, by_anything: bool) -> bool {
+    let is_of_family = |it: &Subject| it.family().is_none_or(|it| it == family);
+    // The dispatch comes with all other rules.
+    let is_rule_set = |it: &Subject| *it == Subject::RuleSet(family);
+    let mut prerequisites = retry_queue.prerequisites();
+    prerequisites.any(|it| is_of_family(it) && !is_rule_set(it))
+        || by_anything && retry_queue.iter().any(|(it, _)| is_of_family(it))
+}
