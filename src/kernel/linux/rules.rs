@@ -29,7 +29,7 @@ impl Linux {
             return Ok(RuleSetReading::default());
         };
         let comparison = watch
-            .check(rules, rule_set)
+            .check_and_read(rules, rule_set)
             .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
         if !comparison.matches() {
             tracing::debug!(%family, "rules differ: {comparison}");

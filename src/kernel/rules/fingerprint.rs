@@ -46,6 +46,8 @@ pub(in crate::kernel) struct RulesWatch {
     services: Option<Prints>,
     /// Changes of ours that no look has shown so far.
     changes: Changes,
+    /// The chains that the last check read, and their prints then, until anything else is done.
+    read: Option<(ActualChains, Prints)>,
     /// Time of the next look, if others write all the time.
     next_look: Instant,
 }
@@ -94,6 +96,7 @@ impl RulesWatch {
             seen: None,
             services: None,
             changes: Changes::default(),
+            read: None,
             next_look: Instant::now(),
         })
     }
@@ -105,6 +108,7 @@ impl RulesWatch {
     /// # Errors
     /// When the kernel did not answer.
     pub(in crate::kernel) fn untouched(&mut self) -> Result<bool, netlink::Error> {
+        self.read = None;
         if self.seen.is_none() || self.services.is_none() {
             return Ok(false);
         }
@@ -140,10 +144,33 @@ impl RulesWatch {
         rules: &Rules,
         rule_set: &RuleSet,
     ) -> Result<Comparison, RulesError> {
-        self.seen = None;
+        self.check_text(rules, rule_set, false)
+    }
+
+    /// As [`RulesWatch::check`]. If [`RulesWatch::read_chains`] follows, it starts no program, unless
+    /// the chains have changed meanwhile.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(in crate::kernel) fn check_and_read(
+        &mut self,
+        rules: &Rules,
+        rule_set: &RuleSet,
+    ) -> Result<Comparison, RulesError> {
+        self.check_text(rules, rule_set, true)
+    }
+
+    fn check_text(
+        &mut self,
+        rules: &Rules,
+        rule_set: &RuleSet,
+        is_kept: bool,
+    ) -> Result<Comparison, RulesError> {
+        (self.seen, self.read) = (None, None);
         self.watched = Watched::of(rule_set);
         let before = self.try_look(rules.family());
-        let comparison = rules.check(rule_set)?;
+        let text = rules.read()?;
+        let comparison = rule_set.compare(&text);
         let after = self.try_look(rules.family());
         // The fingerprint is of the compared rules only if no program wrote meanwhile.
         if comparison.matches()
@@ -154,6 +181,10 @@ impl RulesWatch {
         if !self.watched.services {
             self.services = Some(Prints::default());
         } else if let Some(after) = after {
+            if is_kept && before.is_some_and(|before| before.services == after.services) {
+                let chains = ActualChains::parse(rules.family(), &text);
+                self.read = Some((chains, after.services.clone()));
+            }
             self.compare(Look { constant: self.seen, ..after });
         }
         Ok(comparison)
@@ -169,8 +200,15 @@ impl RulesWatch {
     ) -> Result<ActualChains, RulesError> {
         self.watched.services = true;
         let before = self.try_look(rules.family());
-        let found = rules.chains()?;
-        let after = self.try_look(rules.family());
+        let (found, after) = match (self.read.take(), &before) {
+            (Some((found, prints)), Some(before)) if before.services == prints => {
+                (found, Some(before.clone()))
+            }
+            _ => {
+                let found = rules.chains()?;
+                (found, self.try_look(rules.family()))
+            }
+        };
         self.changes = Changes::default();
         self.services = None;
         if let (Some(before), Some(after)) = (before, after)
@@ -196,6 +234,7 @@ impl RulesWatch {
         written: &ChainsWritten,
         before: Option<u32>,
     ) {
+        self.read = None;
         if self.services.is_none() {
             return;
         }

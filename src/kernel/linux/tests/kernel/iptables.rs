@@ -9,6 +9,7 @@ use plan::model::ServiceName;
 use plan::rule_set::{OptionalRules, Table};
 
 use super::*;
+use crate::kernel::rules;
 use crate::kernel::sysctl::Sysctl;
 
 const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
@@ -106,6 +107,29 @@ fn changes_of_ours_are_no_drift() {
             assert_eq!(linux.apply(&ops).iter().filter(|result| result.is_err()).count(), 1);
             assert_eq!(untouched(linux), Family::BOTH.into(), "{family}");
         }
+    });
+}
+
+#[test]
+fn chains_are_not_read_again_right_after_a_check_unless_they_have_changed() {
+    on_both(|linux, program| {
+        let family = Family::V4;
+        assert!(linux.read_rule_set(family).unwrap().is_complete);
+        let before = rules::programs_run().count;
+        let found = linux.read_chains(family).unwrap();
+        assert_eq!(rules::programs_run().count, before);
+        assert_eq!(linux.read_chains(family).unwrap(), found);
+        assert!(rules::programs_run().count > before, "only right after it");
+        assert_eq!(untouched(linux), Family::BOTH.into());
+
+        assert!(linux.read_rule_set(family).unwrap().is_complete);
+        tool(&format!("{program} -t nat -A KUBE-SERVICES -p udp -j RETURN"));
+        let changed = linux.read_chains(family).unwrap();
+        let added = "-p udp -j RETURN".into();
+        assert!(changed.shared[&services(family)].contains(&added), "{changed:?}");
+        assert!(linux.read_rule_set(family).unwrap().is_complete);
+        all_done(linux, vec![ChainOp::Delete(services(family), "-p udp -j RETURN".into())]);
+        assert_eq!(linux.read_chains(family).unwrap(), found);
     });
 }
 
