@@ -163,7 +163,7 @@ impl Rules {
         if comparison.matches() {
             Ok(())
         } else {
-            Err(RulesError::NotAsWritten { family: self.family, comparison })
+            Err(RulesError::NotAsWritten { family: self.family, comparison: comparison.into() })
         }
     }
 

@@ -45,7 +45,7 @@ pub enum RulesError {
         /// The family.
         family: Family,
         /// Differences between the rules that are there and those that should be.
-        comparison: Comparison,
+        comparison: Box<Comparison>,
     },
 }
 
