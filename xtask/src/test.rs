@@ -45,6 +45,11 @@ pub(crate) struct TestArguments {
 /// Tests that take longer are named in the summary.
 const SLOW: Duration = Duration::from_secs(10);
 
+/// Programs whose tests wait for most of their time, so that many run at once: with two threads,
+/// this one takes 75 s, 4 s of them of processor time.
+const WAITING: [&str; 1] = ["kubernetes"];
+const THREADS_OF_WAITING: &str = "8";
+
 /// The long form of what is random.
 #[derive(Debug, Args)]
 pub(crate) struct SoakArguments {
@@ -114,6 +119,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     // By itself: what it measures would be the others' otherwise.
     if wanted(Tier::Bed) && filter.is_none() {
         outcomes.push(check("at scale, the short form", bench::short_form));
+        outcomes.push(check("modes, the short form", bench::short_form_of_modes));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }
@@ -166,14 +172,20 @@ fn host(filter: Option<&str>) -> SuiteResult {
 /// needs a guest is left out by name.
 fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()> {
     let programs = build::host_programs()?;
-    let programs = programs.iter().flat_map(|name| ["--test", name.as_str()]);
+    let (waiting, busy): (Vec<&str>, Vec<&str>) =
+        programs.iter().map(String::as_str).partition(|name| WAITING.contains(name));
     let all = [&build::TEST[..], &["--quiet", "--no-fail-fast"]].concat();
-    let mut tests: Vec<&str> =
-        all.iter().copied().chain(["--lib", "--bins"]).chain(programs).chain(filter).collect();
-    tests.extend(["--", "--skip", guests::INSIDE]);
-    let documentation: Vec<&str> = all.into_iter().chain(["--doc"]).chain(filter).collect();
-    let tests = build::cargo_into(&tests, &[], output);
-    build::cargo_into(&documentation, &[], output).and(tests)
+    let tests = |targets: &[&str], programs: &[&str], options: &[&str], output: &mut Tee| {
+        let programs = programs.iter().flat_map(|name| ["--test", name]);
+        let words = all.iter().chain(targets).copied().chain(programs).chain(filter);
+        let words: Vec<&str> =
+            words.chain(["--", "--skip", guests::INSIDE]).chain(options.iter().copied()).collect();
+        build::cargo_into(&words, &[], output)
+    };
+    let busy = tests(&["--lib", "--bins"], &busy, &[], output);
+    let waiting = tests(&[], &waiting, &["--test-threads", THREADS_OF_WAITING], output);
+    let documentation: Vec<&str> = all.iter().copied().chain(["--doc"]).chain(filter).collect();
+    build::cargo_into(&documentation, &[], output).and(busy).and(waiting)
 }
 
 /// The event loop with a fault at every step, all of them, against the kernel in memory.
