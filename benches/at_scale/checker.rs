@@ -12,12 +12,15 @@ use kube_ipvs::kernel::Kernel as _;
 use kube_ipvs::kernel::linux::Linux;
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::mode::Mode;
 use plan::model::Family;
+use plan::op::Op;
 use plan::planner::Planner;
 use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Change, Size};
+use crate::kind::Kind;
 use crate::node;
 
 /// Time limit for what follows a change by itself, such as the removal of what has drained.
@@ -50,9 +53,10 @@ struct Answer {
 
 impl Checker {
     /// Starts the process, in the calling thread's network namespace.
-    pub(crate) fn start(size: Size) -> Result<Self> {
+    pub(crate) fn start(size: Size, kind: Kind) -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .args(["checker", "--sizes", &size.to_string()])
+            .args(kind.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -103,8 +107,8 @@ impl Drop for Checker {
 
 /// Runs the process that compares: takes questions from standard input and answers on standard
 /// output.
-pub(crate) fn run(size: Size) -> Result<()> {
-    let (mut planner, mut kernel) = node::open()?;
+pub(crate) fn run(size: Size, kind: Kind) -> Result<()> {
+    let (mut planner, mut kernel) = node::open(kind)?;
     for event in size.events() {
         planner.apply(event);
     }
@@ -120,7 +124,7 @@ pub(crate) fn run(size: Size) -> Result<()> {
                 }
             }
             Question::Compare => {
-                println!("{}", serde_json::to_string(&compare(&mut planner, &mut kernel)?)?);
+                println!("{}", serde_json::to_string(&compare(kind, &mut planner, &mut kernel)?)?);
             }
         }
     }
@@ -139,12 +143,6 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
             sets.insert(set, there);
         }
     }
-    let mut rule_sets = HashSet::new();
-    for family in Family::BOTH {
-        if kernel.read_rule_set(family)?.is_complete {
-            rule_sets.insert(family);
-        }
-    }
     Ok(Actual {
         link: addresses.link,
         addresses: addresses.bound,
@@ -152,18 +150,46 @@ fn read_all(kernel: &mut Linux) -> Result<Actual> {
         local_addresses: addresses.local,
         virtual_servers: found.filter_map(|(frontend, found)| Some((frontend, found?))).collect(),
         sets,
-        rule_sets,
+        rule_sets: read_rule_sets(kernel)?,
         chains: HashMap::new(),
     })
 }
 
-fn compare(planner: &mut Planner, kernel: &mut Linux) -> Result<Answer> {
-    let actual = read_all(kernel)?;
-    planner.apply(Event::LocalAddresses(actual.local_addresses.iter().copied().collect()));
-    planner.plan();
-    let left = planner.diff(&actual);
+fn read_rule_sets(kernel: &mut Linux) -> Result<HashSet<Family>> {
+    let mut rule_sets = HashSet::new();
+    for family in Family::BOTH {
+        if kernel.read_rule_set(family)?.is_complete {
+            rule_sets.insert(family);
+        }
+    }
+    Ok(rule_sets)
+}
+
+fn compare(kind: Kind, planner: &mut Planner, kernel: &mut Linux) -> Result<Answer> {
+    let left = match kind.mode() {
+        Mode::Ipvs => {
+            let actual = read_all(kernel)?;
+            planner.apply(Event::LocalAddresses(actual.local_addresses.iter().copied().collect()));
+            planner.plan();
+            planner.diff(&actual)
+        }
+        _ => compare_chains(planner, kernel)?,
+    };
     Ok(Answer {
         count: left.len(),
         some: left.iter().take(NAMED).map(ToString::to_string).collect(),
     })
+}
+
+fn compare_chains(planner: &mut Planner, kernel: &mut Linux) -> Result<Vec<Op>> {
+    let local = kernel.read_addresses()?.local;
+    planner.apply(Event::LocalAddresses(local.into_iter().collect()));
+    planner.plan();
+    let rule_sets = read_rule_sets(kernel)?;
+    let mut left = planner.prerequisites(&Actual { rule_sets, ..Actual::default() });
+    for family in Family::BOTH {
+        let found = kernel.read_chains(family)?;
+        left.extend(planner.compare_chains(family, &found));
+    }
+    Ok(left)
 }

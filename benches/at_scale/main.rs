@@ -7,11 +7,14 @@
 //! because the kernel refused something, a restart wrote something, or a comparison found something
 //! left to do.
 
+mod bare;
 mod checker;
 mod cluster;
 mod cost;
 mod damage;
+mod kind;
 mod metered;
+mod modes;
 mod node;
 mod ours;
 mod raw;
@@ -28,6 +31,7 @@ use bed::Namespace;
 use clap::{Parser, ValueEnum};
 
 use cluster::Size;
+use kind::Kind;
 use ours::Extent;
 use schema::{Line, Measured, Report};
 
@@ -42,6 +46,11 @@ struct Arguments {
     /// Watch for seconds instead of minutes.
     #[arg(long)]
     short: bool,
+    /// Measure mode iptables beside mode ipvs and a bare iptables-restore.
+    #[arg(long)]
+    modes: bool,
+    #[command(flatten)]
+    kind: Kind,
     /// The file that gets everything as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -60,6 +69,9 @@ enum Stage {
     First,
     Again,
     Rest,
+    Few,
+    Bare,
+    BareInOne,
     Checker,
 }
 
@@ -67,6 +79,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.stage {
         Some(stage) => measure_stage(stage, &arguments),
+        None if arguments.modes => modes::measure(&arguments),
         None => measure(&arguments),
     };
     match done {
@@ -80,10 +93,11 @@ fn main() -> ExitCode {
 
 fn measure(arguments: &Arguments) -> Result<()> {
     let mut report = Report::of_this_machine(arguments.short)?;
-    let nothing = Size { services: 0, endpoints: 1 };
+    let (nothing, kind) = (Size { services: 0, endpoints: 1 }, arguments.kind);
     let namespace = Namespace::create("nothing")?;
-    report.nothing = in_process_of_its_own(Stage::First, nothing, arguments, &namespace)?;
-    report.nothing.extend(in_process_of_its_own(Stage::Again, nothing, arguments, &namespace)?);
+    report.nothing = in_process_of_its_own(Stage::First, nothing, kind, arguments, &namespace)?;
+    let again = in_process_of_its_own(Stage::Again, nothing, kind, arguments, &namespace)?;
+    report.nothing.extend(again);
     if is_user_mode()? {
         never_load_modules()?;
     }
@@ -91,12 +105,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
         let started = Instant::now();
         wait_until_quiet();
         let namespace = Namespace::create("raw")?;
-        let raw = in_process_of_its_own(Stage::Raw, *size, arguments, &namespace)?;
+        let raw = in_process_of_its_own(Stage::Raw, *size, kind, arguments, &namespace)?;
         drop(namespace);
         wait_until_quiet();
         let namespace = Namespace::create("ours")?;
-        let mut ours = in_process_of_its_own(Stage::First, *size, arguments, &namespace)?;
-        ours.extend(in_process_of_its_own(Stage::Rest, *size, arguments, &namespace)?);
+        let mut ours = in_process_of_its_own(Stage::First, *size, kind, arguments, &namespace)?;
+        ours.extend(in_process_of_its_own(Stage::Rest, *size, kind, arguments, &namespace)?);
         let Size { services, endpoints } = *size;
         let measured = Measured { services, endpoints, raw, ours };
         print!("{measured}");
@@ -126,12 +140,13 @@ fn never_load_modules() -> Result<()> {
 fn in_process_of_its_own(
     stage: Stage,
     size: Size,
+    kind: Kind,
     arguments: &Arguments,
     namespace: &Namespace,
 ) -> Result<Vec<Line>> {
     let stage = stage.to_possible_value().context("a stage without a name")?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([stage.get_name(), "--sizes", &size.to_string()]);
+    command.args([stage.get_name(), "--sizes", &size.to_string()]).args(kind.arguments());
     if arguments.short {
         command.arg("--short");
     }
@@ -143,12 +158,16 @@ fn in_process_of_its_own(
 fn measure_stage(stage: Stage, arguments: &Arguments) -> Result<()> {
     let size = *arguments.sizes.first().context("no size")?;
     let extent = if arguments.short { Extent::SHORT } else { Extent::LONG };
+    let kind = arguments.kind;
     let lines = match stage {
-        Stage::Checker => return checker::run(size),
+        Stage::Checker => return checker::run(size, kind),
         Stage::Raw => raw::measure(size, extent)?,
-        Stage::First => node::logged(|| ours::first(size, extent))?,
-        Stage::Again => node::logged(|| ours::again(size, extent))?,
-        Stage::Rest => node::logged(|| ours::rest(size, extent))?,
+        Stage::First => node::logged(|| ours::first(size, extent, kind))?,
+        Stage::Again => node::logged(|| ours::again(size, extent, kind))?,
+        Stage::Rest => node::logged(|| ours::rest(size, extent, kind))?,
+        Stage::Few => node::logged(|| modes::few(size, extent, kind))?,
+        Stage::Bare => modes::bare(extent, kind, false)?,
+        Stage::BareInOne => modes::bare(extent, kind, true)?,
     };
     println!("{}", serde_json::to_string(&lines)?);
     Ok(())

@@ -11,11 +11,10 @@ use anyhow::{Context as _, Result, anyhow};
 use kube_ipvs::kernel::address_monitor;
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::modules;
-use kube_ipvs::kernel::rules::{Rules, Variant};
+use kube_ipvs::kernel::rules::Rules;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::event::Event;
-use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
 use plan::scheduler::SchedulerName;
@@ -23,6 +22,7 @@ use plan::settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cluster::{Change, Size};
+use crate::kind::Kind;
 use crate::metered::{Listener, Meter, Metered, Seen, is_followed};
 
 /// Number of inputs that can wait between the source and the loop, as in the program.
@@ -54,8 +54,8 @@ pub(crate) struct Node {
 
 impl Node {
     /// Starts the loop in the calling thread's network namespace.
-    pub(crate) fn start(size: Size, sync_period: Duration) -> Result<Self> {
-        let (planner, linux) = open()?;
+    pub(crate) fn start(size: Size, sync_period: Duration, kind: Kind) -> Result<Self> {
+        let (planner, linux) = open(kind)?;
         let meter = Meter::default();
         let kernel = KernelHandle::start(Metered::new(linux, meter.clone()), ())?;
         let pace = Pace { sync_period, ..Pace::default() };
@@ -152,19 +152,19 @@ impl Node {
 
 /// A planner that knows nothing, and the kernel it plans for, in the calling thread's network
 /// namespace.
-pub(crate) fn open() -> Result<(Planner, Linux)> {
+pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
     let mut rules = HashMap::new();
     for family in Family::BOTH {
-        rules.insert(family, Rules::open(family, Variant::Auto)?);
+        rules.insert(family, Rules::open(family, kind.variant())?);
     }
     let kinds: Vec<_> = rules.values().map(Rules::backend).collect();
-    let needed = modules::needed(Mode::Ipvs, &SchedulerName::default(), &kinds);
+    let needed = modules::needed(kind.mode(), &SchedulerName::default(), &kinds);
     if let Err(note) = modules::load(Path::new(modules::LOADED), &needed) {
         eprintln!("at_scale: {note}");
     }
     let random_fully = rules.values().all(Rules::random_fully);
-    let settings = Settings { random_fully, ..Settings::new("this-node") };
-    Ok((Planner::new(settings), Linux::open(rules, Mode::Ipvs)?))
+    let settings = Settings { random_fully, mode: kind.mode(), ..Settings::new("this-node") };
+    Ok((Planner::new(settings), Linux::open(rules, kind.mode())?))
 }
 
 /// Does it while the loop says what it does to a file, as it says it to a journal in earnest. The

@@ -9,6 +9,7 @@ use crate::checker::Checker;
 use crate::cluster::{Change, Size};
 use crate::cost::Stopwatch;
 use crate::damage;
+use crate::kind::Kind;
 use crate::node::Node;
 use crate::schema::Line;
 
@@ -24,6 +25,8 @@ pub(crate) struct Extent {
     pub(crate) services: u32,
     /// Services of the rolling update.
     pub(crate) updated: u32,
+    /// Changes of one endpoint where modes are compared.
+    pub(crate) few: u32,
 }
 
 /// Measurements of a running loop.
@@ -44,6 +47,7 @@ impl Extent {
         changes: 500,
         services: 100,
         updated: 100,
+        few: 20,
     };
     /// For a look, and for tests.
     pub(crate) const SHORT: Self = Self {
@@ -52,12 +56,13 @@ impl Extent {
         changes: 100,
         services: 20,
         updated: 100,
+        few: 5,
     };
 }
 
 /// From an empty kernel to the complete state.
-pub(crate) fn first(size: Size, extent: Extent) -> Result<Vec<Line>> {
-    let node = Node::start(size, extent.sync_period)?;
+pub(crate) fn first(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>> {
+    let node = Node::start(size, extent.sync_period, kind)?;
     let watch = Stopwatch::start(node.seen().counts)?;
     let (_, told) = node.tell_all()?;
     let seen = node.wait_in_sync()?;
@@ -77,18 +82,18 @@ pub(crate) fn first(size: Size, extent: Extent) -> Result<Vec<Line>> {
 }
 
 /// A restart on the complete state, and nothing else.
-pub(crate) fn again(size: Size, extent: Extent) -> Result<Vec<Line>> {
-    let node = Node::start(size, extent.sync_period)?;
+pub(crate) fn again(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>> {
+    let node = Node::start(size, extent.sync_period, kind)?;
     let line = restart(&node)?;
     node.stop()?;
     Ok(vec![line])
 }
 
 /// From the complete state on: a restart, and everything that happens then.
-pub(crate) fn rest(size: Size, extent: Extent) -> Result<Vec<Line>> {
-    let node = Node::start(size, extent.sync_period)?;
+pub(crate) fn rest(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>> {
+    let node = Node::start(size, extent.sync_period, kind)?;
     let restart = restart(&node)?;
-    let checker = Checker::start(size)?;
+    let checker = Checker::start(size, kind)?;
     let mut run = Run { node, checker, extent, lines: vec![restart] };
     run.checker.wait_exact("the restart")?;
     run.endpoints()?;
@@ -103,7 +108,7 @@ pub(crate) fn rest(size: Size, extent: Extent) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-fn restart(node: &Node) -> Result<Line> {
+pub(crate) fn restart(node: &Node) -> Result<Line> {
     let watch = Stopwatch::start(node.seen().counts)?;
     node.tell_all()?;
     let seen = node.wait_in_sync()?;

@@ -33,6 +33,8 @@ use schema::{Measured, Report};
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// Enough for half a million real servers and the processes that read them.
 const MEMORY: &str = "6G";
+/// Sizes at which modes are compared.
+const MODE_SIZES: &str = "1000x2,10000x2";
 /// File that the guest leaves.
 const REPORT: &str = "at-scale.json";
 
@@ -79,6 +81,8 @@ enum Measurement {
     /// The loop on the kernel: the first sync, changes, restarts and repairs, beside the raw cost.
     #[default]
     AtScale,
+    /// Mode iptables beside mode ipvs and a bare iptables-restore, printed.
+    Modes,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
     /// The cost of many nodes to the API server that they follow. Needs no kernel.
@@ -149,25 +153,18 @@ impl LaneChoice {
 /// Runs it with a small cluster and for a short time, at native speed: for the suite, which wants to
 /// know that it works, and that the state is exact after every step.
 pub(crate) fn short_form() -> Result<()> {
-    at_scale(&BenchArguments {
-        what: Measurement::AtScale,
-        lane: LaneChoice::Uml,
-        // The bed has been in this guest already.
-        kernel: vec![Kernel::V6_12],
-        sizes: vec!["1000x10".to_owned()],
-        short: true,
-        json: build::workspace().join("target/bench/short.json"),
-        from: Vec::new(),
-        remark: String::new(),
-        write_docs: false,
-        arguments: Vec::new(),
-    })?;
-    Ok(())
+    at_scale(&BenchArguments::short("1000x10")).map(drop)
+}
+
+/// The same of the comparison of modes.
+pub(crate) fn short_form_of_modes() -> Result<()> {
+    modes(&BenchArguments::short("300x2"))
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match arguments.what {
         Measurement::AtScale => {}
+        Measurement::Modes => return modes(arguments).map(|()| ExitCode::SUCCESS),
         Measurement::Footprint => return footprint(arguments),
         Measurement::Herd => return herd(arguments),
     }
@@ -188,6 +185,26 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         write_docs(&results)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+// === impl BenchArguments ===
+
+impl BenchArguments {
+    /// One small size, where the bed has been already.
+    fn short(size: &str) -> Self {
+        Self {
+            what: Measurement::AtScale,
+            lane: LaneChoice::Uml,
+            kernel: vec![Kernel::V6_12],
+            sizes: vec![size.to_owned()],
+            short: true,
+            json: build::workspace().join("target/bench/short.json"),
+            from: Vec::new(),
+            remark: String::new(),
+            write_docs: false,
+            arguments: Vec::new(),
+        }
+    }
 }
 
 /// Measures in every lane on every kernel. What has been measured is in the file even if what
@@ -258,6 +275,33 @@ fn write_docs(results: &Results) -> Result<()> {
     std::fs::write(docs.join("performance.svg"), picture)?;
     std::fs::write(docs.join("performance.md"), page::write(results))?;
     eprintln!("bench: docs/performance.md, its picture and its JSON are written");
+    Ok(())
+}
+
+fn modes(arguments: &BenchArguments) -> Result<()> {
+    eprintln!("bench: building");
+    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
+    let program = build::bench_program("at_scale", profile)?;
+    let mut options = vec!["--modes".to_owned(), "--sizes".to_owned()];
+    let is_default = arguments.sizes.is_empty();
+    options.push(if is_default { MODE_SIZES.to_owned() } else { arguments.sizes.join(",") });
+    options.extend(arguments.short.then(|| "--short".to_owned()));
+    for lane in arguments.lane.lanes() {
+        for kernel in &arguments.kernel {
+            let guest = Guest {
+                kernel: *kernel,
+                accel: lane.accel(),
+                memory: MEMORY.to_owned(),
+                limit: LIMIT,
+                ..Guest::default()
+            };
+            let verdict =
+                guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
+            if verdict != Verdict::Exited(0) {
+                bail!("comparing modes in lane {lane} on Linux {kernel}: {verdict}");
+            }
+        }
+    }
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::build;
+use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 
@@ -16,6 +17,12 @@ pub(crate) struct DemoArguments {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
+    /// Show a node that changes its mode under traffic, from ipvs to iptables and back.
+    #[arg(long)]
+    switch: bool,
+    /// Accelerator of the guest; user mode is quick where qemu has no KVM.
+    #[arg(long, value_enum, default_value_t)]
+    accel: AccelChoice,
 }
 
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
@@ -25,6 +32,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let guest = Guest {
         kernel: arguments.kernel,
+        accel: arguments.accel,
         files: vec![
             GuestFile { host: daemon, guest: "/job/kube-ipvs".into() },
             GuestFile {
@@ -32,10 +40,12 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
                 guest: "/job/examples".into(),
             },
         ],
-        limit: Duration::from_secs(300),
+        limit: Duration::from_secs(if arguments.switch { 900 } else { 300 }),
         ..Guest::default()
     };
-    let arguments = ["/job/kube-ipvs", "/job/examples"].map(str::to_owned);
+    let switch = arguments.switch.then_some("--switch");
+    let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(switch);
+    let arguments: Vec<String> = arguments.map(str::to_owned).collect();
     let verdict = guest.run(&program.to_string_lossy(), &arguments, &mut std::io::stdout())?;
     eprintln!("demo: {verdict} ({} s after the build)", started.elapsed().as_secs());
     Ok(ExitCode::from(verdict.exit_code()))

@@ -2,16 +2,18 @@
 //! traffic flows.
 //!
 //! ```text
-//! demo PROGRAM EXAMPLES
+//! demo PROGRAM EXAMPLES [--switch]
 //! ```
 //!
-//! `PROGRAM` is kube-ipvs, `EXAMPLES` the folder of example manifests. Ends with success only if
+//! `PROGRAM` is kube-ipvs, `EXAMPLES` the folder of example manifests. With `--switch`, the node changes
+//! its mode under traffic instead, with Services of its own. Ends with success only if
 //! everything that was expected came true. Needs root, and a kernel with IPVS for itself.
 
 mod change;
 mod report;
 mod services;
 mod state;
+mod switch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,12 +29,16 @@ const POD_PORTS: [(Protocol, u16); 2] = [(Protocol::Tcp, 8080), (Protocol::Udp, 
 
 fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
-    let [program, examples] = arguments.as_slice() else {
-        eprintln!("usage: demo PROGRAM EXAMPLES");
-        return ExitCode::from(2);
-    };
     let mut report = Report::start();
-    match run(&mut report, program, examples) {
+    let done = match arguments.as_slice() {
+        [program, examples] => run(&mut report, program, examples),
+        [program, _, option] if option == Path::new("--switch") => run_switch(&mut report, program),
+        _ => {
+            eprintln!("usage: demo PROGRAM EXAMPLES [--switch]");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
         Ok(()) if report.all_held() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
         Err(error) => {
@@ -65,6 +71,16 @@ fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
     report.step("stopping kube-ipvs");
     let stopped = proxy.stop().map(drop);
     report.expect("it ends well within 10 s of SIGTERM", stopped);
+    report.step(&report.summary());
+    Ok(())
+}
+
+fn run_switch(report: &mut Report, program: &Path) -> Result<()> {
+    load_modules()?;
+    report.step("laying out 2 nodes with 2 pods each, and a client outside");
+    let cluster = Cluster::build(&ClusterSpec::default())?;
+    let manifests = Manifests::new()?;
+    switch::show(report, &cluster, program, &manifests)?;
     report.step(&report.summary());
     Ok(())
 }
