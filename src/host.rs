@@ -46,10 +46,51 @@ pub(crate) struct Host {
     pub(crate) linux: Linux,
 }
 
+/// Host whose abilities are known. Nothing was changed but what a probe makes.
+struct Examined {
+    /// The configuration for the mode that the host can do.
+    configuration: Configuration,
+    /// Reason for which the mode is not the preferred one; none: it is.
+    fallen_back: Option<FallenBack>,
+    /// The families that it can do, with their programs.
+    rules: HashMap<Family, Rules>,
+}
+
 /// Prepares the host for planning, in the mode that it can do. An error names everything that is
 /// missing.
 pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     oom::set_score(Path::new(oom::PATH), configuration.oom_score_adj);
+    let Examined { configuration, fallen_back, rules } = examine(configuration)?;
+    let settings = Settings {
+        random_fully: rules.values().all(Rules::random_fully),
+        ..configuration.settings.clone()
+    };
+    let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
+    let (settings, linux) = match settings.mode {
+        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
+        Mode::Iptables | Mode::Userspace => prepare_iptables(&configuration, settings, rules)?,
+    };
+    if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
+        warn!("{warning}");
+    }
+    let configuration = Configuration { settings, ..configuration };
+    Ok(Host { configuration, fallen_back, backends, linux })
+}
+
+/// Checks that the host can be prepared for a configuration, while it serves with another one.
+/// Removes what the check has made.
+///
+/// # Errors
+/// With everything that is missing.
+pub(crate) fn check(configuration: &Configuration) -> anyhow::Result<()> {
+    let had_dummy = Linux::has_dummy();
+    let examined = examine(configuration);
+    remove_dummy_unless(had_dummy);
+    examined.map(drop)
+}
+
+/// Finds out in which mode the host can serve. In its configuration are the families that it can do.
+fn examine(configuration: &Configuration) -> anyhow::Result<Examined> {
     let mut rules = open_rules(configuration);
     let had_dummy = Linux::has_dummy();
     let (mut configuration, mut findings) = (configuration.clone(), probe(configuration, &rules));
@@ -67,23 +108,10 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
         bail!("{because}\nand {error}");
     }
     rules.retain(|family, _| findings.families.contains(family));
-    let rules: HashMap<Family, Rules> =
-        rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?))).collect();
-    let settings = Settings {
-        families: findings.families,
-        random_fully: rules.values().all(Rules::random_fully),
-        ..configuration.settings.clone()
-    };
-    let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
-    let (settings, linux) = match settings.mode {
-        Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
-        Mode::Iptables | Mode::Userspace => prepare_iptables(&configuration, settings, rules)?,
-    };
-    if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
-        warn!("{warning}");
-    }
-    let configuration = Configuration { settings, ..configuration };
-    Ok(Host { configuration, fallen_back, backends, linux })
+    let rules = rules.into_iter().filter_map(|(family, rules)| Some((family, rules.ok()?)));
+    let rules = rules.collect();
+    configuration.settings.families = findings.families;
+    Ok(Examined { configuration, fallen_back, rules })
 }
 
 /// Looks again at whether this host can do the preferred mode, which it could not when the program

@@ -20,6 +20,7 @@
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
 //! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own; not connected yet;
 //! - `forwarding`: what programs in user space that forward connections share: copying, limits;
+//! - [`switch`]: switching a running process to another mode;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
 //! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
 //!   the commit.
@@ -41,5 +42,6 @@ pub mod relay;
 pub mod serve;
 pub mod source;
 mod spread;
+pub mod switch;
 pub mod syntax;
 mod version;

@@ -19,8 +19,7 @@ fn main() -> ExitCode {
         }
     };
     let verbosity = app::logging::start(configuration.logging);
-    let check = Box::new(move || app::check(&Configuration::load(&arguments)?));
-    match app::run(configuration, check, verbosity) {
+    match app::run(configuration, arguments, verbosity) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
+use super::at_work::AtWork;
+use super::changes::{Consequence, Switch};
 use crate::config::Configuration;
 use crate::config::mode::{Fallback, OnReturn};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
@@ -14,25 +16,36 @@ use crate::host::{self, FallenBack};
 /// Function that finds out if the host can do the preferred mode, or what it lacks.
 type Look = Arc<dyn Fn() -> Result<(), Vec<String>> + Send + Sync>;
 
+/// Reaction to a host that can do the preferred mode again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Return {
+    /// The program ends, to be started again, with this reason.
+    Restart(String),
+    /// It goes on in the preferred mode, for this reason.
+    Switch(String),
+}
+
 /// Reports that the node has fallen back, if it has. The returned future looks again and again if the
-/// host can do the preferred mode, reports that once, and is ready if the program is to end then,
-/// with the reason.
+/// host can do the preferred mode, reports that once, and is ready if the node is to return to it.
 pub(super) fn returned(
     configuration: &Configuration,
     fallen_back: Option<FallenBack>,
-    recorder: EventRecorder,
-) -> impl Future<Output = String> + use<> {
+    recorder: &EventRecorder,
+    at_work: &AtWork,
+) -> impl Future<Output = Return> + use<> {
     let fallen_back = fallen_back.zip(configuration.modes.fallback);
     if let Some((fallen_back, _)) = &fallen_back {
         warn!("{fallen_back}");
         recorder.record(fallback_event(fallen_back));
     }
-    let configuration = configuration.clone();
+    let (configuration, recorder) = (configuration.clone(), recorder.clone());
+    let at_work = at_work.clone();
     async move {
         let Some((fallen_back, fallback)) = fallen_back else {
             return std::future::pending().await;
         };
-        until_possible(fallback.retry, Arc::new(move || host::look_again(&configuration))).await;
+        let look = Arc::new(move || host::look_again(&configuration));
+        until_possible(fallback.retry, look, &at_work).await;
         let FallenBack { preferred, mode, .. } = fallen_back;
         let note = format!("this host can do mode {preferred} now, and serves in mode {mode}");
         end_or_stay(&note, fallback, &recorder).await
@@ -40,12 +53,12 @@ pub(super) fn returned(
 }
 
 /// Looks every so often. Ready when the host can do the mode.
-async fn until_possible(pause: Duration, look: Look) {
+async fn until_possible(pause: Duration, look: Look, at_work: &AtWork) {
     loop {
         tokio::time::sleep(pause).await;
         let look = Arc::clone(&look);
         // It runs programs, which takes its time.
-        match tokio::task::spawn_blocking(move || look()).await {
+        match at_work.block_on_pool(move || look()).await {
             Ok(Ok(())) => return,
             Ok(Err(missing)) => debug!("still missing: {}", missing.join("; ")),
             Err(error) => warn!("looking at what the host can do failed: {error}; looks again"),
@@ -53,21 +66,36 @@ async fn until_possible(pause: Duration, look: Look) {
     }
 }
 
-/// Reports that the preferred mode is possible. Ready only if the program is to end for it.
-async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -> String {
+/// Reports that the preferred mode is possible. Ready only if the node is to return to it.
+async fn end_or_stay(note: &str, fallback: Fallback, recorder: &EventRecorder) -> Return {
     let follows = match fallback.on_return {
         OnReturn::Stay => "restart kube-ipvs to switch",
         OnReturn::Restart => "the program ends, to be started again in that mode",
+        OnReturn::Switch => "it switches",
     };
     let note = format!("{note}: {follows}");
     info!("{note}");
     recorder.record(event(Severity::Normal, "ModeAvailable", note.clone()));
-    match fallback.on_return {
-        OnReturn::Stay => std::future::pending().await,
-        OnReturn::Restart => {
-            // The Event gets a second to be published.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            note
+    let consequence = match fallback.on_return {
+        OnReturn::Stay => return std::future::pending().await,
+        OnReturn::Restart => Return::Restart(note),
+        OnReturn::Switch => Return::Switch(note),
+    };
+    // The Event gets a second to be published.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    consequence
+}
+
+// === impl Return ===
+
+impl Return {
+    /// Returns what follows for a program with this configuration.
+    pub(super) fn of(self, configuration: Configuration) -> Consequence {
+        match self {
+            Self::Restart(reason) => Consequence::Restart(reason),
+            Self::Switch(reason) => {
+                Consequence::Switch(Box::new(Switch { configuration, is_configured: true, reason }))
+            }
         }
     }
 }
@@ -95,6 +123,7 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
+    use crate::app::at_work;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -108,18 +137,21 @@ mod tests {
             _ => Ok(()),
         };
         let began = Instant::now();
-        until_possible(MINUTE, Arc::new(look)).await;
+        until_possible(MINUTE, Arc::new(look), &at_work::begin().0).await;
         assert_eq!(looks.load(Ordering::Relaxed), 3);
         assert_eq!(began.elapsed().as_secs(), 180);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_program_ends_only_if_it_is_to() {
+    async fn the_mode_ends_only_if_it_is_to() {
         let recorder = EventRecorder::disabled();
         let fallback = |on_return| Fallback { mode: Mode::Iptables, retry: MINUTE, on_return };
-        let reason = end_or_stay("can", fallback(OnReturn::Restart), &recorder).await;
-        assert_eq!(reason, "can: the program ends, to be started again in that mode");
-        let stays = end_or_stay("can", fallback(OnReturn::Stay), &recorder);
+        let ended = |on_return| end_or_stay("can", fallback(on_return), &recorder);
+        let reason = "can: the program ends, to be started again in that mode".to_owned();
+        assert_eq!(ended(OnReturn::Restart).await, Return::Restart(reason));
+        let reason = "can: it switches".to_owned();
+        assert_eq!(ended(OnReturn::Switch).await, Return::Switch(reason));
+        let stays = ended(OnReturn::Stay);
         assert!(timeout(60 * MINUTE, stays).await.is_err());
     }
 
@@ -127,7 +159,7 @@ mod tests {
     async fn a_node_that_has_not_fallen_back_does_not_look() {
         let words = ["kube-ipvs", "--proxy-mode=auto"].map(Into::into);
         let configuration = Configuration::load(&crate::cli::parse(words).unwrap()).unwrap();
-        let never = returned(&configuration, None, EventRecorder::disabled());
+        let never = returned(&configuration, None, &EventRecorder::disabled(), &at_work::begin().0);
         assert!(timeout(60 * MINUTE, never).await.is_err());
     }
 

@@ -28,7 +28,7 @@ pub(super) fn options(
         node_port_addresses: settings.node_port_addresses.clone(),
         pages: Pages {
             mode: ServedMode {
-                configured: configuration.document.mode.clone(),
+                configured: configuration.configured_mode.clone(),
                 effective: settings.mode,
             },
             configz: configuration.to_configz().context("write the configuration as JSON")?,

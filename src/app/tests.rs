@@ -4,9 +4,9 @@ mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Source;
 use super::input::{InputPump, Unchecked, event_of};
 use super::logging::directives;
+use super::source::Source;
 use super::threads::TaskThread;
 use crate::cli;
 use crate::config::Configuration;
@@ -73,7 +73,7 @@ fn without_a_cluster_a_node_is_not_about_to_leave_it() {
 /// However long the event loop's thread is busy, tasks beside it go on: health is among them.
 #[test]
 fn a_busy_loop_holds_up_no_other_thread() {
-    let beside = TaskThread::start("beside").unwrap();
+    let beside = TaskThread::start("beside", ()).unwrap();
     let (asked, mut asking) = mpsc::channel::<std::sync::mpsc::Sender<&str>>(1);
     let (answers, answered) = std::sync::mpsc::channel();
     let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

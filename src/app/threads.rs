@@ -25,11 +25,11 @@ pub(super) struct TaskThread {
 // === impl TaskThread ===
 
 impl TaskThread {
-    /// Starts a thread of this name.
+    /// Starts a thread of this name, which drops the token when it has ended.
     ///
     /// # Errors
     /// When the kernel gives no thread.
-    pub(super) fn start(name: &str) -> io::Result<Self> {
+    pub(super) fn start(name: &str, token: impl Send + 'static) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
@@ -37,6 +37,7 @@ impl TaskThread {
             // It ends by an error: nothing is ever sent.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_timeout(SHUTDOWN_GRACE);
+            drop(token);
         })?;
         Ok(Self { handle, _stop: stop })
     }

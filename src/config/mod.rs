@@ -87,19 +87,51 @@ impl Configuration {
     /// When a file cannot be read, or what it says together with the flags cannot be: all of it at
     /// once.
     pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+        let file = arguments.file().map(|path| ConfigurationFile::read(Path::new(path)));
+        let file = file.transpose().map_err(ConfigurationError::Complete)?;
+        Self::assemble(arguments, file, None)
+    }
+
+    /// Puts the same together for another mode, which has no fallback. The file is not read again.
+    ///
+    /// # Errors
+    /// When settings of that mode cannot be as they are.
+    pub fn for_mode(&self, arguments: &Arguments, mode: Mode) -> Result<Self, ConfigurationError> {
+        Self::assemble(arguments, self.file.clone(), Some(mode))
+    }
+
+    /// True if the running program can take on the `new` configuration: if the mode changes, or its
+    /// fallback. Everything that serves is then made anew. Only the log is not.
+    #[must_use]
+    pub fn can_become(&self, new: &Self) -> bool {
+        let changes_mode = self.configured_mode != new.configured_mode || self.modes != new.modes;
+        changes_mode && self.logging == new.logging
+    }
+
+    fn assemble(
+        arguments: &Arguments,
+        file: Option<ConfigurationFile>,
+        chosen: Option<Mode>,
+    ) -> Result<Self, ConfigurationError> {
         let complete = |problem: String| ConfigurationError::Complete(problem);
         let mut notes = flags::notes(arguments);
-        let (mut document, mut own, file) = match arguments.file() {
-            Some(path) => {
-                let (file, documents) = read_file(Path::new(path)).map_err(complete)?;
+        let (mut document, mut own) = match &file {
+            Some(file) => {
+                let documents = file.documents().map_err(complete)?;
+                let path = file.path.display();
                 notes.extend(documents.notes.iter().map(|note| format!("{path}: {note}")));
                 let mut document = documents.kube_proxy.with_defaults();
                 flags::logging(arguments, &mut document.logging);
-                (document, documents.own, Some(file))
+                (document, documents.own)
             }
-            None => (flags::document(arguments), KubeIpvsConfiguration::default(), None),
+            None => (flags::document(arguments), KubeIpvsConfiguration::default()),
         };
         flags::own(arguments, &mut own);
+        let configured_mode = mode::word(&document.mode).to_owned();
+        if let Some(mode) = chosen {
+            mode.name().clone_into(&mut document.mode);
+            own.fallback.clear();
+        }
         if let Some(name) = arguments.hostname_override.as_ref().filter(|name| !name.is_empty()) {
             let name = name.trim().to_lowercase();
             if name.is_empty() {
@@ -127,7 +159,8 @@ impl Configuration {
         {
             notes.push(format!("logging.vmodule has no effect: {why}"));
         }
-        resolved::Merged { document: in_force(document, &own), own, file, notes, action }
+        let document = in_force(document, &own);
+        resolved::Merged { configured_mode, document, own, file, notes, action }
             .resolve(arguments)
             .map_err(ConfigurationError::Complete)
     }
@@ -156,6 +189,31 @@ impl Configuration {
     }
 }
 
+// === impl ConfigurationFile ===
+
+impl ConfigurationFile {
+    fn read(path: &Path) -> Result<Self, String> {
+        let length = std::fs::metadata(path).map_err(|error| unread(path, error))?.len();
+        if length > MAX_FILE_BYTES {
+            return Err(unread(
+                path,
+                format!("it has {length} bytes, and {MAX_FILE_BYTES} at most are read"),
+            ));
+        }
+        let content = std::fs::read(path).map_err(|error| unread(path, error))?;
+        Ok(Self { path: path.to_owned(), content })
+    }
+
+    fn documents(&self) -> Result<read::Documents, String> {
+        let text = std::str::from_utf8(&self.content).map_err(|error| unread(&self.path, error))?;
+        read::read(text).map_err(|error| unread(&self.path, error))
+    }
+}
+
+fn unread(path: &Path, why: impl fmt::Display) -> String {
+    format!("read the configuration file {}: {why}", path.display())
+}
+
 // === impl Action ===
 
 impl Action {
@@ -180,20 +238,6 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
         .map(|(_, known)| known)
 }
 
-fn read_file(path: &Path) -> Result<(ConfigurationFile, read::Documents), String> {
-    let problem = |why: String| format!("read the configuration file {}: {why}", path.display());
-    let length = std::fs::metadata(path).map_err(|error| problem(error.to_string()))?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(problem(format!(
-            "it has {length} bytes, and {MAX_FILE_BYTES} at most are read"
-        )));
-    }
-    let content = std::fs::read(path).map_err(|error| problem(error.to_string()))?;
-    let text = std::str::from_utf8(&content).map_err(|error| problem(error.to_string()))?;
-    let documents = read::read(text).map_err(|error| problem(error.to_string()))?;
-    Ok((ConfigurationFile { path: path.to_owned(), content }, documents))
-}
-
 /// An empty field lists nothing; an empty flag is a list with an empty network, which kube-proxy
 /// refuses.
 fn cluster_cidrs(arguments: &Arguments, document: &KubeProxyConfiguration) -> Vec<String> {
@@ -210,9 +254,7 @@ fn in_force(
     own: &KubeIpvsConfiguration,
 ) -> KubeProxyConfiguration {
     mode::keep_periods_of(&ModeChoice::new(&document, own), &mut document);
-    if document.mode.is_empty() {
-        Mode::Ipvs.name().clone_into(&mut document.mode);
-    }
+    document.mode = mode::word(&document.mode).to_owned();
     if document.detect_local_mode.is_empty() {
         "ClusterCIDR".clone_into(&mut document.detect_local_mode);
     }

@@ -61,6 +61,8 @@ pub enum OnReturn {
     Stay,
     /// Say so, and end the program, whose supervisor starts it again.
     Restart,
+    /// Say so, and switch to it.
+    Switch,
 }
 
 // === impl ModeChoice ===
@@ -75,6 +77,7 @@ impl ModeChoice {
             retry: own.fallback_retry.unwrap_or_default().to_std(),
             on_return: match own.fallback_return.as_str() {
                 "restart" => OnReturn::Restart,
+                "switch" => OnReturn::Switch,
                 _ => OnReturn::Stay,
             },
         });
@@ -91,6 +94,11 @@ impl ModeChoice {
     pub fn may_become(&self, mode: Mode) -> bool {
         self.modes().any(|possible| possible == mode)
     }
+}
+
+/// Returns the word of a mode. An empty field is ipvs.
+pub(super) fn word(mode: &str) -> &str {
+    if mode.is_empty() { Mode::Ipvs.name() } else { mode }
 }
 
 /// Returns the mode that is tried first. An empty field is ipvs.

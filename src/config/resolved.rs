@@ -38,6 +38,8 @@ pub struct Configuration {
     /// configuration is for the mode in the settings, which is the preferred one, unless
     /// [`in_mode`](Self::in_mode) says otherwise.
     pub modes: ModeChoice,
+    /// Word for the mode in the file or the flags, whatever mode was asked for since.
+    pub configured_mode: String,
     /// Settings of the planner; the families are all possible ones, not those that the host has.
     pub settings: Settings,
     /// Periods of the event loop, and its drain time.
@@ -162,6 +164,7 @@ pub enum LogFormat {
 
 /// Valid configuration, merged from files and flags.
 pub(super) struct Merged {
+    pub(super) configured_mode: String,
     pub(super) document: KubeProxyConfiguration,
     pub(super) own: KubeIpvsConfiguration,
     pub(super) file: Option<ConfigurationFile>,
@@ -174,7 +177,7 @@ pub(super) struct Merged {
 impl Merged {
     /// Resolves a valid configuration. Only the host's name can make this fail.
     pub(super) fn resolve(self, arguments: &Arguments) -> Result<Configuration, String> {
-        let Self { document, own, file, mut notes, action } = self;
+        let Self { configured_mode, document, own, file, mut notes, action } = self;
         let gates =
             FeatureGates::new(&document.feature_gates).map_err(|problems| problems.join(", "))?;
         notes.extend(gates.warnings());
@@ -186,6 +189,7 @@ impl Merged {
         Ok(Configuration {
             action,
             modes,
+            configured_mode,
             settings: Settings {
                 limits: own.limits.resolve(),
                 load_balancers_before_nodes: own.load_balancers_before_nodes,

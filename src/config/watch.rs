@@ -7,14 +7,16 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::ConfigurationFile;
+use super::{Configuration, ConfigurationFile};
 use crate::spread;
 
 /// Message that the file has changed, in kube-proxy's words.
@@ -27,15 +29,25 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// A write comes in several parts. The file is looked at when it has been left alone for this long.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// Longest time from a change to the end of the program. It is random: the nodes of a cluster have
-/// the same file, and must not all start, and list everything, at once.
+/// Longest time from a change to its consequence. It is random: the nodes of a cluster have the same
+/// file, and must not all start, and list everything, at once.
 pub const SPREAD: Duration = Duration::from_secs(30);
 
 /// Notifications are thrown away in portions of this many bytes.
 const BUFFER_BYTES: usize = 4_096;
 
-/// Looks whether the program could start with the configuration as it would be read now.
-pub type Check = Box<dyn Fn() -> anyhow::Result<()> + Send>;
+/// Function that looks whether the program could start with the configuration as it would be read
+/// now, and what follows. It may take its time.
+pub type Check = Arc<dyn Fn() -> anyhow::Result<Change> + Send + Sync>;
+
+/// Consequence of a content that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// The program ends, and its supervisor starts it anew.
+    Restart,
+    /// The running program takes on this configuration.
+    TakeOn(Box<Configuration>),
+}
 
 /// A configuration file, and what became of its changes.
 struct Watched {
@@ -49,16 +61,11 @@ struct Watched {
 // === impl ConfigurationFile ===
 
 impl ConfigurationFile {
-    /// Ready, with what happened, some time after the file's content is another one that can be
+    /// Ready, with what follows, some time after the file's content is another one that can be
     /// used. That time is random, and `spread` at most. One that cannot is told about, here and by
     /// `report`, and is not used. A file that is gone or cannot be read is waited for: it may be in
     /// the middle of being replaced.
-    pub async fn changed(
-        self,
-        check: Check,
-        spread: Duration,
-        report: impl Fn(bool),
-    ) -> &'static str {
+    pub async fn changed(self, check: Check, spread: Duration, report: impl Fn(bool)) -> Change {
         let watch = match Watch::new(folder(&self.path)) {
             Ok(watch) => Some(watch),
             Err(error) => {
@@ -72,12 +79,16 @@ impl ConfigurationFile {
         };
         let mut watched = Watched { file: self, check, rejected: None, is_unreadable: false };
         loop {
-            if let Some(new) = watched.usable_change() {
+            if let Some((new, change)) = watched.usable_change().await {
                 let delay = spread::random_up_to(spread);
-                info!("{UPDATED}; the new content is valid: the program ends in {delay:.0?}");
+                let follows = match &change {
+                    Change::Restart => "the program ends".to_owned(),
+                    Change::TakeOn(new) => format!("mode {} is taken on", new.configured_mode),
+                };
+                info!("{UPDATED}; the new content is valid: {follows} in {delay:.0?}");
                 sleep(delay).await;
                 if watched.read() == Some(new) {
-                    return UPDATED;
+                    return change;
                 }
                 continue;
             }
@@ -98,8 +109,8 @@ impl ConfigurationFile {
 // === impl Watched ===
 
 impl Watched {
-    /// The file's content, if it is another one than is in force, and can be used.
-    fn usable_change(&mut self) -> Option<Vec<u8>> {
+    /// The file's content with what follows, if it is another one than is in force, and can be used.
+    async fn usable_change(&mut self) -> Option<(Vec<u8>, Change)> {
         let content = self.read()?;
         if content == self.file.content {
             if self.rejected.take().is_some() {
@@ -113,10 +124,14 @@ impl Watched {
         if self.rejected.as_ref() == Some(&content) {
             return None;
         }
-        match (self.check)() {
-            Ok(()) => {
+        let check = Arc::clone(&self.check);
+        // It may run programs to find out what the host can do.
+        let checked =
+            spawn_blocking(move || check()).await.unwrap_or_else(|ended| Err(ended.into()));
+        match checked {
+            Ok(change) => {
                 self.rejected = None;
-                Some(content)
+                Some((content, change))
             }
             Err(problem) => {
                 error!(
@@ -209,13 +224,13 @@ mod tests {
     const NOT_YET: Duration = Duration::from_millis(600);
 
     /// A file of which nothing can be used that contains "wrong".
-    fn changed(path: PathBuf, rejected: &AtomicBool) -> impl Future<Output = &'static str> {
+    fn changed(path: PathBuf, rejected: &AtomicBool) -> impl Future<Output = Change> {
         let file = ConfigurationFile { content: fs::read(&path).unwrap(), path: path.clone() };
         let check = move || match fs::read_to_string(&path) {
-            Ok(text) if !text.contains("wrong") => Ok(()),
+            Ok(text) if !text.contains("wrong") => Ok(Change::Restart),
             other => Err(anyhow::anyhow!("{other:?}")),
         };
-        file.changed(Box::new(check), Duration::ZERO, |is| rejected.store(is, Ordering::Relaxed))
+        file.changed(Arc::new(check), Duration::ZERO, |is| rejected.store(is, Ordering::Relaxed))
     }
 
     #[tokio::test]
@@ -236,7 +251,7 @@ mod tests {
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
 
         fs::write(&path, "mode: \"\"").unwrap();
-        assert_eq!(timeout(SOON, changed).await, Ok(UPDATED));
+        assert_eq!(timeout(SOON, changed).await, Ok(Change::Restart));
     }
 
     #[tokio::test]
@@ -259,7 +274,7 @@ mod tests {
         write("..2", "mode: ipvs");
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
         write("..3", "mode: ipvs # now");
-        assert_eq!(timeout(SOON, changed).await, Ok(UPDATED));
+        assert_eq!(timeout(SOON, changed).await, Ok(Change::Restart));
     }
 
     #[tokio::test]
@@ -286,7 +301,7 @@ mod tests {
         fs::write(&path, "wrong").unwrap();
         assert!(timeout(NOT_YET, &mut changed).await.is_err());
         fs::write(&path, "mode: \"\"").unwrap();
-        assert_eq!(timeout(SOON, changed).await, Ok(UPDATED));
+        assert_eq!(timeout(SOON, changed).await, Ok(Change::Restart));
     }
 
     #[test]

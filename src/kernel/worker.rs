@@ -64,14 +64,29 @@ impl KernelHandle {
     /// # Errors
     /// When the process may not have another thread.
     pub fn start(
+        kernel: impl Kernel + 'static,
+        stopwatch: impl Stopwatch + 'static,
+    ) -> std::io::Result<Self> {
+        Self::start_holding(kernel, stopwatch, ())
+    }
+
+    /// Starts the worker, which drops the token when it has ended and closed the kernel's handles:
+    /// a job may still be under way when the last handle is dropped.
+    ///
+    /// # Errors
+    /// When the process may not have another thread.
+    pub(crate) fn start_holding(
         mut kernel: impl Kernel + 'static,
         stopwatch: impl Stopwatch + 'static,
+        token: impl Send + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<Job>(1);
         thread::Builder::new().name("kernel".into()).spawn(move || {
             while let Some(job) = inbox.blocking_recv() {
                 job(&mut kernel, &stopwatch);
             }
+            drop(kernel);
+            drop(token);
         })?;
         Ok(Self { jobs })
     }
@@ -199,6 +214,23 @@ mod tests {
         let expected =
             "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules";
         assert_eq!(reported.join(" "), expected);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_dropped_after_the_last_job() {
+        let token = Arc::new(());
+        let held = Arc::clone(&token);
+        let kernel = KernelHandle::start_holding(Fake::default(), (), held).unwrap();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let job = kernel.call(move |_| ended.recv().is_err());
+        // The caller does not wait, as a loop that is dropped.
+        assert!(tokio::time::timeout(Duration::from_millis(20), job).await.is_err());
+        drop(kernel);
+        assert_eq!(Arc::strong_count(&token), 2);
+        drop(end);
+        while Arc::strong_count(&token) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     #[tokio::test]

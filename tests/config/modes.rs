@@ -39,6 +39,12 @@ fn a_mode_is_tried_first_and_may_have_a_fallback() {
             Mode::Ipvs,
             fallback(Duration::from_secs(90), OnReturn::Restart),
         ),
+        (
+            "mode: auto\n",
+            "fallbackReturn: switch\n",
+            Mode::Ipvs,
+            fallback(MINUTES, OnReturn::Switch),
+        ),
         ("mode: iptables\n", "", Mode::Iptables, None),
         ("mode: iptables\n", "fallback: iptables\n", Mode::Iptables, None),
     ] {
@@ -59,7 +65,7 @@ fn what_a_fallback_cannot_be_is_said() {
         ("fallbackRetry: 9s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: 24h1s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: -1s", "must be from 10s to 24h [fallbackRetry]"),
-        ("fallbackReturn: always", "must be one of never, restart [fallbackReturn]"),
+        ("fallbackReturn: always", "must be one of never, restart, switch [fallbackReturn]"),
     ] {
         let said = load_file(&format!("{OWN}{own}\n"), &[]).unwrap_err().to_string();
         assert!(said.contains(expected), "{own}: {said}");
@@ -191,4 +197,44 @@ fn a_written_configuration_keeps_the_periods_of_the_possible_modes() {
         let again = load(&["--config", file.path().to_str().unwrap()]).unwrap();
         assert_eq!((again.document, again.modes), (configuration.document, configuration.modes));
     }
+}
+
+#[test]
+fn the_same_configuration_is_put_together_for_another_mode() {
+    let text = format!(
+        "mode: auto\nipvs: {{syncPeriod: 10s}}\niptables: {{syncPeriod: 20s}}\n{OWN}\
+         fallbackReturn: switch\n"
+    );
+    let path = file(&format!("{}{text}", crate::HEAD));
+    let words = ["--config", path.path().to_str().unwrap()];
+    let configured = load(&words).unwrap();
+    // The file is not read again.
+    std::fs::write(path.path(), "mode: nonsense").unwrap();
+    for (mode, seconds) in [(Mode::Iptables, 20), (Mode::Ipvs, 10)] {
+        let other = configured.for_mode(&crate::arguments(&words), mode).unwrap();
+        assert_eq!(other.modes, ModeChoice { preferred: mode, fallback: None });
+        assert_eq!(other.settings.mode, mode);
+        assert_eq!(other.pace.sync_period, Duration::from_secs(seconds));
+        assert_eq!(other.configured_mode, "auto");
+        assert_eq!(other.file, configured.file);
+    }
+}
+
+#[test]
+fn a_running_program_takes_on_a_new_mode_and_nothing_that_concerns_the_log() {
+    let served = from("mode: ipvs\n", "");
+    for (kube_proxy, own, is_taken_on) in [
+        ("mode: ipvs\n", "", false),
+        ("mode: iptables\n", "", true),
+        ("mode: auto\n", "", true),
+        ("mode: ipvs\n", "fallback: iptables\n", true),
+        ("mode: ipvs\nipvs: {scheduler: lc}\n", "", false),
+        ("mode: iptables\nipvs: {scheduler: lc}\n", "drainDeadline: 1m\n", true),
+        ("mode: iptables\nlogging: {verbosity: 4}\n", "", false),
+    ] {
+        let new = from(kube_proxy, own);
+        assert_eq!(served.can_become(&new), is_taken_on, "{kube_proxy}{own}");
+    }
+    assert_eq!(served.configured_mode, "ipvs");
+    assert_eq!(from("", "").configured_mode, "ipvs");
 }

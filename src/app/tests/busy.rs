@@ -11,9 +11,13 @@ use plan::planner::{Plan, Planner};
 use plan::settings::Settings;
 use serde_json::json;
 
-use crate::app::{Parts, Source, Threads};
+use crate::app::at_work;
+use crate::app::changes::Changes;
+use crate::app::signals::Orders;
+use crate::app::source::Source;
+use crate::app::tenure::{Parts, Threads};
 use crate::cli;
-use crate::config::Configuration;
+use crate::config::{Arguments, Configuration};
 use crate::kernel::fake::Fake;
 use crate::reconcile::observer::Observer;
 use crate::source::Options;
@@ -122,21 +126,25 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
         let source = Manifests::new(folder.path(), &Options::new("node-1")).unwrap();
         let parts = Parts {
             settings: Settings::clone(&configuration.settings),
-            configuration,
+            configuration: configuration.clone(),
+            former: None,
             fallen_back: None,
-            check: Box::new(|| Ok(())),
             source: Source::Manifests(source),
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),
             backends: None,
             observers: vec![Box::new(Gate { entered, leave })],
             set_verbosity: Box::new(|_| Ok(())),
         };
-        let threads = Threads::start().unwrap();
+        let (at_work, _idle) = at_work::begin();
+        let threads = Threads::start(&at_work).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let shutdown = async {
             let _ = ended.await;
         };
-        runtime.block_on(parts.run(&threads, shutdown)).unwrap();
+        let (arguments, mut orders) = (Arguments::default(), Orders::default());
+        let changes =
+            Changes { arguments: &arguments, configured: &configuration, orders: &mut orders };
+        runtime.block_on(parts.run(&threads, &at_work, shutdown, changes)).unwrap();
     });
     let ops = entering.recv_timeout(PATIENCE).expect("a large round is planned");
     assert!(ops >= LARGE, "{ops}");

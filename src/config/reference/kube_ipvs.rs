@@ -86,8 +86,9 @@ pub const OWN_FIELDS: [Setting; 24] = [
         DoesIn(
             Mode::Ipvs,
             "Reaction of a node that has fallen back to a host that can do ipvs by now: never \
-             (a log line and an Event say so, and the node stays in its mode until the next start) \
-             or restart (the program ends, to be started again in mode ipvs)",
+             (a log line and an Event say so, and the node stays in its mode until the next start), \
+             switch (the running program switches to mode ipvs) or restart (it ends, to be started \
+             again in mode ipvs)",
         ),
     ),
     field(

@@ -88,7 +88,7 @@ impl KubeIpvsViolations {
         if !(GoDuration::from_secs(10)..=GoDuration::from_secs(86_400)).contains(&retry) {
             self.invalid("fallbackRetry", retry, "must be from 10s to 24h");
         }
-        self.one_of("fallbackReturn", &own.fallback_return, &["never", "restart"]);
+        self.one_of("fallbackReturn", &own.fallback_return, &["never", "restart", "switch"]);
     }
 
     fn limits(&mut self, limits: &Limits) {

@@ -36,6 +36,9 @@ pub const SOURCE: &str = "source";
 /// Queue between the input pump and the event loop.
 pub const LOOP: &str = "loop";
 
+/// Kind of what the former mode left.
+pub const VIRTUAL_SERVERS: &str = "virtual_servers";
+
 /// The metrics whose names begin with `kube_ipvs_`.
 #[derive(Debug)]
 pub struct OwnMetrics {
@@ -57,6 +60,8 @@ pub struct OwnMetrics {
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
     mode: IntGaugeVec,
+    /// What the mode has left that the node served in before, by kind.
+    pub left_by_former_mode: IntGaugeVec,
     /// 1 while the configuration file has changed into one that cannot be used.
     pub configuration_rejected: IntGauge,
     /// Services that answer to load balancers.
@@ -114,6 +119,12 @@ impl OwnMetrics {
                 "kube_ipvs_mode",
                 "Always 1; the labels say which mode is configured, and in which one the node serves.",
                 &["configured", "effective"],
+            )?,
+            left_by_former_mode: make.gauges(
+                "kube_ipvs_left_by_former_mode",
+                "Number of virtual servers (kind virtual_servers) that mode ipvs has left and that still \
+                 have connections, while the node serves in another mode; 0 when it has left nothing.",
+                "kind",
             )?,
             configuration_rejected: make.gauge(
                 "kube_ipvs_configuration_rejected",
@@ -190,6 +201,7 @@ impl OwnMetrics {
             self.drift.with_label_values(&[operation]);
         }
         self.drift.with_label_values(&[SET_SYSCTL]);
+        self.left_by_former_mode.with_label_values(&[VIRTUAL_SERVERS]);
         for class in CLASSES {
             self.pending.with_label_values(&[class]);
         }

@@ -1,0 +1,154 @@
+//! Reasons for which a tenure ends, or the program: a configuration file that has changed, an order
+//! by a signal, a host that can do the preferred mode again.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use plan::mode::Mode;
+use prometheus::IntGauge;
+use tracing::{error, info};
+
+use super::at_work::AtWork;
+use super::check;
+use super::signals::Orders;
+use crate::config::watch::{self, Check, SPREAD};
+use crate::config::{Arguments, Configuration};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::host;
+
+/// Another configuration to serve with, in the same process.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Switch {
+    pub(super) configuration: Configuration,
+    /// True if the configuration is what the file says, and not an order besides.
+    pub(super) is_configured: bool,
+    /// Reason for the switch, in words.
+    pub(super) reason: String,
+}
+
+/// Consequence of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Consequence {
+    /// The program ends with this reason, and its supervisor starts it anew.
+    Restart(String),
+    /// It goes on with another configuration.
+    Switch(Box<Switch>),
+}
+
+/// Sources of changes.
+pub(super) struct Changes<'a> {
+    pub(super) arguments: &'a Arguments,
+    /// Configuration of the file or the flags, without an order.
+    pub(super) configured: &'a Configuration,
+    pub(super) orders: &'a mut Orders,
+}
+
+/// Surroundings that changes are checked in and reported to.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    /// Mode that the node serves in.
+    pub(super) mode: Mode,
+    pub(super) recorder: EventRecorder,
+    pub(super) at_work: AtWork,
+}
+
+// === impl Changes ===
+
+impl Changes<'_> {
+    /// Ready with the first change that can be followed. One that cannot is reported: the node goes
+    /// on serving as it does. `rejected` is 1 as long as the file has one.
+    pub(super) async fn next(self, cx: Surroundings, rejected: IntGauge) -> Consequence {
+        let Self { arguments, configured, orders } = self;
+        tokio::select! {
+            consequence = file_changed(arguments, configured, cx.clone(), rejected) => consequence,
+            switch = ordered(arguments, configured, orders, cx) => Consequence::Switch(switch),
+        }
+    }
+}
+
+/// Ready when the configuration file has changed into one that can be used.
+async fn file_changed(
+    arguments: &Arguments,
+    configured: &Configuration,
+    cx: Surroundings,
+    rejected: IntGauge,
+) -> Consequence {
+    let Some(file) = configured.file.clone() else { return std::future::pending().await };
+    let reason = format!("the configuration file {} has changed", file.path.display());
+    let (arguments, configured) = (arguments.clone(), configured.clone());
+    let check: Check = Arc::new(move || {
+        let new = Configuration::load(&arguments)?;
+        check(&new)?;
+        if !configured.can_become(&new) {
+            return Ok(watch::Change::Restart);
+        }
+        host::check(&new).inspect_err(|error| cx.report_failure(new.modes.preferred, error))?;
+        Ok(watch::Change::TakeOn(Box::new(new)))
+    });
+    let report = |is_rejected: bool| rejected.set(is_rejected.into());
+    match file.changed(check, SPREAD, report).await {
+        watch::Change::Restart => Consequence::Restart(watch::UPDATED.to_owned()),
+        watch::Change::TakeOn(new) => Consequence::Switch(Box::new(Switch {
+            configuration: *new,
+            is_configured: true,
+            reason,
+        })),
+    }
+}
+
+/// Ready when a signal has ordered another mode, and the host can do it.
+async fn ordered(
+    arguments: &Arguments,
+    configured: &Configuration,
+    orders: &mut Orders,
+    cx: Surroundings,
+) -> Box<Switch> {
+    loop {
+        let mode = orders.next().await;
+        if mode == cx.mode {
+            info!("a signal orders mode {mode}, in which the node serves already");
+            continue;
+        }
+        info!("a signal orders mode {mode}; the node serves in mode {}", cx.mode);
+        match for_order(arguments, configured, mode, &cx.at_work).await {
+            Ok(configuration) => {
+                let reason = "a signal orders it (kube-ipvs switch)".to_owned();
+                return Box::new(Switch { configuration, is_configured: false, reason });
+            }
+            Err(error) => cx.report_failure(mode, &error),
+        }
+    }
+}
+
+/// Returns the configuration for an ordered mode, which the host can do.
+async fn for_order(
+    arguments: &Arguments,
+    configured: &Configuration,
+    mode: Mode,
+    at_work: &AtWork,
+) -> anyhow::Result<Configuration> {
+    let configuration = configured.for_mode(arguments, mode)?;
+    let checked =
+        at_work.block_on_pool(move || host::check(&configuration).map(|()| configuration));
+    checked.await.context("check what the host can do")?
+}
+
+// === impl Surroundings ===
+
+impl Surroundings {
+    /// Reports that the node cannot switch to a mode, and goes on in its own.
+    fn report_failure(&self, wanted: Mode, error: &anyhow::Error) {
+        let mode = self.mode;
+        let note =
+            format!("this node stays in mode {mode}, and does not go to mode {wanted}: {error:#}");
+        error!("{note}");
+        self.recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "ModeSwitchFailed",
+            action: "SwitchMode",
+            note,
+            extent: Extent::ThisNode,
+        });
+    }
+}

@@ -1,0 +1,233 @@
+//! What another mode has left on the node: its removal, and the reports of it.
+//!
+//! The other mode is the one that this process served in before, or one whose state a start finds.
+
+use std::collections::HashMap;
+
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::settings::Settings;
+use prometheus::IntGaugeVec;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::at_work::AtWork;
+use crate::cleanup::{self, CleanupReport};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::kernel::rules::Backend;
+use crate::reconcile::Status;
+use crate::serve::metrics::own::VIRTUAL_SERVERS;
+
+/// The mode that this process served in before, and the reason for which it serves in another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Former {
+    pub(super) mode: Mode,
+    pub(super) reason: String,
+}
+
+/// Removal of what another mode has left. The event loop lets connections end; the rest is done here,
+/// once our own state carries the traffic.
+pub(super) struct FormerMode {
+    pub(super) settings: Settings,
+    /// None at the start of the program.
+    pub(super) former: Option<Former>,
+    /// Programs that remove rules. None: what needs them stays.
+    pub(super) backends: Option<HashMap<Family, Backend>>,
+    pub(super) status: watch::Receiver<Status>,
+    pub(super) recorder: EventRecorder,
+    /// What is left, by kind.
+    pub(super) left: IntGaugeVec,
+    pub(super) at_work: AtWork,
+}
+
+// === impl FormerMode ===
+
+impl FormerMode {
+    /// Ends when nothing is left, or when the loop has ended.
+    pub(super) async fn run(mut self) {
+        let mode = self.settings.mode;
+        if let Some(Former { mode: former, reason }) = &self.former {
+            let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
+            self.recorder.record(event(Severity::Normal, SWITCHING, note));
+        }
+        // A single Service that the kernel refuses must not keep another mode's stale rules in force.
+        let is_carried = |status: &Status| status.in_sync_once && !status.has_pending_prerequisite;
+        if self.status.wait_for(is_carried).await.is_err() {
+            return;
+        }
+        let mut removed = CleanupReport::default();
+        if let Some(backends) = self.backends.clone() {
+            removed = self.remove(move || cleanup::other_modes(mode, &backends)).await;
+        }
+        if mode != Mode::Ipvs {
+            let Some(was_left) = self.until_none_is_left().await else { return };
+            if was_left && self.former.is_none() {
+                let reason = "the program found its state".to_owned();
+                self.former = Some(Former { mode: Mode::Ipvs, reason });
+            }
+            if let Some(backends) = self.backends.clone() {
+                let settings = self.settings.clone();
+                let of_ipvs = self.remove(move || cleanup::ipvs_mode(&settings, &backends)).await;
+                removed.removed.extend(of_ipvs.removed);
+                removed.failures.extend(of_ipvs.failures);
+            }
+        }
+        if let Some(event) = ended(mode, self.former.as_ref(), self.backends.is_some(), &removed) {
+            info!("{}", event.note);
+            self.recorder.record(event);
+        }
+    }
+
+    /// Waits until the event loop has no virtual server of mode ipvs left, and reports how many there
+    /// are meanwhile. Returns true if there was one; nothing if the loop has ended.
+    async fn until_none_is_left(&mut self) -> Option<bool> {
+        let left = self.left.with_label_values(&[VIRTUAL_SERVERS]);
+        let mut was_left = false;
+        loop {
+            let is_known = |status: &Status| status.n_left_by_ipvs.is_some();
+            let known = self.status.wait_for(is_known).await.map(|status| status.n_left_by_ipvs);
+            let n_left = known.ok()?.unwrap_or_default();
+            left.set(i64::try_from(n_left).unwrap_or(i64::MAX));
+            if n_left == 0 {
+                return Some(was_left);
+            }
+            if !was_left {
+                let note = format!(
+                    "mode ipvs has left {n_left} virtual servers: new connections go by the rules \
+                     of mode {}, and those that IPVS has go on until they end, or drainDeadline is \
+                     over",
+                    self.settings.mode
+                );
+                self.recorder.record(event(Severity::Normal, SWITCHING, note));
+            }
+            was_left = true;
+            self.status.wait_for(|status| status.n_left_by_ipvs != Some(n_left)).await.ok()?;
+        }
+    }
+
+    /// Removes something, on a thread of the pool: it runs programs, which takes its time.
+    async fn remove(
+        &self,
+        removal: impl FnOnce() -> CleanupReport + Send + 'static,
+    ) -> CleanupReport {
+        let removing = self.at_work.block_on_pool(move || {
+            let report = removal();
+            report.log();
+            report
+        });
+        removing.await.unwrap_or_else(|error| {
+            let failure = format!("removing the state of other modes failed: {error}");
+            warn!("{failure}; the next start tries it again");
+            CleanupReport { failures: vec![failure], ..CleanupReport::default() }
+        })
+    }
+}
+
+const SWITCHING: &str = "ModeSwitching";
+const SWITCHED: &str = "ModeSwitched";
+
+/// Returns the Event of a node that has left another mode; none if there was nothing to leave.
+fn ended(
+    mode: Mode,
+    former: Option<&Former>,
+    is_removed: bool,
+    report: &CleanupReport,
+) -> Option<NewEvent> {
+    let of = match former {
+        Some(former) => format!("mode {}", former.mode),
+        None if report.removed.is_empty() && report.failures.is_empty() => return None,
+        None => "other modes".to_owned(),
+    };
+    let serves = format!("this node serves in mode {mode}");
+    let (severity, note) = if !report.failures.is_empty() {
+        let failures = report.failures.join("; ");
+        (Severity::Warning, format!("{serves}, and some of {of} is left: {failures}"))
+    } else if is_removed {
+        (Severity::Normal, format!("{serves}, and nothing of {of} is left"))
+    } else {
+        let note = format!(
+            "{serves}; rules and sets of {of} stay, since cleanupOtherModes is off: --cleanup \
+             removes those of all modes"
+        );
+        (Severity::Normal, note)
+    };
+    Some(event(severity, SWITCHED, note))
+}
+
+fn event(severity: Severity, reason: &'static str, note: String) -> NewEvent {
+    NewEvent {
+        regarding: Regarding::Node,
+        severity,
+        reason,
+        action: "SwitchMode",
+        note,
+        extent: Extent::ThisNode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_former() -> Former {
+        Former { mode: Mode::Ipvs, reason: "asked by a signal".to_owned() }
+    }
+
+    fn mk_report(removed: &[&str], failures: &[&str]) -> CleanupReport {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        CleanupReport { removed: owned(removed), kept: Vec::new(), failures: owned(failures) }
+    }
+
+    #[test]
+    fn a_node_that_left_a_mode_says_what_is_left_of_it() {
+        let note = |former: Option<&Former>, is_removed, report: &CleanupReport| {
+            ended(Mode::Iptables, former, is_removed, report).map(|event| event.note)
+        };
+        let (former, none) = (mk_former(), mk_report(&[], &[]));
+        assert_eq!(note(None, true, &none), None);
+        assert_eq!(
+            note(Some(&former), true, &none).unwrap(),
+            "this node serves in mode iptables, and nothing of mode ipvs is left"
+        );
+        assert_eq!(
+            note(None, true, &mk_report(&["rules"], &[])).unwrap(),
+            "this node serves in mode iptables, and nothing of other modes is left"
+        );
+        assert!(note(Some(&former), false, &none).unwrap().contains("cleanupOtherModes is off"));
+        let failed = mk_report(&["rules"], &["a set is in use"]);
+        let said = ended(Mode::Iptables, Some(&former), true, &failed).unwrap();
+        assert_eq!(said.severity, Severity::Warning);
+        assert!(said.note.ends_with("some of mode ipvs is left: a set is in use"), "{}", said.note);
+    }
+
+    #[tokio::test]
+    async fn the_gauge_follows_the_loop_and_ends_at_zero() {
+        let (recorder, _queue) = EventRecorder::new();
+        let left = IntGaugeVec::new(prometheus::Opts::new("left", "left"), &["kind"]).unwrap();
+        let status = watch::Sender::new(Status::default());
+        let (at_work, _idle) = super::super::at_work::begin();
+        let settings = Settings { mode: Mode::Iptables, ..Settings::new("node-1") };
+        let former = FormerMode {
+            settings,
+            former: Some(mk_former()),
+            backends: None,
+            status: status.subscribe(),
+            recorder,
+            left: left.clone(),
+            at_work,
+        };
+        let running = tokio::spawn(former.run());
+        let gauge = || left.with_label_values(&[VIRTUAL_SERVERS]).get();
+        status.send_modify(|status| status.in_sync_once = true);
+        for n_left in [3, 2] {
+            status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
+            while gauge() != i64::try_from(n_left).unwrap() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(!running.is_finished());
+        status.send_modify(|status| status.n_left_by_ipvs = Some(0));
+        running.await.unwrap();
+        assert_eq!(gauge(), 0);
+    }
+}

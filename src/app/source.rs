@@ -1,0 +1,112 @@
+//! The source of Services: a folder of manifests, or the Kubernetes API.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::threads::TaskThread;
+use crate::config::Configuration;
+use crate::events::{EventRecorder, EventReporter, Publisher};
+use crate::serve::health::SharedHealth;
+use crate::serve::metrics::Metrics;
+use crate::serve::pages::Following;
+use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
+use crate::source::manifests::Manifests;
+use crate::source::{self, SourceEvent};
+
+/// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
+/// and audit logs know.
+const CONTROLLER: &str = "kube-proxy";
+
+/// Origin of Services: a folder of manifests, or the Kubernetes API.
+pub(super) enum Source {
+    Manifests(Manifests),
+    Kubernetes(Clients, Kubernetes),
+}
+
+// === impl Source ===
+
+impl Source {
+    pub(super) async fn open(configuration: &Configuration) -> anyhow::Result<Self> {
+        let options = source::Options {
+            node_name: Arc::clone(&configuration.settings.node_name),
+            scheduler: configuration.settings.scheduler.clone(),
+            follow_nodes: configuration.follow_nodes,
+        };
+        if let Some(folder) = &configuration.manifests {
+            return Ok(Self::Manifests(Manifests::new(folder, &options)?));
+        }
+        let clients = kubernetes::clients(&client_options(configuration)).await?;
+        let source = Kubernetes::new(&clients, options);
+        Ok(Self::Kubernetes(clients, source))
+    }
+
+    /// Reports that this node is not leaving, if there is no cluster that it could leave.
+    pub(super) fn mark_not_leaving(&self, health: &SharedHealth) {
+        if let Self::Manifests(_) = self {
+            health.node_leaving(false);
+        }
+    }
+
+    /// Adds the measurements of the API client, if there is one, to the metrics.
+    ///
+    /// # Errors
+    /// When two metrics had the same name.
+    pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        match self {
+            Self::Manifests(_) => Ok(()),
+            Self::Kubernetes(clients, _) => metrics.add(clients.metrics.clone()),
+        }
+    }
+
+    /// Returns the content of `/following`, where there is an API server to follow.
+    pub(super) fn following(&self) -> Option<Following> {
+        match self {
+            Self::Manifests(_) => None,
+            Self::Kubernetes(clients, _) => {
+                let metrics = clients.metrics.clone();
+                Some(Box::new(move || metrics.page()))
+            }
+        }
+    }
+
+    /// Returns the recorder of Events, which is disabled without an API server.
+    pub(super) fn event_recorder(&self, node_name: &str, thread: &TaskThread) -> EventRecorder {
+        match self {
+            Self::Manifests(_) => EventRecorder::disabled(),
+            Self::Kubernetes(clients, _) => {
+                let (recorder, queue) = EventRecorder::new();
+                let reporter = EventReporter {
+                    controller: CONTROLLER,
+                    node_name: node_name.to_owned(),
+                    host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                };
+                let publisher = Publisher {
+                    client: clients.events.clone(),
+                    reporter,
+                    n_nodes: Arc::clone(&clients.n_nodes),
+                };
+                thread.spawn(publisher.publish(queue));
+                recorder
+            }
+        }
+    }
+
+    pub(super) async fn run(self, events: mpsc::Sender<SourceEvent>) {
+        match self {
+            Self::Manifests(manifests) => manifests.run(events).await,
+            Self::Kubernetes(_, kubernetes) => kubernetes.run(events).await,
+        }
+    }
+}
+
+pub(super) fn client_options(configuration: &Configuration) -> ClientOptions {
+    let server = &configuration.api_server;
+    ClientOptions {
+        kubeconfig: server.kubeconfig.clone(),
+        master: server.url.clone(),
+        qps: server.qps,
+        burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
+        user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
+    }
+}

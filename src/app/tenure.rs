@@ -1,0 +1,362 @@
+//! A tenure: the time that the program serves in one mode, with one configuration.
+//!
+//! All that serves is made for a tenure and ends with it: threads, the source, the planner, the
+//! kernel's worker, the servers, the metrics. So a switch is a restart, but for the process.
+//! [`Program`] is what stays.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::planner::Planner;
+use plan::settings::Settings;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::at_work::{self, AtWork, UntilIdle};
+use super::changes::{Changes, Consequence, Surroundings, Switch};
+use super::estimators::EstimatorObserver;
+use super::former_mode::{Former, FormerMode};
+use super::input::{InputPump, Unchecked};
+use super::logging::Verbosity;
+use super::observers::{EventObserver, Observers};
+use super::signals::{Orders, Shutdown};
+use super::source::Source;
+use super::threads::TaskThread;
+use super::{QUEUE, counters::PacketCounters, localhost, mode, serving};
+use crate::config::gates::FeatureGates;
+use crate::config::{Arguments, Configuration};
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::host::{self, FallenBack, Host};
+use crate::kernel::estimators::Run;
+use crate::kernel::rules::Backend;
+use crate::kernel::worker::KernelHandle;
+use crate::kernel::{Kernel, address_monitor};
+use crate::reconcile::Reconciler;
+use crate::reconcile::observer::Observer;
+use crate::serve::Servers;
+use crate::serve::listen::{self, ListenError};
+use crate::serve::metrics::own;
+use crate::serve::pages::SetVerbosity;
+use crate::serve::service_health::ListenFailure;
+
+/// What outlives a tenure.
+pub(super) struct Program {
+    pub(super) arguments: Arguments,
+    /// Configuration of the file or the flags, whatever mode was ordered since.
+    pub(super) configured: Configuration,
+    pub(super) verbosity: Verbosity,
+    pub(super) shutdown: Shutdown,
+    pub(super) orders: Orders,
+}
+
+/// End of a tenure, but for an error.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The program ends.
+    Shutdown,
+    /// Another tenure follows.
+    Switch {
+        /// Mode that the node served in.
+        from: Mode,
+        to: Box<Switch>,
+    },
+}
+
+/// Error that a tenure ended with.
+#[derive(Debug)]
+pub(super) enum TenureError {
+    /// It has not begun: nothing of Services was changed.
+    NotReady(anyhow::Error),
+    /// It ended.
+    Failed(anyhow::Error),
+}
+
+/// Threads that run beside the event loop, however busy the loop is.
+pub(super) struct Threads {
+    /// Health, metrics and health checks of Services.
+    serving: TaskThread,
+    /// The client of the API server, decoding and conversion, Events.
+    source: TaskThread,
+}
+
+/// Parts of the program, once the source is open and the host is ready.
+pub(super) struct Parts<K> {
+    pub(super) configuration: Configuration,
+    /// Settings with the families and abilities that the host has.
+    pub(super) settings: Settings,
+    /// The mode before, in this process.
+    pub(super) former: Option<Former>,
+    /// Reason for which the mode is not the preferred one; none: it is.
+    pub(super) fallen_back: Option<FallenBack>,
+    pub(super) source: Source,
+    pub(super) kernel: K,
+    /// Programs that remove the rules of kube-proxy's other modes. None: these rules stay.
+    pub(super) backends: Option<HashMap<Family, Backend>>,
+    /// Observers of the event loop beside health, metrics and Events.
+    pub(super) observers: Vec<Box<dyn Observer>>,
+    pub(super) set_verbosity: SetVerbosity,
+}
+
+/// Serves with a configuration. When another tenure follows, nothing of this one is at work any more.
+pub(super) async fn serve(
+    configuration: Configuration,
+    former: Option<Former>,
+    program: &mut Program,
+) -> Result<Ended, TenureError> {
+    let (at_work, idle) = at_work::begin();
+    let ended = serve_at_work(configuration, former, program, &at_work).await;
+    drop(at_work);
+    match ended {
+        Ok(Ended::Switch { .. }) | Err(TenureError::NotReady(_)) => {
+            if program.until_idle(idle).await { ended } else { Ok(Ended::Shutdown) }
+        }
+        _ => ended,
+    }
+}
+
+async fn serve_at_work(
+    configuration: Configuration,
+    former: Option<Former>,
+    program: &mut Program,
+    at_work: &AtWork,
+) -> Result<Ended, TenureError> {
+    let threads = Threads::start(at_work)
+        .context("start the threads beside the event loop")
+        .map_err(TenureError::NotReady)?;
+    let Program { arguments, configured, verbosity, shutdown, orders } = program;
+    let (source, host) = tokio::select! {
+        biased;
+        () = shutdown.requested() => return Ok(Ended::Shutdown),
+        ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
+    };
+    let Host { configuration, fallen_back, backends, linux } = host;
+    let settings = Settings {
+        localhost_node_ports: configuration.localhost_node_ports,
+        ..configuration.settings.clone()
+    };
+    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+    if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
+        observers.push(Box::new(EstimatorObserver::new()));
+    }
+    let parts = Parts {
+        backends: configuration.cleanup_other_modes.then_some(backends),
+        configuration,
+        settings,
+        former,
+        fallen_back,
+        source,
+        kernel: linux,
+        observers,
+        set_verbosity: verbosity.clone().into_setter(),
+    };
+    let changes = Changes { arguments, configured, orders };
+    let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;
+    ended.map_err(TenureError::Failed)
+}
+
+/// Opens the source and prepares the host. Both run programs, so a thread of the pool does it, and
+/// a signal is handled meanwhile.
+async fn get_ready(
+    configuration: Configuration,
+    threads: &Threads,
+    at_work: &AtWork,
+) -> anyhow::Result<(Source, Host)> {
+    // The client starts tasks where it is made.
+    let source_thread = threads.source.handle().clone();
+    let ready = at_work.block_on_pool(move || {
+        let source = source_thread.block_on(Source::open(&configuration))?;
+        Ok((source, host::prepare(&configuration)?))
+    });
+    ready.await.context("open the source and prepare the host")?
+}
+
+// === impl Program ===
+
+impl Program {
+    /// Waits for the end of what a tenure has at work. Returns false if the program is to end first.
+    async fn until_idle(&mut self, idle: UntilIdle) -> bool {
+        tokio::select! {
+            biased;
+            () = self.shutdown.requested() => false,
+            () = idle.wait() => true,
+        }
+    }
+}
+
+// === impl Parts ===
+
+impl<K: Kernel + 'static> Parts<K> {
+    /// Connects the parts and balances until `shutdown` is ready, or a change ends it. The event loop
+    /// runs on the caller's thread; what must answer meanwhile runs on `threads`.
+    pub(super) async fn run(
+        self,
+        threads: &Threads,
+        at_work: &AtWork,
+        shutdown: impl Future<Output = ()>,
+        changes: Changes<'_>,
+    ) -> anyhow::Result<Ended> {
+        let Self { configuration, settings, former, source, kernel, backends, observers, .. } =
+            self;
+        let from = settings.mode;
+        let unchecked =
+            Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
+        let (failures, failed) = mpsc::channel(QUEUE);
+        let options =
+            serving::options(&configuration, &settings, source.following(), self.set_verbosity)?;
+        let servers = Servers::new(options, failures)?;
+        let recorder = source.event_recorder(&settings.node_name, &threads.source);
+        let mut all = Observers::new(vec![
+            Box::new(servers.observer()),
+            Box::new(EventObserver::new(recorder.clone())),
+        ]);
+        observers.into_iter().for_each(|observer| all.add(observer));
+        if settings.localhost_node_ports {
+            all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
+        }
+        let health = servers.health();
+        source.mark_not_leaving(&health);
+        let measured = servers.metrics();
+        let gates = configuration.gates.iter();
+        let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
+        measured.add_features(gates)?;
+        source.measured_by(&measured)?;
+        let kernel =
+            KernelHandle::start_holding(kernel, measured.own.stages.clone(), at_work.clone())
+                .context("start the kernel worker")?;
+        if settings.nfacct {
+            measured.add(PacketCounters::new()?)?;
+        }
+        let routes = !settings.service_routes.is_empty();
+        let chosen = settings.clone();
+        let planner = Planner::new(settings);
+        let reconciler =
+            Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(all));
+        let is_first = former.is_none();
+        let former_mode = FormerMode {
+            settings: chosen,
+            former,
+            backends,
+            status: reconciler.status(),
+            recorder: recorder.clone(),
+            left: measured.own.left_by_former_mode.clone(),
+            at_work: at_work.clone(),
+        };
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let (inputs, outbox) = mpsc::channel(QUEUE);
+        measured.own.queues.watch(own::SOURCE, length(&events));
+        measured.own.queues.watch(own::LOOP, length(&inputs));
+        let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
+
+        let rejected = measured.own.configuration_rejected.clone();
+        let returned = mode::returned(&configuration, self.fallen_back, &recorder, at_work);
+        let configured = changes.configured.clone();
+        let cx = Surroundings { mode: from, recorder: recorder.clone(), at_work: at_work.clone() };
+        let changed = changes.next(cx, rejected);
+        if is_first {
+            recorder.record(starting());
+        }
+        tokio::spawn(former_mode.run());
+        tokio::spawn(report_failures(failed, recorder.clone()));
+        threads.source.spawn(source.run(events));
+        let consequence = tokio::select! {
+            biased;
+            ended = reconciler.run(outbox, watch_addresses(routes), shutdown) => {
+                ended?;
+                info!("kube-ipvs ends; the kernel's state stays, and traffic goes on");
+                return Ok(Ended::Shutdown);
+            }
+            ended = threads.source.spawn(input_pump.run(inbox)) => {
+                ended.context("run the input pump")??;
+                bail!("the source of Services has ended, which is a bug; please report the log above")
+            }
+            ended = threads.serving.spawn(servers.run()) => {
+                return give_up(ended.context("serve health and metrics")?, &recorder).await;
+            }
+            consequence = changed => consequence,
+            consequence = returned => consequence.of(configured),
+        };
+        match consequence {
+            Consequence::Restart(reason) => bail!("{reason}"),
+            Consequence::Switch(to) => Ok(Ended::Switch { from, to }),
+        }
+    }
+}
+
+// === impl Threads ===
+
+impl Threads {
+    pub(super) fn start(at_work: &AtWork) -> std::io::Result<Self> {
+        Ok(Self {
+            serving: TaskThread::start("serving", at_work.clone())?,
+            source: TaskThread::start("source", at_work.clone())?,
+        })
+    }
+}
+
+/// Returns a function that counts the messages in a channel. It does not keep the channel open.
+fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
+    let sender = sender.downgrade();
+    Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
+}
+
+/// Ends the program with an Event, since an address that must be listened on cannot be.
+async fn give_up(
+    ended: Result<Infallible, ListenError>,
+    recorder: &EventRecorder,
+) -> anyhow::Result<Ended> {
+    let Err(error) = ended;
+    recorder.record(NewEvent {
+        regarding: Regarding::Node,
+        severity: Severity::Warning,
+        reason: match error.server {
+            listen::Server::Health => "FailedToStartProxierHealthcheck",
+            listen::Server::Metrics => "FailedToStartMetricServer",
+        },
+        action: "StartKubeProxy",
+        note: error.to_string(),
+        extent: Extent::ThisNode,
+    });
+    // The program ends with this; the Event gets a second to be published.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Err(error.into())
+}
+
+async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, recorder: EventRecorder) {
+    while let Some(failure) = failures.recv().await {
+        recorder.record(NewEvent {
+            regarding: Regarding::Service(failure.service.clone()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note: failure.to_string(),
+            extent: Extent::ThisNode,
+        });
+    }
+}
+
+fn starting() -> NewEvent {
+    NewEvent {
+        regarding: Regarding::Node,
+        severity: Severity::Normal,
+        reason: "Starting",
+        action: "StartKubeProxy",
+        note: String::new(),
+        extent: Extent::ThisNode,
+    }
+}
+
+fn watch_addresses(routes: bool) -> Option<address_monitor::AddressChanges> {
+    address_monitor::start(routes)
+        .inspect_err(|error| {
+            warn!(
+                "cannot watch the node's addresses by netlink: {error}; changes are seen when they are \
+                 read periodically"
+            );
+        })
+        .ok()
+}
