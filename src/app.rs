@@ -76,6 +76,7 @@ pub fn run(
         Action::Run => {}
         Action::InitOnly => return actions::init_only(&configuration),
         Action::Cleanup => return actions::clean_up(&configuration),
+        Action::HandOver => return actions::hand_over(&configuration),
         Action::WriteConfig(path) => return actions::write_configuration(&configuration, path),
     }
     info!(version = configuration.reported_version, "kube-ipvs starts");

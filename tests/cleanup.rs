@@ -177,6 +177,10 @@ impl Node {
         self.0.enter(|| cleanup::all(&chosen)).unwrap()
     }
 
+    fn hand_over(&self) -> CleanupReport {
+        self.0.enter(|| cleanup::hand_over(&Settings::new(""))).unwrap()
+    }
+
     fn move_over(&self, in_use: Backend) -> CleanupReport {
         let in_use = Family::BOTH.map(|family| (family, in_use)).into();
         self.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap()
@@ -423,6 +427,70 @@ fn in_the_other_kind_of_iptables_nothing_of_kube_proxys_stays() {
     let outcome = node.move_over(Backend::Nft);
     assert!(outcome.is_complete(), "{outcome}");
     assert_same(&before, &node.dump());
+}
+
+#[test]
+fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
+    for kind in KINDS {
+        let node = Node::shared(kind);
+        node.be_ipvs_mode(kind);
+        // The kernel shows the size of a bucket only if a tool gave one when it made the set.
+        let others = |dump: &str| -> String {
+            let is_other = |line: &&str| !line.contains("tables-") && !line.starts_with("nft");
+            dump.lines()
+                .filter(is_other)
+                .filter(|line| !is_ours_alone(line))
+                .map(|line| line.replace(" bucketsize 12", "") + "\n")
+                .collect()
+        };
+        let before = others(&node.dump());
+        node.tool("ipset", &["-exist", "restore"], V4_SETS_OF_OURS);
+        node.restore(kind, Family::V4, &rule_set(Family::V4).first_input());
+        // A short circuit, and a set that has grown.
+        node.tool("ip", &["addr", "add", "240.113.0.5/32", "dev", "kube-ipvs0"], "");
+        node.tool("ipvsadm", &["-R"], "-A -t 240.113.0.5:80 -s rr\n");
+        let grown = "add KUBE-IPVS-IPS 240.113.0.5\nadd KUBE-SHORT-CIRCUIT 203.0.113.5,tcp:80\n\
+                     create GROWN hash:ip,port family inet maxelem 131072\n\
+                     add GROWN 10.96.0.10,tcp:80\nadd GROWN 10.96.0.99,tcp:80\n\
+                     swap GROWN KUBE-CLUSTER-IP\ndestroy GROWN\n";
+        node.tool("ipset", &["restore"], grown);
+        assert!(node.dump().lines().any(is_ours_alone));
+
+        let outcome = node.hand_over();
+        assert!(outcome.is_complete(), "{outcome}");
+        let after = node.dump();
+        let ours: Vec<&str> = after.lines().filter(|line| is_ours_alone(line)).collect();
+        assert!(ours.is_empty(), "{ours:#?}");
+        assert_same(&sorted(&before), &sorted(&others(&after)));
+        let serving = ["-A KUBE-SERVICES ", "-A KUBE-IPVS-FILTER ", "-A -t 10.96.0.10:80"];
+        assert!(serving.iter().all(|sign| after.contains(sign)), "{after}");
+        assert_eq!(node.hand_over(), CleanupReport::default(), "the second run has nothing to do");
+
+        node.tool(
+            "ip",
+            &["route", "add", "local", "172.30.0.0/16", "dev", "lo", "proto", "107"],
+            "",
+        );
+        node.tool("ipset", &["restore"], V4_SETS_OF_OURS);
+        let outcome = node.hand_over();
+        assert!(outcome.to_string().contains("serviceRoutes"), "{outcome}");
+        assert!(node.dump().lines().any(is_ours_alone), "with routes, nothing is removed");
+    }
+}
+
+/// True of what kube-proxy's IPVS mode does not have.
+fn is_ours_alone(line: &str) -> bool {
+    ["SHORT-CIRCUIT", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "240.113.0.5", "unanswered"]
+        .iter()
+        .any(|sign| line.contains(sign))
+        || line.contains("mangle") && line.contains("KUBE-PROXY-FIREWALL")
+        || line.contains("maxelem 131072")
+}
+
+fn sorted(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
 }
 
 #[test]

@@ -35,6 +35,7 @@ use crate::mode::Mode;
 use crate::model::Family;
 use crate::settings::{LocalDetection, Settings};
 
+pub use chains::UNANSWERED;
 pub use jumps::{Jump, jumps};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};

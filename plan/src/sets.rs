@@ -142,6 +142,18 @@ impl fmt::Display for SetId {
 // === impl SetKind ===
 
 impl SetKind {
+    /// True if kube-proxy's mode ipvs has it as well.
+    #[must_use]
+    pub const fn is_of_kube_proxy(self) -> bool {
+        !matches!(
+            self,
+            Self::ShortCircuit
+                | Self::SpareShortCircuit
+                | Self::NoEndpoints
+                | Self::NoLocalEndpoints
+        )
+    }
+
     /// True if its entries lead clients from a frontend to a short circuit.
     #[must_use]
     pub const fn leads_to_short_circuits(self) -> bool {

@@ -29,6 +29,22 @@ pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Leaves the node to kube-proxy's mode ipvs: removes only what that does not know.
+pub(super) fn hand_over(configuration: &Configuration) -> anyhow::Result<()> {
+    let report = cleanup::hand_over(&configuration.settings);
+    report.log();
+    if !report.is_complete() {
+        bail!(
+            "the node still has what kube-proxy's mode ipvs does not know; the lines above say what. \
+             Services go on being served"
+        );
+    }
+    info!(
+        "the kernel has nothing that kube-proxy's mode ipvs does not know; Services go on being served"
+    );
+    Ok(())
+}
+
 /// Writes the configuration in force to a file.
 pub(super) fn write_configuration(
     configuration: &Configuration,

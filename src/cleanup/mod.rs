@@ -1,7 +1,7 @@
 //! Removal of the kernel state of kube-ipvs and kube-proxy, and of no other program's.
 //!
 //! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
-//! none. [`ipvs_mode`] is for a node that has left IPVS mode. [`other_modes`] is for a node that
+//! none. [`hand_over`] is for a node that goes back to kube-proxy's mode ipvs. [`ipvs_mode`] is for a node that has left IPVS mode. [`other_modes`] is for a node that
 //! comes to us from kube-proxy's iptables or nftables mode: what those left behind goes once our own
 //! rules carry the traffic.
 //!
@@ -9,6 +9,7 @@
 //! anything; this module removes it. A failure does not end the removal: the rest is removed, and
 //! all failures are reported at the end.
 
+mod hand_over;
 mod rules;
 mod state;
 
@@ -26,6 +27,8 @@ use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::NftablesClient;
 use crate::kernel::rules::{Backend, Rules};
+
+pub use hand_over::hand_over;
 
 use rules::RemovalScope;
 use state::LinkRemoval;

@@ -12,6 +12,7 @@ use std::fmt::{self, Write as _};
 
 use plan::mode::Mode;
 use plan::rule_set::{self, RuleSet, jumps};
+use plan::sets::SetId;
 
 /// Extent of the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) enum RemovalScope {
     Everything,
     /// Rules and chains that other modes made, ours or kube-proxy's, and this one does not use.
     ModesBut(Mode),
+    /// Rules and chains that we made for mode ipvs, and kube-proxy's does not have.
+    OursAlone,
 }
 
 /// Rules and chains to be removed from one table.
@@ -61,8 +64,8 @@ struct SavedRule<'a> {
     text: &'a str,
     target: Option<String>,
     comment: Option<String>,
-    /// True if the rule looks into a set of kube-proxy's.
-    looks_into_set: bool,
+    /// Set of mode ipvs that the rule looks into.
+    set: Option<SetId>,
 }
 
 /// Chains of the iptables mode, but for those of Services: table and name. It shares some with IPVS
@@ -86,6 +89,14 @@ const IPTABLES_MODE_CHAINS: [(&str, &str); 12] = [
 /// `KUBE-XLB-` is from before Kubernetes 1.24.
 const IPTABLES_MODE_PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-SEP-"];
+
+/// Chains of mode ipvs that kube-proxy does not have: table and name.
+const OURS_ALONE: [(&str, &str); 4] = [
+    ("nat", "KUBE-SHORT-CIRCUIT"),
+    ("nat", "KUBE-SPARE-SHORT-CIRCUIT"),
+    ("mangle", "KUBE-PROXY-FIREWALL"),
+    ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
+];
 
 /// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
 /// and what is marked is masqueraded by the second. They stay together or go together.
@@ -171,7 +182,7 @@ impl<'a> SavedTable<'a> {
             else {
                 continue;
             };
-            if !self.is_jump(rule, scope) && !held.iter().any(|held| held.chain == target) {
+            if !self.is_removable(rule, scope) && !held.iter().any(|held| held.chain == target) {
                 held.push(HeldChain { chain: target.to_owned(), by: rule.to_string() });
             }
         }
@@ -190,10 +201,10 @@ impl<'a> SavedTable<'a> {
                 return false;
             }
             let leads_to_spared = rule.target.as_deref().is_some_and(|t| spared.contains(&t));
-            if self.is_jump(rule, scope) {
+            if self.is_removable(rule, scope) {
                 return !leads_to_spared;
             }
-            spared.contains(&rule.chain) && rule.looks_into_set
+            spared.contains(&rule.chain) && rule.set.is_some()
         };
         self.rules.iter().filter(is_removable).collect()
     }
@@ -221,6 +232,7 @@ impl<'a> SavedTable<'a> {
             // `KUBE-SERVICES` of nat and others are chains of both modes.
             RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
             RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+            RemovalScope::OursAlone => OURS_ALONE.contains(&(self.name, chain)),
         }
     }
 
@@ -237,13 +249,21 @@ impl<'a> SavedTable<'a> {
         }
     }
 
+    /// True if the rule, which stands in a chain that stays, is to be removed.
+    fn is_removable(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
+        self.is_jump(rule, scope)
+            || scope == RemovalScope::OursAlone && self.is_beside_kube_proxys(rule)
+    }
+
     /// True if the rule is one of the jumps to be removed. Other matches in the rule do not count:
     /// they have varied between versions of kube-proxy.
     fn is_jump(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
-        let (Some(target), Some(comment)) = (&rule.target, &rule.comment) else { return false };
+        let (Some(target), Some(comment)) = (rule.target.as_deref(), &rule.comment) else {
+            return false;
+        };
         let is_of = |mode| {
             jumps(mode).iter().any(|jump| {
-                (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target.as_str())
+                (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target)
                     && jump.comment == Some(comment.as_str())
             })
         };
@@ -253,7 +273,21 @@ impl<'a> SavedTable<'a> {
             // `nat` and `KUBE-FORWARD` of `filter`.
             RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
             RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+            RemovalScope::OursAlone => {
+                OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
+            }
         }
+    }
+
+    /// True if the rule is one of ours in a chain that kube-proxy has as well, which it does not put
+    /// there.
+    fn is_beside_kube_proxys(&self, rule: &SavedRule<'_>) -> bool {
+        let leads_to_ours =
+            rule.target.as_deref().is_some_and(|target| OURS_ALONE.contains(&(self.name, target)));
+        let looks_into_ours = rule.set.is_some_and(|set| !set.kind.is_of_kube_proxy());
+        let is_comment_of_ours = rule.comment.as_deref() == Some(rule_set::UNANSWERED);
+        self.has_chain_of(Mode::Ipvs, rule.chain)
+            && (leads_to_ours || looks_into_ours || is_comment_of_ours)
     }
 }
 
@@ -272,8 +306,7 @@ impl<'a> SavedRule<'a> {
             text,
             target: after(&["-j", "-g"]),
             comment: after(&["--comment"]),
-            looks_into_set: after(&["--match-set"])
-                .is_some_and(|set| plan::sets::SetId::by_name(&set).is_some()),
+            set: after(&["--match-set"]).and_then(|set| SetId::by_name(&set)),
         }
     }
 }

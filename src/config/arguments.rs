@@ -22,6 +22,8 @@ pub struct Arguments {
     #[arg(long)]
     pub init_only: Option<bool>,
     #[arg(long)]
+    pub hand_over: Option<bool>,
+    #[arg(long)]
     pub cleanup_other_modes: Option<bool>,
     #[arg(long)]
     pub master: Option<String>,

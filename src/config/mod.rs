@@ -46,6 +46,8 @@ pub enum Action {
     InitOnly,
     /// Remove what is in the kernel, and end.
     Cleanup,
+    /// Remove what kube-proxy's mode ipvs does not know, leave the rest serving, and end.
+    HandOver,
     /// Write the configuration to this file, and end.
     WriteConfig(PathBuf),
 }
@@ -221,6 +223,7 @@ impl Action {
         match arguments.write_config_to.as_deref() {
             Some(path) if !path.is_empty() => Self::WriteConfig(path.into()),
             _ if arguments.cleanup == Some(true) => Self::Cleanup,
+            _ if arguments.hand_over == Some(true) => Self::HandOver,
             _ if arguments.init_only == Some(true) => Self::InitOnly,
             _ => Self::Run,
         }

@@ -239,6 +239,15 @@ impl Leftovers {
         }
     }
 
+    /// Brings a set that has grown back to the capacity that kube-proxy makes it with. Returns
+    /// whether it had another one.
+    ///
+    /// # Errors
+    /// When that was not possible, in words. The set is then unchanged.
+    pub fn shrink(&mut self, set: SetId) -> Result<bool, String> {
+        self.ipset.as_mut().map_or(Ok(false), |ipset| grow::shrink(ipset, set))
+    }
+
     /// Destroys sets with their entries, and returns those that are still there.
     pub fn destroy(&mut self, sets: &[SetId]) -> Vec<NotDestroyed> {
         let Some(ipset) = &mut self.ipset else { return Vec::new() };

@@ -14,10 +14,10 @@ const VIRTUAL_SERVERS: &str = include_str!("left_by_kube_proxy/ipvsadm");
 const ADDRESSES: [&str; 3] = ["10.96.0.10/32", "10.96.0.99/32", "203.0.113.5/32"];
 
 /// Its three ways in: cluster address, load balancer, port of the node.
-const TARGETS: [(&str, u16); 3] =
+pub(crate) const TARGETS: [(&str, u16); 3] =
     [("10.96.0.10", 80), ("203.0.113.5", 80), ("192.168.0.11", 30_080)];
 
-fn service(bed: &Bed) -> Service {
+pub(crate) fn service(bed: &Bed) -> Service {
     let mut service =
         Service::new("web", ip("10.96.0.10")).node_port(Protocol::Tcp, 80, TARGET, 30_080);
     service.load_balancer = vec![ip("203.0.113.5")];
@@ -28,7 +28,7 @@ fn service(bed: &Bed) -> Service {
 }
 
 /// Leaves the node as kube-proxy leaves it.
-fn be_kube_proxy(node: &Namespace) {
+pub(crate) fn be_kube_proxy(node: &Namespace) {
     let tool = |program: &str, arguments: &[&str], input: &str| {
         node.command_with_input(program, arguments, input).unwrap();
     };
@@ -45,7 +45,7 @@ fn be_kube_proxy(node: &Namespace) {
     }
 }
 
-fn open(from: &Namespace, (address, port): (&str, u16)) -> (Connection, String) {
+pub(crate) fn open(from: &Namespace, (address, port): (&str, u16)) -> (Connection, String) {
     let target: (IpAddr, u16) = (ip(address), port);
     let mut connection = Connection::open(from, Question::tcp(target)).unwrap();
     let server = connection.say().unwrap().server;

@@ -41,3 +41,4 @@ mod routes;
 mod schedulers;
 mod short_circuits;
 mod switch;
+mod way_out;

@@ -241,7 +241,8 @@ fn one_action_at_a_time() {
     let write = Action::WriteConfig(PathBuf::from("/out"));
     for (words, action) in [
         (&["--write-config-to=/out", "--cleanup", "--init-only"][..], write),
-        (&["--cleanup", "--init-only"], Action::Cleanup),
+        (&["--cleanup", "--hand-over", "--init-only"], Action::Cleanup),
+        (&["--hand-over", "--init-only"], Action::HandOver),
         (&["--init-only"], Action::InitOnly),
         (&["--cleanup=false", "--init-only=false", "--write-config-to="], Action::Run),
     ] {

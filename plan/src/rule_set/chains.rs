@@ -6,6 +6,9 @@ use super::{Chain, LocalTraffic, RuleSetSettings, Table};
 use crate::model::Family;
 use crate::sets::{SetId, SetKind};
 
+/// Comment of our rule in `KUBE-FORWARD`.
+pub const UNANSWERED: &str = "kubernetes forwarding rule for unanswered connections";
+
 /// Writes the rules of one family.
 struct Writer<'a> {
     family: Family,
@@ -256,11 +259,10 @@ impl Writer<'_> {
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
         // Confirmed connections were let through before: no other program's decision is overruled.
         if self.settings.short_circuit_networks.iter().any(Option::is_some) {
-            rules.push(
-                "-m comment --comment \"kubernetes forwarding rule for unanswered connections\" \
-                 -m conntrack --ctstate DNAT --ctstatus CONFIRMED -j ACCEPT"
-                    .to_owned(),
-            );
+            rules.push(format!(
+                "-m comment --comment \"{UNANSWERED}\" -m conntrack --ctstate DNAT --ctstatus CONFIRMED \
+                 -j ACCEPT"
+            ));
         }
         rules
     }

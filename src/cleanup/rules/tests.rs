@@ -1,5 +1,6 @@
 use plan::model::Family;
 use plan::rule_set::{LocalTraffic, RuleSetSettings};
+use plan::settings::ShortCircuitNetworks;
 
 use super::*;
 
@@ -189,6 +190,36 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
         ["*nat\n:KUBE-SEP-B - [0:0]\n:KUBE-SVC-B - [0:0]\n-X KUBE-SEP-B\n-X KUBE-SVC-B\nCOMMIT\n"]
     );
     assert_eq!(of(&saved, RemovalScope::ModesBut(Mode::Ipvs))[0].held.len(), 1);
+}
+
+#[test]
+fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let networks = ShortCircuitNetworks::default().networks(Family::V4);
+    let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_networks(networks));
+    let saved =
+        rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
+    let inputs = inputs(&saved, RemovalScope::OursAlone);
+    let [nat, mangle, filter] = &inputs[..] else { panic!("{inputs:#?}") };
+    for gone in ["-X KUBE-SHORT-CIRCUIT", "-X KUBE-SPARE-SHORT-CIRCUIT"] {
+        assert!(nat.contains(gone), "{nat}");
+    }
+    assert!(mangle.contains("-D OUTPUT ") && mangle.contains("-X KUBE-PROXY-FIREWALL"), "{mangle}");
+    assert!(filter.contains("-D KUBE-FORWARD ") && !filter.contains("-X "), "{filter}");
+    let all = inputs.concat();
+    for rule in saved.lines().filter_map(|line| line.strip_prefix("-A ")) {
+        let is_ours = ["SHORT-CIRCUIT", "NO-ENDPOINTS", "NO-LOCAL-ENDPOINTS", "unanswered"]
+            .iter()
+            .any(|sign| rule.contains(sign));
+        let is_in_a_removed_chain = ["KUBE-SHORT-CIRCUIT ", "KUBE-SPARE-SHORT-CIRCUIT "]
+            .iter()
+            .any(|chain| rule.starts_with(chain));
+        if is_ours && !is_in_a_removed_chain {
+            assert!(all.contains(&format!("-D {rule}\n")), "{rule} stays");
+        }
+    }
+    let of_kube_proxy = include_str!("../../../tests/bed/left_by_kube_proxy/iptables");
+    assert_eq!(of(of_kube_proxy, RemovalScope::OursAlone), [], "kube-proxy's own rules stay");
 }
 
 #[test]

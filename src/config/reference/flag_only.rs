@@ -10,7 +10,7 @@ const STANDARD_ERROR: &str = "the log goes to standard error only";
 const USERSPACE: &str = "it belonged to kube-proxy's mode userspace";
 
 /// Flags that are no field, in the order of their names.
-pub const FLAGS_ONLY: [Setting; 11] = [
+pub const FLAGS_ONLY: [Setting; 12] = [
     only(Nothing(LIBRARY))
         .flag("boot-id-file", "FILE,...", NoEffect)
         .default("/proc/sys/kernel/random/boot_id"),
@@ -24,6 +24,13 @@ pub const FLAGS_ONLY: [Setting; 11] = [
          most flags; the text of each flag says which",
     ))
     .flag("config", "FILE", Options)
+    .with_config(),
+    only(Does(
+        "Removes from the kernel what kube-proxy's mode ipvs does not know, leaves all the rest serving, \
+         and ends: for a node that goes back to kube-proxy. To be run when no kube-ipvs runs",
+    ))
+    .flag("hand-over", "BOOL", Actions)
+    .default("false")
     .with_config(),
     only(Does(
         "Deprecated: port of --healthz-bind-address if that has none; 0 switches the health server \

@@ -1,4 +1,5 @@
-//! Growing a set: a larger set is created, filled with its entries, and swapped with it.
+//! Growing a set: a larger set is created, filled with its entries, and swapped with it. A set is
+//! brought back to its first capacity in the same way.
 //!
 //! The swap is atomic for packets (`ip_set_swap` in net/netfilter/ipset/ip_set_core.c): rules look
 //! into the larger set from one packet to the next, so no packet misses an entry. A failure before
@@ -8,7 +9,7 @@
 mod tests;
 
 use ipset::{Batch, Client, Error, Name, Set};
-use plan::capacity::SetSize;
+use plan::capacity::{Capacity, SetSize};
 use plan::model::Family;
 use plan::sets::SetId;
 
@@ -53,6 +54,36 @@ pub(super) fn grow(ipset: &mut Client, set: SetId, size: SetSize) -> Result<(), 
             format_args!("{reason}{hint}. {name} stays, with a capacity of {capacity} entries"),
         )
     })
+}
+
+/// Makes a set that has grown anew with the capacity that kube-proxy makes it with. Returns whether
+/// it had another one.
+///
+/// # Errors
+/// When it has more entries than that, or could not be made anew, in words. It is then unchanged.
+pub(in super::super) fn shrink(ipset: &mut Client, set: SetId) -> Result<bool, String> {
+    let unasked = |error: ipset::ParseError| error.to_string();
+    let (name, beside) = (set_name(set).map_err(unasked)?, beside(set).map_err(unasked)?);
+    let there = match ipset.list(name) {
+        Ok(there) => there,
+        Err(error) if error.is_no_such_set() => return Ok(false),
+        Err(error) => return Err(error.to_string()),
+    };
+    let most = Capacity::FIRST.entries();
+    if there.header.options.max_elements.is_none_or(|capacity| capacity == most) {
+        return Ok(false);
+    }
+    if there.entries.len() > most as usize {
+        return Err(format!("it has {} entries, and kube-proxy's has {most}", there.entries.len()));
+    }
+    if let Some(reason) = hindrance(set, &there) {
+        return Err(reason);
+    }
+    let size = SetSize { capacity: Capacity::FIRST, expected: there.entries.len() };
+    make(ipset, beside, &there, size)
+        .and_then(|()| exchange(ipset, name, beside))
+        .map(|()| true)
+        .map_err(|error| error.to_string())
 }
 
 /// Removes larger sets that a process left behind by ending before the swap. Returns the errors of
