@@ -193,7 +193,11 @@ fn prepare_iptables(
     rules: HashMap<Family, Rules>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
-    let wanted = wanted_sysctls(configuration);
+    let mut wanted = wanted_sysctls(configuration);
+    if Linux::has_dummy() {
+        // IPVS mode left it, and leads connections until they end.
+        wanted.push(sysctl::silent_ipvs());
+    }
     let mut failed = set_sysctls(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
     failed.extend(track_connections(&configuration.conntrack));

@@ -143,6 +143,15 @@ pub fn wanted_by_iptables() -> Vec<Sysctl> {
     vec![Sysctl::new("net/ipv4/ip_forward", 1, true, FORWARDING)]
 }
 
+/// Returns the sysctl that is needed while rules lead to what is a real server of IPVS, too: with 1,
+/// IPVS answers in the place of an endpoint whose connection it does not know
+/// (`ip_vs_out_hook` in net/netfilter/ipvs/ip_vs_core.c).
+#[must_use]
+pub fn silent_ipvs() -> Sysctl {
+    let why = "IPVS cuts no connection that rules have led to an endpoint";
+    Sysctl::new("net/ipv4/vs/nat_icmp_send", 0, false, why)
+}
+
 /// Returns the sysctl by which node ports on loopback addresses work in mode iptables. Without the
 /// rule that drops what comes from outside, neighbours could reach what listens on loopback
 /// addresses only.
