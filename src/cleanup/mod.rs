@@ -71,12 +71,7 @@ pub fn all(chosen: &Settings) -> CleanupReport {
 #[must_use]
 pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
-    let in_the_way = match ipvs_state(chosen) {
-        Ok(state) if state.virtual_servers == 0 => None,
-        Ok(state) => Some(format!("the kernel still has {state}")),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(in_the_way) = in_the_way {
+    if let Some(in_the_way) = in_the_way(ipvs_state(chosen)) {
         report.failures.push(format!(
             "what mode ipvs left is not removed, since connections may need it: {in_the_way}. The \
              next start tries again"
@@ -87,6 +82,15 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
         scope(Mode::Iptables, in_use.get(&rules.family()), rules.backend())
     });
     report
+}
+
+/// Returns why nothing of what IPVS mode left may be removed; none: all of it may.
+fn in_the_way(state: Result<IpvsState, ReadError>) -> Option<String> {
+    match state {
+        Ok(state) if state.virtual_servers == 0 => None,
+        Ok(state) => Some(format!("the kernel still has {state}")),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 /// State of mode ipvs on a node, of ours or of kube-proxy's.
@@ -371,6 +375,15 @@ impl fmt::Display for CleanupReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ipvs_mode_left_stays_with_a_virtual_server_or_without_an_answer() {
+        let state = IpvsState { addresses: 3, virtual_servers: 0, routes: 1 };
+        assert_eq!(in_the_way(Ok(state)), None);
+        let left = in_the_way(Ok(IpvsState { virtual_servers: 1, ..state })).unwrap();
+        assert!(left.contains("1 virtual servers"), "{left}");
+        assert!(in_the_way(Err(ReadError::new("virtual servers", "it is silent"))).is_some());
+    }
 
     #[test]
     fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
