@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RuleSetReading,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleSetReading,
     VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
@@ -124,6 +124,10 @@ impl Metered {
 }
 
 impl Kernel for Metered {
+    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
+        self.counted(Kernel::count_open_connections)
+    }
+
     fn loaded_schedulers(&mut self, names: Vec<SchedulerName>) -> Vec<SchedulerName> {
         self.linux.loaded_schedulers(names)
     }

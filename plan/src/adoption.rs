@@ -146,10 +146,10 @@ impl Unadopted {
         taken.collect()
     }
 
-    /// True if local routes of ours were found.
+    /// True if local routes of ours were found to more than one address each.
     #[must_use]
     pub fn has_routes(&self) -> bool {
-        !self.beside.routes.is_empty()
+        self.beside.routes.iter().any(|route| route.prefix_len() < route.max_prefix_len())
     }
 
     /// Takes out the entries of a set that are left, and returns the operations that remove them.

@@ -173,6 +173,11 @@ impl MemoryKernel {
             Op::BindAddress(address) => self.bind(*address),
             Op::UnbindAddress(address) => self.unbind(*address),
             Op::AddRoute(network) => self.add_route(*network),
+            // It takes the place of another one.
+            Op::AddRouteFrom(network, _) => {
+                self.state.routes.insert(*network);
+                Ok(())
+            }
             Op::RemoveRoute(network) => {
                 refuse_if(!self.state.routes.remove(network), MemoryRefusal::NoRoute)
             }

@@ -27,6 +27,9 @@ pub enum Op {
     WriteRuleSet(Family),
     /// Make all addresses of a network local, whether they are bound or not.
     AddRoute(IpNet),
+    /// Make all addresses of a network local, and this one the source of the node's own connections to
+    /// them.
+    AddRouteFrom(IpNet, IpAddr),
     /// Put an entry into a set.
     AddEntry(SetId, Entry),
     /// Make a virtual server.
@@ -105,7 +108,9 @@ impl Op {
             | Self::DrainRealServer(frontend, ..)
             | Self::RemoveRealServer(frontend, _) => Subject::VirtualServer(*frontend),
             Self::BindAddress(address) | Self::UnbindAddress(address) => Subject::Address(*address),
-            Self::AddRoute(network) | Self::RemoveRoute(network) => Subject::Route(*network),
+            Self::AddRoute(network)
+            | Self::AddRouteFrom(network, _)
+            | Self::RemoveRoute(network) => Subject::Route(*network),
             Self::Chain(op) => Subject::Chain(op.subject()),
         }
     }
@@ -140,7 +145,7 @@ impl Op {
             Self::CreateLink => 0,
             Self::CreateSet(..) => 1,
             Self::WriteRuleSet(_) => 2,
-            Self::GrowSet(..) | Self::AddRoute(_) => 3,
+            Self::GrowSet(..) | Self::AddRoute(_) | Self::AddRouteFrom(..) => 3,
             // It leads elsewhere: only when what it leads to is complete.
             Self::AddEntry(set, _) if set.kind.leads_to_short_circuits() => 8,
             Self::RemoveEntry(set, _) if set.kind.leads_to_short_circuits() => 9,
@@ -223,6 +228,9 @@ impl fmt::Display for Op {
                 write!(f, "remove address {address} from {}", crate::kernel_objects::LINK)
             }
             Self::AddRoute(network) => write!(f, "add local route {network}"),
+            Self::AddRouteFrom(network, source) => {
+                write!(f, "add local route {network} with the source {source}")
+            }
             Self::RemoveRoute(network) => write!(f, "remove local route {network}"),
             Self::Chain(op) => op.fmt(f),
         }

@@ -310,6 +310,12 @@ impl Planner {
         of_virtual_servers.chain(self.chains.subjects(service).map(Subject::Chain)).collect()
     }
 
+    /// The address by which the cluster knows this node, of a family.
+    #[must_use]
+    pub fn own_address(&self, family: Family) -> Option<IpAddr> {
+        self.store.facts().own_address(family)
+    }
+
     /// The addresses of this node's interfaces, by the last event.
     #[must_use]
     pub fn local_addresses(&self) -> &HashSet<IpAddr> {

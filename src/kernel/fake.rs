@@ -1,5 +1,6 @@
 //! A kernel for scenario tests: in memory, as strict as the real one, with faults on demand.
 
+mod connections;
 mod interference;
 mod rules;
 
@@ -20,8 +21,8 @@ use plan::sets::SetId;
 
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, RuleSetReading,
-    VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleSetReading, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -55,6 +56,8 @@ pub struct Looks {
 struct FakeState {
     memory: MemoryKernel,
     rules: FakeRules,
+    /// Virtual servers all of whose connections are closed.
+    closed: HashSet<Frontend>,
     log: Vec<Op>,
     looks: Looks,
     /// Families whose chains another program has changed since the rules were read.
@@ -311,6 +314,10 @@ impl Kernel for Fake {
         Ok(readings)
     }
 
+    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
+        self.state().open_connections()
+    }
+
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let mut state = self.state();
         state.looks.sets += 1;
@@ -479,15 +486,6 @@ impl FakeState {
                 (_, refusal) => Err(Refusal::new(RefusalClass::Conflict, refusal)),
             }
         })
-    }
-}
-
-impl std::fmt::Debug for FakeState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FakeState")
-            .field("memory", &self.memory)
-            .field("faults", &self.faults.len())
-            .finish_non_exhaustive()
     }
 }
 

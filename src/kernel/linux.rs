@@ -4,6 +4,7 @@ mod addresses;
 mod arp;
 mod bridges;
 mod chains;
+mod connections;
 mod count;
 mod drift_check;
 mod dummy;
@@ -39,12 +40,15 @@ use super::rules::Rules;
 use super::rules::fingerprint::RulesWatch;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
-    Addresses, DriftCheck, Kernel, Listing, ReadError, Refusal, RefusalClass, RuleSetReading,
-    VirtualServerReading, modules, sysctl, translate,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
+    RuleSetReading, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
-use messages::{by_place, in_place, push_ipvs, push_set, set_by_set, unasked};
+use messages::{
+    by_place, in_place, is_done_already, is_removal, lacks_scheduler, push_ipvs, push_set,
+    set_by_set, unasked,
+};
 use sysctls::Kept;
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
@@ -317,6 +321,10 @@ impl Kernel for Linux {
         listed.iter().map(|listed| self.real_servers_of(listed)).collect()
     }
 
+    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {
+        connections::count_open()
+    }
+
     fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadError> {
         let unread = |reason: &dyn std::fmt::Display| ReadError::new(format!("set {set}"), reason);
         let name = translate::set_name(set).map_err(|error| unread(&error))?;
@@ -424,29 +432,9 @@ const fn part(op: &Op) -> Handle {
         | Op::DrainRealServer(..)
         | Op::RemoveRealServer(..) => Handle::Ipvs,
         Op::BindAddress(_) | Op::UnbindAddress(_) => Handle::Addresses,
-        Op::AddRoute(_) | Op::RemoveRoute(_) => Handle::Routes,
+        Op::AddRoute(_) | Op::AddRouteFrom(..) | Op::RemoveRoute(_) => Handle::Routes,
         Op::Chain(_) => Handle::Chains,
     }
-}
-
-const fn is_removal(op: &Op) -> bool {
-    matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveVirtualServerWhenDrained(_))
-}
-
-/// True if an operation is to remove or drain something that is gone already.
-fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
-    match op {
-        _ if is_removal(op) => error.is_no_such_service(),
-        Op::DrainRealServer(..) | Op::RemoveRealServer(..) => error.is_not_found(),
-        _ => false,
-    }
-}
-
-/// `ip_vs_add_service` and `ip_vs_edit_service` (net/netfilter/ipvs/ip_vs_ctl.c) say ENOENT for
-/// nothing but a scheduler that could not be loaded.
-fn lacks_scheduler(op: &Op, error: &ipvs::Error) -> bool {
-    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
-        && error.is_unknown_scheduler()
 }
 
 fn is(error: &netlink::Error, errno: rustix::io::Errno) -> bool {

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
@@ -86,6 +86,14 @@ pub trait Kernel: Send {
         listed: &[ListedVirtualServer],
     ) -> Result<Vec<VirtualServerReading>, ReadError>;
 
+    /// Counts the open TCP connections that IPVS leads, by virtual server and real server. Open is a
+    /// connection that one of its ends may still send data on. The cost depends on the number of all
+    /// connections.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError>;
+
     /// Reads a set with its entries; none if there is no such set.
     ///
     /// # Errors
@@ -146,6 +154,9 @@ pub struct RuleSetReading {
     /// In ipvs mode, true if rules of another mode lead connections to Services.
     pub is_led_by_rules: bool,
 }
+
+/// Number of open TCP connections of each real server that has some.
+pub type OpenConnections = HashMap<(Frontend, SocketAddr), u64>;
 
 /// Result of [`Kernel::drift_check`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

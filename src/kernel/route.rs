@@ -22,6 +22,7 @@ const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_CREATE: u16 = 0x400;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_HOST: u8 = 254;
 const RTN_LOCAL: u8 = 2;
@@ -99,15 +100,31 @@ impl RouteBatch {
     /// `kube-ipvs0`.
     pub(crate) fn add(&mut self, network: IpNet, index: u32) {
         let interface = if network.addr().is_ipv4() { index } else { LOOPBACK };
-        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(interface));
+        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(interface), None);
+    }
+
+    /// Adds a route with the source that the node's own connections to its addresses have, or takes
+    /// over any program's route to the same network. It is on the loopback interface: when the last
+    /// IPv4 address of an interface goes, its routes go, too (`fib_inetaddr_event` in
+    /// net/ipv4/fib_frontend.c).
+    pub(crate) fn add_from(&mut self, network: IpNet, source: IpAddr) {
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        self.push(RTM_NEWROUTE, flags, network, Some(LOOPBACK), Some(source));
     }
 
     /// Removes a route of ours, on whichever interface.
     pub(crate) fn remove(&mut self, network: IpNet) {
-        self.push(RTM_DELROUTE, 0, network, None);
+        self.push(RTM_DELROUTE, 0, network, None, None);
     }
 
-    fn push(&mut self, request: u16, flags: u16, network: IpNet, interface: Option<u32>) {
+    fn push(
+        &mut self,
+        request: u16,
+        flags: u16,
+        network: IpNet,
+        interface: Option<u32>,
+        source: Option<IpAddr>,
+    ) {
         let family = number(Family::of_net(&network));
         self.batch.push(request, flags, |message| {
             message.body().extend_from_slice(&[
@@ -125,6 +142,9 @@ impl RouteBatch {
             attributes.address(RTA_DST, network.network());
             if let Some(interface) = interface {
                 attributes.u32(RTA_OIF, interface);
+            }
+            if let Some(source) = source {
+                attributes.address(RTA_PREFSRC, source);
             }
         });
     }
@@ -193,6 +213,16 @@ mod tests {
             ]
         );
         assert_eq!(batch.batch.body(1).unwrap().len(), HEADER + 8, "on whichever interface");
+        batch.add_from("10.96.0.10/32".parse().unwrap(), [192, 168, 0, 11].into());
+        assert_eq!(
+            batch.batch.body(2).unwrap(),
+            [
+                2, 32, 0, 0, 255, 107, 254, 2, 0, 0, 0, 0, // struct rtmsg
+                8, 0, 1, 0, 10, 96, 0, 10, // RTA_DST
+                8, 0, 4, 0, 1, 0, 0, 0, // RTA_OIF
+                8, 0, 7, 0, 192, 168, 0, 11, // RTA_PREFSRC
+            ]
+        );
     }
 
     #[test]

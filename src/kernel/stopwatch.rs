@@ -13,6 +13,8 @@ pub enum KernelRead {
     Frontends,
     /// Some virtual servers with their real servers.
     VirtualServers,
+    /// The connections that IPVS leads.
+    Connections,
     /// A set.
     Set,
     /// The addresses of all interfaces.

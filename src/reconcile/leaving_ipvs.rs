@@ -7,14 +7,16 @@
 //! and rules of IPVS mode stay until the last one has gone. UDP and SCTP virtual servers go at once:
 //! the next packet is led by the rules.
 //!
-//! Meanwhile the kernel chooses these addresses as the source of the node's own connections to them.
-//! The constant rules masquerade such connections, by a set ([`note_bound`]), and do so no longer
-//! when all virtual servers have gone.
+//! The kernel chooses a bound address as the source of the node's own connections to it, and they
+//! would end with it. So each becomes local by a route instead, with a source that stays
+//! ([`replace_addresses`]). Connections that have such a source are masqueraded by the constant
+//! rules, which know these addresses by a set ([`note_bound`]), until all virtual servers have gone.
 //!
 //! Nothing of this is remembered but by the kernel: a restart goes on where it ended. What is left
 //! when all virtual servers have gone carries no traffic, and is cleaned up outside of the loop.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -22,7 +24,7 @@ use plan::actual::{Actual, ActualSet, ListedVirtualServer};
 use plan::adoption::Unadopted;
 use plan::capacity::SetSize;
 use plan::facts::BoundAddresses;
-use plan::kernel_objects::Entry;
+use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
@@ -40,6 +42,9 @@ use crate::kernel::worker::{ReadFailure, WorkerGone};
 /// Time between two checks whether all virtual servers have gone.
 const CHECK: Duration = Duration::from_secs(1);
 
+/// Longest time between two listings while a virtual server cannot be removed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// Sets whose entries let new connections through to IPVS.
 const ADMITTING: [SetKind; 6] = [
     SetKind::ClusterIp,
@@ -55,8 +60,9 @@ const ADMITTING: [SetKind; 6] = [
 pub(super) enum LeavingIpvs {
     /// The kernel is to be read, not before this.
     Unread(Instant),
-    /// Virtual servers drain. They are listed again at this time.
-    Draining(Instant),
+    /// Virtual servers drain. They are listed again at this time. If one cannot be removed, the pause
+    /// is longer each time.
+    Draining(Instant, Duration),
     /// No virtual server of ours is left, and the rules that look into sets are to go. Whether they
     /// have gone is checked at this time.
     Closing(Instant),
@@ -75,7 +81,7 @@ impl LeavingIpvs {
     /// Returns the time of the next step; none if there is none.
     pub(super) const fn next_due(&self) -> Option<Instant> {
         match self {
-            Self::Unread(due) | Self::Draining(due) | Self::Closing(due) => Some(*due),
+            Self::Unread(due) | Self::Draining(due, _) | Self::Closing(due) => Some(*due),
             Self::Left => None,
         }
     }
@@ -94,15 +100,23 @@ impl LeavingIpvs {
             self.close(cx, writer);
             return Ok(());
         }
-        let is_first = matches!(self, Self::Unread(_));
-        if !is_first && writer.n_removed_when_drained() > 0 {
-            *self = Self::Draining(now + CHECK);
+        let former_pause = match self {
+            Self::Draining(_, pause) => Some(*pause),
+            _ => None,
+        };
+        let n_draining = writer.n_removed_when_drained();
+        if former_pause.is_some() && n_draining > 0 {
+            report(cx, writer, n_draining);
+            *self = Self::Draining(now + CHECK, CHECK);
             return Ok(());
         }
         let found = read(cx).await;
         let Some(found) = cx.or_report(found)? else {
             let retry = now + READ_RETRY;
-            *self = if is_first { Self::Unread(retry) } else { Self::Draining(retry) };
+            *self = match former_pause {
+                Some(pause) => Self::Draining(retry, pause),
+                None => Self::Unread(retry),
+            };
             return Ok(());
         };
         let n_left = match found {
@@ -110,15 +124,16 @@ impl LeavingIpvs {
             None => 0,
         };
         if n_left > 0 {
-            cx.status.send_modify(|status| status.n_left_by_ipvs = Some(n_left));
-            if is_first {
+            report(cx, writer, n_left);
+            if former_pause.is_none() {
                 info!(
                     virtual_servers = n_left,
                     "IPVS mode left virtual servers: new connections go by the rules of this mode, and \
                      those that IPVS has go on until they end, or drainDeadline is over"
                 );
             }
-            *self = Self::Draining(Instant::now() + CHECK);
+            let pause = former_pause.map_or(CHECK, |pause| (pause * 2).min(LONGEST_PAUSE));
+            *self = Self::Draining(Instant::now() + pause, pause);
         } else {
             let ops = cx.planner.note_bound(BTreeMap::new());
             if !ops.is_empty() {
@@ -138,14 +153,26 @@ impl LeavingIpvs {
             *self = Self::Closing(Instant::now() + CHECK);
             return;
         }
-        cx.status.send_modify(|status| status.n_left_by_ipvs = Some(0));
+        report(cx, writer, 0);
         *self = Self::Left;
     }
 }
 
+/// Reports the progress, if it is news.
+fn report(cx: &Context, writer: &Writer, n_left: usize) {
+    let connections = if n_left == 0 { 0 } else { writer.n_draining_connections() };
+    cx.status.send_if_modified(|status| {
+        let former = *status;
+        status.n_left_by_ipvs = Some(n_left);
+        status.n_connections_left_by_ipvs = connections;
+        *status != former
+    });
+}
+
 /// Has the constant rules masquerade the node's own connections from addresses that IPVS mode left,
 /// if it left some: to be called before the rules are compared with what is there. Puts into the set
-/// of these addresses those that are not in there. Returns false if the kernel could not be read.
+/// of these addresses those that are not in there, and routes into their place. Returns false if the
+/// kernel could not be read.
 pub(super) async fn note_bound(
     cx: &mut Context,
     addresses: &Addresses,
@@ -155,19 +182,25 @@ pub(super) async fn note_bound(
     }
     let mut bound = BTreeMap::new();
     for family in cx.planner.settings().families.clone() {
-        let of_family = |net: &&IpNet| Family::of_net(net) == family;
-        let mut routes: Vec<IpNet> = addresses.routes.iter().filter(of_family).copied().collect();
-        routes.sort_unstable();
-        let local = addresses.bound.iter().filter(|address| Family::of(**address) == family);
-        let local: HashSet<Entry> = local.copied().map(Entry::Address).collect();
-        if local.is_empty() && routes.is_empty() {
+        let settings = cx.planner.settings();
+        let is_ours =
+            |address: &IpAddr| Family::of(*address) == family && !settings.excludes(*address);
+        let local: Vec<IpAddr> = addresses.bound.iter().copied().filter(is_ours).collect();
+        let of_family = addresses.routes.iter().filter(|net| Family::of_net(net) == family);
+        let (single, mut routes): (Vec<IpNet>, Vec<IpNet>) =
+            of_family.partition(|net| net.prefix_len() == net.max_prefix_len());
+        if local.is_empty() && single.is_empty() && routes.is_empty() {
             continue;
         }
+        routes.sort_unstable();
+        let entries = local.iter().copied().chain(single.iter().map(IpNet::addr));
+        let entries = entries.map(Entry::Address).collect();
         let set = SetId { kind: SetKind::IpvsAddresses, family };
         let found = cx.read_set(set).await;
         let Some(found) = cx.or_report(found)? else { return Ok(false) };
-        if complete(cx, set, found, local).await? {
-            bound.insert(family, BoundAddresses { routes });
+        if complete(cx, set, found, entries).await? {
+            bound.insert(family, BoundAddresses { routes: routes.clone() });
+            replace_addresses(cx, family, local, routes, addresses).await?;
         }
     }
     // The caller sets and compares all of the constant rules.
@@ -197,6 +230,67 @@ async fn complete(
         );
     }
     Ok(refused.is_none())
+}
+
+/// Makes bound addresses local by routes instead, and gives the routes that there are a source. An
+/// address stays where its route is refused. All of a family's stay if that of a network is: the
+/// network's may go with the last address.
+async fn replace_addresses(
+    cx: &mut Context,
+    family: Family,
+    mut bound: Vec<IpAddr>,
+    routes: Vec<IpNet>,
+    addresses: &Addresses,
+) -> Result<(), WorkerGone> {
+    let Some(source) = source(cx, family, addresses) else { return Ok(()) };
+    // The largest first, as in every removal of addresses.
+    bound.sort_unstable_by(|one, other| other.cmp(one));
+    let is_bound: HashSet<IpNet> = bound.iter().copied().map(IpNet::from).collect();
+    let networks = routes.into_iter().chain(bound.into_iter().map(IpNet::from));
+    let ops = networks.map(|network| Op::AddRouteFrom(network, source)).collect();
+    let (ops, results) = cx.kernel.apply(ops).await?;
+    let (mut replaced, mut refused, mut lacks_network) = (Vec::new(), None, false);
+    for (op, result) in ops.into_iter().zip(results) {
+        let Op::AddRouteFrom(network, _) = op else { continue };
+        match result {
+            Ok(()) if is_bound.contains(&network) => {
+                replaced.push(Op::UnbindAddress(network.addr()));
+            }
+            Ok(()) => {}
+            Err(refusal) => {
+                lacks_network |= !is_bound.contains(&network);
+                refused = refused.or(Some((op, refusal)));
+            }
+        }
+    }
+    if lacks_network {
+        replaced.clear();
+    }
+    let (ops, results) = cx.kernel.apply(replaced).await?;
+    let mut failures = ops.into_iter().zip(results);
+    let failure = failures.find_map(|(op, result)| Some((op, result.err()?)));
+    if let Some((op, refusal)) = refused.or(failure) {
+        warn!(
+            "{op}: {refusal}. The node's own connections to Services have a service address as their \
+             source, and are cut when the node has left IPVS mode"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the source of the node's own connections: the address by which the cluster knows the
+/// node, or else the first one that other hosts can reach.
+fn source(cx: &Context, family: Family, addresses: &Addresses) -> Option<IpAddr> {
+    let is_local = |address: &IpAddr| addresses.local.contains(address);
+    let is_usable = |address: &&IpAddr| {
+        let is_link_local = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        Family::of(**address) == family && !address.is_loopback() && !is_link_local
+    };
+    let first = || addresses.local.iter().filter(is_usable).min().copied();
+    cx.planner.own_address(family).filter(is_local).or_else(first)
 }
 
 /// Reads what IPVS mode left; none if there is nothing.
@@ -234,9 +328,14 @@ async fn drain(
             break;
         }
         n_found += part.len();
-        // Each next datagram of these goes by the rules, so they go first.
+        // Each next datagram of these goes by the rules, and connections through a short circuit
+        // live by connection tracking alone. So they go first.
+        let needs_ipvs = |frontend: &Frontend| {
+            frontend.protocol == Protocol::Tcp
+                && settings.short_circuit_networks.around(frontend.address).is_none()
+        };
         let (tcp, others): (Vec<_>, Vec<_>) =
-            part.into_iter().partition(|it| it.frontend.protocol == Protocol::Tcp);
+            part.into_iter().partition(|it| needs_ipvs(&it.frontend));
         let mut ops: Vec<Op> =
             others.into_iter().map(|it| Op::RemoveVirtualServer(it.frontend)).collect();
         ops.extend(close(cx, writer, tcp).await?);

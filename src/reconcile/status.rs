@@ -10,6 +10,8 @@ pub struct Status {
     /// Number of virtual servers that IPVS mode left, and that still have connections; none as long
     /// as that is not known, or in IPVS mode.
     pub n_left_by_ipvs: Option<usize>,
+    /// Number of connections that these have, at least, as they were read last.
+    pub n_connections_left_by_ipvs: u64,
     /// Passes of the audit since, each of which compared everything.
     pub passes: u64,
     /// Readings of the kernel, or of a part, that failed.

@@ -39,8 +39,8 @@ use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 pub(super) use chains::place;
-use drain::Drain;
 pub(super) use drain::Known;
+use drain::{Drain, OpenCounts};
 use flows::Flows;
 pub(super) use rounds::{Ended, round_limit};
 use schedulers::MissingSchedulers;
@@ -79,6 +79,8 @@ pub(super) struct Writer {
     retry_queue: RetryQueue,
     /// Real servers that are draining. Each operation that a difference asks for passes it.
     drain: Drain,
+    /// Open connections of these, while the node leaves IPVS mode.
+    open_counts: OpenCounts,
     /// Frontends whose flows may lead nowhere.
     flows: Flows,
     /// Schedulers that the kernel refused.
@@ -98,6 +100,7 @@ impl Writer {
             written_rules: BTreeMap::new(),
             retry_queue: RetryQueue::default(),
             drain: Drain::new(),
+            open_counts: OpenCounts::default(),
             flows: Flows::default(),
             schedulers: MissingSchedulers::default(),
             found_drift: false,
@@ -126,6 +129,11 @@ impl Writer {
     /// Returns the number of virtual servers that stay only until their last real server has gone.
     pub(super) fn n_removed_when_drained(&self) -> usize {
         self.drain.n_removed_when_drained()
+    }
+
+    /// Returns the number of connections of draining real servers, as they were read last.
+    pub(super) fn n_draining_connections(&self) -> u64 {
+        self.drain.n_connections()
     }
 
     /// True if a real server of a virtual server is draining.

@@ -26,6 +26,7 @@ mod host;
 mod iptables_mode;
 mod killed;
 mod lacking;
+mod leaving_ipvs;
 mod limits;
 mod load;
 mod load_balancer;

@@ -20,6 +20,7 @@
 //! | An untracked copy of each SYN (`TEE`) has IPVS forget the former connection of a real server of weight 0 at once, and leave connection tracking alone. | `ports::an_untracked_copy_…` |
 //! | Answers by DNAT from a real server of the former connection bring that back, in the state SYN_SENT, which counts as active: with clients that use ports again, a real server's active connections do not become 0. | `ports::answers_by_dnat_…` |
 //! | While a Service's address is bound, the node's own connections have it as their source, also with DNAT. The answer of an endpoint on another node is lost, unless a rule has such sources masqueraded. | `source::the_node_sends_…` |
+//! | A connection of the node with such a source is lost when the address goes. If a local route with another source takes the address's place, new connections have that source, and old ones go on. | `leaving_ipvs::the_nodes_own_…` |
 //! | `vs/nat_icmp_send` 1 cuts what DNAT sends to a real server. | `source::nat_icmp_send_…` |
 //! | Connections through an internal frontend (pods and node, `externalTrafficPolicy: Local`) outlive their virtual servers: their entry in connection tracking has another tuple than the one that IPVS deletes. | `load::the_load_notices_…` |
 //!

@@ -74,7 +74,10 @@ fn is_served_by_ipvs(actual: &Actual, frontend: &Frontend) -> bool {
         .sets
         .values()
         .filter(|set| set.entries.iter().any(|entry| entry.frontend().as_ref() == Some(frontend)));
-    has_endpoints && actual.addresses.contains(&frontend.address) && entries.count() > 0
+    let is_bound = actual.addresses.contains(&frontend.address);
+    // While the node leaves IPVS mode, each address has a route in its place.
+    let is_local = is_bound || actual.routes.iter().any(|it| it.contains(&frontend.address));
+    has_endpoints && is_local && entries.count() > 0
 }
 
 /// What is wrong: frontends that neither rules nor IPVS serve.

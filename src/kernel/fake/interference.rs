@@ -30,6 +30,8 @@ pub enum ReadCall {
     Frontends,
     /// Some virtual servers.
     VirtualServers,
+    /// The connections that IPVS leads.
+    Connections,
     /// A set.
     Set,
     /// The addresses.
@@ -92,10 +94,11 @@ impl FakeState {
 
 impl ReadCall {
     /// Everything that can be read.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::DriftCheck,
         Self::Frontends,
         Self::VirtualServers,
+        Self::Connections,
         Self::Set,
         Self::Addresses,
         Self::RuleSet(Family::V4),

@@ -113,6 +113,27 @@ pub(super) fn push_ipvs(batch: &mut ipvs::Batch, op: &Op) -> Result<(), ipvs::Pa
     Ok(())
 }
 
+/// True if an operation removes a virtual server.
+pub(super) const fn is_removal(op: &Op) -> bool {
+    matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveVirtualServerWhenDrained(_))
+}
+
+/// True if an operation is to remove or drain something that is gone already.
+pub(super) fn is_done_already(op: &Op, error: &ipvs::Error) -> bool {
+    match op {
+        _ if is_removal(op) => error.is_no_such_service(),
+        Op::DrainRealServer(..) | Op::RemoveRealServer(..) => error.is_not_found(),
+        _ => false,
+    }
+}
+
+/// `ip_vs_add_service` and `ip_vs_edit_service` (net/netfilter/ipvs/ip_vs_ctl.c) say ENOENT for
+/// nothing but a scheduler that could not be loaded.
+pub(super) fn lacks_scheduler(op: &Op, error: &ipvs::Error) -> bool {
+    matches!(op, Op::CreateVirtualServer(..) | Op::ChangeVirtualServer(..))
+        && error.is_unknown_scheduler()
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;

@@ -37,6 +37,7 @@ impl Linux {
                     Ok(index) => batch.add(*network, index),
                     Err(refusal) => return all_failed(ops, &refusal),
                 },
+                Op::AddRouteFrom(network, source) => batch.add_from(*network, *source),
                 Op::RemoveRoute(network) => batch.remove(*network),
                 _ => {}
             }

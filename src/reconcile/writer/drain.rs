@@ -11,6 +11,7 @@
 //! until the same deadline.
 
 mod clock;
+mod open;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::reconcile::agenda::Agenda;
 use clock::Clock;
+pub(super) use open::OpenCounts;
 
 /// Time until the first check of a virtual server after a real server of it began to drain. Each
 /// later pause is twice as long.
@@ -66,6 +68,8 @@ struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
     /// True if the virtual server is removed with the last of them.
     removes_virtual_server: bool,
+    /// Number of their connections, when they were read last.
+    connections: u64,
     /// From the next check to the one after it.
     pause: Duration,
 }
@@ -150,6 +154,7 @@ impl Drain {
         let Some(mut draining) = self.take(&frontend) else { return Vec::new() };
         let latest = self.clock.deadline(now + time);
         let mut ops = Vec::new();
+        draining.connections = 0;
         draining.deadlines.retain(|socket, deadline| {
             let Some(found) = actual.and_then(|actual| actual.real_servers.get(socket)) else {
                 return false;
@@ -162,6 +167,7 @@ impl Drain {
                 *deadline = self.clock.instant(latest);
                 ops.push(Op::DrainRealServer(frontend, *socket, latest));
             }
+            draining.connections += found.connections;
             true
         });
         if draining.deadlines.is_empty() {
@@ -180,6 +186,11 @@ impl Drain {
     /// Returns the number of virtual servers that stay only until their last real server has gone.
     pub(super) fn n_removed_when_drained(&self) -> usize {
         self.n_removed_when_drained
+    }
+
+    /// Returns the number of connections of draining real servers, as they were read last.
+    pub(super) fn n_connections(&self) -> u64 {
+        self.draining.iter().map(|(_, draining)| draining.connections).sum()
     }
 
     /// True if a real server of a virtual server is draining.
@@ -258,6 +269,9 @@ impl Drain {
         }
         if before.is_none() {
             self.begin(frontend, socket, deadline, now);
+            if let Some(draining) = self.draining.get_mut(&frontend) {
+                draining.connections += found.map_or(0, |found| found.connections);
+            }
         }
         let noted = self.clock.deadline(deadline);
         let is_noted = found.is_some_and(|f| f.plain && f.weight == 0 && f.deadline == Some(noted));

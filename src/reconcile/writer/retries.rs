@@ -143,12 +143,13 @@ impl Writer {
             return Ok(());
         }
         let seen = cx.read_virtual_servers(&due).await;
-        let Some(seen) = cx.or_report(seen)? else {
+        let Some(mut seen) = cx.or_report(seen)? else {
             self.drain.postpone_due(started, Instant::now() + READ_RETRY);
             return Ok(());
         };
         let unread = seen.unread.iter().map(|(frontend, _)| *frontend);
         self.drain.postpone(unread, Instant::now() + READ_RETRY);
+        self.open_counts.count(cx, &mut seen).await?;
         let mut ops = Vec::new();
         for (frontend, found) in &seen.found {
             let time = cx.drain_deadline(frontend);

@@ -241,7 +241,9 @@ fn forestall(op: &Op, actual: &mut Actual) {
         }
         Op::BindAddress(address) => drop(actual.addresses.insert(*address)),
         Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
-        Op::AddRoute(network) => drop(actual.routes.insert(*network)),
+        Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
+            drop(actual.routes.insert(*network));
+        }
         Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
         Op::Chain(op) => forestall_chain(op, actual),
     }
@@ -265,7 +267,11 @@ fn undermine(op: &Op, actual: &mut Actual) {
         | Op::RemoveVirtualServerWhenDrained(frontend) => {
             drop(actual.virtual_servers.remove(frontend));
         }
-        Op::BindAddress(_) | Op::UnbindAddress(_) | Op::AddRoute(_) | Op::RemoveRoute(_) => {
+        Op::BindAddress(_)
+        | Op::UnbindAddress(_)
+        | Op::AddRoute(_)
+        | Op::AddRouteFrom(..)
+        | Op::RemoveRoute(_) => {
             delete_link(actual);
         }
         Op::Chain(_) => {
@@ -303,7 +309,9 @@ fn undo(op: &Op, actual: &mut Actual) {
                 actual.addresses.insert(*address);
             }
         }
-        Op::AddRoute(network) => drop(actual.routes.remove(network)),
+        Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
+            drop(actual.routes.remove(network));
+        }
         Op::Chain(op) => undo_chain(op, actual),
         Op::RemoveRoute(network) => {
             if actual.link {

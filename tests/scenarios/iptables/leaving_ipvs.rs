@@ -1,16 +1,22 @@
 //! A node that was in IPVS mode: what IPVS balances goes on until it ends.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
-use kube_ipvs::reconcile::Pace;
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
+use kube_ipvs::reconcile::{Pace, Status};
+use plan::actual::Actual;
+use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
+use tokio::time::Instant;
 
-use crate::world::{World, frontend, real_server, settings_in, tcp, udp};
+use crate::world::{NODE_ADDRESS, World, frontend, real_server, settings_in, tcp, udp};
 
 /// Two Services for TCP and one for UDP.
 fn cluster() -> Vec<(Service, EndpointSlice)> {
@@ -61,8 +67,8 @@ async fn connections_of_ipvs_go_on_and_everything_else_of_it_goes() {
     let draining = real_server(&actual, &frontend(1, Protocol::Tcp), 1).unwrap();
     assert_eq!((draining.weight, draining.connections), (0, 3));
     assert!(real_server(&actual, &frontend(1, Protocol::Tcp), 2).is_none(), "it had no connection");
-    // Packets of its connection are for a local address.
-    assert_eq!(actual.addresses.len(), 3);
+    // Packets of its connection are for a local address, which is no source of the node's own.
+    assert_eq!((actual.addresses.len(), actual.routes.len()), (0, 3));
     // New connections come here only if no rule led them to an endpoint.
     let admitted = |kind| {
         let of_kind = actual.sets.iter().filter(|(set, _)| set.kind == kind);
@@ -139,6 +145,12 @@ async fn in_ipvs_mode_nothing_is_left() {
     assert_eq!(world.now().n_left_by_ipvs, None);
 }
 
+/// Waits for so many passes of the audit, which takes half a minute for each.
+async fn passes(world: &mut World, n: u64) {
+    let passes = world.now().passes + n;
+    world.until("compared", |status, _| status.passes >= passes).await;
+}
+
 /// Set of the addresses that IPVS mode bound.
 const BOUND: SetId = SetId { kind: SetKind::IpvsAddresses, family: Family::V4 };
 
@@ -203,4 +215,180 @@ async fn a_set_that_the_kernel_refuses_is_in_no_rule() {
     let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
     assert!(!masquerades_bound(&world));
     world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_unbound_only_after_its_route_was_made() {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    set_connections(&world, 3);
+    world.fake.refuse(1, RefusalClass::Other, |op| matches!(op, Op::AddRouteFrom(..)));
+    let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    let actual = world.fake.actual();
+    assert_eq!((actual.addresses.len(), actual.routes.len()), (1, 2));
+    let log = world.fake.take_log();
+    for (at, op) in log.iter().enumerate() {
+        if let Op::UnbindAddress(address) = op {
+            let route = Op::AddRouteFrom((*address).into(), IpAddr::from(NODE_ADDRESS));
+            assert!(log[..at].contains(&route), "{log:?}");
+        }
+    }
+    // The next start does the rest, and goes on by what is there.
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    let actual = world.fake.actual();
+    assert_eq!((actual.addresses.len(), actual.routes.len()), (0, 3));
+    assert!(masquerades_bound(&world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_are_closed_are_not_waited_for() {
+    let mut world = switched(Pace::default()).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    world.until("counted", |status, _| status.n_connections_left_by_ipvs == 3).await;
+    passes(&mut world, 10).await;
+    assert!(real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1).is_some());
+    world.fake.close_connections(frontend(1, Protocol::Tcp));
+    let closed = Instant::now();
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+    // Two checks, which are 15 seconds apart by now.
+    assert!((10..=60).contains(&closed.elapsed().as_secs()), "{:?}", closed.elapsed());
+    assert_eq!(world.now().n_connections_left_by_ipvs, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_cannot_be_read_drain_by_the_kernels_counters() {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    set_connections(&world, 3);
+    world.fake.interfere(|call, _| match call {
+        KernelCall::Read(ReadCall::Connections) => FakeAnswer::refused(RefusalClass::Other),
+        _ => FakeAnswer::Honest,
+    });
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    world.fake.close_connections(frontend(1, Protocol::Tcp));
+    world.until("drains", |status, _| status.n_left_by_ipvs.is_some()).await;
+    passes(&mut world, 10).await;
+    assert_eq!(world.now().n_left_by_ipvs, Some(1));
+    assert_eq!(world.now().failed_readings, 0);
+    set_connections(&world, 0);
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_virtual_server_that_cannot_be_removed_is_looked_at_more_and_more_seldom() {
+    let mut world = switched(Pace::default()).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    let removes = |op: &Op| matches!(op, Op::RemoveVirtualServer(_) | Op::RemoveRealServer(..));
+    world.fake.refuse(usize::MAX, RefusalClass::NotPermitted, removes);
+    set_connections(&world, 0);
+    passes(&mut world, 10).await;
+    let (before, since) = (world.fake.looks().frontends, Instant::now());
+    passes(&mut world, 20).await;
+    let (listings, minutes) = (world.fake.looks().frontends - before, since.elapsed() / 60);
+    assert!((2..=20).contains(&listings), "{listings} in {minutes:?} (seconds for minutes)");
+    assert_eq!(world.now().n_left_by_ipvs, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_circuit_goes_at_once() {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    let short_circuit = Frontend { address: [240, 96, 0, 1].into(), ..frontend(1, Protocol::Tcp) };
+    world.fake.disturb(|actual| {
+        let server = actual.virtual_servers[&frontend(1, Protocol::Tcp)].clone();
+        actual.virtual_servers.insert(short_circuit, server);
+        for server in actual.virtual_servers.values_mut() {
+            server.real_servers.values_mut().for_each(|found| found.connections = 3);
+        }
+    });
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    world.until("drains", |status, _| status.n_left_by_ipvs.is_some()).await;
+    let left = world.fake.actual().virtual_servers;
+    assert!(!left.contains_key(&short_circuit));
+    assert_eq!(left.len(), 2, "those for TCP drain: {:?}", left.keys());
+}
+
+/// A node that leaves IPVS mode, and is killed after this number of operations. True if that was
+/// before the end of it.
+async fn killed_after(n_operations: usize) -> bool {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    set_connections(&world, 3);
+    let fake = world.stop().await;
+    while fake.is_shared() {
+        tokio::task::yield_now().await;
+    }
+    let (mut left, is_cut) = (n_operations, Arc::new(AtomicBool::new(false)));
+    let cut = Arc::clone(&is_cut);
+    fake.interfere(move |call, _| match call {
+        KernelCall::Writing(_) if left == 0 => {
+            cut.store(true, Ordering::Relaxed);
+            FakeAnswer::Lost { carried_out: false }
+        }
+        KernelCall::Writing(_) => {
+            left -= 1;
+            FakeAnswer::Honest
+        }
+        _ => FakeAnswer::Honest,
+    });
+    let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
+    world.feed(&services).await;
+    world.say_complete().await;
+    let is_over = |status: &Status| status.n_left_by_ipvs == Some(1);
+    let cut = Arc::clone(&is_cut);
+    world.until("cut", |status, _| cut.load(Ordering::Relaxed) || is_over(status)).await;
+    let is_alive = |world: &World| {
+        let found = real_server(&world.fake.actual(), &frontend(1, Protocol::Tcp), 1);
+        found.is_some_and(|found| found.connections == 3)
+    };
+    assert!(is_alive(&world), "after {n_operations} operations");
+    world.fake.interfere(|_, _| FakeAnswer::Honest);
+    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
+    assert!(is_alive(&world) && masquerades_bound(&world), "after {n_operations} operations");
+    set_connections(&world, 0);
+    world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
+    let actual = world.fake.actual();
+    assert!(actual.virtual_servers.is_empty() && actual.addresses.is_empty());
+    assert!(!masquerades_bound(&world));
+    // The order of Services within a chain is free.
+    let in_order = |actual: Actual| {
+        let mut chains: Vec<_> = actual.chains.into_iter().collect();
+        chains.iter_mut().for_each(|(_, rules)| rules.sort_unstable());
+        chains.sort_unstable();
+        chains
+    };
+    let fresh = super::in_sync(&services).await.fake.actual();
+    assert_eq!(in_order(actual), in_order(fresh), "after {n_operations} operations");
+    is_cut.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_after_any_operation_cuts_nothing_and_the_next_start_goes_on() {
+    let mut n_operations = 0;
+    while killed_after(n_operations).await {
+        n_operations += 1;
+    }
+    // Routes, addresses, rules, chains, real servers and entries of sets.
+    assert!(n_operations > 20, "{n_operations}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_stay_bound_if_the_route_of_a_network_gets_no_source() {
+    let services = cluster();
+    let world = World::in_sync(&services).await;
+    set_connections(&world, 3);
+    let network = "10.100.0.0/16".parse().unwrap();
+    world.fake.disturb(|actual| drop(actual.routes.insert(network)));
+    let is_of_network = move |op: &Op| op.subject() == Subject::Route(network);
+    world.fake.refuse(1, RefusalClass::Other, is_of_network);
+    let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    assert_eq!(world.fake.actual().addresses.len(), 3);
+    let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    let actual = world.fake.actual();
+    assert_eq!((actual.addresses.len(), actual.routes.len()), (0, 4));
+    assert!(
+        world.fake.written_rules(Family::V4).unwrap().first_input().contains("-s 10.100.0.0/16")
+    );
 }

@@ -1,0 +1,92 @@
+//! IPVS's table of connections, as the kernel prints it.
+//!
+//! The counters of a real server do not tell which of its connections are in use. With a rule for
+//! DNAT before IPVS, an endpoint's answers to a client that uses a port again bring a closed
+//! connection back as `SYN_SENT`, which counts as active (`tcp_state_active_table` in
+//! net/netfilter/ipvs/ip_vs_proto_tcp.c).
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use plan::kernel_objects::Frontend;
+use plan::model::Protocol;
+
+use super::{OpenConnections, ReadError};
+
+/// The table of the calling thread's network namespace.
+const TABLE: &str = "/proc/thread-self/net/ip_vs_conn";
+
+/// States in which an end may still send data: IPVS takes the end's side into account that closes
+/// first (`tcp_states` in net/netfilter/ipvs/ip_vs_proto_tcp.c).
+const OPEN: [&str; 5] = ["ESTABLISHED", "SYN_RECV", "SYNACK", "FIN_WAIT", "CLOSE_WAIT"];
+
+/// Counts the open TCP connections by virtual server and real server.
+pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
+    let unread = |error: std::io::Error| ReadError::new("connections of IPVS", error);
+    let table = BufReader::new(File::open(TABLE).map_err(unread)?);
+    let mut counts = OpenConnections::new();
+    for line in table.lines() {
+        if let Some(servers) = open(&line.map_err(unread)?) {
+            *counts.entry(servers).or_insert(0) += 1;
+        }
+    }
+    Ok(counts)
+}
+
+/// Returns the virtual server and the real server of a line about an open TCP connection.
+fn open(line: &str) -> Option<(Frontend, SocketAddr)> {
+    let mut words = line.split_ascii_whitespace();
+    if words.next()? != "TCP" {
+        return None;
+    }
+    let mut words = words.skip(2);
+    let (address, port) = (address_of(words.next()?)?, port_of(words.next()?)?);
+    let real_server = SocketAddr::new(address_of(words.next()?)?, port_of(words.next()?)?);
+    let is_open = OPEN.contains(&words.next()?);
+    is_open.then_some((Frontend { address, protocol: Protocol::Tcp, port }, real_server))
+}
+
+/// `0A60000A`, or `fd00:0096:0000:0000:0000:0000:0000:0010`
+fn address_of(word: &str) -> Option<IpAddr> {
+    if word.contains(':') {
+        return word.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    }
+    u32::from_str_radix(word, 16).ok().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
+}
+
+fn port_of(word: &str) -> Option<u16> {
+    u16::from_str_radix(word, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_the_servers_of_a_connection_that_may_still_carry_data() {
+        let v4 = |state: &str| format!("TCP C0A80064 4E20 0A60000A 0050 0AF4010B 1F90 {state} 899");
+        let v6 = "TCP fd00:0192:0000:0000:0000:0000:0000:0100 8D5C \
+                  fd00:0096:0000:0000:0000:0000:0000:0010 0050 \
+                  fd00:0244:0001:0000:0000:0000:0000:000b 1F90 ESTABLISHED     899";
+        for (line, frontend, real_server) in [
+            (v4("ESTABLISHED"), "10.96.0.10", "10.244.1.11:8080"),
+            (v4("FIN_WAIT   "), "10.96.0.10", "10.244.1.11:8080"),
+            (v6.to_owned(), "fd00:96::10", "[fd00:244:1::b]:8080"),
+        ] {
+            let address = frontend.parse().unwrap();
+            let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
+            assert_eq!(open(&line), Some((frontend, real_server.parse().unwrap())), "{line}");
+        }
+        let header =
+            "Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData";
+        let udp = v4("UDP").replace("TCP", "UDP");
+        let others = ["TIME_WAIT", "SYN_SENT", "CLOSE", "LAST_ACK", "NONE"].map(v4);
+        for line in [header, udp.as_str(), "TCP C0A80064", ""]
+            .into_iter()
+            .chain(others.iter().map(String::as_str))
+        {
+            assert_eq!(open(line), None, "{line}");
+        }
+    }
+}
