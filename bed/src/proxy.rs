@@ -238,6 +238,14 @@ impl Proxy {
         self.daemon.child().id()
     }
 
+    /// True if it has not ended by itself.
+    ///
+    /// # Errors
+    /// When its process cannot be asked.
+    pub fn is_running(&mut self) -> Result<bool> {
+        self.daemon.is_running()
+    }
+
     /// Everything that it has logged so far.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ enum Tier {
     /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
     Bed,
     /// Switches between modes under load, on every kernel and with both kinds of iptables. Takes an
-    /// hour and more where guests are emulated, so it runs only if it is named.
+    /// hour where guests are emulated, so it runs only if it is named.
     Switch,
 }
 

@@ -312,12 +312,27 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Changes the mode in the configuration, and does what a supervisor does when the program ends.
+    /// Changes the mode in the configuration, and waits until the program has taken the node over in
+    /// it. If the program ends for it, starts it again, as a supervisor does.
     fn change_mode(&mut self, mode: Mode) -> Result<()> {
+        let mut proxy = self.proxy.take().context("it does not run")?;
+        let times_in_sync = |proxy: &Proxy| -> Result<usize> {
+            Ok(proxy.log()?.matches("in sync with the kernel").count())
+        };
+        let before = times_in_sync(&proxy)?;
         self.configure(mode)?;
-        let proxy = self.proxy.take().context("it does not run")?;
-        proxy.wait_for_end()?;
-        self.start(mode)
+        let goes_on = eventually(LIMIT, "the change of the mode", || {
+            if !proxy.is_running()? {
+                return Ok(false);
+            }
+            ensure!(times_in_sync(&proxy)? > before, "not yet:\n{}", proxy.log()?);
+            Ok(true)
+        })?;
+        if !goes_on {
+            return self.start(mode);
+        }
+        self.proxy = Some(proxy);
+        Ok(())
     }
 }
 
