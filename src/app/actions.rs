@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cleanup;
 use crate::config::Configuration;
@@ -11,7 +11,10 @@ use crate::host;
 
 /// Gets the host ready: what needs more privileges than balancing does.
 pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
-    host::prepare(configuration)?;
+    let host = host::prepare(configuration)?;
+    if let Some(fallen_back) = &host.fallen_back {
+        warn!("{fallen_back}");
+    }
     info!("host prepared, as --init-only asks; kube-ipvs ends");
     Ok(())
 }

@@ -323,11 +323,18 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
     };
     let mut proxy = start("iptables");
     proxy.wait_until_in_sync_within(LIMIT).unwrap();
-    let of_node = |client: &Client<'_>| client.name.contains(", node, cluster");
-    let all = loaded.clients(Amount { rest: Duration::from_millis(20), ..Amount::new(bed) });
-    let clients: Vec<Client<'_>> = all.into_iter().filter(of_node).collect();
-    assert_eq!(clients.len(), 6);
-    let load = Load::start(&clients).unwrap();
+    // Many connections begin while addresses are bound and rules still lead.
+    let amount = Amount { rest: Duration::from_millis(5), ..Amount::new(bed) };
+    let is_of_node = |client: &Client<'_>| client.name.contains("connections, node, cluster");
+    let of_node: Vec<Client<'_>> = loaded.clients(amount).into_iter().filter(is_of_node).collect();
+    assert_eq!(of_node.len(), 2, "one of each family");
+    let many = of_node.iter().flat_map(|client| {
+        (1..=8).map(move |number| {
+            let name = format!("{}, {number}", client.name);
+            Client { name, ..client.clone() }
+        })
+    });
+    let load = Load::start(&many.collect::<Vec<_>>()).unwrap();
     load.wait_for_answers(3, LIMIT).unwrap();
     drop(proxy);
     let mut proxy = start("ipvs");

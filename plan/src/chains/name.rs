@@ -59,6 +59,8 @@ pub enum PortChain {
     Local,
     /// `KUBE-EXT-`: traffic to a frontend for outside clients.
     External,
+    /// `KUBE-XLB-`, of kube-proxy before Kubernetes 1.24: what `KUBE-EXT-` is now. Never written.
+    FormerExternal,
     /// `KUBE-FW-`: the source ranges of a load balancer's frontends.
     Firewall,
     /// `KUBE-SEP-`: an endpoint.
@@ -147,7 +149,7 @@ impl ChainName {
         match self {
             Self::OfPort(PortChain::Endpoint, _) => 0,
             Self::OfPort(PortChain::Cluster | PortChain::Local, _) => 1,
-            Self::OfPort(PortChain::External, _) => 2,
+            Self::OfPort(PortChain::External | PortChain::FormerExternal, _) => 2,
             Self::OfPort(PortChain::Firewall, _) => 3,
             Self::Shared(_) => Self::SHARED_DEPTH,
         }
@@ -191,14 +193,21 @@ impl SharedChain {
 
 impl PortChain {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Cluster, Self::Local, Self::External, Self::Firewall, Self::Endpoint];
+    pub const ALL: [Self; 6] = [
+        Self::Cluster,
+        Self::Local,
+        Self::External,
+        Self::FormerExternal,
+        Self::Firewall,
+        Self::Endpoint,
+    ];
 
     const fn prefix(self) -> &'static str {
         match self {
             Self::Cluster => "KUBE-SVC-",
             Self::Local => "KUBE-SVL-",
             Self::External => "KUBE-EXT-",
+            Self::FormerExternal => "KUBE-XLB-",
             Self::Firewall => "KUBE-FW-",
             Self::Endpoint => "KUBE-SEP-",
         }

@@ -77,11 +77,15 @@ async fn chains_that_no_service_asks_for_are_removed_at_the_end() {
     let fake = world.stop().await;
     fake.disturb(|actual| {
         let [svc, sep] = [leftover(PortChain::Cluster), leftover(PortChain::Endpoint)];
+        // As kube-proxy had it before Kubernetes 1.24.
+        let former = leftover(PortChain::FormerExternal);
+        actual.chains.insert(former, vec![format!("-j {}", svc.name).into()]);
         actual.chains.insert(sep, vec!["-j MARK --set-xmark 0x4000/0x4000".into()]);
         actual.chains.insert(svc, vec![format!("-j {}", sep.name).into()]);
         let shared = actual.chains.get_mut(&SERVICES).unwrap();
         // kube-proxy writes it in any order, and here its tail is not the last.
         shared.push(format!("-d 10.96.9.9/32 -p tcp -j {}", svc.name).into());
+        shared.push(format!("-d 203.0.113.9/32 -p tcp -j {}", former.name).into());
         shared.push("-d 10.96.9.9/32 -j RETURN".into());
     });
     let mut world = on(fake);
@@ -89,7 +93,7 @@ async fn chains_that_no_service_asks_for_are_removed_at_the_end() {
     world.complete().await;
     assert_eq!(in_any_order(&world.fake.actual()), in_any_order(&before));
     let log = log(&world);
-    assert_eq!(log.iter().filter(|op| op.starts_with("remove")).count(), 2, "{log:?}");
+    assert_eq!(log.iter().filter(|op| op.starts_with("remove")).count(), 3, "{log:?}");
     world.assert_converged(&[]);
 }
 

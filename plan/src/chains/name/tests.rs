@@ -68,7 +68,6 @@ fn no_other_chain_is_taken_for_ours() {
         (Table::Nat, "KUBE-SVC-2CMXP7HKUVJN7L6MM"),
         (Table::Nat, "KUBE-SVC-2cmxp7hkuvjn7l6m"),
         (Table::Nat, "KUBE-SVC-2CMXP7HKUVJN7L61"),
-        (Table::Nat, "KUBE-XLB-2CMXP7HKUVJN7L6M"),
         (Table::Nat, "KUBE-POSTROUTING"),
         (Table::Nat, "KUBE-SERVICES-X"),
         (Table::Nat, ""),
