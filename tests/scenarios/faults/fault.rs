@@ -242,7 +242,7 @@ fn forestall(op: &Op, actual: &mut Actual) {
         Op::BindAddress(address) => drop(actual.addresses.insert(*address)),
         Op::UnbindAddress(address) => drop(actual.addresses.remove(address)),
         Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
-            drop(actual.routes.insert(*network));
+            actual.routes.insert(*network);
         }
         Op::RemoveRoute(network) => drop(actual.routes.remove(network)),
         Op::Chain(op) => forestall_chain(op, actual),
@@ -310,7 +310,7 @@ fn undo(op: &Op, actual: &mut Actual) {
             }
         }
         Op::AddRoute(network) | Op::AddRouteFrom(network, _) => {
-            drop(actual.routes.remove(network));
+            actual.routes.remove(network);
         }
         Op::Chain(op) => undo_chain(op, actual),
         Op::RemoveRoute(network) => {

@@ -380,7 +380,9 @@ async fn addresses_stay_bound_if_the_route_of_a_network_gets_no_source() {
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
     let network = "10.100.0.0/16".parse().unwrap();
-    world.fake.disturb(|actual| drop(actual.routes.insert(network)));
+    world.fake.disturb(|actual| {
+        actual.routes.insert(network);
+    });
     let is_of_network = move |op: &Op| op.subject() == Subject::Route(network);
     world.fake.refuse(1, RefusalClass::Other, is_of_network);
     let world = switch(world, Mode::Iptables, Pace::default(), &services).await;
