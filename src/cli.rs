@@ -12,7 +12,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
+use plan::mode::Mode;
 
 use crate::config::Arguments;
 use crate::config::arguments::go_bool;
@@ -21,6 +22,39 @@ use crate::config::reference::RETIRED;
 
 /// Longest line of `--help`, also where the terminal's width is not known.
 const HELP_WIDTH: usize = 100;
+
+/// Word for the command that switches a running program.
+const SWITCH: &str = "switch";
+
+/// What a command line asks for.
+#[derive(Debug, Clone)]
+pub enum Invocation {
+    /// To serve, or another action of kube-proxy's flags.
+    Run(Box<Arguments>),
+    /// `kube-ipvs switch`.
+    Switch(SwitchArguments),
+}
+
+/// Arguments of `kube-ipvs switch`.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(
+    name = "kube-ipvs switch",
+    about = "Switches the running kube-ipvs of this network namespace to another mode.",
+    after_help = "The order holds until the program ends: the next start goes by the configuration. \
+                  docs/modes.md describes what happens to connections.",
+    next_line_help = true
+)]
+pub struct SwitchArguments {
+    /// Mode to serve in: ipvs, iptables or userspace
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub to: Mode,
+    /// Says what a switch would meet, and changes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Ends when the program has been asked, instead of waiting until nothing of the other mode is left
+    #[arg(long)]
+    pub no_wait: bool,
+}
 
 /// The command line is answered already.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +69,20 @@ pub enum Answer {
 ///
 /// # Errors
 /// When there is nothing left to do but print.
+pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, Answer> {
+    let words: Vec<OsString> = words.into_iter().map(with_hyphens).collect();
+    // kube-proxy takes no such word, so that no command line of its is meant.
+    if words.get(1).is_some_and(|word| word == SWITCH) {
+        let parsed = SwitchArguments::try_parse_from(words.into_iter().skip(1));
+        return parsed.map(Invocation::Switch).map_err(|error| Answer::from(&error));
+    }
+    parse(words).map(|arguments| Invocation::Run(Box::new(arguments)))
+}
+
+/// Reads a command line of flags alone.
+///
+/// # Errors
+/// As for [`invocation`].
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Answer> {
     let matches = command()
         .try_get_matches_from(words.into_iter().map(with_hyphens))
@@ -44,6 +92,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
     arguments.given = given(&matches);
     answer_version(&arguments)?;
     Ok(arguments)
+}
+
+fn mode(word: &str) -> Result<Mode, String> {
+    let named = Mode::ALL.into_iter().find(|mode| mode.name() == word);
+    named.ok_or_else(|| "there are the modes ipvs, iptables and userspace".to_owned())
 }
 
 /// The command line as it is read: like Go's flags, which take a boolean with or without `=true`,
@@ -57,7 +110,10 @@ pub fn command() -> Command {
     });
     Arguments::augment_args(Command::new("kube-ipvs").disable_help_flag(true))
         .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
-        .after_help("docs/config.md describes all flags, and the fields of the --config file.")
+        .after_help(
+            "docs/config.md describes all flags, and the fields of the --config file. \
+             kube-ipvs switch --help: switches a running program to another mode.",
+        )
         .next_line_help(true)
         .max_term_width(HELP_WIDTH)
         .arg(help)

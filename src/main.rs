@@ -2,12 +2,17 @@
 
 use std::process::ExitCode;
 
+use kube_ipvs::cli::{self, Invocation};
 use kube_ipvs::config::{Configuration, LogFormat, Logging};
-use kube_ipvs::{app, cli};
+use kube_ipvs::{app, switch};
 
 fn main() -> ExitCode {
-    let arguments = match cli::parse(std::env::args_os()) {
-        Ok(arguments) => arguments,
+    let arguments = match cli::invocation(std::env::args_os()) {
+        Ok(Invocation::Run(arguments)) => *arguments,
+        Ok(Invocation::Switch(arguments)) => {
+            app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
+            return ended(switch::run(&arguments, &mut std::io::stdout()));
+        }
         Err(answer) => return answer.print(),
     };
     let configuration = match Configuration::load(&arguments) {
@@ -19,7 +24,11 @@ fn main() -> ExitCode {
         }
     };
     let verbosity = app::logging::start(configuration.logging);
-    match app::run(configuration, arguments, verbosity) {
+    ended(app::run(configuration, arguments, verbosity))
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

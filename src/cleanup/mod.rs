@@ -10,6 +10,7 @@
 //! all failures are reported at the end.
 
 mod hand_over;
+pub mod left;
 mod rules;
 mod state;
 

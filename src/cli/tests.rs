@@ -200,3 +200,36 @@ fn flags_that_kube_proxy_had_once_are_taken() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn the_command_that_switches_stands_beside_kube_proxys_flags() {
+    let words = |words: &[&str]| {
+        invocation(["kube-ipvs"].iter().chain(words).map(OsString::from).collect::<Vec<_>>())
+    };
+    let to = |given: &[&str]| match words(given) {
+        Ok(Invocation::Switch(arguments)) => arguments,
+        other => panic!("{other:?}"),
+    };
+    for (mode, word) in [(Mode::Ipvs, "--to=ipvs"), (Mode::Iptables, "--to=iptables")] {
+        let expected = SwitchArguments { to: mode, dry_run: false, no_wait: false };
+        assert_eq!(to(&["switch", word]), expected);
+    }
+    assert!(to(&["switch", "--to", "ipvs", "--dry-run"]).dry_run);
+    assert!(to(&["switch", "--to", "ipvs", "--no_wait"]).no_wait);
+    for (wrong, problem) in [
+        (&["switch"][..], "--to"),
+        (&["switch", "--to=nftables"], "ipvs, iptables and userspace"),
+        (&["switch", "--to=ipvs", "--v=4"], "--v"),
+        (&["--v=4", "switch"], "unexpected argument 'switch'"),
+    ] {
+        let Err(Answer::Wrong(said)) = words(wrong) else { panic!("{wrong:?}") };
+        assert!(said.contains(problem), "{wrong:?}: {said}");
+    }
+    assert!(
+        matches!(words(&["switch", "--help"]), Err(Answer::Asked(text)) if text.contains("--dry-run"))
+    );
+    assert!(
+        matches!(words(&["--help"]), Err(Answer::Asked(text)) if text.contains("kube-ipvs switch"))
+    );
+    assert!(matches!(words(&["--v=4"]), Ok(Invocation::Run(_))));
+}

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use plan::actual::{Actual, ActualSet, ActualVirtualServer};
 use plan::kernel_objects::{Entry, Frontend};
+use plan::model::Protocol;
 use plan::sets::SetId;
 
 use super::link::{AddressBatch, Link, LinkAddress, Links};
@@ -46,6 +47,19 @@ pub struct NotDestroyed {
     pub in_use: bool,
     /// Reason that the kernel gave.
     pub reason: String,
+}
+
+/// Connections of virtual servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connections {
+    /// Number of real servers.
+    pub real_servers: usize,
+    /// Number of virtual servers that keep a client at its real server.
+    pub persistent: usize,
+    /// TCP connections that carry data, as the kernel counts them.
+    pub active: u64,
+    /// TCP connections that begin or end.
+    pub inactive: u64,
 }
 
 // === impl Leftovers ===
@@ -133,6 +147,32 @@ impl Leftovers {
             }
         }
         Ok((sets, foreign))
+    }
+
+    /// Counts the connections of these virtual servers. One that is gone has none.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn connections(&mut self, frontends: &[Frontend]) -> Result<Connections, ReadError> {
+        let unread = |error: ipvs::Error| ReadError::new("connections of virtual servers", error);
+        let mut counted = Connections::default();
+        let Some(ipvs) = &mut self.ipvs else { return Ok(counted) };
+        let ours: HashSet<&Frontend> = frontends.iter().collect();
+        for found in ipvs.list_services().map_err(unread)? {
+            let Some(frontend) = translate::frontend(&found.server.id) else { continue };
+            if !ours.contains(&frontend) {
+                continue;
+            }
+            counted.persistent += usize::from(found.server.flags.contains(ipvs::Flags::PERSISTENT));
+            for real in ipvs.list_destinations(&found.server.id).map_err(unread)? {
+                counted.real_servers += 1;
+                if frontend.protocol == Protocol::Tcp {
+                    counted.active += u64::from(real.active_connections);
+                    counted.inactive += u64::from(real.inactive_connections);
+                }
+            }
+        }
+        Ok(counted)
     }
 
     /// Removes virtual servers, and returns what went wrong, in words.

@@ -210,6 +210,14 @@ pub fn routes_local_networks(root: &Path) -> bool {
     read(&root.join(ROUTE_LOCALNET)).as_deref() == Ok("1")
 }
 
+/// True if IPVS answers for connections to its real servers that it does not know, which the rules
+/// of another mode led there (`nat_icmp_send`).
+#[must_use]
+pub fn answers_for_real_servers(root: &Path) -> bool {
+    let value = fs::read_to_string(root.join("net/ipv4/vs/nat_icmp_send"));
+    value.is_ok_and(|value| value.trim() != "0")
+}
+
 /// True if connection tracking takes TCP packets outside of the window for valid. An unreadable
 /// sysctl counts as off, as with kube-proxy.
 #[must_use]

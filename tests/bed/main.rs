@@ -42,4 +42,5 @@ mod routes;
 mod schedulers;
 mod short_circuits;
 mod switch;
+mod tenures;
 mod way_out;

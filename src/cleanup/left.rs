@@ -1,0 +1,130 @@
+//! What other modes have left on the node, counted: nothing is changed.
+
+use std::fmt;
+
+use plan::kernel_objects::LINK;
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::settings::Settings;
+
+use super::{rules, scope, state};
+use crate::kernel::ReadError;
+use crate::kernel::leftovers::{Connections, Leftovers};
+use crate::kernel::rules::{Rules, Variant};
+
+/// State of mode ipvs, of ours or of kube-proxy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftByIpvs {
+    /// Number of virtual servers with an ownership marker.
+    pub virtual_servers: usize,
+    /// Their connections.
+    pub connections: Connections,
+    /// True if there is the interface.
+    pub interface: bool,
+    /// Number of sets.
+    pub sets: usize,
+}
+
+/// Rules that other modes have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftRules {
+    /// Number of chains.
+    pub chains: usize,
+    /// Number of rules in chains that this mode has as well.
+    pub rules: usize,
+}
+
+/// Counts the state of mode ipvs.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
+    let mut leftovers = Leftovers::open()?;
+    let found = leftovers.read()?;
+    let removal = state::removal(&found, chosen);
+    Ok(LeftByIpvs {
+        virtual_servers: removal.virtual_servers.len(),
+        connections: leftovers.connections(&removal.virtual_servers)?,
+        interface: found.link_kind.as_deref() == Some("dummy"),
+        sets: removal.sets.len(),
+    })
+}
+
+/// Counts the rules of other modes than this one. Reading them takes up to seconds on a large node.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn rules_beside(mode: Mode, variant: Variant) -> Result<LeftRules, ReadError> {
+    let mut left = LeftRules::default();
+    for (saved, scope) in saved(mode, variant)? {
+        for removal in rules::removals(&saved, scope) {
+            left.chains += removal.n_chains;
+            left.rules += removal.n_rules;
+        }
+    }
+    Ok(left)
+}
+
+/// Counts the chains of mode iptables that remember clients for session affinity.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn chains_with_affinity(variant: Variant) -> Result<usize, ReadError> {
+    let saved = saved(Mode::Iptables, variant)?;
+    let lines = saved.iter().flat_map(|(text, _)| text.lines());
+    let of_services = lines.filter(|line| line.contains("--rcheck"));
+    let chains = of_services.filter_map(|line| line.split_whitespace().nth(1));
+    Ok(chains.collect::<std::collections::BTreeSet<_>>().len())
+}
+
+/// Reads the rules of each kind of iptables, with what would go from it in this mode.
+fn saved(mode: Mode, variant: Variant) -> Result<Vec<(String, rules::RemovalScope)>, ReadError> {
+    let mut all = Vec::new();
+    for family in Family::BOTH {
+        let in_use = Rules::open(family, variant).ok().map(|rules| rules.backend());
+        for rules in Rules::installed(family) {
+            let saved = rules.saved().map_err(|error| ReadError::new("rules", error))?;
+            all.push((saved, scope(mode, in_use.as_ref(), rules.backend())));
+        }
+    }
+    Ok(all)
+}
+
+// === impl LeftByIpvs ===
+
+impl LeftByIpvs {
+    /// True if there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for LeftByIpvs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Connections { real_servers, active, inactive, .. } = self.connections;
+        write!(
+            f,
+            "{} virtual servers with {real_servers} real servers, {active} active and {inactive} \
+             inactive TCP connections, {} sets",
+            self.virtual_servers, self.sets
+        )?;
+        if self.interface { write!(f, ", the interface {LINK}") } else { Ok(()) }
+    }
+}
+
+// === impl LeftRules ===
+
+impl LeftRules {
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for LeftRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} chains and {} rules of other modes", self.chains, self.rules)
+    }
+}

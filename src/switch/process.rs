@@ -1,0 +1,200 @@
+//! The running kube-ipvs of this network namespace, as /proc shows it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use rustix::process::{Pid, Signal};
+
+use crate::cli::{self, Invocation};
+use crate::config::{Arguments, Configuration};
+
+/// Place of the processes.
+pub(super) const PROC: &str = "/proc";
+
+/// Name of the program's file.
+const NAME: &str = "kube-ipvs";
+
+/// A running kube-ipvs.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) pid: Pid,
+    /// Its command line, with the path of the configuration file as it is seen from here.
+    pub(super) arguments: Arguments,
+    /// Signals that it handles, a bit for each (`SigCgt` in proc_pid_status(5)).
+    handled: u64,
+    folder: PathBuf,
+}
+
+/// Finds the one that runs in this network namespace. Other commands of this program do not count.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub(super) fn find(proc: &Path) -> anyhow::Result<Running> {
+    let own = proc.join("self");
+    let namespace = fs::read_link(own.join("ns/net")).context("read the own network namespace")?;
+    let program = identity(&own.join("exe"));
+    let here = fs::read_link(&own).ok();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(proc).with_context(|| format!("list {}", proc.display()))?.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let Some(pid) = number.filter(|_| here.as_deref() != Some(Path::new(&name))) else {
+            continue;
+        };
+        let folder = entry.path();
+        // One that ends meanwhile, or that this user must not look into, is none.
+        let is_here = fs::read_link(folder.join("ns/net")).is_ok_and(|it| it == namespace);
+        if is_here && is_kube_ipvs(&folder, program) {
+            found.extend(Running::read(pid, folder)?);
+        }
+    }
+    let pids: Vec<String> =
+        found.iter().map(|it: &Running| it.pid.as_raw_nonzero().to_string()).collect();
+    match found.pop() {
+        Some(running) if found.is_empty() => Ok(running),
+        Some(_) => bail!(
+            "{} processes of kube-ipvs run in this network namespace ({}), and only one should",
+            pids.len(),
+            pids.join(", ")
+        ),
+        None => bail!(
+            "no kube-ipvs runs in this network namespace, or this user must not look at it: run the \
+             command as the same user, on the node or in the container of kube-ipvs"
+        ),
+    }
+}
+
+/// True if a process runs this program, or a file of its name.
+fn is_kube_ipvs(folder: &Path, program: Option<(u64, u64)>) -> bool {
+    let link = folder.join("exe");
+    if program.is_some() && identity(&link) == program {
+        return true;
+    }
+    let Ok(path) = fs::read_link(link) else { return false };
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // The file of a program may have been replaced since.
+    name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
+}
+
+/// Returns the device and the inode of a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Reads what a process is about; none if it is another command of this program.
+    fn read(pid: Pid, folder: PathBuf) -> anyhow::Result<Option<Self>> {
+        let (Ok(line), Ok(status)) =
+            (fs::read(folder.join("cmdline")), fs::read_to_string(folder.join("status")))
+        else {
+            return Ok(None);
+        };
+        let words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
+        let mut words: Vec<OsString> = words.collect();
+        words.pop();
+        let mut arguments = match cli::invocation(words) {
+            Ok(Invocation::Run(arguments)) => *arguments,
+            _ => return Ok(None),
+        };
+        if arguments.cleanup == Some(true) || arguments.init_only == Some(true) {
+            return Ok(None);
+        }
+        if let Some(path) = arguments.file() {
+            let place = if path.starts_with('/') { "root" } else { "cwd" };
+            let path = folder.join(place).join(path.trim_start_matches('/'));
+            arguments.config = Some(path.to_string_lossy().into_owned());
+        }
+        let handled =
+            handled(&status).ok_or_else(|| anyhow!("{} has no SigCgt", folder.display()))?;
+        Ok(Some(Self { pid, arguments, handled, folder }))
+    }
+
+    /// True if it handles a signal.
+    pub(super) fn handles(&self, signal: Signal) -> bool {
+        self.handled & (1 << (signal.as_raw() - 1)) != 0
+    }
+
+    /// True if it has not ended.
+    pub(super) fn is_alive(&self) -> bool {
+        identity(&self.folder.join("exe")).is_some()
+    }
+
+    /// Loads the configuration that it would load now.
+    pub(super) fn configuration(&self) -> anyhow::Result<Configuration> {
+        let loaded = Configuration::load(&self.arguments);
+        loaded.context("the configuration of the running kube-ipvs cannot be loaded")
+    }
+}
+
+fn handled(status: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+    u64::from_str_radix(value.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use plan::mode::Mode;
+
+    use super::*;
+    use crate::switch::signal_of;
+
+    /// Makes a process below a folder that stands for /proc.
+    fn mk_process(proc: &Path, pid: &str, namespace: &str, program: &str, words: &[&str]) {
+        let folder = proc.join(pid);
+        fs::create_dir_all(folder.join("ns")).unwrap();
+        symlink(namespace, folder.join("ns/net")).unwrap();
+        symlink(program, folder.join("exe")).unwrap();
+        let line: String = words.iter().map(|word| format!("{word}\0")).collect();
+        fs::write(folder.join("cmdline"), line).unwrap();
+        // SIGUSR1, SIGUSR2 and SIGURG, and what every process handles.
+        fs::write(folder.join("status"), "Name:\tx\nSigCgt:\t0000000000400a00\n").unwrap();
+    }
+
+    fn mk_proc() -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        let ours = "/usr/local/bin/kube-ipvs";
+        mk_process(proc.path(), "10", "net:[1]", ours, &["kube-ipvs", "switch", "--to=ipvs"]);
+        symlink("10", proc.path().join("self")).unwrap();
+        mk_process(proc.path(), "11", "net:[1]", "/usr/bin/kube-proxy", &["kube-proxy"]);
+        mk_process(proc.path(), "12", "net:[2]", ours, &["kube-ipvs"]);
+        mk_process(proc.path(), "13", "net:[1]", ours, &["kube-ipvs", "--cleanup"]);
+        fs::create_dir(proc.path().join("sys")).unwrap();
+        proc
+    }
+
+    #[test]
+    fn the_one_process_that_serves_in_the_namespace_is_found() {
+        let proc = mk_proc();
+        let said = find(proc.path()).unwrap_err().to_string();
+        assert!(said.contains("no kube-ipvs runs in this network namespace"), "{said}");
+        let words = ["kube-ipvs", "--config=/etc/kube-ipvs.conf"];
+        mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs (deleted)", &words);
+        let running = find(proc.path()).unwrap();
+        assert_eq!(running.pid, Pid::from_raw(20).unwrap());
+        let path = proc.path().join("20/root/etc/kube-ipvs.conf");
+        assert_eq!(running.arguments.file(), path.to_str());
+        mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs", "-v=2"]);
+        let said = find(proc.path()).unwrap_err().to_string();
+        assert!(said.contains("2 processes") && said.contains("21"), "{said}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_handle_the_signal_is_known() {
+        let proc = mk_proc();
+        mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs"]);
+        let mut running = find(proc.path()).unwrap();
+        let handles = |running: &Running| Mode::ALL.map(|mode| running.handles(signal_of(mode)));
+        assert_eq!(handles(&running), [true, true, true]);
+        running.handled = handled("SigCgt:\t0000000000004002\n").unwrap();
+        assert_eq!(handles(&running), [false, false, false]);
+        assert!(super::super::require_handler(&running, Mode::Ipvs).is_err());
+    }
+}

@@ -1,0 +1,129 @@
+//! Progress of a switch, as the kernel shows it.
+
+use std::fmt;
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use plan::mode::Mode;
+
+use super::process::Running;
+use super::served;
+use crate::cleanup::left::{self, LeftByIpvs, LeftRules};
+use crate::config::Configuration;
+use crate::host;
+use crate::kernel::ReadError;
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Reading the kernel's state is to take no more than one part in this of the time.
+const SHARE: u32 = 10;
+
+/// Longest time until the process serves in the other mode.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is left of other modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Left {
+    /// Of mode ipvs, if that is another one.
+    by_ipvs: LeftByIpvs,
+    /// None as long as virtual servers are left: rules stay until then.
+    rules: Option<LeftRules>,
+}
+
+/// Writes a line whenever something changes, until nothing of the former mode is left.
+///
+/// # Errors
+/// When the process ends, or does not come to serve in the mode.
+pub(super) fn follow(
+    running: &Running,
+    wanted: &Configuration,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mode = wanted.settings.mode;
+    until_served(running, wanted)?;
+    writeln!(out, "the node serves in mode {mode}")?;
+    let mut before = None;
+    loop {
+        require_alive(running)?;
+        let started = Instant::now();
+        let left = Left::read(wanted)?;
+        if before != Some(left) && !left.is_empty() {
+            writeln!(out, "left of other modes: {left}")?;
+        }
+        if left.is_empty() {
+            writeln!(out, "nothing of another mode is left")?;
+            return Ok(());
+        }
+        if !wanted.cleanup_other_modes && left.by_ipvs.virtual_servers == 0 {
+            writeln!(out, "the rest stays, since cleanupOtherModes is off")?;
+            return Ok(());
+        }
+        before = Some(left);
+        thread::sleep(PERIOD.max(started.elapsed() * SHARE));
+    }
+}
+
+fn until_served(running: &Running, wanted: &Configuration) -> anyhow::Result<()> {
+    let mode = wanted.settings.mode;
+    let started = Instant::now();
+    loop {
+        require_alive(running)?;
+        let served = served::mode(wanted.served.metrics);
+        if served == Ok(mode) {
+            return Ok(());
+        }
+        if started.elapsed() >= LIMIT {
+            let now = served.map_or_else(|error| error, |mode| format!("it serves in mode {mode}"));
+            let why = host::check(wanted).err().map_or_else(
+                || "its log and the Event ModeSwitchFailed of the Node say why".to_owned(),
+                |error| format!("{error:#}"),
+            );
+            bail!("kube-ipvs has not switched to mode {mode} in {LIMIT:?} ({now}): {why}");
+        }
+        thread::sleep(PERIOD);
+    }
+}
+
+fn require_alive(running: &Running) -> anyhow::Result<()> {
+    if !running.is_alive() {
+        bail!(
+            "kube-ipvs (process {}) has ended; its log says why, and the next start goes by the \
+             configuration",
+            running.pid.as_raw_nonzero()
+        );
+    }
+    Ok(())
+}
+
+// === impl Left ===
+
+impl Left {
+    fn read(wanted: &Configuration) -> Result<Self, ReadError> {
+        let mode = wanted.settings.mode;
+        let by_ipvs = match mode {
+            Mode::Ipvs => LeftByIpvs::default(),
+            Mode::Iptables | Mode::Userspace => left::by_ipvs(&wanted.settings)?,
+        };
+        let rules = (by_ipvs.virtual_servers == 0)
+            .then(|| left::rules_beside(mode, wanted.variant))
+            .transpose()?;
+        Ok(Self { by_ipvs, rules })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_ipvs.is_empty() && self.rules.is_some_and(|rules| rules.is_empty())
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.rules, self.by_ipvs.is_empty()) {
+            (Some(rules), true) => write!(f, "{rules}"),
+            (Some(rules), false) => write!(f, "{}; {rules}", self.by_ipvs),
+            (None, _) => write!(f, "{}", self.by_ipvs),
+        }
+    }
+}

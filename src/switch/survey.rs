@@ -1,0 +1,75 @@
+//! What a switch would meet: for `kube-ipvs switch --dry-run`.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::bail;
+use plan::mode::Mode;
+
+use super::process::Running;
+use super::{require_handler, served};
+use crate::cleanup::left;
+use crate::config::Configuration;
+use crate::host;
+use crate::kernel::sysctl;
+
+/// Looks at the process, the host and the kernel's state, and writes what a switch would meet. The
+/// probes of the host make a few objects and remove them.
+///
+/// # Errors
+/// With all reasons for which the node cannot switch.
+pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow::Result<()> {
+    let configured = running.configuration()?;
+    let mut reasons = Vec::new();
+    let from = served::mode(configured.served.metrics);
+    let from_words =
+        from.as_ref().map_or_else(|error| format!("not known ({error})"), Mode::to_string);
+    writeln!(out, "process: {}, serves in mode {from_words}", running.pid.as_raw_nonzero())?;
+    if let Err(reason) = require_handler(running, mode) {
+        reasons.push(reason.to_string());
+    }
+    match configured.for_mode(&running.arguments, mode) {
+        Err(reason) => reasons.push(reason.to_string()),
+        Ok(wanted) => match host::check(&wanted) {
+            Ok(()) => writeln!(out, "host: can do mode {mode}")?,
+            Err(reason) => reasons.push(format!("{reason:#}")),
+        },
+    }
+    if from == Ok(mode) {
+        writeln!(out, "nothing to do: the node serves in mode {mode} already")?;
+    } else {
+        write_state(&configured, mode, out)?;
+    }
+    if reasons.is_empty() {
+        writeln!(out, "the node can switch to mode {mode}")?;
+        return Ok(());
+    }
+    bail!("the node cannot switch to mode {mode}:\n- {}", reasons.join("\n- "))
+}
+
+/// Writes what there is of the mode that the node would leave.
+fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> anyhow::Result<()> {
+    let by_ipvs = left::by_ipvs(&configured.settings)?;
+    if to == Mode::Ipvs {
+        let beside = left::rules_beside(to, configured.variant)?;
+        let affinity = left::chains_with_affinity(configured.variant)?;
+        writeln!(out, "rules: {beside}; connections that they led go on")?;
+        writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
+        return Ok(());
+    }
+    let deadline = configured.pace.drain_deadline;
+    writeln!(
+        out,
+        "mode ipvs: {by_ipvs}; TCP connections have {deadline:?} to end (drainDeadline)"
+    )?;
+    let affinity = by_ipvs.connections.persistent;
+    writeln!(out, "session affinity: begins anew for {affinity} virtual servers")?;
+    if sysctl::answers_for_real_servers(Path::new(sysctl::ROOT)) {
+        writeln!(
+            out,
+            "net.ipv4.vs.nat_icmp_send: 1, so that IPVS would cut connections that rules lead: set it \
+             to 0 before"
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! A running program goes from one mode to another: it stays the same process, and no connection
+//! ends.
+
+use bed::{Connection, Protocol, Proxy, Question};
+
+use crate::cluster::get;
+use crate::fixture::{Bed, TARGET, ip};
+
+/// Own document of a configuration.
+const OWN: &str = "drainDeadline: 10m";
+
+fn mk_bed() -> Bed {
+    let bed = Bed::new();
+    let service = bed::Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&service.pods([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    bed
+}
+
+fn mk_connection(bed: &Bed) -> Connection {
+    let mut connection =
+        Connection::open(bed.client(), Question::tcp((ip("10.96.0.10"), 80))).unwrap();
+    connection.say().unwrap();
+    connection
+}
+
+/// Runs `kube-ipvs switch` on the node. An error has what it wrote.
+fn switch(bed: &Bed, arguments: &[&str]) -> anyhow::Result<String> {
+    let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
+    bed.node().command(&program, &[&["switch"], arguments].concat())
+}
+
+fn wait_for_mode(bed: &Bed, proxy: &Proxy, mode: &str) {
+    let served = || get(bed.node(), "127.0.0.1:10249", "/proxyMode").unwrap_or_default();
+    let outcome = bed::eventually(std::time::Duration::from_secs(120), "the mode", || {
+        let answer = served();
+        if answer.ends_with(&format!("\r\n\r\n{mode}")) {
+            return Ok(());
+        }
+        anyhow::bail!("{mode} is not served: {answer}")
+    });
+    outcome.unwrap_or_else(|error| panic!("{error:#}\n{}", proxy.log().unwrap()));
+}
+
+#[test]
+fn an_order_switches_the_running_process_there_and_back() {
+    let bed = mk_bed();
+    let configuration = bed.configuration("order", OWN);
+    let mut proxy = bed.start(&["--config", &configuration]);
+    let process = proxy.process();
+    let mut of_ipvs = mk_connection(&bed);
+
+    let before = bed.virtual_servers();
+    let said = switch(&bed, &["--to=iptables", "--dry-run"]).unwrap();
+    assert!(said.contains("serves in mode ipvs"), "{said}");
+    assert!(said.contains("host: can do mode iptables"), "{said}");
+    assert!(said.contains("1 active and 0 inactive TCP connections"), "{said}");
+    assert!(said.contains("the node can switch to mode iptables"), "{said}");
+    assert_eq!(bed.virtual_servers(), before);
+    assert!(!bed.rules("iptables").contains("KUBE-SVC-"), "a dry run writes nothing");
+    wait_for_mode(&bed, &proxy, "ipvs");
+
+    let said = switch(&bed, &["--to=iptables", "--no-wait"]).unwrap();
+    assert!(said.contains("which says ipvs"), "{said}");
+    wait_for_mode(&bed, &proxy, "iptables");
+    bed.wait_until("rules lead", || bed.rules("iptables").contains("KUBE-SVC-"));
+    let mut of_rules = mk_connection(&bed);
+    of_ipvs.say().unwrap();
+    assert!(bed.virtual_servers().contains("10.96.0.10:80"), "{}", bed.virtual_servers());
+    let metrics = get(bed.node(), "127.0.0.1:10249", "/metrics").unwrap();
+    let mode = "kube_ipvs_mode{configured=\"ipvs\",effective=\"iptables\"} 1";
+    assert!(metrics.contains(mode), "{metrics}");
+
+    // It waits until nothing of the other mode is left.
+    let said = switch(&bed, &["--to=ipvs"]).unwrap();
+    assert!(said.contains("nothing of another mode is left"), "{said}");
+    wait_for_mode(&bed, &proxy, "ipvs");
+    assert!(!bed.rules("iptables").contains("KUBE-SVC-"), "{}", bed.rules("iptables"));
+    of_ipvs.say().unwrap();
+    of_rules.say().unwrap();
+    mk_connection(&bed);
+    assert!(switch(&bed, &["--to=ipvs"]).unwrap().contains("serves in mode ipvs already"));
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+    let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
+    assert!(said.contains("no kube-ipvs runs in this network namespace"), "{said}");
+}
+
+#[test]
+fn a_mode_in_the_configuration_file_is_taken_on_and_one_that_cannot_be_is_not() {
+    let bed = mk_bed();
+    let path = bed.configuration("file", OWN);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut proxy = bed.start(&["--config", &path]);
+    let process = proxy.process();
+    let mut of_ipvs = mk_connection(&bed);
+
+    std::fs::write(&path, text.replace("mode: ipvs", "mode: nftables")).unwrap();
+    let patience = std::time::Duration::from_secs(60);
+    proxy.wait_for_log("has changed and is not valid", patience).unwrap();
+    mk_connection(&bed);
+    assert_eq!(proxy.process(), process);
+
+    std::fs::write(&path, text.replace("mode: ipvs", "mode: iptables")).unwrap();
+    wait_for_mode(&bed, &proxy, "iptables");
+    bed.wait_until("rules lead", || bed.rules("iptables").contains("KUBE-SVC-"));
+    mk_connection(&bed);
+    of_ipvs.say().unwrap();
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+}
