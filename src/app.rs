@@ -21,6 +21,7 @@ mod localhost;
 pub mod logging;
 mod mode;
 mod observers;
+mod relay;
 mod serving;
 mod signals;
 mod source;
@@ -90,6 +91,7 @@ pub fn run(
             configured: configuration.clone(),
             verbosity,
             shutdown: Shutdown::handle()?,
+            relay: None,
             orders: Orders::handle()?,
         };
         serve(configuration, program).await

@@ -68,7 +68,8 @@ pub(crate) fn prepare(configuration: &Configuration) -> anyhow::Result<Host> {
     let backends = rules.iter().map(|(family, rules)| (*family, rules.backend())).collect();
     let (settings, linux) = match settings.mode {
         Mode::Ipvs => prepare_ipvs(&configuration, settings, rules)?,
-        Mode::Iptables | Mode::Userspace => prepare_iptables(&configuration, settings, rules)?,
+        Mode::Userspace => prepare_userspace(&configuration, settings, rules)?,
+        Mode::Iptables => prepare_iptables(&configuration, settings, rules)?,
     };
     if let Some(warning) = local_ports::warning(Path::new(sysctl::ROOT)) {
         warn!("{warning}");
@@ -221,6 +222,24 @@ fn prepare_iptables(
     Ok((settings, linux))
 }
 
+/// Sets what mode userspace needs, and opens the kernel.
+fn prepare_userspace(
+    configuration: &Configuration,
+    settings: Settings,
+    rules: HashMap<Family, Rules>,
+) -> anyhow::Result<(Settings, Linux)> {
+    let proc_sys = Path::new(sysctl::ROOT);
+    let wanted = wanted_sysctls(configuration);
+    let mut failed = set_sysctls(proc_sys, &wanted);
+    failed.extend(track_connections(&configuration.conntrack));
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
+    let mut linux = Linux::open(rules, Mode::Userspace)?;
+    linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
+    Ok((settings, linux))
+}
+
 /// True if the rules of every family can count packets by name.
 fn can_count(rules: &HashMap<Family, Rules>) -> bool {
     rules.iter().all(|(family, rules)| {
@@ -319,7 +338,7 @@ fn probe(
             of_ipvs: is_ipvs.then_some(of_ipvs),
             iptables: &mut |family| match rules.get(&family) {
                 Some(Ok(rules)) if is_ipvs => rules.probe().map_err(|error| error.to_string()),
-                Some(Ok(rules)) => rules.try_features(),
+                Some(Ok(rules)) => rules.try_features(*mode),
                 Some(Err(error)) => Err(error.clone()),
                 None => Err("not looked for".into()),
             },

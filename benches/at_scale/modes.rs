@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use bed::Namespace;
 use kube_ipvs::kernel::Kernel as _;
 use kube_ipvs::kernel::rules::Rules;
+use plan::mode::Mode;
 use plan::model::Family;
 
 use crate::bare;
@@ -68,7 +69,7 @@ fn unusable(kind: Kind) -> Result<Option<String>> {
         let rules = Rules::open(Family::V4, kind.variant()).map_err(|error| error.to_string())?;
         // Loads the modules.
         node::open(kind).map_err(|error| error.to_string())?;
-        rules.try_features()
+        rules.try_features(Mode::Iptables)
     };
     Ok(namespace.enter(tried)?.err())
 }

@@ -182,10 +182,10 @@ fn chains_found(criterion: &mut Criterion) {
         rules.iter().for_each(|rule| saved.push_str(&format!("-A {} {rule}\n", chain.name)));
     }
     group.bench_function("read", |bencher| {
-        bencher.iter(|| ActualChains::parse(Family::V4, &saved));
+        bencher.iter(|| ActualChains::parse(Mode::Iptables, Family::V4, &saved));
     });
     let chains = &kernel.actual().chains;
-    let found = ActualChains::of(Family::V4, chains);
+    let found = ActualChains::of(Mode::Iptables, Family::V4, chains);
     group.bench_function("compared", |bencher| {
         bencher.iter(|| {
             assert!(planner.compare_chains(Family::V4, &found).is_empty());

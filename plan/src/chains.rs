@@ -1,9 +1,11 @@
-//! Chains of iptables mode as kernel objects: their names, changes of them, and what is found.
+//! Chains of the modes iptables and userspace as kernel objects: their names, changes of them, and what is found.
 
 mod actual;
 mod name;
 mod op;
 
 pub use actual::ActualChains;
-pub use name::{ChainHash, ChainId, ChainName, PortChain, ServicePortName, SharedChain};
+pub use name::{
+    ChainHash, ChainId, ChainName, PortChain, PortalChain, ServicePortName, SharedChain,
+};
 pub use op::{ChainDigest, ChainDigester, ChainOp, ChainSubject, RuleDigest};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
+use crate::userspace::{ProxyPortId, ProxyPortState};
 
 /// A change of the input. Events of different objects may come in any order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,4 +30,7 @@ pub enum Event {
     SchedulerMissing(SchedulerName),
     /// The kernel may have this scheduler now: Services that chose it get it, or it is missing.
     SchedulerLoaded(SchedulerName),
+    /// The relay of mode userspace has this proxy port in this state. Those of Services that are gone
+    /// are closed sooner or later.
+    ProxyPort(Box<ProxyPortId>, ProxyPortState),
 }

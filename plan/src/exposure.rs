@@ -2,7 +2,7 @@
 //! endpoints each kind of client may reach by them.
 //!
 //! Every backend reads it: [`compile`](crate::ipvs::compile) for IPVS, [`iptables`](crate::iptables) for
-//! iptables mode. A Service is exposed in the families in which it has a cluster address.
+//! iptables mode, [`userspace`](crate::userspace) for the relay. A Service is exposed in the families in which it has a cluster address.
 
 mod addresses;
 mod budget;
@@ -102,6 +102,9 @@ impl<'a> Exposure<'a> {
         };
         let overrides = service.overrides.iter().filter(|_| settings.mode != Mode::Ipvs);
         let overrides = overrides.flat_map(|overrides| Override::of(overrides.as_ref()));
+        // The relay's connections drain.
+        let drains = settings.mode == Mode::Userspace;
+        let overrides = overrides.filter(|it| !(drains && *it == Override::DrainDeadline));
         let problems = overrides.map(|setting| Problem::NoEffect { setting, mode: settings.mode });
         exposure.problems.extend(problems);
         let families = settings.families.iter();

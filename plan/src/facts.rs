@@ -149,6 +149,22 @@ impl NodeFacts {
         own_address(&self.node, family)
     }
 
+    /// The address on which the relay of mode userspace listens: that by which the cluster knows this
+    /// node, if it is at an interface, and else the lowest one.
+    #[must_use]
+    pub fn relay_address(&self, family: Family) -> Option<IpAddr> {
+        let own = self.own_address(family).filter(|own| self.local.contains(own));
+        own.or_else(|| {
+            let others = self.local.iter().copied().filter(|address| {
+                Family::of(*address) == family
+                    && !address.is_loopback()
+                    && !address.is_unspecified()
+                    && !is_link_local_v6(*address)
+            });
+            others.min()
+        })
+    }
+
     /// The first of the Node's `podCIDRs` of a family.
     fn pod_cidr(&self, family: Family) -> Option<IpNet> {
         self.node.pod_cidrs.iter().copied().find(|net| Family::of_net(net) == family)

@@ -96,8 +96,8 @@ impl MemoryKernel {
         Self { state, ..Self::default() }
     }
 
-    /// The same with the constant rules of this mode. Writing those of iptables mode makes the
-    /// shared chains that are not there.
+    /// The same with the constant rules of this mode. Writing them makes the mode's shared
+    /// chains that are not there.
     #[must_use]
     pub fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
@@ -123,6 +123,12 @@ impl MemoryKernel {
         let has_node_ports = !rules(SharedChain::NodePorts).is_empty();
         let leads = |rule: &str| has_node_ports || !rule.ends_with("KUBE-NODEPORTS");
         self.mode == Mode::Ipvs && rules(SharedChain::Services).iter().any(|rule| leads(rule))
+    }
+
+    /// The mode of the constant rules.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The state.
@@ -188,11 +194,10 @@ impl MemoryKernel {
     fn write_rule_set(&mut self, family: Family) {
         self.state.rule_sets.insert(family);
         let has_dispatch = !self.without_dispatch.contains(&family);
-        if self.mode == Mode::Iptables {
-            for chain in ChainId::all_shared(family) {
-                self.state.chains.entry(chain).or_default();
-            }
-        } else if has_dispatch {
+        for chain in ChainId::all_shared(self.mode, family) {
+            self.state.chains.entry(chain).or_default();
+        }
+        if self.mode == Mode::Ipvs && has_dispatch {
             // It is another chain by the same name.
             let services = ChainId::shared(family, Table::Nat, SharedChain::Services);
             self.state.chains.entry(services).and_modify(Vec::clear);

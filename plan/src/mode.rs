@@ -29,6 +29,13 @@ impl Mode {
             Self::Userspace => "userspace",
         }
     }
+
+    /// True if rules that change with the Services lead clients: kernel state of Services is chains
+    /// then, and nothing else.
+    #[must_use]
+    pub const fn leads_by_rules(self) -> bool {
+        matches!(self, Self::Iptables | Self::Userspace)
+    }
 }
 
 impl fmt::Display for Mode {

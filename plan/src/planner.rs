@@ -34,6 +34,7 @@ use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::{Store, Turn};
+use crate::userspace::{self, RelayPort};
 pub use limit::RoundLimit;
 
 /// The planner: it knows the input, and what the kernel should have for it.
@@ -62,6 +63,10 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// In ipvs mode, the families whose connections another mode's rules still lead.
     led_by_rules: BTreeSet<Family>,
+    /// What the relay is to listen on; no empty lists.
+    relay: HashMap<ServiceName, Vec<RelayPort>>,
+    /// Changes since the last plan.
+    new_relay: Vec<(ServiceName, Vec<RelayPort>)>,
 }
 
 /// Result of planning: the changes, and the problems that were found.
@@ -82,6 +87,9 @@ pub struct Plan {
     /// The Services whose node ports on localhost are not the same as before, in the order of
     /// names. An empty list means that it has none any more.
     pub localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
+    /// The Services for which the relay is to listen otherwise than before, in the order of names. An
+    /// empty list means that it has none any more.
+    pub relay: Vec<(ServiceName, Vec<RelayPort>)>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
     /// Timestamp of the oldest change that is planned here: see [`Planner::apply_at`].
@@ -102,11 +110,12 @@ impl Planner {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let desired = Desired::new(order::seed(&settings.node_name));
+        let chains = DesiredChains::new(settings.mode);
         let mut planner = Self {
             settings,
             store: Store::default(),
             desired,
-            chains: DesiredChains::default(),
+            chains,
             set_sizes: SetSizes::default(),
             problems: HashMap::new(),
             reports: Reports::default(),
@@ -117,6 +126,8 @@ impl Planner {
             localhost: HashMap::new(),
             new_localhost: Vec::new(),
             led_by_rules: BTreeSet::new(),
+            relay: HashMap::new(),
+            new_relay: Vec::new(),
         };
         if planner.settings.mode == Mode::Iptables {
             // They are not news: they come with the chains.
@@ -206,6 +217,8 @@ impl Planner {
         health_checks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut localhost = std::mem::take(&mut self.new_localhost);
         localhost.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let mut relay = std::mem::take(&mut self.new_relay);
+        relay.sort_by(|(one, _), (other, _)| one.cmp(other));
         let change = self.desired.finish(round.virtual_servers);
         let (mut ops, mut flows) = (change.ops, change.flows);
         affected.extend(change.contenders);
@@ -221,7 +234,17 @@ impl Planner {
         ops.sort_by_key(Op::phase);
         let News { problems, new_problems } = self.news(affected);
         let overfull = self.note_overfull();
-        Plan { ops, problems, new_problems, overfull, health_checks, localhost, flows, oldest }
+        Plan {
+            ops,
+            problems,
+            new_problems,
+            overfull,
+            health_checks,
+            localhost,
+            relay,
+            flows,
+            oldest,
+        }
     }
 
     /// Plans a Service, or a part of it. Returns the number of operations that all of it may need.
@@ -236,19 +259,14 @@ impl Planner {
             Mode::Ipvs => {
                 self.plan_virtual_servers(service, turn, operations, &mut round.virtual_servers)
             }
-            Mode::Iptables => self.plan_chains(service, turn, &mut round.chains),
-            // Its rules and relays are not the planner's.
-            Mode::Userspace => {
-                self.compile(service, |exposure, _, _| ((), exposure.problems.clone()));
-                1
-            }
+            Mode::Iptables | Mode::Userspace => self.plan_chains(service, turn, &mut round.chains),
         }
     }
 
     /// Returns the operations that turn the actual state into the desired one, by phases.
     #[must_use]
     pub fn diff(&self, actual: &Actual) -> Vec<Op> {
-        if self.settings.mode == Mode::Iptables {
+        if self.settings.mode.leads_by_rules() {
             return self.diff_chains(actual);
         }
         let mut ops = diff::diff(&self.desired, actual, &self.settings);
@@ -261,10 +279,10 @@ impl Planner {
     /// one is missing, this walks all of them.
     #[must_use]
     pub fn prerequisites(&self, actual: &Actual) -> Vec<Op> {
-        if self.settings.mode == Mode::Iptables {
-            let families = self.settings.families.iter();
-            let missing = families.filter(|family| !actual.rule_sets.contains(family));
-            return missing.copied().map(Op::WriteRuleSet).collect();
+        if self.settings.mode.leads_by_rules() {
+            let mut ops = self.missing_rule_sets(actual);
+            ops.extend(self.outdated_portals());
+            return ops;
         }
         let to_come = LazyCell::new(|| self.store.entries_to_come());
         let expected = |set| self.desired.n_entries(set).max(*to_come.get(&set).unwrap_or(&0));
@@ -338,13 +356,17 @@ impl Planner {
     /// long as the planner lives, so one that has given rules once always does.
     pub fn rule_set(&self, family: Family) -> Result<RuleSet, InvalidRuleSetSettings> {
         let facts = self.store.facts();
-        let settings = RuleSetSettings::resolve(&self.settings, family, facts)?;
+        let rule_set = RuleSetSettings::resolve(&self.settings, family, facts)?;
         Ok(match self.settings.mode {
-            Mode::Iptables => RuleSet::iptables(family, &settings),
-            Mode::Ipvs if self.led_by_rules.contains(&family) => {
-                RuleSet::before_dispatch(family, &settings)
+            Mode::Iptables => RuleSet::iptables(family, &rule_set),
+            Mode::Userspace => {
+                let addresses = userspace::node_port_addresses(family, facts, &self.settings);
+                RuleSet::userspace(family, &rule_set, addresses.as_deref())
             }
-            Mode::Ipvs | Mode::Userspace => RuleSet::new(family, &settings),
+            Mode::Ipvs if self.led_by_rules.contains(&family) => {
+                RuleSet::before_dispatch(family, &rule_set)
+            }
+            Mode::Ipvs => RuleSet::new(family, &rule_set),
         })
     }
 
@@ -359,10 +381,15 @@ impl Planner {
             self.note_health_check(service, None);
             self.local_gaps.note(service, LocalGap::default());
             self.note_localhost(service, Vec::new());
+            self.note_relay(service, Vec::new());
             return None;
         };
         let exposure = Exposure::new(object, &slices, self.store.facts(), &self.settings);
         let (compiled, problems) = compile(&exposure, self.store.facts(), &self.settings);
+        let relay = match self.settings.mode {
+            Mode::Userspace => userspace::compile::relay_ports(&exposure, self.store.facts()),
+            Mode::Ipvs | Mode::Iptables => Vec::new(),
+        };
         let Exposure { health_check, local_gap, localhost, .. } = exposure;
         match problems {
             none if none.is_empty() => self.problems.remove(service),
@@ -371,6 +398,7 @@ impl Planner {
         self.note_health_check(service, health_check);
         self.local_gaps.note(service, local_gap);
         self.note_localhost(service, localhost);
+        self.note_relay(service, relay);
         Some(compiled)
     }
 
@@ -394,6 +422,18 @@ impl Planner {
             self.localhost.insert(service.clone(), ports.clone());
         }
         self.new_localhost.push((service.clone(), ports));
+    }
+
+    fn note_relay(&mut self, service: &ServiceName, ports: Vec<RelayPort>) {
+        if self.relay.get(service).map_or(&[][..], Vec::as_slice) == ports {
+            return;
+        }
+        if ports.is_empty() {
+            self.relay.remove(service);
+        } else {
+            self.relay.insert(service.clone(), ports.clone());
+        }
+        self.new_relay.push((service.clone(), ports));
     }
 
     fn news(&mut self, services: BTreeSet<ServiceName>) -> News {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -130,6 +131,11 @@ pub enum Problem {
         /// Mode of the node.
         mode: Mode,
     },
+    /// A port's protocol is SCTP, which the relay of mode userspace does not have.
+    NotRelayed {
+        /// The port.
+        port: NonZeroU16,
+    },
     /// More than are listed: always the last one.
     More {
         /// Number of problems that are not listed.
@@ -240,6 +246,7 @@ impl fmt::Display for AddressField {
 // === impl Problem ===
 
 const ONLY_IPVS: &str = "only mode ipvs has schedulers, weights and a drain deadline";
+const ONLY_IPVS_SCHEDULES: &str = "only mode ipvs has schedulers and weights";
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -315,8 +322,17 @@ impl fmt::Display for Problem {
                  (docs/limits.md)"
             ),
             Self::NoEffect { setting, mode } => {
-                write!(f, "annotation {setting} has no effect on nodes in mode {mode}: {ONLY_IPVS}")
+                let why = match mode {
+                    Mode::Userspace => ONLY_IPVS_SCHEDULES,
+                    Mode::Ipvs | Mode::Iptables => ONLY_IPVS,
+                };
+                write!(f, "annotation {setting} has no effect on nodes in mode {mode}: {why}")
             }
+            Self::NotRelayed { port } => write!(
+                f,
+                "port {port} has protocol SCTP and is refused on nodes in mode userspace, whose relay \
+                 serves TCP and UDP only"
+            ),
             Self::More { count } => write!(
                 f,
                 "{count} more problems of this Service are not listed; correct those that are listed"

@@ -17,6 +17,7 @@ mod bound;
 mod chains;
 mod dispatch;
 mod jumps;
+mod local_traffic;
 mod saved;
 
 #[cfg(test)]
@@ -33,10 +34,10 @@ use ipnet::IpNet;
 use crate::facts::{BoundAddresses, NodeFacts};
 use crate::mode::Mode;
 use crate::model::Family;
-use crate::settings::{LocalDetection, Settings};
+use crate::settings::Settings;
 
 pub use chains::UNANSWERED;
-pub use jumps::{Jump, jumps};
+pub use jumps::{Jump, JumpDestination, JumpPlace, jumps};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};
 
@@ -163,6 +164,11 @@ impl RuleSet {
         Self { mode, family, has_dispatch: true, chains, shared, jumps }
     }
 
+    /// The same with these jumps instead of the mode's.
+    pub(crate) fn with_jumps(self, jumps: Vec<Jump>) -> Self {
+        Self { jumps, ..self }
+    }
+
     /// Its mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -205,8 +211,8 @@ impl RuleSet {
         &self.shared
     }
 
-    /// The jumps, in the order in which they are put before everything else of the built-in chain:
-    /// of two from the same chain the later one comes to stand first.
+    /// The jumps, in the order in which they are put before everything else of the built-in chain,
+    /// or behind it: of two that go first into the same chain the later one comes to stand first.
     #[must_use]
     pub fn jumps(&self) -> &[Jump] {
         &self.jumps
@@ -261,7 +267,14 @@ impl RuleSet {
                 line(&mut input, format_args!("-A {chain} {rule}"));
             }
             for jump in jumps.filter(|jump| found.missing_jumps.contains(jump)) {
-                line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
+                match jump.place {
+                    JumpPlace::First => {
+                        line(&mut input, format_args!("-I {} 1 {}", jump.from, jump.rule()));
+                    }
+                    JumpPlace::Last => {
+                        line(&mut input, format_args!("-A {} {}", jump.from, jump.rule()));
+                    }
+                }
             }
             for jump in found.superseded_jumps.iter().filter(|jump| is_of_table(&jump.table)) {
                 line(&mut input, format_args!("-D {} {}", jump.from, jump.rule()));
@@ -401,20 +414,7 @@ impl RuleSetSettings {
         family: Family,
         facts: &NodeFacts,
     ) -> Result<Self, InvalidRuleSetSettings> {
-        let pod_network = facts.pod_network(settings, family);
-        let local = match &settings.local_detection {
-            LocalDetection::None => LocalTraffic::Unknown,
-            LocalDetection::ClusterCidr(nets) => {
-                let cluster = nets.iter().find(|net| Family::of_net(net) == family);
-                cluster
-                    .map_or(LocalTraffic::Unknown, |it| LocalTraffic::of_cluster(*it, pod_network))
-            }
-            LocalDetection::NodeCidr => {
-                pod_network.map_or(LocalTraffic::Unknown, LocalTraffic::Cidr)
-            }
-            LocalDetection::BridgeInterface(name) => LocalTraffic::Bridge(Arc::clone(name)),
-            LocalDetection::InterfaceNamePrefix(name) => LocalTraffic::Prefix(Arc::clone(name)),
-        };
+        let local = LocalTraffic::resolve(settings, family, facts);
         let Settings { masquerade_all, masquerade_bit, random_fully, .. } = *settings;
         let rule_set = Self::new(masquerade_all, masquerade_bit, local, random_fully)?;
         let rule_set =
@@ -426,46 +426,6 @@ impl RuleSetSettings {
         });
         let rule_set = rule_set.with_bound(facts.bound(family).cloned());
         Ok(rule_set.with_routes(settings.routes(family), facts.local_addresses()))
-    }
-}
-
-// === impl LocalTraffic ===
-
-impl LocalTraffic {
-    /// The kernel's `IFNAMSIZ` (include/uapi/linux/if.h) counts the ending zero.
-    const MOST_BYTES: usize = 15;
-
-    /// It comes from the cluster's pod network, `node` of which is this node's.
-    fn of_cluster(cluster: IpNet, node: Option<IpNet>) -> Self {
-        match node {
-            // The only node there is.
-            Some(node) if node.contains(&cluster) => Self::Cidr(cluster),
-            node => Self::ClusterCidr { cluster, node: node.filter(|node| cluster.contains(node)) },
-        }
-    }
-
-    /// Only what can be written into a rule and read back the same.
-    fn checked(self) -> Result<Self, InvalidRuleSetSettings> {
-        let (name, most_bytes) = match &self {
-            Self::Unknown => return Ok(self),
-            Self::Cidr(net) => return Ok(Self::Cidr(net.trunc())),
-            Self::ClusterCidr { cluster, node } => {
-                let (cluster, node) = (cluster.trunc(), node.map(|net| net.trunc()));
-                return Ok(Self::ClusterCidr { cluster, node });
-            }
-            Self::Bridge(name) => (name, Self::MOST_BYTES),
-            // The + after it takes one.
-            Self::Prefix(name) => (name, Self::MOST_BYTES - 1),
-        };
-        let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"/:\"'\\!".contains(&byte);
-        if (1..=most_bytes).contains(&name.len())
-            && name.bytes().all(is_plain)
-            && !name.ends_with('+')
-        {
-            Ok(self)
-        } else {
-            Err(InvalidRuleSetSettings::InterfaceName(name.to_string()))
-        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::model::{EndpointSlice, Family, Node, Service, ServiceName, SliceName}
 use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
+use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
 use index::Index;
 use queue::Queue;
 pub use turn::Turn;
@@ -35,6 +36,8 @@ pub struct Store {
     facts: NodeFacts,
     /// The addresses of the cluster's other nodes; no empty lists.
     others: HashMap<Arc<str>, Vec<IpAddr>>,
+    /// The proxy ports that the relay has; no empty maps.
+    proxy_ports: HashMap<ServiceName, ProxyPorts>,
     dirty: Queue,
     /// The families whose rules have become different, and since when.
     dirty_rules: BTreeMap<Family, u64>,
@@ -80,6 +83,7 @@ impl Store {
             Event::OtherNodeRemoved(name) => self.apply_other_node(&name, &[]),
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
+            Event::ProxyPort(id, state) => self.apply_proxy_port(*id, state),
         }
     }
 
@@ -95,6 +99,12 @@ impl Store {
         let record = self.records.get(name)?;
         let service = record.service.as_deref()?;
         Some((service, record.slices.iter().collect()))
+    }
+
+    /// The proxy ports of a Service that the relay has; none if it has none.
+    #[must_use]
+    pub fn proxy_ports(&self, name: &ServiceName) -> Option<&ProxyPorts> {
+        self.proxy_ports.get(name)
     }
 
     /// True if anything waits to be taken.
@@ -286,6 +296,7 @@ impl Store {
         }
         self.dirty_node_ports(&former, settings);
         self.dirty_pod_networks(&former, settings);
+        self.dirty_relay_address(&former, settings);
     }
 
     fn dirty_pod_networks(&mut self, former: &NodeFacts, settings: &Settings) {
@@ -294,7 +305,7 @@ impl Store {
             if network(former) == network(&self.facts) {
                 continue;
             }
-            if settings.mode == Mode::Iptables {
+            if settings.mode.leads_by_rules() {
                 // Every Service's own rules have it.
                 self.dirty_all();
             } else {
@@ -322,7 +333,7 @@ impl Store {
         for address in changed.collect::<BTreeSet<_>>() {
             self.dirty.extend(self.index.with_address(*address).cloned());
             // The rules of ipvs mode spare the node's own addresses.
-            if settings.mode != Mode::Iptables
+            if !settings.mode.leads_by_rules()
                 && settings.is_routed(*address)
                 && settings.families.contains(&Family::of(*address))
             {
@@ -332,6 +343,7 @@ impl Store {
         }
         self.dirty_node_ports(&former, settings);
         self.dirty_pod_networks(&former, settings);
+        self.dirty_relay_address(&former, settings);
     }
 
     fn apply_other_node(&mut self, name: &Arc<str>, addresses: &[IpAddr]) {
@@ -360,6 +372,31 @@ impl Store {
         }
     }
 
+    fn apply_proxy_port(&mut self, id: ProxyPortId, state: ProxyPortState) {
+        let service = id.service.clone();
+        let of_service = self.proxy_ports.entry(service.clone()).or_default();
+        let former = match state {
+            ProxyPortState::Closed => of_service.remove(&id),
+            ProxyPortState::Listening(_) | ProxyPortState::Failed => of_service.insert(id, state),
+        };
+        if of_service.is_empty() {
+            self.proxy_ports.remove(&service);
+        }
+        let is_new = former.unwrap_or(ProxyPortState::Closed) != state;
+        if is_new && self.records.get(&service).is_some_and(|record| record.service.is_some()) {
+            self.dirty.push(service);
+        }
+    }
+
+    /// Every Service's proxy ports are at the same address of the node.
+    fn dirty_relay_address(&mut self, former: &NodeFacts, settings: &Settings) {
+        let has_moved =
+            |family: &Family| former.relay_address(*family) != self.facts.relay_address(*family);
+        if settings.mode == Mode::Userspace && settings.families.iter().any(has_moved) {
+            self.dirty_all();
+        }
+    }
+
     /// Endpoints are chosen by hints of zones, and their shares are by zones.
     fn dirty_zones(&mut self) {
         self.dirty.extend(self.index.with_weights().cloned());
@@ -370,17 +407,23 @@ impl Store {
         self.dirty.extend(hinted.filter(is_there).cloned());
     }
 
-    /// The Services with node ports depend on the addresses that these are served on; in iptables
-    /// mode, only the rules that lead to all of them do.
+    /// The Services with node ports depend on the addresses that these are served on. In other modes
+    /// than ipvs, only the rules that lead to all of them do.
     fn dirty_node_ports(&mut self, former: &NodeFacts, settings: &Settings) {
         for family in &settings.families {
-            let last_rules = |facts: &NodeFacts| tail::rules(*family, facts, settings);
-            if settings.mode == Mode::Iptables && last_rules(former) != last_rules(&self.facts) {
+            let rules = |facts: &NodeFacts| match settings.mode {
+                Mode::Ipvs => (Vec::new(), None),
+                Mode::Iptables => (tail::rules(*family, facts, settings), None),
+                Mode::Userspace => {
+                    (Vec::new(), userspace::node_port_addresses(*family, facts, settings))
+                }
+            };
+            if rules(former) != rules(&self.facts) {
                 self.dirty_rules.entry(*family).or_insert(self.dirty.now());
             }
             let same =
                 former.node_port_addresses(*family).eq(self.facts.node_port_addresses(*family));
-            if !same && (settings.mode != Mode::Iptables || settings.localhost_node_ports) {
+            if !same && (settings.mode == Mode::Ipvs || settings.localhost_node_ports) {
                 self.dirty.extend(self.index.with_node_ports(*family).cloned());
             }
         }

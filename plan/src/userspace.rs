@@ -18,10 +18,18 @@
 //! - **No door of its own.** Connections that were made to a proxy port itself are rejected: every
 //!   host that reaches the node would get at Services that have no external frontend.
 //!
-//! Refusing where there are no endpoints, and dropping what a source range left alone, are rules of
-//! `filter` that do not depend on how connections are balanced. They are not here.
+//! Clients that have no endpoint are refused by rules of `filter`, as in iptables mode; so are those
+//! outside of the source ranges, and those of SCTP, which is not relayed.
+//!
+//! - [`compile`]: an [`exposure`](crate::exposure) to portals and to what the relay is to listen on;
+//!   `relay`: that, and what the relay says; `portal`: the rules of one portal.
+//!
+//! A portal needs a proxy port, which only the relay knows. So the relay is told of a Service port
+//! first, and what it says of the port comes back as an event, after which the portal is planned.
 
+pub(crate) mod compile;
 mod portal;
+mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +38,16 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::model::Protocol;
-use crate::rule_set::Table;
+pub use crate::chains::PortalChain;
+use crate::facts::NodeFacts;
+use crate::iptables::constant::chains_of_services;
+use crate::mode::Mode;
+use crate::model::{Family, Protocol};
+use crate::rule_set::{self, Chain, Jump, JumpDestination, RuleSet, RuleSetSettings, Table};
+use crate::settings::{NodePortAddresses, Settings};
 
 pub use portal::{Portal, PortalFrontend, ProxyPortDoor};
+pub use relay::{ProxyPortId, ProxyPortState, ProxyPorts, RelayPort};
 
 /// The transport protocols that a relay in user space serves. SCTP is not one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,21 +58,6 @@ pub enum RelayProtocol {
     Udp,
 }
 
-/// The chains of the mode, each whole ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PortalChain {
-    /// `KUBE-PORTALS-CONTAINER`: addresses, for packets that arrive.
-    AddressesOfArriving,
-    /// `KUBE-PORTALS-HOST`: addresses, for packets of this node.
-    AddressesOfNode,
-    /// `KUBE-NODEPORT-CONTAINER`: node ports, for packets that arrive.
-    NodePortsOfArriving,
-    /// `KUBE-NODEPORT-HOST`: node ports, for packets of this node.
-    NodePortsOfNode,
-    /// `KUBE-NODEPORT-NON-LOCAL`: who may reach the proxy ports.
-    ProxyPorts,
-}
-
 /// A rule of one of the chains.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PortalRule {
@@ -66,29 +65,6 @@ pub struct PortalRule {
     pub chain: PortalChain,
     /// Its text as `iptables-save` prints it, without `-A` and the chain's name.
     pub text: String,
-}
-
-/// A rule of a built-in chain that leads into one of the chains.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PortalJump {
-    /// The built-in chain, of the same table.
-    pub from: &'static str,
-    /// The chain that it leads to.
-    pub to: PortalChain,
-    /// Its place in the built-in chain.
-    pub place: JumpPlace,
-    /// Its text as `iptables-save` prints it, without `-A` and the built-in chain's name.
-    pub text: String,
-}
-
-/// Place of a jump in its built-in chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum JumpPlace {
-    /// Before all other rules: before the node ports, and before `KUBE-SERVICES` of other modes.
-    First,
-    /// After all other rules: a node port is at every address, and must not take what has a rule of
-    /// its own.
-    Last,
 }
 
 // === impl RelayProtocol ===
@@ -122,79 +98,74 @@ impl fmt::Display for RelayProtocol {
     }
 }
 
-// === impl PortalChain ===
+// === impl RuleSet ===
 
-impl PortalChain {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::AddressesOfArriving,
-        Self::AddressesOfNode,
-        Self::NodePortsOfArriving,
-        Self::NodePortsOfNode,
-        Self::ProxyPorts,
-    ];
-
-    /// Returns its name, which no other mode of kube-proxy has.
+impl RuleSet {
+    /// The constant rules of a family in mode userspace. `node_ports`: the addresses at which there
+    /// are node ports; none: all of the node's.
+    ///
+    /// `KUBE-FORWARD` is for the connections that another mode's rules have led.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AddressesOfArriving => "KUBE-PORTALS-CONTAINER",
-            Self::AddressesOfNode => "KUBE-PORTALS-HOST",
-            Self::NodePortsOfArriving => "KUBE-NODEPORT-CONTAINER",
-            Self::NodePortsOfNode => "KUBE-NODEPORT-HOST",
-            Self::ProxyPorts => "KUBE-NODEPORT-NON-LOCAL",
-        }
-    }
-
-    /// Returns its table.
-    #[must_use]
-    pub const fn table(self) -> Table {
-        match self {
-            Self::ProxyPorts => Table::Filter,
-            _ => Table::Nat,
-        }
-    }
-}
-
-impl fmt::Display for PortalChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    pub fn userspace(
+        family: Family,
+        settings: &RuleSetSettings,
+        node_ports: Option<&[IpAddr]>,
+    ) -> Self {
+        let [_, answers] = settings.forwarding();
+        let rules = vec![answers];
+        let chains = vec![Chain { table: Table::Filter, name: "KUBE-FORWARD", rules }];
+        let of_services = chains_of_services(Mode::Userspace, family).collect();
+        let rule_set = Self::of_mode(Mode::Userspace, family, chains, of_services);
+        rule_set.with_jumps(jumps(node_ports))
     }
 }
 
 /// Returns the jumps of a family. `node_ports`: the addresses at which there are node ports; none:
 /// all of the node's.
-#[must_use]
-pub fn jumps(node_ports: Option<&[IpAddr]>) -> Vec<PortalJump> {
-    const ADDRESSES: &str =
-        "-m comment --comment \"handle ClusterIPs; NOTE: this must be before the NodePort rules\"";
-    const NODE_PORTS: &str = "-m comment --comment \"handle service NodePorts; NOTE: this must be \
-                              the last rule in the chain\"";
-    const PROXY_PORTS: &str =
-        "-m comment --comment \"Ensure that non-local NodePort traffic can flow\"";
-    let jump = |from, to: PortalChain, place, rule: &str| PortalJump {
-        from,
-        to,
-        place,
-        text: format!("{rule} -j {to}"),
+fn jumps(node_ports: Option<&[IpAddr]>) -> Vec<Jump> {
+    let jumps = rule_set::jumps(Mode::Userspace).iter().copied();
+    let Some(addresses) = node_ports else { return jumps.collect() };
+    let hosts = |jump: Jump| {
+        addresses.iter().map(move |host| jump.with_destination(JumpDestination::Host(*host)))
     };
-    let mut jumps = vec![
-        jump("PREROUTING", PortalChain::AddressesOfArriving, JumpPlace::First, ADDRESSES),
-        jump("OUTPUT", PortalChain::AddressesOfNode, JumpPlace::First, ADDRESSES),
-    ];
-    let node_ports: Vec<String> = match node_ports {
-        None => vec![format!("-m addrtype --dst-type LOCAL {NODE_PORTS}")],
-        Some(addresses) => addresses
-            .iter()
-            .map(|address| format!("-d {} {NODE_PORTS}", with_prefix(&IpNet::from(*address))))
-            .collect(),
-    };
-    for rule in &node_ports {
-        jumps.push(jump("PREROUTING", PortalChain::NodePortsOfArriving, JumpPlace::Last, rule));
-        jumps.push(jump("OUTPUT", PortalChain::NodePortsOfNode, JumpPlace::Last, rule));
+    let each = jumps.map(|jump| match jump.destination {
+        JumpDestination::Local => hosts(jump).collect(),
+        _ => vec![jump],
+    });
+    each.flatten().collect()
+}
+
+/// The addresses of a family at which there are node ports, in order; none: all of the node's, as the
+/// kernel has them for each packet. The rules of OUTPUT lead loopback addresses, too.
+pub(crate) fn node_port_addresses(
+    family: Family,
+    facts: &NodeFacts,
+    settings: &Settings,
+) -> Option<Vec<IpAddr>> {
+    if settings.node_port_addresses.are_all(family) {
+        return None;
     }
-    jumps.push(jump("INPUT", PortalChain::ProxyPorts, JumpPlace::First, PROXY_PORTS));
-    jumps
+    let networks = match &settings.node_port_addresses {
+        NodePortAddresses::All => &[][..],
+        NodePortAddresses::Networks(networks) | NodePortAddresses::Primary(networks) => networks,
+    };
+    let is_loopback = |address: &&IpAddr| {
+        Family::of(**address) == family
+            && address.is_loopback()
+            && networks.iter().any(|net| net.contains(*address))
+    };
+    let loopback = facts.local_addresses().iter().filter(is_loopback).copied();
+    let mut addresses: Vec<IpAddr> = facts.node_port_addresses(family).chain(loopback).collect();
+    addresses.sort_unstable();
+    Some(addresses)
+}
+
+/// True if clients of this node reach node ports at an address of the node.
+pub(crate) fn serves_node_ports(address: IpAddr, facts: &NodeFacts, settings: &Settings) -> bool {
+    match node_port_addresses(Family::of(address), facts, settings) {
+        None => facts.local_addresses().contains(&address),
+        Some(addresses) => addresses.contains(&address),
+    }
 }
 
 /// Returns the text of a network: always with the prefix length.

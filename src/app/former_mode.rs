@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::at_work::AtWork;
+use super::relay::RunningRelay;
 use crate::cleanup::{self, CleanupReport};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::rules::Backend;
@@ -31,6 +32,8 @@ pub(super) struct FormerMode {
     pub(super) settings: Settings,
     /// None at the start of the program.
     pub(super) former: Option<Former>,
+    /// The relay that served in mode userspace before, if it did.
+    pub(super) relay: Option<RunningRelay>,
     /// Programs that remove rules. None: what needs them stays.
     pub(super) backends: Option<HashMap<Family, Backend>>,
     pub(super) status: watch::Receiver<Status>,
@@ -58,6 +61,10 @@ impl FormerMode {
         let mut removed = CleanupReport::default();
         if let Some(backends) = self.backends.clone() {
             removed = self.remove(move || cleanup::other_modes(mode, &backends)).await;
+        }
+        // If the portals stay, they lead to ports that refuse; but the other rules come before them.
+        if let Some(relay) = &self.relay {
+            relay.stop_listening();
         }
         if mode != Mode::Ipvs {
             let Some(was_left) = self.until_none_is_left().await else { return };
@@ -210,6 +217,7 @@ mod tests {
         let former = FormerMode {
             settings,
             former: Some(mk_former()),
+            relay: None,
             backends: None,
             status: status.subscribe(),
             recorder,

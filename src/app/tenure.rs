@@ -24,6 +24,7 @@ use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
 use super::logging::Verbosity;
 use super::observers::{EventObserver, Observers};
+use super::relay::RunningRelay;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
@@ -51,6 +52,8 @@ pub(super) struct Program {
     pub(super) configured: Configuration,
     pub(super) verbosity: Verbosity,
     pub(super) shutdown: Shutdown,
+    /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
+    pub(super) relay: Option<RunningRelay>,
     pub(super) orders: Orders,
 }
 
@@ -91,6 +94,8 @@ pub(super) struct Parts<K> {
     pub(super) settings: Settings,
     /// The mode before, in this process.
     pub(super) former: Option<Former>,
+    /// The relay of mode userspace, which serves in that mode, and drains in another.
+    pub(super) relay: Option<RunningRelay>,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
     pub(super) source: Source,
@@ -128,7 +133,7 @@ async fn serve_at_work(
     let threads = Threads::start(at_work)
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, verbosity, shutdown, orders } = program;
+    let Program { arguments, configured, verbosity, shutdown, relay, orders } = program;
     let (source, host) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
@@ -139,6 +144,9 @@ async fn serve_at_work(
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
     };
+    if settings.mode == Mode::Userspace && relay.is_none() {
+        *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
+    }
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
     if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
         observers.push(Box::new(EstimatorObserver::new()));
@@ -148,6 +156,7 @@ async fn serve_at_work(
         configuration,
         settings,
         former,
+        relay: relay.clone(),
         fallen_back,
         source,
         kernel: linux,
@@ -202,6 +211,7 @@ impl<K: Kernel + 'static> Parts<K> {
     ) -> anyhow::Result<Ended> {
         let Self { configuration, settings, former, source, kernel, backends, observers, .. } =
             self;
+        let relay = self.relay;
         let from = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
@@ -217,6 +227,16 @@ impl<K: Kernel + 'static> Parts<K> {
         observers.into_iter().for_each(|observer| all.add(observer));
         if settings.localhost_node_ports {
             all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
+        }
+        let is_relayed = settings.mode == Mode::Userspace;
+        if let Some(relay) = &relay {
+            relay.measured_by(&servers.metrics())?;
+        }
+        let serving_relay = relay.clone().filter(|_| is_relayed);
+        if let Some(relay) = &serving_relay {
+            // What another time in this mode has left.
+            relay.stop_listening();
+            all.add(Box::new(relay.observer()));
         }
         let health = servers.health();
         source.mark_not_leaving(&health);
@@ -240,6 +260,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let former_mode = FormerMode {
             settings: chosen,
             former,
+            relay: relay.filter(|_| !is_relayed),
             backends,
             status: reconciler.status(),
             recorder: recorder.clone(),
@@ -250,6 +271,9 @@ impl<K: Kernel + 'static> Parts<K> {
         let (inputs, outbox) = mpsc::channel(QUEUE);
         measured.own.queues.watch(own::SOURCE, length(&events));
         measured.own.queues.watch(own::LOOP, length(&inputs));
+        if let Some(relay) = serving_relay {
+            tokio::spawn(relay.report(inputs.clone(), recorder.clone()));
+        }
         let input_pump = InputPump::new(inputs, recorder.clone(), health, unchecked);
 
         let rejected = measured.own.configuration_rejected.clone();

@@ -66,7 +66,8 @@ pub fn all(chosen: &Settings) -> CleanupReport {
     report
 }
 
-/// Removes what IPVS mode made, ours or kube-proxy's, and iptables mode does not use. To be called
+/// Removes what IPVS mode made, ours or kube-proxy's, and the chosen mode does not use, with what
+/// other modes made. To be called
 /// when no virtual server of ours is left: if there is one all the same, or that cannot be read,
 /// everything stays, because connections may need it. For `in_use` see [`other_modes`].
 #[must_use]
@@ -80,7 +81,7 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
         return report;
     }
     report.remove_all_of_ipvs(chosen, |rules| {
-        scope(Mode::Iptables, in_use.get(&rules.family()), rules.backend())
+        scope(used_alone(chosen.mode), in_use.get(&rules.family()), rules.backend())
     });
     report
 }
@@ -123,31 +124,42 @@ pub fn ipvs_state(chosen: &Settings) -> Result<IpvsState, ReadError> {
 
 /// Removes what kube-proxy's other modes made and ours does not use. To be called when our own
 /// rules carry the traffic; `in_use` says in which kind of iptables each family has them. In the
-/// other kind everything of kube-proxy's goes. In mode iptables the rules in the kind in use are our
-/// own, and what IPVS mode left stays until [`ipvs_mode`].
+/// other kind everything of kube-proxy's goes. In other modes than ipvs, what IPVS mode left stays
+/// until [`ipvs_mode`].
 #[must_use]
 pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
     report.remove_tables();
     for family in Family::BOTH {
         for rules in Rules::installed(family) {
-            let scope = scope(mode, in_use.get(&family), rules.backend());
             // Connections may still need the rules of IPVS mode.
-            if scope != RemovalScope::ModesBut(Mode::Iptables) {
-                report.remove_rules(&rules, scope);
-            }
+            let used: &[Mode] = match mode {
+                Mode::Ipvs => &[Mode::Ipvs],
+                Mode::Iptables => &[Mode::Ipvs, Mode::Iptables],
+                // What IPVS mode and iptables mode have in common goes with all of both.
+                Mode::Userspace => &Mode::ALL,
+            };
+            report.remove_rules(&rules, scope(used, in_use.get(&family), rules.backend()));
         }
     }
     report
 }
 
 /// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
-/// our rules in another kind, else what the other modes made. Where the family has no rules of
+/// our rules in another kind, else what other modes than those `used` made. Where the family has no rules of
 /// ours, it is not known what else the kind is good for.
-fn scope(mode: Mode, in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
+fn scope(used: &'static [Mode], in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
     match in_use {
         Some(ours) if *ours != backend => RemovalScope::Everything,
-        _ => RemovalScope::ModesBut(mode),
+        _ => RemovalScope::ModesBut(used),
+    }
+}
+
+const fn used_alone(mode: Mode) -> &'static [Mode] {
+    match mode {
+        Mode::Ipvs => &[Mode::Ipvs],
+        Mode::Iptables => &[Mode::Iptables],
+        Mode::Userspace => &[Mode::Userspace],
     }
 }
 
@@ -388,15 +400,15 @@ mod tests {
 
     #[test]
     fn all_goes_only_from_the_kind_of_iptables_that_a_family_does_not_use() {
-        for mode in [Mode::Ipvs, Mode::Iptables] {
-            let others = RemovalScope::ModesBut(mode);
+        for mode in Mode::ALL {
+            let others = RemovalScope::ModesBut(used_alone(mode));
             for (in_use, nft, legacy) in [
                 (Some(Backend::Nft), others, RemovalScope::Everything),
                 (Some(Backend::Legacy), RemovalScope::Everything, others),
                 (None, others, others),
             ] {
-                let found =
-                    [Backend::Nft, Backend::Legacy].map(|kind| scope(mode, in_use.as_ref(), kind));
+                let found = [Backend::Nft, Backend::Legacy]
+                    .map(|kind| scope(used_alone(mode), in_use.as_ref(), kind));
                 assert_eq!(found, [nft, legacy], "{mode} {in_use:?}");
             }
         }

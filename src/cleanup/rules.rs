@@ -19,8 +19,8 @@ use plan::sets::SetId;
 pub(super) enum RemovalScope {
     /// Everything that kube-proxy made in any mode, and that we made.
     Everything,
-    /// Rules and chains that other modes made, ours or kube-proxy's, and this one does not use.
-    ModesBut(Mode),
+    /// Rules and chains that other modes than these made, ours or kube-proxy's, and these do not use.
+    ModesBut(&'static [Mode]),
     /// Rules and chains that we made for mode ipvs, and kube-proxy's does not have.
     OursAlone,
 }
@@ -96,6 +96,20 @@ const OURS_ALONE: [(&str, &str); 4] = [
     ("nat", "KUBE-SPARE-SHORT-CIRCUIT"),
     ("mangle", "KUBE-PROXY-FIREWALL"),
     ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"),
+];
+
+/// Chains of mode userspace: table and name. Those that refuse are those of iptables mode.
+const USERSPACE_CHAINS: [(&str, &str); 10] = [
+    ("nat", "KUBE-PORTALS-CONTAINER"),
+    ("nat", "KUBE-PORTALS-HOST"),
+    ("nat", "KUBE-NODEPORT-CONTAINER"),
+    ("nat", "KUBE-NODEPORT-HOST"),
+    ("filter", "KUBE-NODEPORT-NON-LOCAL"),
+    ("filter", "KUBE-FORWARD"),
+    ("filter", "KUBE-SERVICES"),
+    ("filter", "KUBE-EXTERNAL-SERVICES"),
+    ("filter", "KUBE-NODEPORTS"),
+    ("filter", "KUBE-PROXY-FIREWALL"),
 ];
 
 /// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
@@ -228,10 +242,12 @@ impl<'a> SavedTable<'a> {
     fn is_listed(&self, chain: &str, scope: RemovalScope) -> bool {
         let is_of = |mode| self.has_chain_of(mode, chain);
         match scope {
-            RemovalScope::Everything => is_of(Mode::Ipvs) || is_of(Mode::Iptables),
-            // `KUBE-SERVICES` of nat and others are chains of both modes.
-            RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
-            RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+            RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
+            // `KUBE-SERVICES` of nat and others are chains of several modes.
+            RemovalScope::ModesBut(modes) => {
+                let mut others = Mode::ALL.into_iter().filter(|mode| !modes.contains(mode));
+                others.any(is_of) && !modes.iter().any(|mode| is_of(*mode))
+            }
             RemovalScope::OursAlone => OURS_ALONE.contains(&(self.name, chain)),
         }
     }
@@ -245,7 +261,8 @@ impl<'a> SavedTable<'a> {
                     || self.name == "nat"
                         && IPTABLES_MODE_PREFIXES.iter().any(|p| chain.starts_with(p))
             }
-            Mode::Ipvs | Mode::Userspace => RuleSet::chain_names().any(has),
+            Mode::Ipvs => RuleSet::chain_names().any(has),
+            Mode::Userspace => USERSPACE_CHAINS.contains(&(self.name, chain)),
         }
     }
 
@@ -268,11 +285,13 @@ impl<'a> SavedTable<'a> {
             })
         };
         match scope {
-            RemovalScope::Everything => is_of(Mode::Ipvs) || is_of(Mode::Iptables),
-            // The two modes have the same jumps into `KUBE-SERVICES` and `KUBE-POSTROUTING` of
-            // `nat` and `KUBE-FORWARD` of `filter`.
-            RemovalScope::ModesBut(Mode::Iptables) => is_of(Mode::Ipvs) && !is_of(Mode::Iptables),
-            RemovalScope::ModesBut(_) => is_of(Mode::Iptables) && !is_of(Mode::Ipvs),
+            RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
+            // Modes have some jumps in common: into `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat`
+            // and into `KUBE-FORWARD` of `filter`, or those that lead to refusals.
+            RemovalScope::ModesBut(modes) => {
+                let mut others = Mode::ALL.into_iter().filter(|mode| !modes.contains(mode));
+                others.any(is_of) && !modes.iter().any(|mode| is_of(*mode))
+            }
             RemovalScope::OursAlone => {
                 OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
             }

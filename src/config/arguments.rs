@@ -90,6 +90,10 @@ pub struct Arguments {
     #[arg(long)]
     pub nodeport_addresses: Vec<String>,
     #[arg(long)]
+    pub proxy_port_range: Option<String>,
+    #[arg(long)]
+    pub udp_timeout: Option<GoDuration>,
+    #[arg(long)]
     pub masquerade_all: Option<bool>,
     #[arg(long)]
     pub iptables_masquerade_bit: Option<i32>,

@@ -89,6 +89,9 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
     set(&arguments.fallback, &mut own.fallback);
     set(&arguments.iptables_variant, &mut own.iptables_variant);
     set(&arguments.manifests, &mut own.manifests);
+    if arguments.udp_timeout.is_some() {
+        own.udp_idle_timeout = arguments.udp_timeout;
+    }
 }
 
 /// Returns notes on flags that were given and are deprecated or have no effect.
@@ -198,6 +201,7 @@ fn balancing(arguments: &Arguments, document: &mut KubeProxyConfiguration) {
     set(&arguments.ipvs_tcpfin_timeout, &mut ipvs.tcp_fin_timeout);
     set(&arguments.ipvs_udp_timeout, &mut ipvs.udp_timeout);
     document.node_port_addresses = list(&arguments.nodeport_addresses);
+    set(&arguments.proxy_port_range, &mut document.port_range);
     let iptables = &mut document.iptables;
     set(&arguments.masquerade_all, &mut iptables.masquerade_all);
     set_option(&arguments.iptables_masquerade_bit, &mut iptables.masquerade_bit);

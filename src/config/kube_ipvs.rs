@@ -11,6 +11,7 @@ use plan::settings::ShortCircuitNetworks;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
+use crate::relay::DEFAULT_UDP_IDLE;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
 
@@ -46,6 +47,7 @@ pub struct KubeIpvsConfiguration {
     pub service_addresses_arp: String,
     pub service_routes: Vec<String>,
     pub short_circuit: ShortCircuit,
+    pub udp_idle_timeout: Option<GoDuration>,
 }
 
 /// `estimators`: the kernel threads, or the timer, that estimate how much goes through IPVS.
@@ -91,6 +93,7 @@ impl KubeIpvsConfiguration {
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
         self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
+        self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));
         for (field, default) in [
             (&mut self.estimators.run, "auto"),

@@ -16,16 +16,11 @@ use crate::syntax::duration::GoDuration;
 pub(super) const AUTO: &str = "auto";
 
 /// Modes of kube-proxy that are refused, each with what to do.
-pub(super) const REFUSED: [(&str, &str); 3] = [
+pub(super) const REFUSED: [(&str, &str); 2] = [
     (
         "nftables",
         "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy on the nodes that \
-         are to have it, or set mode: ipvs or mode: iptables",
-    ),
-    (
-        "userspace",
-        "kube-ipvs does not have mode userspace yet: set mode: iptables, or mode: auto, which is \
-         ipvs, and iptables on hosts that cannot do ipvs",
+         are to have it, or set mode: ipvs, mode: iptables or mode: userspace",
     ),
     (
         "kernelspace",
@@ -123,7 +118,7 @@ pub(super) fn keep_periods_of(choice: &ModeChoice, document: &mut KubeProxyConfi
     if !choice.may_become(Mode::Ipvs) {
         (ipvs.min_sync_period, ipvs.sync_period) = (GoDuration::ZERO, GoDuration::ZERO);
     }
-    if !choice.may_become(Mode::Iptables) {
+    if !choice.may_become(Mode::Iptables) && !choice.may_become(Mode::Userspace) {
         (iptables.min_sync_period, iptables.sync_period) = (GoDuration::ZERO, GoDuration::ZERO);
     }
     let nftables = &mut document.nftables;
@@ -139,14 +134,18 @@ pub(super) fn notes(
     own: &KubeIpvsConfiguration,
 ) -> Vec<String> {
     let choice = ModeChoice::new(document, own);
-    let other = |setting: &Setting| setting.effect.mode().filter(|mode| !choice.may_become(*mode));
+    let other = |setting: &Setting| {
+        let modes = setting.effect.modes();
+        let is_other = !modes.is_empty() && !modes.iter().any(|mode| choice.may_become(*mode));
+        is_other.then(|| reference::in_words(modes))
+    };
     let has_file = arguments.file().is_some();
     let given = arguments.given.iter().filter_map(|(name, _)| reference::of_flag(name));
     let given = given.filter(|(_, flag)| flag.with_config || !has_file);
     let given: Vec<(&Setting, &str)> = given.map(|(setting, flag)| (setting, flag.name)).collect();
     let of_flags = given.iter().filter_map(|(setting, name)| {
         let mode = other(setting)?;
-        Some(format!("--{name} has no effect: it belongs to mode {mode}"))
+        Some(format!("--{name} has no effect: it belongs to {mode}"))
     });
     let is_given = |setting: &Setting| given.iter().any(|(other, _)| other.path == setting.path);
     let (default, own_default) = (
@@ -162,7 +161,7 @@ pub(super) fn notes(
         let pointer = format!("/{}", setting.path.replace('.', "/"));
         let differs = value.pointer(&pointer) != default.pointer(&pointer);
         (differs && !is_given(setting))
-            .then(|| format!("{} has no effect: it belongs to mode {mode}", setting.path))
+            .then(|| format!("{} has no effect: it belongs to {mode}", setting.path))
     });
     of_flags.chain(of_fields).collect()
 }

@@ -78,6 +78,8 @@ pub enum Effect {
     Does(&'static str),
     /// This, in one mode.
     DoesIn(Mode, &'static str),
+    /// This, in these modes.
+    DoesInAny(&'static [Mode], &'static str),
     /// None, for this reason.
     Nothing(&'static str),
 }
@@ -92,6 +94,13 @@ pub fn default_of(document: &Value, path: &str) -> String {
         Some(Value::Null) | None => String::new(),
         Some(other) => other.to_string(),
     }
+}
+
+/// `mode ipvs`, `modes iptables and userspace`.
+pub(super) fn in_words(modes: &[Mode]) -> String {
+    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+    let plural = if names.len() == 1 { "" } else { "s" };
+    format!("mode{plural} {}", names.join(" and "))
 }
 
 /// The setting that a flag belongs to, also of a retired flag.
@@ -160,17 +169,18 @@ impl Effect {
     #[must_use]
     pub const fn none_because(&self) -> Option<&'static str> {
         match self {
-            Self::Does(_) | Self::DoesIn(..) => None,
+            Self::Does(_) | Self::DoesIn(..) | Self::DoesInAny(..) => None,
             Self::Nothing(why) => Some(why),
         }
     }
 
-    /// Returns the only mode in which there is an effect, if there is only one.
+    /// Returns the modes in which there is an effect, if it is not the same in all.
     #[must_use]
-    pub const fn mode(&self) -> Option<Mode> {
+    pub const fn modes(&self) -> &[Mode] {
         match self {
-            Self::DoesIn(mode, _) => Some(*mode),
-            Self::Does(_) | Self::Nothing(_) => None,
+            Self::DoesIn(mode, _) => std::slice::from_ref(mode),
+            Self::DoesInAny(modes, _) => modes,
+            Self::Does(_) | Self::Nothing(_) => &[],
         }
     }
 }
@@ -180,6 +190,10 @@ impl fmt::Display for Effect {
         match self {
             Self::Does(what) => f.write_str(what),
             Self::DoesIn(mode, what) => write!(f, "Mode {mode}: {what}"),
+            Self::DoesInAny(modes, what) => {
+                let modes = in_words(modes);
+                write!(f, "{}: {what}", modes.replacen('m', "M", 1))
+            }
             Self::Nothing(why) => write!(f, "No effect: {why}"),
         }
     }

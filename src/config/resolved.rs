@@ -20,6 +20,7 @@ use crate::kernel::estimators::{EstimatorSettings, Run};
 use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
+use crate::relay::PortRange;
 use crate::source::FollowNodes;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
@@ -54,6 +55,8 @@ pub struct Configuration {
     pub localhost_node_ports: bool,
     /// Times for which IPVS remembers connections.
     pub ipvs_timeouts: IpvsTimeouts,
+    /// The relay of mode userspace.
+    pub relayed: Relayed,
     /// Connection to the API server, if no folder of manifests stands for it.
     pub api_server: ApiServer,
     /// A folder of manifests instead of an API server.
@@ -97,6 +100,15 @@ pub struct IpvsTimeouts {
     pub tcp_fin: Duration,
     /// Idle UDP flows.
     pub udp: Duration,
+}
+
+/// The relay of mode userspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relayed {
+    /// Range of the proxy ports; none: the kernel chooses them.
+    pub ports: Option<PortRange>,
+    /// Time after which a UDP client is forgotten if nothing passes either way.
+    pub udp_idle: Duration,
 }
 
 /// Connection to the API server. With neither a kubeconfig nor a URL: as a pod of the cluster.
@@ -213,6 +225,10 @@ impl Merged {
                 tcp: document.ipvs.tcp_timeout.to_std(),
                 tcp_fin: document.ipvs.tcp_fin_timeout.to_std(),
                 udp: document.ipvs.udp_timeout.to_std(),
+            },
+            relayed: Relayed {
+                ports: PortRange::parse(&document.port_range).unwrap_or_default(),
+                udp_idle: own.udp_idle_timeout.unwrap_or_default().to_std(),
             },
             api_server: ApiServer {
                 kubeconfig: named(&connection.kubeconfig),

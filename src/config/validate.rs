@@ -15,6 +15,7 @@ use super::document::{Conntrack, Ipvs, KubeProxyConfiguration, Logging};
 use super::gates::{FeatureGates, LOGGING_ALPHA};
 use super::mode::{self, AUTO, ModeChoice, REFUSED};
 use super::resolved::NODE_PORT_WORDS;
+use crate::relay::PortRange;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
 
@@ -60,6 +61,11 @@ pub fn validate(
     found.node_port_addresses(&document.node_port_addresses);
     found.local_detection(document, cluster_cidrs);
     found.logging(&document.logging, &document.feature_gates);
+    if choice.may_become(Mode::Userspace)
+        && let Err(problem) = PortRange::parse(&document.port_range)
+    {
+        found.invalid("PortRange", "portRange", &document.port_range, &problem.to_string());
+    }
     found.0
 }
 
@@ -172,12 +178,12 @@ impl KubeProxyViolations {
 
     fn mode(&mut self, mode: &str) {
         let path = "Mode.ProxyMode";
-        if matches!(mode, "" | "ipvs" | "iptables" | AUTO) {
+        if matches!(mode, "" | "ipvs" | "iptables" | "userspace" | AUTO) {
             return;
         }
         let refused = REFUSED.iter().find(|(name, _)| *name == mode);
         let problem = refused.map_or(
-            "must be iptables, ipvs, auto or blank (blank means the best-available proxy [which \
+            "must be iptables, ipvs, userspace, auto or blank (blank means the best-available proxy [which \
              is ipvs here])",
             |(_, why)| *why,
         );

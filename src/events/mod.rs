@@ -223,6 +223,7 @@ fn reason(problem: &Problem) -> &'static str {
         Problem::SchedulerNotAllowed { .. } => "SchedulerNotAllowed",
         Problem::LimitReached { .. } => "LimitReached",
         Problem::NoEffect { .. } => "NoEffectInMode",
+        Problem::NotRelayed { .. } => "NotServedInMode",
         Problem::More { .. } => "MoreProblems",
     }
 }

@@ -34,11 +34,6 @@ impl<K: Ord, V> Mailbox<K, V> {
         self.change(|pending| pending.values.extend(values));
     }
 
-    /// Takes a value back that the reader has not taken yet.
-    pub(crate) fn retract(&self, key: &K) {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).values.remove(key);
-    }
-
     /// Tells the reader that no more values come.
     pub(crate) fn end(&self) {
         self.change(|pending| pending.has_ended = true);

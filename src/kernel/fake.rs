@@ -350,8 +350,8 @@ impl Kernel for Fake {
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
         let mut state = self.state();
         state.looks.chains += 1;
-        let actual = state.readable(ReadCall::Chains(family))?;
-        Ok(ActualChains::of(family, &actual.chains))
+        let mode = state.memory.mode();
+        Ok(ActualChains::of(mode, family, &state.readable(ReadCall::Chains(family))?.chains))
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {

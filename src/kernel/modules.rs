@@ -69,7 +69,8 @@ pub fn needed(mode: Mode, scheduler: &SchedulerName, backends: &[Backend]) -> Ve
     let mut modules: Vec<&str> = ALWAYS.to_vec();
     match mode {
         Mode::Ipvs => modules.extend(OF_IPVS),
-        Mode::Iptables | Mode::Userspace => modules.extend(OF_IPTABLES),
+        Mode::Iptables => modules.extend(OF_IPTABLES),
+        Mode::Userspace => modules.push("xt_nat"),
     }
     if backends.is_empty() || backends.contains(&Backend::Nft) {
         modules.extend(["nf_tables", "nft_compat", "nft_chain_nat"]);

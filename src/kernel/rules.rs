@@ -21,6 +21,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use plan::chains::ActualChains;
 use plan::chains::ChainOp;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{Comparison, RuleSet, Table};
 
@@ -167,16 +168,16 @@ impl Rules {
         }
     }
 
-    /// Reads the chains of iptables mode.
+    /// Reads the chains of Services of a mode.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn chains(&self) -> Result<ActualChains, RulesError> {
+    pub fn chains(&self, mode: Mode) -> Result<ActualChains, RulesError> {
         let mut saved = String::new();
         for table in [Table::Nat, Table::Filter] {
             saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
         }
-        Ok(ActualChains::parse(self.family, &saved))
+        Ok(ActualChains::parse(mode, self.family, &saved))
     }
 
     /// Carries out changes of chains, all of one table and of this family.

@@ -88,6 +88,11 @@ impl Context {
         self.planner.settings().mode == mode
     }
 
+    /// True if kernel state of Services is chains of rules, and nothing else.
+    pub(super) fn leads_by_rules(&self) -> bool {
+        self.planner.settings().mode.leads_by_rules()
+    }
+
     /// Returns the sets that are ours: only ipvs mode has some.
     pub(super) fn sets(&self) -> Vec<SetId> {
         if !self.balances_by(Mode::Ipvs) {
@@ -141,7 +146,7 @@ impl Context {
         self.kernel.read(KernelRead::Rules, move |kernel| kernel.read_rule_set(family)).await
     }
 
-    /// Reads a family's chains of iptables mode.
+    /// Reads a family's chains of Services.
     pub(super) async fn read_chains(
         &mut self,
         family: Family,

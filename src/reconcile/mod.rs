@@ -25,8 +25,9 @@
 //! retries. `agenda` is the queue of retries and draining real servers. [`observer`] and [`Status`]
 //! are the loop's reports.
 //!
-//! In ipvs mode the kernel's state is the interface, sets and virtual servers; in iptables mode it is
-//! chains. Parts that only one mode has are left out in the other (`Context::balances_by`).
+//! In ipvs mode the kernel's state is the interface, sets and virtual servers; in the others it is
+//! chains (`Context::leads_by_rules`). Parts that a mode does not have are left out
+//! (`Context::balances_by`).
 //!
 //! Each turn of the loop takes what has come in, and then does a limited amount of what is due, so
 //! that a change waits for a few milliseconds of other work at most.
@@ -69,6 +70,9 @@ use writer::Writer;
 
 /// Time until a failed read of the kernel is retried.
 const READ_RETRY: Duration = Duration::from_secs(5);
+
+/// Pause between two steps of the takeover when no Service waits to be planned.
+const TAKEOVER_STEP: Duration = Duration::from_millis(2);
 
 /// Most inputs that are taken before the loop looks at what is due.
 const MOST_INPUTS: usize = 4_096;
@@ -238,6 +242,9 @@ impl Reconciler {
         for input in std::iter::once(first).chain(later).take(MOST_INPUTS) {
             match input {
                 Input::Change(event) => {
+                    if matches!(event, Event::ProxyPort(..)) {
+                        self.writer.write_now();
+                    }
                     cx.apply_at(event, timestamp);
                     n_changes += 1;
                 }
@@ -269,7 +276,9 @@ impl Reconciler {
         match &self.stage {
             Stage::Incomplete => now + FAR,
             Stage::Unread(retry) => *retry,
-            Stage::TakingOver(_) => now,
+            // Input wakes the loop before that, if it is input that is waited for.
+            Stage::TakingOver(_) if self.context.planner.is_dirty() => now,
+            Stage::TakingOver(_) => now + TAKEOVER_STEP,
             Stage::Running => {
                 let audit = self.auditor.next_wake(now);
                 let others = [

@@ -10,10 +10,11 @@
 //! In ipvs mode, rules of another mode that lead connections go on leading until the end: see
 //! [`super::dispatch`].
 //!
-//! In iptables mode the chains are read once, each but for a digest of its rules. If one family's
+//! Where rules lead, the chains are read once, each but for a digest of its rules. If one family's
 //! cannot be read, the other is taken over without it, and these are compared when they can be read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plan::actual::{Actual, ListedVirtualServer};
 use plan::adoption::Unadopted;
@@ -34,6 +35,9 @@ use super::observer::RoundKind;
 use super::writer::{Basis, Ended, Known, Writer, place, round_limit};
 use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
+
+/// Longest time from the beginning of the takeover for which the relay is waited for.
+const LONGEST_WAIT_FOR_RELAY: Duration = Duration::from_secs(30);
 
 /// The kernel's state that is left to take over. Each step adopts or removes some of it.
 #[derive(Debug)]
@@ -112,7 +116,7 @@ impl Takeover {
         let mut limit = round_limit(cx);
         // The API server's Service comes first. In iptables mode it would share its COMMIT, which
         // takes up to a second, with the others.
-        if std::mem::take(&mut self.is_first_round) && cx.balances_by(Mode::Iptables) {
+        if std::mem::take(&mut self.is_first_round) && cx.leads_by_rules() {
             limit.services = 1;
         }
         let (planned, oldest) = writer.plan(cx, limit).await?;
@@ -126,7 +130,7 @@ impl Takeover {
         let ended = Ended { kind: RoundKind::Comparison, took: self.started.elapsed(), oldest };
         // What is not planned of a Service yet would be in excess. Services that come meanwhile are
         // not waited for, so that this ends however many there are.
-        if cx.planner.n_to_take_over() > 0 {
+        if cx.planner.n_to_take_over() > 0 || self.awaits_relay(cx) {
             writer.round_ended(cx, ended);
             return Ok(None);
         }
@@ -140,6 +144,12 @@ impl Takeover {
         Ok(Some(Left { found: &self.found, unread: &self.unread }))
     }
 
+    /// True if the relay has not said yet where it listens for all Services: until it has, the former
+    /// mode's rules are needed. It says so at once; one that does not is not waited for.
+    fn awaits_relay(&self, cx: &Context) -> bool {
+        self.started.elapsed() < LONGEST_WAIT_FOR_RELAY && cx.planner.n_awaited_proxy_ports() > 0
+    }
+
     /// Removes what was found and is not desired, in the order in which traffic is led off:
     /// see [`Op::phase`].
     async fn remove_excess(
@@ -147,7 +157,7 @@ impl Takeover {
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
-        if cx.balances_by(Mode::Iptables) {
+        if cx.leads_by_rules() {
             let ops = self.found.excess_chains(cx.planner.desired_chains());
             return self.remove(cx, writer, ops).await;
         }
@@ -212,7 +222,7 @@ async fn read_all(cx: &mut Context, addresses: Addresses) -> Result<Found, ReadF
     if cx.balances_by(Mode::Ipvs) {
         found.listed = cx.list_virtual_servers().await?.virtual_servers;
     }
-    if cx.balances_by(Mode::Iptables) {
+    if cx.leads_by_rules() {
         for family in &families {
             match cx.read_chains(*family).await {
                 Ok(chains) => found.chains.push(chains),

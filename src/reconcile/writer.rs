@@ -25,7 +25,6 @@ use std::time::SystemTime;
 
 use plan::chains::ChainId;
 use plan::kernel_objects::Frontend;
-use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
 use plan::op::{Op, Phase, Subject};
 use plan::rule_set::Table;
@@ -114,6 +113,11 @@ impl Writer {
         others.into_iter().chain([write]).flatten().min()
     }
 
+    /// Ends the minimum period: what comes now belongs to a change that has waited for it.
+    pub(super) fn write_now(&mut self) {
+        self.next_write = self.next_write.min(Instant::now());
+    }
+
     /// Keeps the trigger time of an endpoint change until it is written.
     pub(super) fn triggered(&mut self, family: Family, at: SystemTime) {
         if self.triggers.len() < MOST_TRIGGERS {
@@ -181,7 +185,7 @@ impl Writer {
             self.hold_back(&mut ops);
         }
         ops.sort_by_key(place);
-        let api_server = if cx.balances_by(Mode::Iptables) {
+        let api_server = if cx.leads_by_rules() {
             HashSet::new()
         } else {
             cx.planner.asked_for_by(&ServiceName::api_server())
@@ -266,7 +270,7 @@ impl Writer {
         failed: &mut HashSet<Subject>,
     ) -> Result<(), WorkerGone> {
         let mut rest = ops;
-        let most = if cx.balances_by(Mode::Iptables) { chains::MOST } else { MOST_OPERATIONS };
+        let most = if cx.leads_by_rules() { chains::MOST } else { MOST_OPERATIONS };
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(most));
             cx.planner.insert_growth(&mut rest);

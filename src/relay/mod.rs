@@ -32,14 +32,13 @@ mod tests;
 mod udp;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::model::{Family, ServiceName, TrafficPolicy};
-use plan::userspace::RelayProtocol;
+use plan::model::ServiceName;
+use plan::userspace::{ProxyPortId, ProxyPortState, RelayPort};
 use prometheus::{IntCounter, IntGauge};
 
 use crate::forwarding::limit::affordable;
@@ -73,6 +72,9 @@ pub struct Settings {
     pub udp_idle: Duration,
     /// Time that the open side of a half-closed connection may be silent.
     pub half_closed_idle: Duration,
+    /// Time that TCP connections to an endpoint that goes have to end, where the Service says nothing
+    /// (`drainDeadline`).
+    pub drain: Duration,
     /// Most TCP connections at once, in all.
     pub connections: usize,
     /// Most UDP clients at once, in all.
@@ -104,49 +106,15 @@ pub struct Meters {
     pub listen_failures: IntGauge,
 }
 
-/// A Service port in one family.
+/// Report on a proxy port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RelayPort {
-    /// Name of the Service's port, empty if it has none.
-    pub name: Arc<str>,
-    /// Its protocol.
-    pub protocol: RelayProtocol,
-    /// Address of the node to listen on, never the unspecified one: the answers to UDP clients have
-    /// to leave from it.
-    pub address: IpAddr,
-    /// Endpoints of its family.
-    pub endpoints: Arc<[SocketAddr]>,
-    /// Endpoints for clients that get this node's only, on a proxy port of their own; none: there
-    /// are no such clients.
-    pub local_endpoints: Option<Arc<[SocketAddr]>>,
-    /// Time for which a client is led to the same endpoint; none: it is not.
-    pub affinity: Option<Duration>,
-    /// Time that TCP connections to an endpoint that goes have to end.
-    pub drain: Duration,
-}
-
-/// Identity of a proxy port.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ProxyPortId {
-    /// The Service.
-    pub service: ServiceName,
-    /// Name of its port, empty if it has none.
-    pub port: Arc<str>,
-    /// Its protocol.
-    pub protocol: RelayProtocol,
-    /// The family.
-    pub family: Family,
-    /// Whether its clients get all endpoints or this node's only.
-    pub policy: TrafficPolicy,
-}
-
-/// State of a proxy port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProxyPortState {
+pub enum Report {
     /// It is listened on here.
     Listening(SocketAddr),
     /// There is none, and it is tried again.
     Failed(NoProxyPort),
+    /// It is no longer listened on.
+    Closed,
 }
 
 /// Handle of a relay that runs. When it is dropped, everything is closed.
@@ -158,7 +126,7 @@ pub struct Relay {
 
 /// Reports of a relay on its proxy ports.
 #[derive(Debug)]
-pub struct Reports(Mailbox<ProxyPortId, ProxyPortState>);
+pub struct Reports(Mailbox<ProxyPortId, Report>);
 
 /// Latest ports of each Service; an empty list means that it has none.
 type Updates = Mailbox<ServiceName, Vec<RelayPort>>;
@@ -177,12 +145,13 @@ pub fn start(settings: &Settings, meters: Meters) -> io::Result<(Relay, Reports)
 
 impl Default for Settings {
     /// The limits are what the process can afford: at most a third of its files for TCP, and a sixth
-    /// for UDP. The other half is for everything else.
+    /// for UDP. The other half is for everything else. Connections have no time to end.
     fn default() -> Self {
         Self {
             ports: None,
             udp_idle: DEFAULT_UDP_IDLE,
             half_closed_idle: DEFAULT_HALF_CLOSED_IDLE,
+            drain: Duration::ZERO,
             connections: affordable(CONNECTIONS, 2, 3),
             udp_clients: affordable(UDP_CLIENTS, 1, 6),
         }
@@ -195,7 +164,8 @@ impl Relay {
     /// Replaces the ports of these Services; an empty list means that a Service has none. Never
     /// waits. A report on each of the ports follows.
     ///
-    /// The connections to a port that goes have the time to end that it was last set with.
+    /// The connections to a port that goes have the time to end that it was last set with. That it is
+    /// closed is reported.
     pub fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
         self.updates.put(ports);
     }
@@ -216,9 +186,8 @@ impl Drop for Relay {
 // === impl Reports ===
 
 impl Reports {
-    /// Waits for reports and takes them: the latest of each port. Those of ports that were removed
-    /// meanwhile may be among them. None: the relay has ended.
-    pub async fn next(&self) -> Option<BTreeMap<ProxyPortId, ProxyPortState>> {
+    /// Waits for reports and takes them: the latest of each port. None: the relay has ended.
+    pub async fn next(&self) -> Option<BTreeMap<ProxyPortId, Report>> {
         let pending = self.0.next().await;
         if pending.has_ended {
             // For whoever asks again.
@@ -229,38 +198,16 @@ impl Reports {
     }
 }
 
-// === impl RelayPort ===
+// === impl Report ===
 
-impl RelayPort {
-    /// Returns the identities of its proxy ports, each with its endpoints.
-    fn proxy_ports(
-        &self,
-        service: &ServiceName,
-    ) -> impl Iterator<Item = (ProxyPortId, &Arc<[SocketAddr]>)> {
-        let id = |policy| ProxyPortId {
-            service: service.clone(),
-            port: Arc::clone(&self.name),
-            protocol: self.protocol,
-            family: Family::of(self.address),
-            policy,
-        };
-        let cluster = (id(TrafficPolicy::Cluster), &self.endpoints);
-        let local = self.local_endpoints.as_ref();
-        let local = local.map(|endpoints| (id(TrafficPolicy::Local), endpoints));
-        [cluster].into_iter().chain(local)
-    }
-}
-
-// === impl ProxyPortId ===
-
-impl fmt::Display for ProxyPortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, port, protocol, family, policy } = self;
-        let colon = if port.is_empty() { "" } else { ":" };
-        write!(f, "{service}{colon}{port} ({protocol}, {family}")?;
-        if *policy == TrafficPolicy::Local {
-            f.write_str(", this node's endpoints")?;
+impl Report {
+    /// Returns the state that it reports, as the planner knows it.
+    #[must_use]
+    pub const fn state(&self) -> ProxyPortState {
+        match self {
+            Self::Listening(socket) => ProxyPortState::Listening(*socket),
+            Self::Failed(_) => ProxyPortState::Failed,
+            Self::Closed => ProxyPortState::Closed,
         }
-        f.write_str(")")
     }
 }

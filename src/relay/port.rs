@@ -23,6 +23,7 @@ pub(super) struct Shared {
     pub(super) meters: Meters,
     pub(super) udp_idle: Duration,
     pub(super) half_closed_idle: Duration,
+    pub(super) drain: Duration,
     /// Limit on TCP connections.
     pub(super) connections: Limit,
     /// Limit on UDP clients.
@@ -44,12 +45,21 @@ pub(super) struct ProxyPort {
 
 impl Shared {
     pub(super) fn new(settings: &Settings, meters: Meters) -> Self {
-        let Settings { udp_idle, half_closed_idle, connections, udp_clients, .. } = *settings;
+        let Settings { udp_idle, half_closed_idle, drain, connections, udp_clients, .. } =
+            *settings;
         let connections = Limit::new(connections, meters.open.clone(), meters.refused.clone());
         let udp_clients =
             Limit::new(udp_clients, meters.udp_clients.clone(), meters.udp_refused.clone());
         let socket_warnings = RateLimit::default();
-        Self { meters, udp_idle, half_closed_idle, connections, udp_clients, socket_warnings }
+        Self {
+            meters,
+            udp_idle,
+            half_closed_idle,
+            drain,
+            connections,
+            udp_clients,
+            socket_warnings,
+        }
     }
 }
 

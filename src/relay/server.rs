@@ -16,9 +16,7 @@ use tracing::{info, warn};
 use super::port::{ProxyPort, Shared};
 use super::ports::{NoProxyPort, PortAllocator};
 use super::udp::UdpClients;
-use super::{
-    Meters, ProxyPortId, ProxyPortState, Relay, RelayPort, Reports, Settings, Updates, tcp, udp,
-};
+use super::{Meters, ProxyPortId, Relay, RelayPort, Report, Reports, Settings, Updates, tcp, udp};
 use crate::forwarding::listening::ListenRetries;
 use crate::forwarding::mailbox::Mailbox;
 
@@ -26,7 +24,7 @@ use crate::forwarding::mailbox::Mailbox;
 #[derive(Debug)]
 pub(super) struct Server {
     updates: Updates,
-    reports: Mailbox<ProxyPortId, ProxyPortState>,
+    reports: Mailbox<ProxyPortId, Report>,
     allocator: Arc<PortAllocator>,
     shared: Arc<Shared>,
     services: HashMap<ServiceName, BTreeSet<ProxyPortId>>,
@@ -132,7 +130,7 @@ impl Server {
         let former = if is_elsewhere { self.running.remove(&id) } else { None };
         if let Some(running) = self.running.get_mut(&id) {
             running.update(&desired);
-            let listening = ProxyPortState::Listening(running.address);
+            let listening = Report::Listening(running.address);
             self.reports.put([(id.clone(), listening)]);
             self.desired.insert(id, desired);
         } else {
@@ -149,11 +147,11 @@ impl Server {
         self.desired.remove(id);
         self.retries.forget(id);
         self.exhausted.remove(id);
-        self.reports.retract(id);
         if let Some(running) = self.running.remove(id) {
             info!(port = %id, address = %running.address, "proxy port closed");
             running.close().await;
         }
+        self.reports.put([(id.clone(), Report::Closed)]);
     }
 
     /// Tries again to listen on the ports whose time has come.
@@ -183,7 +181,7 @@ impl Server {
                 self.retries.forget(id);
                 self.exhausted.remove(id);
                 self.running.insert(id.clone(), running);
-                self.reports.put([(id.clone(), ProxyPortState::Listening(address))]);
+                self.reports.put([(id.clone(), Report::Listening(address))]);
             }
             Err(failure) => {
                 if matches!(failure, NoProxyPort::Exhausted { .. }) {
@@ -194,7 +192,7 @@ impl Server {
                     warn!(port = %id, "Service port not served: {failure}; it is retried");
                 }
                 if is_new || is_asked_for {
-                    self.reports.put([(id.clone(), ProxyPortState::Failed(failure))]);
+                    self.reports.put([(id.clone(), Report::Failed(failure))]);
                 }
             }
         }
@@ -241,7 +239,10 @@ impl Running {
 
     /// Replaces the endpoints.
     fn update(&mut self, desired: &Desired) {
-        let RelayPort { affinity, drain, .. } = desired.port;
+        let RelayPort { affinity_seconds, drain_seconds, .. } = desired.port;
+        let duration = |seconds: u32| Duration::from_secs(seconds.into());
+        let affinity = affinity_seconds.map(duration);
+        let drain = drain_seconds.map_or(self.port.shared.drain, duration);
         self.drain = drain;
         self.port.balancer().update(&desired.endpoints, affinity, drain, Instant::now());
         if let Listener::Udp { clients, .. } = &self.listener {

@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::time::Instant as StdInstant;
 
+use plan::model::{Family, TrafficPolicy};
+use plan::userspace::RelayProtocol;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
@@ -40,11 +42,11 @@ impl World {
     }
 
     /// Waits for a report on a Service, and returns that on its port for clients anywhere.
-    async fn state(&self, service: &str) -> ProxyPortState {
+    async fn state(&self, service: &str) -> Report {
         self.state_of(service, TrafficPolicy::Cluster).await
     }
 
-    async fn state_of(&self, service: &str, policy: TrafficPolicy) -> ProxyPortState {
+    async fn state_of(&self, service: &str, policy: TrafficPolicy) -> Report {
         soon(async {
             loop {
                 let reports = self.reports.next().await.expect("the relay runs");
@@ -125,8 +127,8 @@ fn mk_port(protocol: RelayProtocol, endpoints: &[SocketAddr]) -> RelayPort {
         address: LOCALHOST,
         endpoints: endpoints.into(),
         local_endpoints: None,
-        affinity: None,
-        drain: DRAIN,
+        affinity_seconds: None,
+        drain_seconds: Some(60),
     }
 }
 
@@ -149,10 +151,11 @@ fn mk_range(first: u16, last: u16) -> PortRange {
     PortRange::new(port(first), port(last)).unwrap()
 }
 
-fn listening(state: ProxyPortState) -> SocketAddr {
+fn listening(state: Report) -> SocketAddr {
     match state {
-        ProxyPortState::Listening(address) => address,
-        ProxyPortState::Failed(failure) => panic!("{failure}"),
+        Report::Listening(address) => address,
+        Report::Failed(failure) => panic!("{failure}"),
+        Report::Closed => panic!("closed"),
     }
 }
 
@@ -485,8 +488,8 @@ async fn silent_endpoints_are_given_up_after_four_tries() {
 async fn a_client_with_affinity_keeps_its_endpoint_as_long_as_it_answers() {
     let world = World::new();
     let (one, two) = (mk_echo("one").await, mk_echo("two").await);
-    let affinity = Some(Duration::from_secs(10_800));
-    let proxy = world.serve("web", RelayPort { affinity, ..tcp(&[one, two]) }).await;
+    let affinity_seconds = Some(10_800);
+    let proxy = world.serve("web", RelayPort { affinity_seconds, ..tcp(&[one, two]) }).await;
     let first = read(&mut connect_from([127, 0, 0, 11], proxy).await, 3).await;
     let second = read(&mut connect_from([127, 0, 0, 12], proxy).await, 3).await;
     assert_ne!(first, second);
@@ -496,7 +499,7 @@ async fn a_client_with_affinity_keeps_its_endpoint_as_long_as_it_answers() {
     }
     // Whoever had the one that is gone goes to the other one, and those that did not stay.
     let left = if first == "one" { one } else { two };
-    world.serve("web", RelayPort { affinity, ..tcp(&[left, mk_refusing().await]) }).await;
+    world.serve("web", RelayPort { affinity_seconds, ..tcp(&[left, mk_refusing().await]) }).await;
     for _ in 0..3 {
         assert_eq!(read(&mut connect_from([127, 0, 0, 12], proxy).await, 3).await, first);
         assert_eq!(read(&mut connect_from([127, 0, 0, 11], proxy).await, 3).await, first);
@@ -745,13 +748,14 @@ async fn ipv6_is_listened_on_by_itself() {
         }
         for (id, state) in reports {
             match state {
-                ProxyPortState::Listening(address) => {
+                Report::Listening(address) => {
                     assert_eq!(Family::of(address.ip()), id.family);
                 }
                 // This host has none.
-                ProxyPortState::Failed(_) => {
+                Report::Failed(_) => {
                     assert_eq!(id.family, Family::V6);
                 }
+                Report::Closed => panic!("{id} is closed"),
             }
         }
     })
@@ -843,15 +847,15 @@ async fn a_udp_client_is_forgotten_when_nothing_passes_either_way() {
 async fn udp_flows_to_an_endpoint_that_goes_end_at_once() {
     let world = World::new();
     let ((one, _), (two, _)) = (mk_udp_echo("one").await, mk_udp_echo("two").await);
-    let affinity = Some(Duration::from_secs(10_800));
-    let proxy = world.serve("dns", RelayPort { affinity, ..udp(&[one]) }).await;
+    let affinity_seconds = Some(10_800);
+    let proxy = world.serve("dns", RelayPort { affinity_seconds, ..udp(&[one]) }).await;
     let client = mk_client(proxy).await;
     assert_eq!(ask(&client, "a").await.0, "one");
-    assert_eq!(world.serve("dns", RelayPort { affinity, ..udp(&[two]) }).await, proxy);
+    assert_eq!(world.serve("dns", RelayPort { affinity_seconds, ..udp(&[two]) }).await, proxy);
     world.until_udp_clients(0).await;
     assert_eq!(ask(&client, "b").await.0, "two");
     let kept = ask(&client, "c").await;
-    world.serve("dns", RelayPort { affinity, ..udp(&[two, one]) }).await;
+    world.serve("dns", RelayPort { affinity_seconds, ..udp(&[two, one]) }).await;
     assert_eq!(ask(&client, "d").await, kept);
     world.set("dns", &[]);
     world.until_udp_clients(0).await;
@@ -866,11 +870,11 @@ async fn a_udp_endpoint_that_refuses_is_passed_over() {
     let (gone, task) = mk_udp_echo("two").await;
     task.abort();
     drop(task.await);
-    let affinity = Some(Duration::from_secs(10_800));
+    let affinity_seconds = Some(10_800);
     let mut answer = vec![0; 100];
     // Each begins with a random one of the two.
     for service in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
-        let proxy = world.serve(service, RelayPort { affinity, ..udp(&[gone, one]) }).await;
+        let proxy = world.serve(service, RelayPort { affinity_seconds, ..udp(&[gone, one]) }).await;
         let client = mk_client(proxy).await;
         let failures = world.meters.endpoint_failures.get();
         client.send(b"a").await.unwrap();
@@ -941,16 +945,16 @@ async fn an_exhausted_range_is_told_and_what_comes_back_is_used() {
 
     world.set("c", std::slice::from_ref(&port));
     let failure = NoProxyPort::Exhausted { range, served: 2, taken: 0 };
-    assert_eq!(world.state("c").await, ProxyPortState::Failed(failure.clone()));
+    assert_eq!(world.state("c").await, Report::Failed(failure.clone()));
     until("it is counted", || world.meters.listen_failures.get() == 1).await;
     // The answer is the same whoever asks again.
     world.set("c", std::slice::from_ref(&port));
-    assert_eq!(world.state("c").await, ProxyPortState::Failed(failure));
+    assert_eq!(world.state("c").await, Report::Failed(failure));
 
     // A port does not come back before its last connection has ended.
     world.set("a", &[]);
     world.set("d", std::slice::from_ref(&port));
-    assert!(matches!(world.state("d").await, ProxyPortState::Failed(_)));
+    assert!(matches!(world.state("d").await, Report::Failed(_)));
     world.set("d", &[]);
     drop(client);
     assert_eq!(listening(world.state("c").await), first);
@@ -973,7 +977,7 @@ async fn ports_of_other_programs_are_passed_over() {
     assert_eq!(world.serve("a", port.clone()).await.port(), 41_002);
     world.set("b", std::slice::from_ref(&port));
     let failure = NoProxyPort::Exhausted { range, served: 1, taken: 3 };
-    assert_eq!(world.state("b").await, ProxyPortState::Failed(failure));
+    assert_eq!(world.state("b").await, Report::Failed(failure));
     // They are tried again.
     drop(others.pop());
     let report = soon(world.state("b")).await;
@@ -981,17 +985,20 @@ async fn ports_of_other_programs_are_passed_over() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_not_reported() {
+async fn what_is_gone_is_reported_as_closed() {
     let world = World::new();
+    world.serve("web", tcp(&[])).await;
+    world.set("web", &[]);
+    assert_eq!(world.state("web").await, Report::Closed);
+    assert_eq!(world.relay.ports_in_use(), 0);
+    // Only the latest report on a port counts.
     world.set("web", &[tcp(&[])]);
     until("it is listened on", || world.relay.ports_in_use() == 1).await;
     world.set("web", &[]);
     until("it is not", || world.relay.ports_in_use() == 0).await;
-    world.set("api", &[tcp(&[])]);
-    until("another one is", || world.relay.ports_in_use() == 1).await;
-    let reports = soon(world.reports.next()).await.unwrap();
-    let services: Vec<String> = reports.keys().map(|id| id.service.to_string()).collect();
-    assert_eq!(services, ["ns/api"]);
+    world.set("web", &[tcp(&[])]);
+    until("it is again", || world.relay.ports_in_use() == 1).await;
+    listening(world.state("web").await);
 }
 
 #[tokio::test]
@@ -1000,7 +1007,7 @@ async fn an_address_that_is_not_there_is_told() {
     let address = IpAddr::from([192, 0, 2, 1]);
     world.set("web", &[RelayPort { address, ..tcp(&[]) }]);
     let state = world.state("web").await;
-    let ProxyPortState::Failed(failure) = state else { panic!("{state:?}") };
+    let Report::Failed(failure) = state else { panic!("{state:?}") };
     let text = failure.to_string();
     assert!(text.starts_with("cannot listen on 192.0.2.1: "), "{text}");
     assert_eq!(world.relay.ports_in_use(), 0);

@@ -114,7 +114,8 @@ impl Observer for ServerObserver {
             Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
             | Event::SchedulerMissing(_)
-            | Event::SchedulerLoaded(_) => {}
+            | Event::SchedulerLoaded(_)
+            | Event::ProxyPort(..) => {}
         }
     }
 

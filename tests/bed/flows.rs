@@ -28,6 +28,11 @@ fn every_flow_goes_where_the_table_says_in_mode_iptables() {
     every_flow_goes_where_the_table_says_in(Mode::Iptables);
 }
 
+#[test]
+fn every_flow_goes_where_the_table_says_in_mode_userspace() {
+    every_flow_goes_where_the_table_says_in(Mode::Userspace);
+}
+
 fn every_flow_goes_where_the_table_says_in(mode: Mode) {
     let world = World::build(table::ROWS, mode);
     let started = Instant::now();

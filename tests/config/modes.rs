@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kube_ipvs::config::Configuration;
 use kube_ipvs::config::mode::{Fallback, ModeChoice, OnReturn};
+use kube_ipvs::relay::PortRange;
 use plan::mode::Mode;
 use plan::settings::ShortCircuitNetworks;
 
@@ -47,6 +48,7 @@ fn a_mode_is_tried_first_and_may_have_a_fallback() {
         ),
         ("mode: iptables\n", "", Mode::Iptables, None),
         ("mode: iptables\n", "fallback: iptables\n", Mode::Iptables, None),
+        ("mode: userspace\n", "", Mode::Userspace, None),
     ] {
         let configuration = from(kube_proxy, own);
         let expected = ModeChoice { preferred, fallback };
@@ -61,6 +63,7 @@ fn a_mode_is_tried_first_and_may_have_a_fallback() {
 #[test]
 fn what_a_fallback_cannot_be_is_said() {
     for (own, expected) in [
+        ("fallback: userspace", "must be iptables, or empty for a node that does not fall back"),
         ("fallback: ipvs", "must be iptables, or empty for a node that does not fall back"),
         ("fallbackRetry: 9s", "must be from 10s to 24h [fallbackRetry]"),
         ("fallbackRetry: 24h1s", "must be from 10s to 24h [fallbackRetry]"),
@@ -81,7 +84,9 @@ fn the_periods_are_those_of_the_modes_section() {
     let seconds = |pace: kube_ipvs::reconcile::Pace| {
         (pace.min_sync_period.as_secs(), pace.sync_period.as_secs())
     };
-    for (mode, expected) in [("ipvs", (4, 40)), ("iptables", (5, 50)), ("auto", (4, 40))] {
+    for (mode, expected) in
+        [("ipvs", (4, 40)), ("iptables", (5, 50)), ("userspace", (5, 50)), ("auto", (4, 40))]
+    {
         let configuration = from(&format!("mode: {mode}\n{periods}"), "");
         assert_eq!(seconds(configuration.pace), expected, "{mode}");
     }
@@ -168,10 +173,16 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
         "serviceRoutes",
         "shortCircuit.ipv4",
     ];
-    assert_eq!(configuration.notes, expected.map(|name| belongs(name, "ipvs")));
+    let of_modes = |name: &str| match name {
+        "drainDeadline" | "--drain-deadline" => {
+            format!("{name} has no effect: it belongs to modes ipvs and userspace")
+        }
+        name => belongs(name, "ipvs"),
+    };
+    assert_eq!(configuration.notes, expected.map(of_modes));
 
     let flags = ["--proxy-mode=iptables", "--ipvs-scheduler=sh", "--drain-deadline=1m"];
-    let expected = ["--ipvs-scheduler", "--drain-deadline"].map(|name| belongs(name, "ipvs"));
+    let expected = ["--ipvs-scheduler", "--drain-deadline"].map(of_modes);
     assert_eq!(from_flags(&flags).notes, expected);
 
     let in_ipvs = from("iptables: {localhostNodePorts: false, minSyncPeriod: 1s}\n", "");
@@ -237,4 +248,46 @@ fn a_running_program_takes_on_a_new_mode_and_nothing_that_concerns_the_log() {
     }
     assert_eq!(served.configured_mode, "ipvs");
     assert_eq!(from("", "").configured_mode, "ipvs");
+}
+
+#[test]
+fn the_relays_settings_are_those_of_kube_proxys_mode_userspace() {
+    let range = |text| PortRange::parse(text).unwrap();
+    let seconds = Duration::from_secs;
+    for (configuration, ports, udp_idle) in [
+        (from("mode: userspace\n", ""), None, seconds(30)),
+        (
+            from("mode: userspace\nportRange: 40000-40999\n", "udpIdleTimeout: 5s\n"),
+            range("40000-40999"),
+            seconds(5),
+        ),
+        (
+            from_flags(&[
+                "--proxy-mode=userspace",
+                "--proxy-port-range=40000+9",
+                "--udp-timeout=250ms",
+            ]),
+            range("40000-40009"),
+            Duration::from_millis(250),
+        ),
+    ] {
+        assert_eq!(
+            (configuration.relayed.ports, configuration.relayed.udp_idle),
+            (ports, udp_idle)
+        );
+        assert_eq!(configuration.notes, Vec::<String>::new());
+    }
+    for (kube_proxy, own, expected) in [
+        ("portRange: 5-4\n", "", "is no range of ports"),
+        ("", "udpIdleTimeout: 0s\n", "must be greater than 0 [udpIdleTimeout]"),
+    ] {
+        let text = format!("mode: userspace\n{kube_proxy}{OWN}{own}");
+        let said = load_file(&text, &[]).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+    // What belongs to another mode is no reason not to start.
+    let notes = from("portRange: nonsense\n", "udpIdleTimeout: 5s\n").notes;
+    let expected = ["portRange", "udpIdleTimeout"]
+        .map(|name| format!("{name} has no effect: it belongs to mode userspace"));
+    assert_eq!(notes, expected);
 }

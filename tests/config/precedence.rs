@@ -54,8 +54,9 @@ fn the_periods_depend_on_where_they_come_from() {
     assert_eq!(other.pace, pace);
     assert_eq!(
         other.notes,
-        ["iptables-sync-period", "iptables-min-sync-period"]
-            .map(|name| format!("--{name} has no effect: it belongs to mode iptables"))
+        ["iptables-sync-period", "iptables-min-sync-period"].map(|name| format!(
+            "--{name} has no effect: it belongs to modes iptables and userspace"
+        ))
     );
 }
 
@@ -255,7 +256,6 @@ fn one_action_at_a_time() {
 fn other_modes_are_refused_but_for_cleaning_up() {
     for (mode, why) in [
         ("nftables", "kube-ipvs has no mode nftables, and none is planned: keep kube-proxy"),
-        ("userspace", "kube-ipvs does not have mode userspace yet: set mode: iptables"),
         ("kernelspace", "kernelspace is kube-proxy's mode on Windows"),
     ] {
         let flag = format!("--proxy-mode={mode}");

@@ -57,7 +57,7 @@ fn values_must_be_in_their_range() {
         ),
         (
             "mode: IPVS",
-            "Mode.ProxyMode: Invalid value: \"IPVS\": must be iptables, ipvs, auto or blank (blank \
+            "Mode.ProxyMode: Invalid value: \"IPVS\": must be iptables, ipvs, userspace, auto or blank (blank \
              means the best-available proxy [which is ipvs here]) [mode]",
         ),
         (
@@ -334,7 +334,7 @@ fn everything_is_said_at_once() {
 
 #[test]
 fn flags_and_fields_without_effect_are_said_with_what_is_wrong() {
-    let said = load_file("Mode: ipvs\nmode: userspace\n", &["--ipvs-scheduler=rr"]);
+    let said = load_file("Mode: ipvs\nmode: nftables\n", &["--ipvs-scheduler=rr"]);
     let said = said.unwrap_err().to_string();
     let (_, notes) = said.split_once("\nbesides:\n- ").unwrap_or_else(|| panic!("{said}"));
     assert!(notes.contains("--ipvs-scheduler has no effect: the file "), "{notes}");

@@ -253,7 +253,10 @@ impl Said {
                 self.others.remove(&*name);
             }
             SourceEvent::Change(
-                Event::LocalAddresses(_) | Event::SchedulerMissing(_) | Event::SchedulerLoaded(_),
+                Event::LocalAddresses(_)
+                | Event::SchedulerMissing(_)
+                | Event::SchedulerLoaded(_)
+                | Event::ProxyPort(..),
             ) => panic!("not a source's to say"),
             SourceEvent::Triggered(..) => self.triggered += 1,
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),

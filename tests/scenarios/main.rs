@@ -25,4 +25,5 @@ mod rounds;
 mod sets;
 mod short_circuits;
 mod sysctls;
+mod userspace;
 mod world;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use kube_ipvs::kernel::address_monitor::{self, Reporter};
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
+use kube_ipvs::reconcile::observer::Observer;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::actual::{Actual, ActualRealServer};
 use plan::event::Event;
@@ -58,11 +59,22 @@ impl World {
 
     /// The same with other settings.
     pub(crate) fn with(settings: Settings, fake: Fake, pace: Pace) -> Self {
-        let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
         let reports = Reports::default();
+        Self::observed(settings, fake, pace, Box::new(reports.clone()), reports)
+    }
+
+    /// The same with an observer in the place of the reports, which stay empty unless it makes them.
+    pub(crate) fn observed(
+        settings: Settings,
+        fake: Fake,
+        pace: Pace,
+        observer: Box<dyn Observer>,
+        reports: Reports,
+    ) -> Self {
+        let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
         let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()
-            .observed_by(Box::new(reports.clone()));
+            .observed_by(observer);
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = address_monitor::channel();
         let status = reconciler.status();
@@ -93,6 +105,11 @@ impl World {
         self.shadow.apply(event.clone());
         let inputs = self.inputs.as_ref().unwrap();
         inputs.send(Input::Change(event)).await.unwrap();
+    }
+
+    /// Tells the planner that never saw a kernel what the loop has heard from elsewhere.
+    pub(crate) fn heard(&mut self, event: Event) {
+        self.shadow.apply(event);
     }
 
     /// Returns the sender that the source says things into.

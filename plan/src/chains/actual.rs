@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::name::{ChainId, ChainName};
 use super::op::{ChainDigest, ChainDigester};
+use crate::mode::Mode;
 use crate::model::Family;
 use crate::rule_set::Table;
 
@@ -21,9 +22,9 @@ pub struct ActualChains {
 
 impl ActualChains {
     /// Reads what `iptables-save` or `ip6tables-save` printed, of any tables, with or without
-    /// counters. Chains that are not ours are passed over.
+    /// counters. Chains that are not ours in this mode are passed over.
     #[must_use]
-    pub fn parse(family: Family, saved: &str) -> Self {
+    pub fn parse(mode: Mode, family: Family, saved: &str) -> Self {
         let mut shared = BTreeMap::<ChainId, Vec<Box<str>>>::new();
         let mut own = HashMap::<ChainId, ChainDigester>::new();
         let mut current = None;
@@ -42,6 +43,9 @@ impl ActualChains {
             };
             let Some(name) = ChainName::parse(table, name) else { continue };
             let id = ChainId { family, table, name };
+            if !id.is_of(mode) {
+                continue;
+            }
             match name {
                 ChainName::Shared(_) => {
                     shared.entry(id).or_default().extend(rule.map(Box::from));
@@ -56,13 +60,16 @@ impl ActualChains {
         Self { own, shared }
     }
 
-    /// The chains of a family among these, each given with its rules.
+    /// The chains of a family among these that are ours in a mode, each given with its rules.
     pub fn of<'a>(
+        mode: Mode,
         family: Family,
         chains: impl IntoIterator<Item = (&'a ChainId, &'a Vec<Box<str>>)>,
     ) -> Self {
         let mut found = Self::default();
-        for (id, rules) in chains.into_iter().filter(|(id, _)| id.family == family) {
+        for (id, rules) in
+            chains.into_iter().filter(|(id, _)| id.family == family && id.is_of(mode))
+        {
             match id.name {
                 ChainName::Shared(_) => drop(found.shared.insert(*id, rules.clone())),
                 ChainName::OfPort(..) => drop(found.own.insert(*id, ChainDigest::of(rules))),
@@ -107,7 +114,7 @@ COMMIT
 
     #[test]
     fn our_chains_are_found_and_no_others() {
-        let found = ActualChains::parse(Family::V4, SAVED);
+        let found = ActualChains::parse(Mode::Iptables, Family::V4, SAVED);
         let shared = |table| ChainId::shared(Family::V4, table, SharedChain::Services);
         assert_eq!(found.shared.len(), 2);
         assert!(found.shared[&shared(Table::Filter)].is_empty());
@@ -128,6 +135,6 @@ COMMIT
             digest("KUBE-SVC-2CMXP7HKUVJN7L6M"),
             Some(ChainDigest::of(["-j KUBE-SEP-GN2DZZPH2ZAUKMAT"]))
         );
-        assert_eq!(ActualChains::parse(Family::V4, "").own.len(), 0);
+        assert_eq!(ActualChains::parse(Mode::Iptables, Family::V4, "").own.len(), 0);
     }
 }

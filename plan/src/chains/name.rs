@@ -1,4 +1,4 @@
-//! Chains of iptables mode, by kube-proxy's names.
+//! Chains of the modes iptables and userspace, by kube-proxy's names.
 //!
 //! A chain of a service port or of an endpoint is named by a hash of what it is for
 //! (`servicePortChainName` and the like in pkg/proxy/iptables/proxier.go): so every process that
@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use data_encoding::BASE32;
 use sha2::{Digest as _, Sha256};
 
+use crate::mode::Mode;
 use crate::model::{Family, Protocol, ServiceName};
 use crate::rule_set::Table;
 
@@ -48,6 +49,23 @@ pub enum SharedChain {
     ExternalServices,
     /// `KUBE-PROXY-FIREWALL` in filter: load balancers' frontends with source ranges.
     ProxyFirewall,
+    /// A chain of mode userspace.
+    Portals(PortalChain),
+}
+
+/// The chains that only mode userspace has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PortalChain {
+    /// `KUBE-PORTALS-CONTAINER`: addresses, for packets that arrive.
+    AddressesOfArriving,
+    /// `KUBE-PORTALS-HOST`: addresses, for packets of this node.
+    AddressesOfNode,
+    /// `KUBE-NODEPORT-CONTAINER`: node ports, for packets that arrive.
+    NodePortsOfArriving,
+    /// `KUBE-NODEPORT-HOST`: node ports, for packets of this node.
+    NodePortsOfNode,
+    /// `KUBE-NODEPORT-NON-LOCAL`: who may reach the proxy ports.
+    ProxyPorts,
 }
 
 /// Kinds of chains of one service port or endpoint, all in nat.
@@ -91,13 +109,30 @@ impl ChainId {
         Self { family, table: Table::Nat, name: ChainName::OfPort(kind, hash) }
     }
 
-    /// The shared chains of a family: those of nat first.
-    pub fn all_shared(family: Family) -> impl Iterator<Item = Self> {
-        use SharedChain::{ExternalServices, NodePorts, ProxyFirewall, Services};
-        let nat = [Services, NodePorts].map(|chain| Self::shared(family, Table::Nat, chain));
-        let filter = [Services, ExternalServices, NodePorts, ProxyFirewall];
-        let filter = filter.map(|chain| Self::shared(family, Table::Filter, chain));
-        nat.into_iter().chain(filter)
+    /// The shared chains of a family in a mode: those of nat first.
+    pub fn all_shared(mode: Mode, family: Family) -> impl Iterator<Item = Self> {
+        let all = SharedChain::ALL.into_iter();
+        let all = all.map(move |(table, chain)| Self::shared(family, table, chain));
+        all.filter(move |chain| chain.is_of(mode))
+    }
+
+    /// True if its rules are about proxy ports.
+    #[must_use]
+    pub const fn has_portals(&self) -> bool {
+        matches!(self.name, ChainName::Shared(SharedChain::Portals(_)))
+    }
+
+    /// True if a mode has it.
+    #[must_use]
+    pub const fn is_of(&self, mode: Mode) -> bool {
+        match (mode, self.name) {
+            (Mode::Ipvs, _) => false,
+            (Mode::Iptables, _) => !self.has_portals(),
+            (Mode::Userspace, ChainName::Shared(_)) => {
+                self.has_portals() || matches!(self.table, Table::Filter)
+            }
+            (Mode::Userspace, ChainName::OfPort(..)) => false,
+        }
     }
 }
 
@@ -113,9 +148,9 @@ impl ChainName {
     /// Reads a chain's name in a table; none if no chain of ours in this table is named so.
     #[must_use]
     pub fn parse(table: Table, name: &str) -> Option<Self> {
-        let shared = ChainId::all_shared(Family::V4).filter(|chain| chain.table == table);
-        if let Some(chain) = shared.map(|chain| chain.name).find(|it| it.prefix() == name) {
-            return Some(chain);
+        let is_it = |(of, chain): &(Table, SharedChain)| (*of, chain.name()) == (table, name);
+        if let Some((_, chain)) = SharedChain::ALL.into_iter().find(is_it) {
+            return Some(Self::Shared(chain));
         }
         if table != Table::Nat {
             return None;
@@ -177,6 +212,21 @@ impl fmt::Display for ChainName {
 // === impl SharedChain ===
 
 impl SharedChain {
+    /// All of every mode, each with its table.
+    const ALL: [(Table, Self); 11] = [
+        (Table::Nat, Self::Services),
+        (Table::Nat, Self::NodePorts),
+        (Table::Nat, Self::Portals(PortalChain::AddressesOfArriving)),
+        (Table::Nat, Self::Portals(PortalChain::AddressesOfNode)),
+        (Table::Nat, Self::Portals(PortalChain::NodePortsOfArriving)),
+        (Table::Nat, Self::Portals(PortalChain::NodePortsOfNode)),
+        (Table::Filter, Self::Services),
+        (Table::Filter, Self::ExternalServices),
+        (Table::Filter, Self::NodePorts),
+        (Table::Filter, Self::ProxyFirewall),
+        (Table::Filter, Self::Portals(PortalChain::ProxyPorts)),
+    ];
+
     /// Returns its name in the kernel.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -185,7 +235,48 @@ impl SharedChain {
             Self::NodePorts => "KUBE-NODEPORTS",
             Self::ExternalServices => "KUBE-EXTERNAL-SERVICES",
             Self::ProxyFirewall => "KUBE-PROXY-FIREWALL",
+            Self::Portals(chain) => chain.name(),
         }
+    }
+}
+
+// === impl PortalChain ===
+
+impl PortalChain {
+    /// All of them, those of nat first.
+    pub const ALL: [Self; 5] = [
+        Self::AddressesOfArriving,
+        Self::AddressesOfNode,
+        Self::NodePortsOfArriving,
+        Self::NodePortsOfNode,
+        Self::ProxyPorts,
+    ];
+
+    /// Returns its name, which no other mode of kube-proxy has.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AddressesOfArriving => "KUBE-PORTALS-CONTAINER",
+            Self::AddressesOfNode => "KUBE-PORTALS-HOST",
+            Self::NodePortsOfArriving => "KUBE-NODEPORT-CONTAINER",
+            Self::NodePortsOfNode => "KUBE-NODEPORT-HOST",
+            Self::ProxyPorts => "KUBE-NODEPORT-NON-LOCAL",
+        }
+    }
+
+    /// Returns its table.
+    #[must_use]
+    pub const fn table(self) -> Table {
+        match self {
+            Self::ProxyPorts => Table::Filter,
+            _ => Table::Nat,
+        }
+    }
+}
+
+impl fmt::Display for PortalChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -31,11 +31,14 @@ impl UnadoptedChains {
         Self { tails, ..Self::default() }
     }
 
-    /// Adds chains that were found.
+    /// Adds chains that were found. Portals are none: they have been taken away since.
     pub(crate) fn insert(&mut self, found: ActualChains) {
         self.own.extend(found.own);
-        let shared = found.shared.into_iter();
-        self.shared.extend(shared.map(|(chain, rules)| (chain, FoundChain::new(rules))));
+        let shared = found.shared.into_iter().map(|(chain, rules)| {
+            let rules = if chain.has_portals() { Vec::new() } else { rules };
+            (chain, FoundChain::new(rules))
+        });
+        self.shared.extend(shared);
     }
 
     /// The last rules of shared chains that are empty. They come before all other rules.

@@ -41,12 +41,7 @@ impl RuleSet {
             Chain { table: Table::Nat, name: "KUBE-MARK-MASQ", rules: mark },
             Chain { table: Table::Filter, name: "KUBE-FORWARD", rules: forward(settings) },
         ];
-        let of_services = ChainId::all_shared(family).filter_map(|id| match id.name {
-            ChainName::Shared(chain) => {
-                Some(Chain { table: id.table, name: chain.name(), rules: Vec::new() })
-            }
-            ChainName::OfPort(..) => None,
-        });
+        let of_services = chains_of_services(Mode::Iptables, family);
         let firewall = Chain {
             table: Table::Filter,
             name: "KUBE-FIREWALL",
@@ -54,6 +49,16 @@ impl RuleSet {
         };
         Self::of_mode(Mode::Iptables, family, chains, of_services.chain([firewall]).collect())
     }
+}
+
+/// Returns the chains that a mode shares with all Services, without the rules of these.
+pub(crate) fn chains_of_services(mode: Mode, family: Family) -> impl Iterator<Item = Chain> {
+    ChainId::all_shared(mode, family).filter_map(|id| match id.name {
+        ChainName::Shared(chain) => {
+            Some(Chain { table: id.table, name: chain.name(), rules: Vec::new() })
+        }
+        ChainName::OfPort(..) => None,
+    })
 }
 
 fn forward(settings: &RuleSetSettings) -> Vec<String> {

@@ -18,6 +18,7 @@ use super::fragment::{ChainFragment, OwnChain, RuleClaim, SharedRule};
 use crate::chains::{ChainDigest, ChainHash, ChainId, ChainOp, ChainSubject, RuleDigest};
 use crate::claimants::{ClaimRank, Claimants, Contenders};
 use crate::kernel_objects::Frontend;
+use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::problem::Problem;
 use crate::rule_set::Table;
@@ -27,6 +28,7 @@ use shared::{RuleOwner, SharedRules};
 /// Desired chains.
 #[derive(Debug, Default)]
 pub struct DesiredChains {
+    mode: Mode,
     services: HashMap<ServiceName, Kept>,
     /// The Service of each chain of a service port or endpoint, by the hash in the chain's name.
     by_hash: HashMap<ChainHash, ServiceName>,
@@ -71,6 +73,11 @@ struct KeptChain {
 // === impl DesiredChains ===
 
 impl DesiredChains {
+    /// No chains of a mode.
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
     /// The Service that a frontend belongs to.
     #[must_use]
     pub fn owner(&self, frontend: &Frontend) -> Option<&ServiceName> {
@@ -118,7 +125,7 @@ impl DesiredChains {
     /// Number of rules of Services in a table, and of those that are last in a shared chain.
     #[must_use]
     pub fn n_rules(&self, family: Family, table: Table) -> usize {
-        let chains = ChainId::all_shared(family).filter(|chain| chain.table == table);
+        let chains = ChainId::all_shared(self.mode, family).filter(|chain| chain.table == table);
         let shared = chains.filter_map(|chain| self.shared.get(&chain)).map(SharedRules::n_rules);
         let [v4, v6] = self.n_own_rules;
         let own = match (table, family) {

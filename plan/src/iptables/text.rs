@@ -17,7 +17,7 @@ pub(super) const MARK_MASQ: &str = "KUBE-MARK-MASQ";
 /// A rule in the making. Its parts are added in the order in which `iptables-save` prints them: the
 /// packet's header, the matches, the target.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rule(String);
+pub(crate) struct Rule(String);
 
 /// Criterion by which traffic of this node's own pods is recognised, as parts of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]

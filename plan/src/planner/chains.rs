@@ -1,22 +1,27 @@
-//! Planning in iptables mode, and what this mode alone is asked.
+//! Planning in the modes whose rules lead, iptables and userspace, and what these alone are asked.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use super::Planner;
 use crate::actual::Actual;
-use crate::chains::{ActualChains, ChainId, ChainSubject};
+use crate::chains::{ActualChains, ChainId, ChainOp, ChainSubject};
 use crate::exposure::Exposure;
+use crate::facts::NodeFacts;
 use crate::iptables::compile::{Compiled, compile};
 use crate::iptables::desired::{ChainChanges, DesiredChains};
 use crate::iptables::fragment::ChainFragment;
 use crate::iptables::tail;
 use crate::ipvs::fragment::ClaimClass;
 use crate::kernel_objects::Frontend;
+use crate::mode::Mode;
 use crate::model::{Family, ServiceName};
 use crate::op::Op;
 use crate::rule_set::Table;
+use crate::settings::Settings;
 use crate::store::Turn;
+use crate::userspace::{self, ProxyPortId, ProxyPorts, RelayPort};
 
 // === impl Planner ===
 
@@ -45,6 +50,19 @@ impl Planner {
         self.chains.repair(subject, |service| self.chains_of(service)).map(Op::Chain)
     }
 
+    /// Number of proxy ports that the relay has been asked for, or is about to be, and has said nothing
+    /// of. Walks all Services.
+    #[must_use]
+    pub fn n_awaited_proxy_ports(&self) -> usize {
+        let awaited = |(service, ports): (&ServiceName, &Vec<RelayPort>)| {
+            let known = self.store.proxy_ports(service);
+            let ids = ports.iter().flat_map(|port| port.proxy_ports(service));
+            let is_known = |id: &ProxyPortId| known.is_some_and(|known| known.contains_key(id));
+            ids.filter(|(id, _)| !is_known(id)).count()
+        };
+        self.relay.iter().map(awaited).sum()
+    }
+
     /// Returns the sockets that a flow to a frontend, as clients see it, may lead to. None: no
     /// Service has the frontend.
     #[must_use]
@@ -53,7 +71,7 @@ impl Planner {
             return Some(targets.collect());
         }
         let node_port = Frontend { address: unspecified(frontend.family()), ..*frontend };
-        let is_node_port = || tail::is_served(frontend.address, self.store.facts(), &self.settings);
+        let is_node_port = || self.serves_node_ports(frontend.address);
         let of_chains = self.chains.flow_targets(frontend);
         let targets =
             of_chains.or_else(|| self.chains.flow_targets(&node_port).filter(|_| is_node_port()));
@@ -79,8 +97,10 @@ impl Planner {
         turn: Turn,
         changes: &mut ChainChanges,
     ) -> usize {
+        let proxy_ports = self.store.proxy_ports(service).cloned().unwrap_or_default();
         let mut fragment = self.compile(service, |exposure, facts, settings| {
-            let Compiled { fragment, problems } = compile(exposure, facts, settings);
+            let Compiled { fragment, problems } =
+                compile_in_mode(exposure, &proxy_ports, facts, settings);
             (fragment, problems)
         });
         let size = fragment.as_ref().map_or(1, ChainFragment::size);
@@ -114,10 +134,25 @@ impl Planner {
         self.chains.tails()
     }
 
+    pub(super) fn missing_rule_sets(&self, actual: &Actual) -> Vec<Op> {
+        let families = self.settings.families.iter();
+        let missing = families.filter(|family| !actual.rule_sets.contains(family));
+        missing.copied().map(Op::WriteRuleSet).collect()
+    }
+
+    /// Returns the operations that take all portals away: those that are found at the start lead to
+    /// ports of a process that has ended, which another program may have by now.
+    pub(super) fn outdated_portals(&self) -> Vec<Op> {
+        let (mode, families) = (self.settings.mode, self.settings.families.iter());
+        let shared = families.flat_map(|family| ChainId::all_shared(mode, *family));
+        let portals = shared.filter(ChainId::has_portals);
+        portals.map(|chain| Op::Chain(ChainOp::Write(chain, Arc::default()))).collect()
+    }
+
     pub(super) fn diff_chains(&self, actual: &Actual) -> Vec<Op> {
-        let mut ops = self.prerequisites(actual);
+        let mut ops = self.missing_rule_sets(actual);
         for family in &self.settings.families {
-            let found = ActualChains::of(*family, &actual.chains);
+            let found = ActualChains::of(self.settings.mode, *family, &actual.chains);
             ops.extend(self.compare_chains(*family, &found));
         }
         ops.sort_by_key(Op::phase);
@@ -132,8 +167,7 @@ impl Planner {
         }
         let facts = self.store.facts();
         let addresses = facts.local_addresses().iter().filter(|address| {
-            Family::of(**address) == frontend.family()
-                && tail::is_served(**address, facts, &self.settings)
+            Family::of(**address) == frontend.family() && self.serves_node_ports(**address)
         });
         addresses.map(|address| Frontend { address: *address, ..frontend }).collect()
     }
@@ -142,7 +176,30 @@ impl Planner {
         let (object, slices) = self.store.service(service)?;
         let facts = self.store.facts();
         let exposure = Exposure::new(object, &slices, facts, &self.settings);
-        Some(compile(&exposure, facts, &self.settings).fragment)
+        let none = ProxyPorts::new();
+        let proxy_ports = self.store.proxy_ports(service).unwrap_or(&none);
+        Some(compile_in_mode(&exposure, proxy_ports, facts, &self.settings).fragment)
+    }
+
+    /// True if clients of this node reach node ports at an address of the node.
+    fn serves_node_ports(&self, address: IpAddr) -> bool {
+        let facts = self.store.facts();
+        match self.settings.mode {
+            Mode::Userspace => userspace::serves_node_ports(address, facts, &self.settings),
+            Mode::Ipvs | Mode::Iptables => tail::is_served(address, facts, &self.settings),
+        }
+    }
+}
+
+fn compile_in_mode(
+    exposure: &Exposure<'_>,
+    proxy_ports: &ProxyPorts,
+    facts: &NodeFacts,
+    settings: &Settings,
+) -> Compiled {
+    match settings.mode {
+        Mode::Userspace => userspace::compile::compile(exposure, proxy_ports, facts, settings),
+        Mode::Ipvs | Mode::Iptables => compile(exposure, facts, settings),
     }
 }
 

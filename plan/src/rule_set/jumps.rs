@@ -1,6 +1,9 @@
 //! Jumps from the built-in chains into ours.
 
 use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::Table;
 use crate::mode::Mode;
@@ -18,6 +21,30 @@ pub struct Jump {
     pub comment: Option<&'static str>,
     /// True if it is for the first packet of a connection alone.
     pub is_new: bool,
+    /// Destination of the packets that it is for.
+    pub destination: JumpDestination,
+    /// Its place in the built-in chain when it is written.
+    pub place: JumpPlace,
+}
+
+/// Destination of the packets that a jump is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JumpDestination {
+    /// Any.
+    Any,
+    /// Any address of this node.
+    Local,
+    /// This address.
+    Host(IpAddr),
+}
+
+/// Place of a jump in its built-in chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JumpPlace {
+    /// Before all other rules.
+    First,
+    /// After all other rules.
+    Last,
 }
 
 const PORTALS: &str = "kubernetes service portals";
@@ -27,6 +54,9 @@ const FORWARDING: &str = "kubernetes forwarding rules";
 const HEALTH: &str = "kubernetes health check service ports";
 const IPVS_FIREWALL: &str = "kube-proxy firewall rules";
 const FIREWALL: &str = "kubernetes load balancer firewall";
+const ADDRESSES: &str = "handle ClusterIPs; NOTE: this must be before the NodePort rules";
+const NODE_PORTS: &str = "handle service NodePorts; NOTE: this must be the last rule in the chain";
+const PROXY_PORTS: &str = "Ensure that non-local NodePort traffic can flow";
 
 const IPVS: [Jump; 10] = [
     Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", PORTALS),
@@ -60,8 +90,28 @@ const IPTABLES: [Jump; 14] = [
     Jump::bare(Table::Filter, "OUTPUT", "KUBE-FIREWALL"),
 ];
 
-/// Jumps of IPVS mode into `KUBE-PROXY-FIREWALL`, which iptables mode has too, with other rules:
-/// those are for the first packet of a connection, and would drop the others of IPVS's connections.
+/// The portals, by kube-proxy's names and comments (`iptablesInit` in
+/// pkg/proxy/userspace/proxier.go, until 1.25), and those that refuse, as in iptables mode. A node
+/// port is at every address, and must not take what has a portal of its own: so it comes last.
+const USERSPACE: [Jump; 14] = [
+    Jump::new(Table::Nat, "PREROUTING", "KUBE-PORTALS-CONTAINER", ADDRESSES),
+    Jump::new(Table::Nat, "OUTPUT", "KUBE-PORTALS-HOST", ADDRESSES),
+    Jump::new(Table::Nat, "PREROUTING", "KUBE-NODEPORT-CONTAINER", NODE_PORTS).to_node(),
+    Jump::new(Table::Nat, "OUTPUT", "KUBE-NODEPORT-HOST", NODE_PORTS).to_node(),
+    Jump::new(Table::Filter, "INPUT", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
+    Jump::new(Table::Filter, "INPUT", "KUBE-NODEPORTS", HEALTH),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-SERVICES", PORTALS).of_new(),
+    Jump::new(Table::Filter, "OUTPUT", "KUBE-SERVICES", PORTALS).of_new(),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", FORWARDING),
+    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", FIREWALL).of_new(),
+    Jump::new(Table::Filter, "OUTPUT", "KUBE-PROXY-FIREWALL", FIREWALL).of_new(),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", FIREWALL).of_new(),
+    Jump::new(Table::Filter, "INPUT", "KUBE-NODEPORT-NON-LOCAL", PROXY_PORTS),
+];
+
+/// Jumps of IPVS mode into `KUBE-PROXY-FIREWALL`, which the other modes have too, with other
+/// rules: those are for the first packet of a connection, and would drop the others of IPVS's connections.
 const SUPERSEDED: [Jump; 2] = [
     Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
     Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
@@ -79,20 +129,19 @@ const SUPERSEDED_BY_IPVS: [Jump; 2] = [
 #[must_use]
 pub(super) const fn superseded_jumps(mode: Mode) -> &'static [Jump] {
     match mode {
-        Mode::Iptables => &SUPERSEDED,
+        Mode::Iptables | Mode::Userspace => &SUPERSEDED,
         Mode::Ipvs => &SUPERSEDED_BY_IPVS,
-        Mode::Userspace => &[],
     }
 }
 
 /// The jumps of a mode, in the order in which they are put before everything else of the built-in
-/// chain: of two from the same chain the later one comes to stand first.
+/// chain, or behind it: of two that go first into the same chain the later one comes to stand first.
 #[must_use]
 pub const fn jumps(mode: Mode) -> &'static [Jump] {
     match mode {
         Mode::Ipvs => &IPVS,
         Mode::Iptables => &IPTABLES,
-        Mode::Userspace => &[],
+        Mode::Userspace => &USERSPACE,
     }
 }
 
@@ -105,25 +154,48 @@ impl Jump {
         to: &'static str,
         comment: &'static str,
     ) -> Self {
-        Self { table, from, to, comment: Some(comment), is_new: false }
+        Self {
+            table,
+            from,
+            to,
+            comment: Some(comment),
+            is_new: false,
+            destination: JumpDestination::Any,
+            place: JumpPlace::First,
+        }
     }
 
     /// A jump that has neither a comment nor a match.
     const fn bare(table: Table, from: &'static str, to: &'static str) -> Self {
-        Self { table, from, to, comment: None, is_new: false }
+        Self { comment: None, ..Self::new(table, from, to, "") }
     }
 
     const fn of_new(self) -> Self {
         Self { is_new: true, ..self }
     }
 
+    /// For packets to this node, after all other rules.
+    const fn to_node(self) -> Self {
+        Self { destination: JumpDestination::Local, place: JumpPlace::Last, ..self }
+    }
+
+    /// The same for other packets.
+    pub(crate) const fn with_destination(self, destination: JumpDestination) -> Self {
+        Self { destination, ..self }
+    }
+
     /// Its text, as `iptables-save` prints it, without `-A` and the built-in chain's name.
     #[must_use]
     pub fn rule(&self) -> String {
         let new = if self.is_new { "-m conntrack --ctstate NEW " } else { "" };
+        let to = match self.destination {
+            JumpDestination::Any => String::new(),
+            JumpDestination::Local => "-m addrtype --dst-type LOCAL ".to_owned(),
+            JumpDestination::Host(address) => format!("-d {} ", IpNet::from(address)),
+        };
         match self.comment {
-            Some(comment) => format!("{new}-m comment --comment \"{comment}\" -j {}", self.to),
-            None => format!("{new}-j {}", self.to),
+            Some(comment) => format!("{to}{new}-m comment --comment \"{comment}\" -j {}", self.to),
+            None => format!("{to}{new}-j {}", self.to),
         }
     }
 }

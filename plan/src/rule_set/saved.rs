@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::dispatch;
 use super::jumps::superseded_jumps;
-use super::{Chain, Jump, RuleSet, Table};
+use super::{Chain, Jump, JumpDestination, RuleSet, Table};
 use crate::mode::Mode;
 
 /// Differences between the rules that are there and those that should be.
@@ -76,7 +76,14 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
     let is_superseding = |_: &&Jump| rule_set.has_dispatch();
     let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
-    let superseded_jumps = superseded.filter(is_there).copied().collect();
+    let elsewhere = rule_set.jumps().iter().flat_map(|jump| saved.elsewhere(jump));
+    let is_desired = |jump: &Jump| rule_set.jumps().contains(jump);
+    let mut superseded_jumps: Vec<Jump> = superseded.filter(is_there).copied().collect();
+    for jump in elsewhere.filter(|jump| !is_desired(jump)) {
+        if !superseded_jumps.contains(&jump) {
+            superseded_jumps.push(jump);
+        }
+    }
     let is_of_ipvs = rule_set.mode() == Mode::Ipvs;
     let is_led_by_rules = is_of_ipvs && dispatch::is_led_by_rules(saved);
     let portal_jumps = match is_of_ipvs && rule_set.has_dispatch() {
@@ -208,6 +215,31 @@ impl<'a> Saved<'a> {
         self.by_chain
             .get(&chain)
             .is_some_and(|rules| rules.iter().any(|rule| meaning(rule) == wanted))
+    }
+
+    /// The same jump for other destinations, where there is one and the jump is for some
+    /// destinations only: left from when node ports were at other addresses of the node.
+    fn elsewhere<'b>(&'b self, jump: &Jump) -> impl Iterator<Item = Jump> + use<'a, 'b> {
+        let is_for_some = jump.destination != JumpDestination::Any;
+        let rules = self.by_chain.get(&(jump.table, jump.from)).filter(|_| is_for_some);
+        let jump = *jump;
+        rules.into_iter().flatten().filter_map(move |rule| {
+            let words = words(rule);
+            let after = |option: &str| {
+                let at = words.iter().position(|word| word == option)?;
+                words.get(at + 1)
+            };
+            if after("-j")? != jump.to {
+                return None;
+            }
+            let host = |net: &String| net.parse().ok().map(|net: IpNet| net.addr());
+            let destination = match after("-d") {
+                Some(net) => JumpDestination::Host(net.parse().ok().or_else(|| host(net))?),
+                None => JumpDestination::Local,
+            };
+            let other = jump.with_destination(destination);
+            (meaning(&other.rule()) == meaning(rule)).then_some(other)
+        })
     }
 
     fn has_chain(&self, chain: (Table, &str)) -> bool {

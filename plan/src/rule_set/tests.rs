@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::Node;
+use crate::settings::LocalDetection;
 use crate::settings::ShortCircuitNetworks;
 
 /// Input of `iptables-restore` for IPv4 with default settings, nothing being there.

@@ -19,8 +19,9 @@ pub struct Portal<'a> {
     pub protocol: RelayProtocol,
     /// The frontend.
     pub frontend: PortalFrontend,
-    /// Socket that serves clients. Its address is one of the node, and the frontend's family.
-    pub proxy: SocketAddr,
+    /// Socket that serves clients; none: those that `proxy_for_local` does not serve are not led
+    /// anywhere. Its address is one of the node, and the frontend's family.
+    pub proxy: Option<SocketAddr>,
     /// Socket that serves this node and its pods, if it is another one: with
     /// `externalTrafficPolicy: Local` they get all endpoints at external frontends.
     pub proxy_for_local: Option<SocketAddr>,
@@ -73,7 +74,8 @@ impl Portal<'_> {
                 (PortalChain::NodePortsOfArriving, PortalChain::NodePortsOfNode)
             }
         };
-        let sources = self.sources();
+        let Some(of_node_to) = self.proxy_for_local.or(self.proxy) else { return Vec::new() };
+        let sources = self.sources(of_node_to.ip());
         let everyone = || sources.iter().map(|source| Clients::from_inside(source.as_ref()));
         let pods =
             || sources.iter().filter_map(|source| Clients::pods(self.local, source.as_ref()));
@@ -84,23 +86,25 @@ impl Portal<'_> {
         if let Some(proxy) = self.proxy_for_local {
             pods().for_each(|clients| push(arriving, &clients, proxy));
         }
-        everyone().for_each(|clients| push(arriving, &clients, self.proxy));
-        let proxy = self.proxy_for_local.unwrap_or(self.proxy);
-        everyone().for_each(|clients| push(of_node, &clients, proxy));
+        if let Some(proxy) = self.proxy {
+            everyone().for_each(|clients| push(arriving, &clients, proxy));
+        }
+        everyone().for_each(|clients| push(of_node, &clients, of_node_to));
         rules
     }
 
-    /// Returns the networks of its clients; none: it is not restricted to one.
-    fn sources(&self) -> Vec<Option<IpNet>> {
+    /// Returns the networks of its clients; none: it is not restricted to one. `own`: the node's
+    /// address.
+    fn sources(&self, own: IpAddr) -> Vec<Option<IpNet>> {
         if self.source_ranges.is_empty() {
             return vec![None];
         }
-        let family = Family::of(self.proxy.ip());
+        let family = Family::of(own);
         let of_family = self.source_ranges.iter().filter(|net| Family::of_net(net) == family);
         let mut sources: Vec<IpNet> = of_family.map(IpNet::trunc).collect();
         // The node may have the address itself, and then connects to it from it.
         if let PortalFrontend::Address(frontend) = self.frontend
-            && sources.iter().any(|net| net.contains(&self.proxy.ip()))
+            && sources.iter().any(|net| net.contains(&own))
         {
             sources.push(IpNet::from(frontend.ip()));
         }
@@ -172,7 +176,9 @@ impl ProxyPortDoor<'_> {
             "-d {to} {of_port} conntrack ! --ctstate DNAT -j REJECT --reject-with {verdict}"
         )];
         if *has_node_port {
-            rules.push(format!("{of_port} state --state NEW -j ACCEPT"));
+            // What was not led there is rejected, whichever of the two comes first.
+            rules
+                .push(format!("{of_port} conntrack --ctstate DNAT -m state --state NEW -j ACCEPT"));
         }
         let rule = |text| PortalRule { chain: PortalChain::ProxyPorts, text };
         rules.into_iter().map(rule).collect()

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::rule_set::LocalTraffic;
+use crate::rule_set::{JumpPlace, LocalTraffic};
 
 /// Chains and rules as `iptables-save` prints them, edited by hand.
 const IPV4: &str = include_str!("ipv4.rules");
@@ -17,7 +17,7 @@ fn portal<'a>(name: &'a str, frontend: &str, proxy: &str) -> Portal<'a> {
         name,
         protocol: RelayProtocol::Tcp,
         frontend,
-        proxy: proxy.parse().unwrap(),
+        proxy: Some(proxy.parse().unwrap()),
         proxy_for_local: None,
         local: &UNKNOWN,
         source_ranges: &[],
@@ -29,7 +29,7 @@ fn nets(nets: &[&str]) -> Vec<IpNet> {
 }
 
 /// Writes jumps and rules as `iptables-save` does, but for counters and its order of chains.
-fn saved(jumps: &[PortalJump], rules: &[PortalRule]) -> String {
+fn saved(jumps: &[Jump], rules: &[PortalRule]) -> String {
     let mut text = String::new();
     for table in [Table::Nat, Table::Filter] {
         text += &format!("*{table}\n");
@@ -37,8 +37,9 @@ fn saved(jumps: &[PortalJump], rules: &[PortalRule]) -> String {
         for chain in chains() {
             text += &format!(":{chain} - [0:0]\n");
         }
-        for jump in jumps.iter().filter(|jump| jump.to.table() == table) {
-            text += &format!("-A {} {}\n", jump.from, jump.text);
+        let leads_there = |jump: &&Jump| chains().any(|chain| chain.name() == jump.to);
+        for jump in jumps.iter().filter(leads_there) {
+            text += &format!("-A {} {}\n", jump.from, jump.rule());
         }
         for chain in chains() {
             for rule in rules.iter().filter(|rule| rule.chain == chain) {
@@ -69,16 +70,16 @@ fn rules_of_ipv4_are_as_saved() {
         &[
             cluster.clone(),
             Portal {
-                proxy: "192.0.2.1:40002".parse().unwrap(),
-                proxy_for_local: Some(cluster.proxy),
+                proxy: "192.0.2.1:40002".parse().ok(),
+                proxy_for_local: cluster.proxy,
                 local: &pods,
                 frontend: PortalFrontend::Address("198.51.100.10:80".parse().unwrap()),
                 source_ranges: &ranges,
                 ..cluster.clone()
             },
             Portal {
-                proxy: "192.0.2.1:40002".parse().unwrap(),
-                proxy_for_local: Some(cluster.proxy),
+                proxy: "192.0.2.1:40002".parse().ok(),
+                proxy_for_local: cluster.proxy,
                 local: &pods,
                 ..portal("ns/web:http", "30080", "192.0.2.1:40001")
             },
@@ -91,7 +92,7 @@ fn rules_of_ipv4_are_as_saved() {
             ProxyPortDoor {
                 name: "ns/web:http",
                 protocol: RelayProtocol::Tcp,
-                proxy: cluster.proxy,
+                proxy: cluster.proxy.unwrap(),
                 has_node_port: true,
             },
             ProxyPortDoor {
@@ -118,8 +119,8 @@ fn rules_of_ipv6_are_as_saved() {
     let ranges = nets(&["2001:db8:1::/48"]);
     let cluster = portal("ns/web:http", "[fd00:96::10]:80", "[2001:db8::1]:40001");
     let external = Portal {
-        proxy: "[2001:db8::1]:40002".parse().unwrap(),
-        proxy_for_local: Some(cluster.proxy),
+        proxy: "[2001:db8::1]:40002".parse().ok(),
+        proxy_for_local: cluster.proxy,
         ..cluster.clone()
     };
     let address = |address: &str| PortalFrontend::Address(address.parse().unwrap());
@@ -137,7 +138,7 @@ fn rules_of_ipv6_are_as_saved() {
         &[ProxyPortDoor {
             name: "ns/web:http",
             protocol: RelayProtocol::Tcp,
-            proxy: cluster.proxy,
+            proxy: cluster.proxy.unwrap(),
             has_node_port: true,
         }],
     );
@@ -189,16 +190,57 @@ fn a_range_of_everything_is_no_match_of_a_source() {
 
 #[test]
 fn node_ports_come_last_and_addresses_first() {
-    let jumps = jumps(None);
-    let places: Vec<_> = jumps.iter().map(|jump| (jump.to, jump.place)).collect();
+    let places: Vec<_> = jumps(None)
+        .iter()
+        .filter(|jump| jump.table == Table::Nat)
+        .map(|jump| (jump.to, jump.place))
+        .collect();
     let expected = [
-        (PortalChain::AddressesOfArriving, JumpPlace::First),
-        (PortalChain::AddressesOfNode, JumpPlace::First),
-        (PortalChain::NodePortsOfArriving, JumpPlace::Last),
-        (PortalChain::NodePortsOfNode, JumpPlace::Last),
-        (PortalChain::ProxyPorts, JumpPlace::First),
+        ("KUBE-PORTALS-CONTAINER", JumpPlace::First),
+        ("KUBE-PORTALS-HOST", JumpPlace::First),
+        ("KUBE-NODEPORT-CONTAINER", JumpPlace::Last),
+        ("KUBE-NODEPORT-HOST", JumpPlace::Last),
     ];
     assert_eq!(places, expected);
+}
+
+#[test]
+fn jumps_to_former_addresses_of_node_ports_are_taken_out() {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+    let rule_set =
+        |node_ports: Option<&[IpAddr]>| RuleSet::userspace(Family::V4, &settings, node_ports);
+    for (before, after, expected) in [
+        (Some(&[one, other][..]), Some(&[other][..]), vec!["-d 192.0.2.1/32"]),
+        (None, Some(&[one][..]), vec!["-m addrtype --dst-type LOCAL"]),
+        (Some(&[one][..]), None, vec!["-d 192.0.2.1/32"]),
+        (Some(&[one][..]), Some(&[one, other][..]), vec![]),
+    ] {
+        let saved = rule_set(before).first_input().replace("-I PREROUTING 1", "-A PREROUTING");
+        let saved = saved.replace("-I OUTPUT 1", "-A OUTPUT").replace("-I INPUT 1", "-A INPUT");
+        let found = rule_set(after).compare(&saved);
+        let froms: Vec<&str> = found.superseded_jumps.iter().map(|jump| jump.from).collect();
+        let both = if expected.is_empty() { vec![] } else { vec!["PREROUTING", "OUTPUT"] };
+        assert_eq!(froms, both, "{before:?} {after:?}");
+        let input = rule_set(after).restore_input(&found);
+        for start in expected {
+            assert!(input.contains(&format!("-D PREROUTING {start} ")), "{input}");
+            assert!(input.contains(&format!("-D OUTPUT {start} ")), "{input}");
+        }
+    }
+}
+
+#[test]
+fn a_written_rule_set_is_found_again() {
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let rule_set = RuleSet::userspace(Family::V6, &settings, None);
+    let mut saved = rule_set.first_input();
+    for chain in ["PREROUTING", "OUTPUT", "INPUT", "FORWARD"] {
+        saved = saved.replace(&format!("-I {chain} 1"), &format!("-A {chain}"));
+    }
+    let found = rule_set.compare(&saved);
+    assert!(found.matches(), "{found}");
+    assert!(saved.contains("-A PREROUTING -m addrtype --dst-type LOCAL -m comment"), "{saved}");
 }
 
 /// The longest name that iptables takes has 28 characters.

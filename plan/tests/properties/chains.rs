@@ -161,7 +161,8 @@ fn take_over(planner: &mut Planner, kernel: &mut MemoryKernel, limit: RoundLimit
     let settings = planner.settings().clone();
     let families = || settings.families.iter();
     let chains = &kernel.actual().chains;
-    let found: Vec<_> = families().map(|family| ActualChains::of(*family, chains)).collect();
+    let found: Vec<_> =
+        families().map(|family| ActualChains::of(Mode::Iptables, *family, chains)).collect();
     let prerequisites = planner.prerequisites(kernel.actual());
     let found = planner.take_over(Actual::default(), Vec::new()).with_chains(found);
     let mut found = found;

@@ -6,6 +6,7 @@
 
 mod chains;
 mod damage;
+mod userspace;
 mod world;
 
 use std::collections::BTreeMap;

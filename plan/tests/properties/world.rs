@@ -123,6 +123,8 @@ impl World {
                 Event::SchedulerLoaded(scheduler) => {
                     world.missing.remove(&scheduler);
                 }
+                // The relay's, which follow from what it is asked for.
+                Event::ProxyPort(..) => {}
             }
         }
         world

@@ -128,6 +128,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             settings: Settings::clone(&configuration.settings),
             configuration: configuration.clone(),
             former: None,
+            relay: None,
             fallen_back: None,
             source: Source::Manifests(source),
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),

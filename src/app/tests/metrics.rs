@@ -10,6 +10,7 @@ use plan::model::Family;
 use prometheus::proto::{MetricFamily, MetricType};
 
 use crate::app::counters::PacketCounters;
+use crate::app::relay::RelayMetrics;
 use crate::serve::metrics::Metrics;
 use crate::serve::pages::ServedMode;
 use crate::source::kubernetes::ClientMetrics;
@@ -36,6 +37,7 @@ fn page(metrics: &Metrics) -> String {
         page += &table(path, families);
     }
     page += &of_mode_iptables(metrics);
+    page += &of_mode_userspace();
     page += NOT_HERE;
     page
 }
@@ -51,6 +53,21 @@ fn of_mode_iptables(of_ipvs: &Metrics) -> String {
     let text = "In mode iptables, these are there besides. The two of `kubeproxy_iptables_*` are \
                 counters of the kernel\n(nfacct), and missing where it has none.\n";
     table("/metrics in mode iptables", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
+}
+
+/// Returns the section of those that there are once mode userspace has been served in.
+fn of_mode_userspace() -> String {
+    let metrics = Metrics::new(Mode::Userspace, &Family::BOTH).unwrap();
+    let others: HashSet<String> =
+        metrics.gather().iter().map(|family| family.name().to_owned()).collect();
+    let relay = RelayMetrics::new().unwrap();
+    drop(relay.meters());
+    relay.add_to(&metrics).unwrap();
+    let mut families = metrics.gather();
+    families.retain(|family| !others.contains(family.name()));
+    let text =
+        "In mode userspace, and after it as long as the process lives, these are there besides.\n";
+    table("/metrics in mode userspace", families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }
 
 fn table(heading: &str, families: Vec<MetricFamily>) -> String {

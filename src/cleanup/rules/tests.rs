@@ -39,7 +39,7 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
         "*raw\n:KUBE-SERVICES - [0:0]\nCOMMIT\n",
     ] {
         assert_eq!(of(saved, RemovalScope::Everything), [], "{saved}");
-        assert_eq!(of(saved, RemovalScope::ModesBut(Mode::Ipvs)), [], "{saved}");
+        assert_eq!(of(saved, RemovalScope::ModesBut(&[Mode::Ipvs])), [], "{saved}");
     }
 }
 
@@ -49,7 +49,7 @@ fn our_own_rules_are_removed_whole_and_no_other_modes() {
     // In place of what was saved: the same lines but for the way jumps are added.
     let saved =
         rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
-    assert_eq!(of(&saved, RemovalScope::ModesBut(Mode::Ipvs)), []);
+    assert_eq!(of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])), []);
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
@@ -87,7 +87,7 @@ fn of_the_iptables_mode_everything_is_removed_and_the_kubelets_stays() {
 
 #[test]
 fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
-    let removed = of(IPTABLES_MODE, RemovalScope::ModesBut(Mode::Ipvs));
+    let removed = of(IPTABLES_MODE, RemovalScope::ModesBut(&[Mode::Ipvs]));
     // KUBE-SERVICES is as kube-proxy left it: it leads into the chains of Services.
     let nat = removed.iter().find(|removal| removal.table == "nat").unwrap();
     assert!(nat.held.iter().any(|held| held.chain.starts_with("KUBE-SVC-")), "{nat:?}");
@@ -97,13 +97,13 @@ fn beside_our_own_rules_only_what_is_the_iptables_modes_goes() {
         .filter(|line| !line.starts_with("-A KUBE-SERVICES -"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let removed = of(&saved, RemovalScope::ModesBut(Mode::Ipvs));
+    let removed = of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs]));
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
     // The jump to KUBE-FORWARD and those of nat are the IPVS mode's as well.
     assert_eq!(counts, [("mangle", 0, 1), ("filter", 8, 4), ("nat", 0, 10)]);
     assert!(removed.iter().all(|removal| removal.held.is_empty()), "{removed:?}");
-    let all = inputs(&saved, RemovalScope::ModesBut(Mode::Ipvs)).concat();
+    let all = inputs(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])).concat();
     for kept in [":KUBE-MARK-MASQ", ":KUBE-POSTROUTING", ":KUBE-FORWARD", ":KUBE-PROXY-FIREWALL"] {
         assert!(!all.contains(kept), "{kept}: {all}");
     }
@@ -186,10 +186,10 @@ fn what_a_proxy_at_work_uses_is_not_taken_away_beside_our_rules() {
         ],
     );
     assert_eq!(
-        inputs(&saved, RemovalScope::ModesBut(Mode::Ipvs)),
+        inputs(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])),
         ["*nat\n:KUBE-SEP-B - [0:0]\n:KUBE-SVC-B - [0:0]\n-X KUBE-SEP-B\n-X KUBE-SVC-B\nCOMMIT\n"]
     );
-    assert_eq!(of(&saved, RemovalScope::ModesBut(Mode::Ipvs))[0].held.len(), 1);
+    assert_eq!(of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs]))[0].held.len(), 1);
 }
 
 #[test]
@@ -227,4 +227,49 @@ fn a_table_that_cannot_be_shown_is_reported() {
     let saved = "# Table `nat' is incompatible, use 'nft' tool.\n\
                  # Table `raw' is incompatible, use 'nft' tool.\n*filter\nCOMMIT\n";
     assert_eq!(unreadable(saved), ["nat"]);
+}
+
+/// What mode userspace leaves: portals, and refusals as in mode iptables.
+const USERSPACE_MODE: &str = r#"*nat
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:KUBE-NODEPORT-CONTAINER - [0:0]
+:KUBE-NODEPORT-HOST - [0:0]
+:KUBE-PORTALS-CONTAINER - [0:0]
+:KUBE-PORTALS-HOST - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-CONTAINER
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-CONTAINER
+-A OUTPUT -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-HOST
+-A OUTPUT -d 192.0.2.1/32 -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-HOST
+-A KUBE-PORTALS-CONTAINER -d 10.96.0.10/32 -p tcp -m comment --comment "ns/web" -m tcp --dport 80 -j DNAT --to-destination 192.0.2.1:40001
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+:KUBE-NODEPORT-NON-LOCAL - [0:0]
+:KUBE-SERVICES - [0:0]
+-A INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow" -j KUBE-NODEPORT-NON-LOCAL
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+COMMIT
+"#;
+
+#[test]
+fn portals_go_from_another_mode_with_all_of_their_jumps_and_nothing_else() {
+    let of_iptables = RemovalScope::ModesBut(&[Mode::Iptables, Mode::Ipvs]);
+    let removed = of(USERSPACE_MODE, of_iptables);
+    let counts: Vec<_> = removed.iter().map(|it| (&*it.table, it.n_rules, it.n_chains)).collect();
+    assert_eq!(counts, [("nat", 4, 4), ("filter", 1, 1)]);
+    let input = inputs(USERSPACE_MODE, of_iptables).concat();
+    assert!(!input.contains("KUBE-SERVICES"), "{input}");
+    // The chains that refuse are of both.
+    let removed = of(USERSPACE_MODE, RemovalScope::ModesBut(&[Mode::Ipvs]));
+    let counts: Vec<_> = removed.iter().map(|it| (&*it.table, it.n_rules, it.n_chains)).collect();
+    assert_eq!(counts, [("nat", 4, 4), ("filter", 2, 2)]);
+    let removed = of(USERSPACE_MODE, RemovalScope::ModesBut(&[Mode::Userspace]));
+    let counts: Vec<_> = removed.iter().map(|it| (&*it.table, it.n_rules, it.n_chains)).collect();
+    assert_eq!(counts, [("nat", 1, 1)], "what another mode had in nat");
+    let all = of(USERSPACE_MODE, RemovalScope::Everything);
+    assert_eq!(all.iter().map(|it| it.n_chains).sum::<usize>(), 7);
 }

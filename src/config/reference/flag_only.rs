@@ -7,7 +7,6 @@ use super::{Effect, Setting, field};
 const LIBRARY: &str = "it belongs to a library of kube-proxy";
 /// kube-proxy gave up those of its logging library (klog) in 1.26.
 const STANDARD_ERROR: &str = "the log goes to standard error only";
-const USERSPACE: &str = "it belonged to kube-proxy's mode userspace";
 
 /// Flags that are no field, in the order of their names.
 pub const FLAGS_ONLY: [Setting; 12] = [
@@ -71,7 +70,7 @@ pub const FLAGS_ONLY: [Setting; 12] = [
 
 /// Flags that kube-proxy had once, in the order of their names. Command lines that have them start
 /// this program too; `--help` does not show them.
-pub const RETIRED: [Setting; 16] = [
+pub const RETIRED: [Setting; 14] = [
     retired("add-dir-header", "BOOL", STANDARD_ERROR),
     retired("alsologtostderr", "BOOL", STANDARD_ERROR),
     retired("cleanup-ipvs", "BOOL", "--cleanup removes what is in IPVS, too"),
@@ -82,12 +81,10 @@ pub const RETIRED: [Setting; 16] = [
     retired("log-file-max-size", "TEXT", STANDARD_ERROR),
     retired("logtostderr", "BOOL", STANDARD_ERROR),
     retired("one-output", "BOOL", STANDARD_ERROR),
-    retired("proxy-port-range", "TEXT", USERSPACE),
     retired("resource-container", "TEXT", "the kubelet decides about cgroups"),
     retired("skip-headers", "BOOL", STANDARD_ERROR),
     retired("skip-log-headers", "BOOL", STANDARD_ERROR),
     retired("stderrthreshold", "TEXT", STANDARD_ERROR),
-    retired("udp-timeout", "TEXT", USERSPACE),
 ];
 
 const fn only(effect: Effect) -> Setting {

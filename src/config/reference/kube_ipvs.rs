@@ -2,13 +2,13 @@
 
 use plan::mode::Mode;
 
-use super::Effect::{Does, DoesIn};
+use super::Effect::{Does, DoesIn, DoesInAny};
 use super::Heading::{Actions, ApiServer, Balancing, Masquerading};
 use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 24] = [
+pub const OWN_FIELDS: [Setting; 25] = [
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -24,8 +24,8 @@ pub const OWN_FIELDS: [Setting; 24] = [
     field(
         "drainDeadline",
         "duration",
-        DoesIn(
-            Mode::Ipvs,
+        DoesInAny(
+            &[Mode::Ipvs, Mode::Userspace],
             "Time that the connections of a removed endpoint have to end before they are cut",
         ),
     )
@@ -214,4 +214,15 @@ pub const OWN_FIELDS: [Setting; 24] = [
             "The same for IPv6, up to 96 bits. If it is full, fefe::/16 is used as well",
         ),
     ),
+    field(
+        "udpIdleTimeout",
+        "duration",
+        DoesIn(
+            Mode::Userspace,
+            "Time after which the relay forgets a UDP client if nothing passes either way. \
+             kube-proxy had 250ms, which cuts slow answers off",
+        ),
+    )
+    .flag("udp-timeout", "DURATION", Balancing)
+    .with_config(),
 ];

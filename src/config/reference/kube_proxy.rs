@@ -2,7 +2,7 @@
 
 use plan::mode::Mode;
 
-use super::Effect::{Does, DoesIn, Nothing};
+use super::Effect::{Does, DoesIn, DoesInAny, Nothing};
 use super::Heading::{ApiServer, Balancing, Conntrack, Logging, Masquerading, Node, Serving};
 use super::{Setting, field};
 
@@ -217,8 +217,8 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "iptables.minSyncPeriod",
         "duration",
-        DoesIn(
-            Mode::Iptables,
+        DoesInAny(
+            &[Mode::Iptables, Mode::Userspace],
             "Minimum time between two writes; changes that arrive in between go together",
         ),
     )
@@ -226,8 +226,8 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "iptables.syncPeriod",
         "duration",
-        DoesIn(
-            Mode::Iptables,
+        DoesInAny(
+            &[Mode::Iptables, Mode::Userspace],
             "Half of the time that a change may wait to be written before /healthz fails. No rules \
              are written periodically: changes by other programs are mostly noticed within a \
              second",
@@ -346,8 +346,8 @@ pub const FIELDS: [Setting; 63] = [
         "mode",
         "string",
         Does(
-            "Mode of the proxy: ipvs, iptables, or auto (ipvs, and iptables on a host that cannot \
-             do ipvs; kube-proxy does not know this word). Empty: ipvs. nftables, userspace and \
+            "Mode of the proxy: ipvs, iptables, userspace, or auto (ipvs, and iptables on a host \
+             that cannot do ipvs; kube-proxy does not know this word). Empty: ipvs. nftables and \
              kernelspace are refused",
         ),
     )
@@ -372,7 +372,17 @@ pub const FIELDS: [Setting; 63] = [
         Does("OOM score adjustment of this process, -1000 to 1000"),
     )
     .flag("oom-score-adj", "NUMBER", Node),
-    field("portRange", "string", Nothing("kube-proxy does not use it any more either")),
+    field(
+        "portRange",
+        "string",
+        DoesIn(
+            Mode::Userspace,
+            "Ports of the node on which the relay listens, two at most for each Service port: \
+             40000-40999, 40000+999 or one port, outside of the range of node ports. Empty: the \
+             kernel chooses them",
+        ),
+    )
+    .flag("proxy-port-range", "RANGE", Balancing),
     field("showHiddenMetricsForVersion", "string", Nothing("there are no hidden metrics")).flag(
         "show-hidden-metrics-for-version",
         "VERSION",

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use plan::model::Family;
 use plan::scheduler::SCHEDULERS;
 
-use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, Violation, address};
+use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violation, address};
 use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::kernel::estimators::NICE;
@@ -37,6 +37,10 @@ pub fn validate_own(
     let deadline = own.drain_deadline.unwrap_or_default();
     if deadline < GoDuration::ZERO {
         found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
+    }
+    let idle = own.udp_idle_timeout.unwrap_or_default();
+    if idle <= GoDuration::ZERO {
+        found.invalid("udpIdleTimeout", idle, POSITIVE);
     }
     found.estimators(&own.estimators);
     found.fallback(own);

@@ -1,4 +1,4 @@
-//! Chains of iptables mode: read whole, changed table by table.
+//! Chains of Services: read whole, changed table by table.
 
 use plan::chains::ActualChains;
 use plan::chains::ChainOp;
@@ -14,7 +14,8 @@ impl Linux {
         else {
             return Ok(ActualChains::default());
         };
-        watch.read_chains(rules).map_err(|error| ReadError::new(format!("{family} chains"), error))
+        let found = watch.read_chains(rules, self.mode);
+        found.map_err(|error| ReadError::new(format!("{family} chains"), error))
     }
 
     /// Neighbours of one table and family go together.

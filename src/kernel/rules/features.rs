@@ -1,8 +1,9 @@
-//! Check of what the rules of mode iptables are made of: targets and matches, each of which may be a
+//! Check of what the rules of the modes iptables and userspace are made of: targets and matches, each of which may be a
 //! kernel module of its own.
 
 use std::time::Duration;
 
+use plan::mode::Mode;
 use plan::model::Family;
 
 use super::{Rules, RulesError};
@@ -28,31 +29,37 @@ struct Feature {
     table: &'static str,
     /// Rule that needs it; for IPv4 where the families differ.
     rule: &'static str,
+    needed_by_userspace: bool,
 }
 
 const FEATURES: [Feature; 9] = [
     nat("DNAT", "xt_nat", "-p tcp -j DNAT --to-destination 192.0.2.1:1"),
-    nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE"),
-    nat("MARK", "xt_mark", "-j MARK --or-mark 0x1"),
+    nat("MASQUERADE", "xt_MASQUERADE", "-j MASQUERADE").of_iptables(),
+    nat("MARK", "xt_mark", "-j MARK --or-mark 0x1").of_iptables(),
     nat("comment", "xt_comment", "-m comment --comment probe"),
     nat("addrtype", "xt_addrtype", "-m addrtype --dst-type LOCAL"),
-    nat("statistic", "xt_statistic", "-m statistic --mode random --probability 0.5"),
-    nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource"),
+    nat("statistic", "xt_statistic", "-m statistic --mode random --probability 0.5").of_iptables(),
+    nat("recent", "xt_recent", "-m recent --set --name KUBE-PROBE --rsource").of_iptables(),
     filter("conntrack", "xt_conntrack", "-m conntrack --ctstate INVALID"),
     filter("REJECT", "ipt_REJECT", "-j REJECT --reject-with icmp-port-unreachable"),
 ];
 
 const fn nat(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
-    Feature { name, module, table: "nat", rule }
+    Feature { name, module, table: "nat", rule, needed_by_userspace: true }
 }
 
 const fn filter(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
-    Feature { name, module, table: "filter", rule }
+    Feature { name, module, table: "filter", rule, needed_by_userspace: true }
 }
 
 // === impl Feature ===
 
 impl Feature {
+    /// Only mode iptables needs it.
+    const fn of_iptables(self) -> Self {
+        Self { needed_by_userspace: false, ..self }
+    }
+
     fn rule(&self, family: Family) -> String {
         let rule = match family {
             Family::V4 => return self.rule.to_owned(),
@@ -72,15 +79,17 @@ impl Feature {
 // === impl Rules ===
 
 impl Rules {
-    /// Checks that the kernel and iptables have everything that the rules of mode iptables are made
-    /// of: writes such rules into a chain that nothing leads to, and removes it.
+    /// Checks that the kernel and iptables have everything that the rules of a mode are made of, of
+    /// iptables or of userspace: writes such rules into a chain that nothing leads to, and removes it.
     ///
     /// # Errors
     /// When something is missing: in words, with the names of modules.
-    pub fn try_features(&self) -> Result<(), String> {
-        let Err(all) = self.try_rules(&FEATURES) else { return Ok(()) };
+    pub fn try_features(&self, mode: Mode) -> Result<(), String> {
+        let is_needed = |it: &Feature| mode != Mode::Userspace || it.needed_by_userspace;
+        let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
+        let Err(all) = self.try_rules(&features) else { return Ok(()) };
         let refused = |feature: &&Feature| self.try_rules(std::slice::from_ref(*feature)).is_err();
-        let missing: Vec<String> = FEATURES
+        let missing: Vec<String> = features
             .iter()
             .filter(refused)
             .map(|feature| format!("{} (module {})", feature.name, feature.module(self.family)))

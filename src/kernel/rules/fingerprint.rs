@@ -6,7 +6,7 @@
 //! jumps into them count: rules that others come and go with, in the same built-in chains, change
 //! no fingerprint.
 //!
-//! In iptables mode the chains of Services count too, which we change all the time. So each of them
+//! In other modes than ipvs the chains of Services count too, which we change all the time. So each of them
 //! has a print of its own ([`prints`]), and a change of ours explains a difference.
 
 mod legacy;
@@ -182,7 +182,7 @@ impl RulesWatch {
             self.services = Some(Prints::default());
         } else if let Some(after) = after {
             if is_kept && before.is_some_and(|before| before.services == after.services) {
-                let chains = ActualChains::parse(rules.family(), &text);
+                let chains = ActualChains::parse(rule_set.mode(), rules.family(), &text);
                 self.read = Some((chains, after.services.clone()));
             }
             self.compare(Look { constant: self.seen, ..after });
@@ -190,13 +190,14 @@ impl RulesWatch {
         Ok(comparison)
     }
 
-    /// Reads the chains of Services, and remembers them.
+    /// Reads the chains of Services of a mode, and remembers them.
     ///
     /// # Errors
     /// When they cannot be read.
     pub(in crate::kernel) fn read_chains(
         &mut self,
         rules: &Rules,
+        mode: Mode,
     ) -> Result<ActualChains, RulesError> {
         self.watched.services = true;
         let before = self.try_look(rules.family());
@@ -205,7 +206,7 @@ impl RulesWatch {
                 (found, Some(before.clone()))
             }
             _ => {
-                let found = rules.chains()?;
+                let found = rules.chains(mode)?;
                 (found, self.try_look(rules.family()))
             }
         };
@@ -326,7 +327,7 @@ impl Tables {
 impl Watched {
     fn of(rule_set: &RuleSet) -> Self {
         let chains = rule_set.chains().iter().map(|chain| (chain.table, chain.name));
-        let services = rule_set.mode() == Mode::Iptables;
+        let services = rule_set.mode().leads_by_rules();
         // The kubelet has a hand in this one too: it is not ours, but its rule is.
         let shared = rule_set.shared().iter().filter(|chain| !chain.rules.is_empty());
         let shared = shared.map(|chain| (chain.table, chain.name));

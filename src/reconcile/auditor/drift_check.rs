@@ -126,7 +126,7 @@ impl Expected {
             let is_touched = !found.untouched.contains(family);
             let suspicion = self.suspicions.entry(*family).or_default();
             // Chains have other retries than the constant rules.
-            let with_chains = cx.balances_by(Mode::Iptables);
+            let with_chains = cx.leads_by_rules();
             if suspicion.is_due(is_touched && (with_chains || !is_put_off), now) {
                 let rule_set = (!is_put_off).then_some(AuditedPart::RuleSet(*family));
                 let chains = with_chains.then_some(AuditedPart::Chains(*family));
@@ -157,7 +157,7 @@ impl Expected {
                     self.foreign_entries.insert(*set, foreign);
                 }
             }
-            AuditedPart::RuleSet(family) if cx.balances_by(Mode::Iptables) => {
+            AuditedPart::RuleSet(family) if cx.leads_by_rules() => {
                 self.suspicions.entry(*family).or_default().took += took;
             }
             AuditedPart::RuleSet(family) | AuditedPart::Chains(family) => {

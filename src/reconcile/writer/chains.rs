@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 
 use plan::chains::{ActualChains, ChainId, ChainName, ChainOp, ChainSubject, RuleDigest};
-use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::{Op, Phase, Subject};
 use plan::planner::Planner;
@@ -149,7 +148,7 @@ impl Writer {
     /// Reports the number of rules of the tables that this round has changed, and of all tables if
     /// it is one that compared everything.
     pub(super) fn report_rules(&mut self, cx: &mut Context, kind: RoundKind) {
-        if !cx.balances_by(Mode::Iptables) {
+        if !cx.leads_by_rules() {
             return;
         }
         let mut changed = std::mem::take(&mut self.written_rules);

@@ -102,8 +102,10 @@ impl Flows {
         if self.obstacle_due().is_none_or(|due| due <= now) && !self.pending.is_empty() {
             let led = LazyCell::new(|| still_led(planner, retry_queue));
             let is_pending = |it: &Frontend| match planner.settings().mode {
-                Mode::Iptables => are_chains_pending(it, planner, retry_queue, &led),
-                _ => is_pending(it, planner, retry_queue),
+                Mode::Ipvs => is_pending(it, planner, retry_queue),
+                Mode::Iptables | Mode::Userspace => {
+                    are_chains_pending(it, planner, retry_queue, &led)
+                }
             };
             for frontend in self.pending.iter().filter(|frontend| !is_pending(frontend)) {
                 targets.insert(*frontend, planner.flow_targets(frontend));

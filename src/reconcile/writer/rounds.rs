@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use plan::mode::Mode;
 use plan::op::Op;
 use plan::planner::RoundLimit;
 use tokio::time::Instant;
@@ -23,7 +22,7 @@ use crate::reconcile::observer::{Round, RoundKind};
 const ROUND: RoundLimit =
     RoundLimit { services: 256, operations: 8_192, operations_per_service: 8_192 };
 
-/// Limit of one round in iptables mode, where an operation is a rule. With x_tables, a COMMIT costs
+/// Limit of one round where rules lead: there an operation is a rule. With x_tables, a COMMIT costs
 /// 0.5 s at 10,000 Services whatever it changes, so that few are better; with nf_tables it costs
 /// 0.5 ms for each Service, and more than that beyond about 1,000 (4,000 at once: 4 ms each). So a
 /// round takes about a second.
@@ -41,7 +40,7 @@ pub(in crate::reconcile) struct Ended {
 
 /// Returns the limit of one round.
 pub(in crate::reconcile) fn round_limit(cx: &Context) -> RoundLimit {
-    if cx.balances_by(Mode::Iptables) { ROUND_OF_RULES } else { ROUND }
+    if cx.leads_by_rules() { ROUND_OF_RULES } else { ROUND }
 }
 
 impl Writer {

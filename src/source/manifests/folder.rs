@@ -285,7 +285,8 @@ impl FolderReader<'_> {
             | Event::OtherNodeApplied(..)
             | Event::OtherNodeRemoved(_)
             | Event::SchedulerMissing(_)
-            | Event::SchedulerLoaded(_) => return,
+            | Event::SchedulerLoaded(_)
+            | Event::ProxyPort(..) => return,
         };
         if !self.insert(key, event) {
             return;

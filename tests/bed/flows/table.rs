@@ -1,6 +1,8 @@
 //! Outcome of every kind of flow: the promise of the Service API, as operators know it from
 //! kube-proxy's iptables mode.
 
+use bed::Protocol;
+
 use super::row::Client::{
     EndpointHere, OtherNode, Outside, PodElsewhere, PodHere, SecondOutside, ThisNode,
 };
@@ -282,6 +284,31 @@ pub(super) const ROWS: &[&[Row]] = &[
     TO_LOCAL_EXTERNAL_FRONTENDS,
     TO_RANGES,
 ];
+
+/// Outcome in mode userspace of a flow with this outcome in mode ipvs; none: it is not tried.
+///
+/// - Endpoints see the node that a client's packets come to first, always.
+/// - SCTP is refused.
+/// - Rules refuse as in mode iptables.
+/// - A pod elsewhere that asks the node port of this node is taken for one of this node's pods, and
+///   gets all endpoints.
+pub(super) fn in_mode_userspace(
+    client: Client,
+    frontend: Frontend,
+    given: Given,
+    protocol: Protocol,
+    outcome: Outcome,
+) -> Option<Outcome> {
+    match outcome {
+        _ if protocol == Protocol::Sctp => Some(NotServed),
+        _ if (client, frontend, given.policy) == (PodElsewhere, NodePort, ExternalLocal) => {
+            Option::None
+        }
+        Refused => Some(NotServed),
+        Answer(servers, _) => Some(Answer(servers, Node)),
+        outcome => Some(outcome),
+    }
+}
 
 /// Outcome in mode iptables of a flow with this outcome in mode ipvs; none: it depends on chance.
 ///

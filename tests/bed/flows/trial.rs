@@ -86,9 +86,16 @@ fn trials(rows: &[&[Row]], mode: Mode) -> Trials {
                 for client in row.clients {
                     let outcome = match mode {
                         Mode::Ipvs => Some(row.outcome),
-                        Mode::Iptables | Mode::Userspace => {
+                        Mode::Iptables => {
                             table::in_mode_iptables(*client, frontend, given, row.outcome)
                         }
+                        Mode::Userspace => table::in_mode_userspace(
+                            *client,
+                            frontend,
+                            given,
+                            protocol,
+                            row.outcome,
+                        ),
                     };
                     let Some(outcome) = outcome else { continue };
                     let said_before = at_place.insert(*client, outcome);

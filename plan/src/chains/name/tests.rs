@@ -51,11 +51,33 @@ fn chains_have_the_names_that_kube_proxy_gives_them() {
 fn names_are_read_back() {
     let hash = ChainHash::of_port(&mk_port("default", "nginx", ""), Protocol::Tcp);
     let own = PortChain::ALL.map(|kind| ChainId::of_port(Family::V4, kind, hash));
-    for chain in ChainId::all_shared(Family::V4).chain(own) {
+    let modes = Mode::ALL.into_iter();
+    let shared = modes.flat_map(|mode| ChainId::all_shared(mode, Family::V4));
+    for chain in shared.chain(own) {
         let name = chain.name.to_string();
         assert!(name.len() <= 28, "{name}");
         assert_eq!(ChainName::parse(chain.table, &name), Some(chain.name), "{name}");
     }
+}
+
+#[test]
+fn modes_share_the_chains_that_refuse_and_no_others() {
+    let of = |mode| ChainId::all_shared(mode, Family::V4).collect::<Vec<_>>();
+    assert_eq!(of(Mode::Ipvs), []);
+    let both: Vec<_> =
+        of(Mode::Iptables).into_iter().filter(|chain| chain.is_of(Mode::Userspace)).collect();
+    let names: Vec<String> = both.iter().map(|chain| chain.name.to_string()).collect();
+    let refusing =
+        ["KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL"];
+    assert_eq!(names, refusing);
+    assert!(both.iter().all(|chain| chain.table == Table::Filter));
+    let portals: Vec<String> = of(Mode::Userspace)
+        .iter()
+        .filter(|chain| !both.contains(chain))
+        .map(|chain| format!("{} {}", chain.table, chain.name))
+        .collect();
+    let expected = PortalChain::ALL.map(|chain| format!("{} {chain}", chain.table()));
+    assert_eq!(portals, expected);
 }
 
 #[test]

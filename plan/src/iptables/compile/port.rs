@@ -1,15 +1,16 @@
 //! Chains and rules of one service port in one family.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::super::fragment::{OwnChain, SharedRule};
 use super::super::text::{Detector, MARK_MASQ, Rule, chain, dnat, one_of, recent};
+use super::{PortRules, Refusal, Refusals};
 use crate::chains::{ChainHash, ChainId, ChainName, PortChain, ServicePortName, SharedChain};
-use crate::exposure::{FamilyExposure, PortExposure, Verdict};
+use crate::exposure::{FamilyExposure, PortExposure};
 use crate::facts::NodeFacts;
-use crate::kernel_objects::{Frontend, RealServer};
+use crate::kernel_objects::RealServer;
 use crate::model::{Family, Protocol, Service, TrafficPolicy};
 use crate::rule_set::Table;
 use crate::settings::Settings;
@@ -65,168 +66,26 @@ impl<'a> Port<'a> {
         port
     }
 
-    pub(super) const fn index(&self) -> usize {
-        self.exposure.index
-    }
-
-    pub(super) fn frontend(&self, address: IpAddr) -> Frontend {
-        let (protocol, port) = (self.protocol(), self.exposure.port.port.get());
-        Frontend { address, protocol, port }
-    }
-
-    /// The node port at any address of the node.
-    pub(super) fn node_port_frontend(&self) -> Option<Frontend> {
-        let address: IpAddr = match self.family.family {
-            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let port = self.exposure.port.node_port?.get();
-        Some(Frontend { address, protocol: self.protocol(), port })
-    }
-
-    /// Endpoints that a flow may lead to.
-    pub(super) fn targets(&self) -> Arc<[SocketAddr]> {
-        if self.protocol() == Protocol::Tcp {
-            return Arc::default();
+    fn refusals(&self) -> Refusals<'_> {
+        Refusals {
+            service: self.service,
+            family: self.family.family,
+            port: self.exposure.port,
+            name: &self.name,
         }
-        let all: BTreeSet<_> = self.cluster.iter().chain(&self.local).copied().collect();
-        all.into_iter().collect()
-    }
-
-    /// The rule of the cluster address: to its endpoints, or the refusal.
-    pub(super) fn cluster_rule(&self, address: IpAddr) -> SharedRule {
-        let to = |comment: &str| {
-            let rule = Rule::new().destination_host(address).protocol(self.protocol());
-            let rule = rule.comment(format_args!("{} {comment}", self.name));
-            rule.port(self.protocol(), self.exposure.port.port.get())
-        };
-        match self.exposure.internal(self.service) {
-            Verdict::Endpoints(_) => SharedRule {
-                chain: self.shared(Table::Nat, SharedChain::Services),
-                text: to("cluster IP").jump(self.internal_chain()),
-            },
-            refused => SharedRule {
-                chain: self.shared(Table::Filter, SharedChain::Services),
-                text: to(reason(refused)).jump(self.refusal(refused)),
-            },
-        }
-    }
-
-    /// The rules of an external address: to its chain, and the refusal.
-    pub(super) fn external_rules(&self, address: IpAddr, kind: &str) -> Vec<SharedRule> {
-        self.outer_rules(address, kind, chain(PortChain::External, self.hash))
-    }
-
-    /// The rules of a load balancer's address: the same, and source ranges if there are any.
-    pub(super) fn load_balancer_rules(&self, address: IpAddr) -> Vec<SharedRule> {
-        let kind = "loadbalancer IP";
-        if !self.has_firewall() {
-            return self.external_rules(address, kind);
-        }
-        let firewall = chain(PortChain::Firewall, self.hash);
-        let mut rules = self.outer_rules(address, kind, firewall);
-        let drop = Rule::new().destination_host(address).protocol(self.protocol());
-        let drop = drop.comment(format_args!("{} traffic not accepted by {firewall}", self.name));
-        let drop = drop.port(self.protocol(), self.exposure.port.port.get());
-        rules.push(SharedRule {
-            chain: self.shared(Table::Filter, SharedChain::ProxyFirewall),
-            text: drop.jump("DROP"),
-        });
-        rules
     }
 
     fn outer_rules(&self, address: IpAddr, kind: &str, chain: ChainName) -> Vec<SharedRule> {
-        let to = |comment: &str| {
-            let rule = Rule::new().destination_host(address).protocol(self.protocol());
-            let rule = rule.comment(format_args!("{} {comment}", self.name));
-            rule.port(self.protocol(), self.exposure.port.port.get())
-        };
         let mut rules = Vec::new();
         if self.has_endpoints() {
             rules.push(SharedRule {
                 chain: self.shared(Table::Nat, SharedChain::Services),
-                text: to(kind).jump(chain),
+                text: self.refusals().to(address, kind).jump(chain),
             });
         }
-        let verdict = self.exposure.external(self.service);
-        if !matches!(verdict, Verdict::Endpoints(_)) {
-            rules.push(SharedRule {
-                chain: self.shared(Table::Filter, SharedChain::ExternalServices),
-                text: to(reason(verdict)).jump(self.refusal(verdict)),
-            });
-        }
+        let refusal = Refusal::of(self.exposure.external(self.service));
+        rules.extend(refusal.map(|refusal| self.refusals().external(address, refusal)));
         rules
-    }
-
-    /// The rules of a node port: to its chain, and the refusal at all addresses of the node.
-    pub(super) fn node_port_rules(&self, node_port: u16) -> Vec<SharedRule> {
-        let protocol = self.protocol();
-        let mut rules = Vec::new();
-        if self.has_endpoints() {
-            let chain = self.shared(Table::Nat, SharedChain::NodePorts);
-            let external = self::chain(PortChain::External, self.hash);
-            let to = |rule: Rule| {
-                let rule = rule.protocol(protocol).comment(&self.name);
-                rule.port(protocol, node_port)
-            };
-            if self.counts_localhost() {
-                let from_here = Rule::new().destination("127.0.0.0/8");
-                let counter = "nfacct --nfacct-name  localhost_nps_accepted_pkts";
-                let text = to(from_here).matching(counter).jump(external);
-                rules.push(SharedRule { chain, text });
-            }
-            rules.push(SharedRule { chain, text: to(Rule::new()).jump(external) });
-        }
-        let verdict = self.exposure.external(self.service);
-        if !matches!(verdict, Verdict::Endpoints(_)) {
-            let comment = format!("{} {}", self.name, reason(verdict));
-            let rule = Rule::new().protocol(protocol).comment(comment);
-            let rule = rule.matching("addrtype --dst-type LOCAL").port(protocol, node_port);
-            rules.push(SharedRule {
-                chain: self.shared(Table::Filter, SharedChain::ExternalServices),
-                text: rule.jump(self.refusal(verdict)),
-            });
-        }
-        rules
-    }
-
-    /// The rule that lets a load balancer ask for this node's endpoints.
-    pub(super) fn health_check(&self) -> Option<SharedRule> {
-        let port = self.service.answers_health_checks()?;
-        let comment = format!("{} health check node port", self.name);
-        let rule = Rule::new().protocol(Protocol::Tcp).comment(comment);
-        Some(SharedRule {
-            chain: self.shared(Table::Filter, SharedChain::NodePorts),
-            text: rule.port(Protocol::Tcp, port.get()).jump("ACCEPT"),
-        })
-    }
-
-    /// The chains of the port and of its endpoints.
-    pub(super) fn chains(&self) -> Vec<OwnChain> {
-        let own = |kind, hash, rules: Vec<Box<str>>| OwnChain {
-            id: ChainId::of_port(self.family.family, kind, hash),
-            rules: rules.into(),
-        };
-        let mut chains = Vec::new();
-        if !self.cluster.is_empty() {
-            let rules = self.endpoint_choice(&self.cluster, !self.is_internal_local());
-            chains.push(own(PortChain::Cluster, self.hash, rules));
-        }
-        if !self.local.is_empty() {
-            let rules = self.endpoint_choice(&self.local, self.is_internal_local());
-            chains.push(own(PortChain::Local, self.hash, rules));
-        }
-        if self.has_endpoints() && self.is_accessible_outside() {
-            chains.push(own(PortChain::External, self.hash, self.external_chain()));
-        }
-        if self.has_firewall() {
-            chains.push(own(PortChain::Firewall, self.hash, self.firewall_chain()));
-        }
-        let endpoints: BTreeSet<_> = self.cluster.iter().chain(&self.local).collect();
-        let endpoint =
-            |it: &SocketAddr| own(PortChain::Endpoint, self.hash_of(*it), self.endpoint_chain(*it));
-        chains.extend(endpoints.into_iter().map(endpoint));
-        chains
     }
 
     /// The rules of `KUBE-SVC-` or `KUBE-SVL-`. `is_internal`: clients of the cluster address come
@@ -388,22 +247,106 @@ impl<'a> Port<'a> {
             && self.settings.iptables_localhost_node_ports
             && self.settings.nfacct
     }
-
-    /// The target that refuses.
-    fn refusal(&self, verdict: Verdict<'_>) -> &'static str {
-        match (verdict, self.family.family) {
-            (Verdict::NoLocalEndpoints, _) => "DROP",
-            (_, Family::V4) => "REJECT --reject-with icmp-port-unreachable",
-            (_, Family::V6) => "REJECT --reject-with icmp6-port-unreachable",
-        }
-    }
 }
 
-/// The end of the comment of a rule that refuses.
-const fn reason(verdict: Verdict<'_>) -> &'static str {
-    match verdict {
-        Verdict::NoLocalEndpoints => "has no local endpoints",
-        Verdict::Endpoints(_) | Verdict::NoEndpoints => "has no endpoints",
+impl PortRules for Port<'_> {
+    fn exposure(&self) -> &PortExposure<'_> {
+        self.exposure
+    }
+
+    fn family(&self) -> Family {
+        self.family.family
+    }
+
+    fn targets(&self) -> Arc<[SocketAddr]> {
+        if self.protocol() == Protocol::Tcp {
+            return Arc::default();
+        }
+        let all: BTreeSet<_> = self.cluster.iter().chain(&self.local).copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// To its endpoints, or the refusal.
+    fn cluster_rules(&self, address: IpAddr) -> Vec<SharedRule> {
+        vec![match Refusal::of(self.exposure.internal(self.service)) {
+            None => SharedRule {
+                chain: self.shared(Table::Nat, SharedChain::Services),
+                text: self.refusals().to(address, "cluster IP").jump(self.internal_chain()),
+            },
+            Some(refusal) => self.refusals().cluster(address, refusal),
+        }]
+    }
+
+    /// To its chain, and the refusal.
+    fn external_rules(&self, address: IpAddr) -> Vec<SharedRule> {
+        self.outer_rules(address, "external IP", chain(PortChain::External, self.hash))
+    }
+
+    /// The same, and source ranges if there are any.
+    fn load_balancer_rules(&self, address: IpAddr) -> Vec<SharedRule> {
+        let kind = "loadbalancer IP";
+        if !self.has_firewall() {
+            return self.outer_rules(address, kind, chain(PortChain::External, self.hash));
+        }
+        let firewall = chain(PortChain::Firewall, self.hash);
+        let mut rules = self.outer_rules(address, kind, firewall);
+        rules.push(self.refusals().outside_of_source_ranges(address, firewall));
+        rules
+    }
+
+    /// To its chain, and the refusal at all addresses of the node.
+    fn node_port_rules(&self, node_port: u16) -> Vec<SharedRule> {
+        let protocol = self.protocol();
+        let mut rules = Vec::new();
+        if self.has_endpoints() {
+            let chain = self.shared(Table::Nat, SharedChain::NodePorts);
+            let external = self::chain(PortChain::External, self.hash);
+            let to = |rule: Rule| {
+                let rule = rule.protocol(protocol).comment(&self.name);
+                rule.port(protocol, node_port)
+            };
+            if self.counts_localhost() {
+                let from_here = Rule::new().destination("127.0.0.0/8");
+                let counter = "nfacct --nfacct-name  localhost_nps_accepted_pkts";
+                let text = to(from_here).matching(counter).jump(external);
+                rules.push(SharedRule { chain, text });
+            }
+            rules.push(SharedRule { chain, text: to(Rule::new()).jump(external) });
+        }
+        let refusal = Refusal::of(self.exposure.external(self.service));
+        rules.extend(refusal.map(|refusal| self.refusals().node_port(node_port, refusal)));
+        rules
+    }
+
+    fn chains(&self) -> Vec<OwnChain> {
+        let own = |kind, hash, rules: Vec<Box<str>>| OwnChain {
+            id: ChainId::of_port(self.family.family, kind, hash),
+            rules: rules.into(),
+        };
+        let mut chains = Vec::new();
+        if !self.cluster.is_empty() {
+            let rules = self.endpoint_choice(&self.cluster, !self.is_internal_local());
+            chains.push(own(PortChain::Cluster, self.hash, rules));
+        }
+        if !self.local.is_empty() {
+            let rules = self.endpoint_choice(&self.local, self.is_internal_local());
+            chains.push(own(PortChain::Local, self.hash, rules));
+        }
+        if self.has_endpoints() && self.is_accessible_outside() {
+            chains.push(own(PortChain::External, self.hash, self.external_chain()));
+        }
+        if self.has_firewall() {
+            chains.push(own(PortChain::Firewall, self.hash, self.firewall_chain()));
+        }
+        let endpoints: BTreeSet<_> = self.cluster.iter().chain(&self.local).collect();
+        let endpoint =
+            |it: &SocketAddr| own(PortChain::Endpoint, self.hash_of(*it), self.endpoint_chain(*it));
+        chains.extend(endpoints.into_iter().map(endpoint));
+        chains
+    }
+
+    fn other_rules(&self) -> Vec<SharedRule> {
+        self.refusals().health_check().into_iter().collect()
     }
 }
 

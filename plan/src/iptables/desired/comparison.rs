@@ -42,7 +42,7 @@ impl DesiredChains {
         }
         ops.extend(self.excess(found.own.keys()));
         // Those of `KUBE-SERVICES` lead to `KUBE-NODEPORTS`.
-        let shared: Vec<ChainId> = ChainId::all_shared(family).collect();
+        let shared: Vec<ChainId> = ChainId::all_shared(self.mode, family).collect();
         for chain in shared.into_iter().rev() {
             let found = found.shared.get(&chain).map(Vec::as_slice);
             ops.extend(self.compare_shared(chain, found));

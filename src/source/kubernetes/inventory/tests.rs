@@ -86,6 +86,7 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Change(Event::OtherNodeRemoved(name)) => format!("-other {name}"),
         SourceEvent::Change(Event::SchedulerMissing(name)) => format!("no {name}"),
         SourceEvent::Change(Event::SchedulerLoaded(name)) => format!("{name} is back"),
+        SourceEvent::Change(Event::ProxyPort(id, _)) => format!("proxy port of {}", id.service),
         SourceEvent::Triggered(Family::V6, time) => {
             format!("triggered {}", time.duration_since(START).unwrap().as_secs())
         }

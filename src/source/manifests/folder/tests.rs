@@ -43,9 +43,10 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::NodeApplied(node) => format!("node in {:?}", node.zone),
         Event::OtherNodeApplied(name, addresses) => format!("node {name} at {addresses:?}"),
         Event::OtherNodeRemoved(name) => format!("-node {name}"),
-        Event::LocalAddresses(_) | Event::SchedulerMissing(_) | Event::SchedulerLoaded(_) => {
-            panic!("not a manifest's")
-        }
+        Event::LocalAddresses(_)
+        | Event::SchedulerMissing(_)
+        | Event::SchedulerLoaded(_)
+        | Event::ProxyPort(..) => panic!("not a manifest's"),
     };
     events.iter().map(word).collect()
 }

@@ -7,6 +7,7 @@ use plan::chains::{
     ActualChains, ChainHash, ChainId, ChainName, ChainOp, PortChain, ServicePortName, SharedChain,
 };
 use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
+use plan::mode::Mode;
 use plan::model::{Protocol, ServiceName};
 use plan::rule_set::OptionalRules;
 
@@ -106,7 +107,7 @@ fn every_kind_of_rule_is_read_as_it_was_written() {
     on_every_ready_kind(|rules| {
         let (family, saved) = (rules.family(), saved_of(rules.family()));
         let chains = chains_of(family, saved);
-        let desired = ActualChains::parse(family, saved);
+        let desired = ActualChains::parse(Mode::Iptables, family, saved);
         assert!(desired.own.len() > 50 && desired.shared.len() == 6);
         let ops = writes(&chains);
         let ops: Vec<&ChainOp> = ops.iter().collect();
@@ -115,7 +116,7 @@ fn every_kind_of_rule_is_read_as_it_was_written() {
             assert!(written.results.iter().all(Result::is_ok));
             assert_eq!(written.transactions, Some(1));
         }
-        assert_eq!(rules.chains().unwrap(), desired);
+        assert_eq!(rules.chains(Mode::Iptables).unwrap(), desired);
         assert!(rules.check(&mk_constant(family)).unwrap().matches());
 
         // Every rule of the shared chains can be deleted by its text.
@@ -125,17 +126,17 @@ fn every_kind_of_rule_is_read_as_it_was_written() {
             rules.iter().map(|rule| ChainOp::Delete(*chain, (&**rule).into()))
         });
         apply_all(rules, &deletions.collect::<Vec<_>>());
-        assert!(rules.chains().unwrap().shared.values().all(Vec::is_empty));
+        assert!(rules.chains(Mode::Iptables).unwrap().shared.values().all(Vec::is_empty));
         let insertions = shared().flat_map(|(chain, rules)| {
             rules.iter().rev().map(|rule| ChainOp::Insert(*chain, (&**rule).into()))
         });
         apply_all(rules, &insertions.collect::<Vec<_>>());
-        assert_eq!(rules.chains().unwrap(), desired);
+        assert_eq!(rules.chains(Mode::Iptables).unwrap(), desired);
 
         // Writing the constant rules again leaves all of them.
         iptables(rules, "-t nat -F KUBE-POSTROUTING");
         rules.write(&mk_constant(family)).unwrap();
-        assert_eq!(rules.chains().unwrap(), desired);
+        assert_eq!(rules.chains(Mode::Iptables).unwrap(), desired);
 
         let own = chains.keys().filter(|chain| !matches!(chain.name, ChainName::Shared(_)));
         let emptied = shared().map(|(chain, _)| ChainOp::Write(*chain, Arc::new([])));
@@ -143,7 +144,7 @@ fn every_kind_of_rule_is_read_as_it_was_written() {
         let mut ops: Vec<ChainOp> = emptied.chain(removals).collect();
         ops.sort_by_key(|op| (op.chain().table, op.phase()));
         apply_all(rules, &ops);
-        let left = rules.chains().unwrap();
+        let left = rules.chains(Mode::Iptables).unwrap();
         assert!(left.own.is_empty() && left.shared.values().all(Vec::is_empty));
     });
 }
@@ -181,7 +182,7 @@ fn one_bad_rule_among_a_hundred_chains_is_refused_alone() {
             };
             assert_eq!(refusal.class, class, "{refusal}");
             println!("{} {bad}: {refusal}", rules.backend());
-            let found = rules.chains().unwrap();
+            let found = rules.chains(Mode::Iptables).unwrap();
             assert_eq!(found.own.len(), 99);
             assert_eq!(found.shared[&services(family)], [jump.into()]);
         });
@@ -206,13 +207,13 @@ fn what_is_gone_is_removed_and_what_is_in_use_is_not() {
         );
         let classes = results.into_iter().map(|result| result.err().map(|refusal| refusal.class));
         assert_eq!(classes.collect::<Vec<_>>(), [None, None, Some(RefusalClass::Conflict), None]);
-        let found = rules.chains().unwrap();
+        let found = rules.chains(Mode::Iptables).unwrap();
         assert_eq!(found.own.len(), 2);
         let missing = ChainOp::Insert(mk_chain(family, 4), "-j RETURN".into());
         let refusal = apply(rules, &[missing]).remove(0).unwrap_err();
         assert_eq!(refusal.class, RefusalClass::Conflict, "{refusal}");
         apply_all(rules, &[ChainOp::Remove(other), ChainOp::Remove(one)]);
-        assert_eq!(rules.chains().unwrap().own.len(), 0);
+        assert_eq!(rules.chains(Mode::Iptables).unwrap().own.len(), 0);
     });
 }
 
@@ -274,7 +275,7 @@ fn what_one_change_costs() {
             watch.check(&rules, &rule_set).unwrap();
             let check = begin.elapsed();
             let begin = Instant::now();
-            let found = watch.read_chains(&rules).unwrap();
+            let found = watch.read_chains(&rules, Mode::Iptables).unwrap();
             let read = begin.elapsed();
             assert_eq!(found.own.len(), 3 * n);
             let (chain, of_chain) = chains.iter().next().unwrap();

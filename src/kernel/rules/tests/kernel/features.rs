@@ -14,8 +14,8 @@ fn each(test: impl Fn(&Rules) + Sync) {
 #[test]
 fn this_kernel_has_every_feature_and_the_check_leaves_nothing() {
     each(|rules| {
-        assert_eq!(rules.try_features(), Ok(()), "{rules:?}");
-        assert_eq!(rules.try_features(), Ok(()), "and again");
+        assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "{rules:?}");
+        assert_eq!(rules.try_features(Mode::Iptables), Ok(()), "and again");
         assert!(!rules.saved().unwrap().contains("KUBE-"), "{rules:?}");
     });
 }
@@ -25,7 +25,7 @@ fn a_lack_is_said_with_the_module_and_what_is_there_is_not() {
     each(|rules| {
         // A chain of this name with other content, which something leads to, cannot be removed.
         rules.restore("*nat\n:KUBE-PROBE - [0:0]\n-A OUTPUT -j KUBE-PROBE\nCOMMIT\n").unwrap();
-        let said = rules.try_features().unwrap_err();
+        let said = rules.try_features(Mode::Iptables).unwrap_err();
         let (missing, _) = said.split_once("; of all together: ").unwrap();
         assert!(missing.starts_with("no rule can have DNAT (module xt_nat), "), "{said}");
         assert!(missing.contains("statistic (module xt_statistic)"), "{said}");

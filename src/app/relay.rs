@@ -1,0 +1,316 @@
+//! The relay of mode userspace: starts it, tells it what to listen on, and the event loop what it
+//! listens on.
+//!
+//! It outlives the time in which the node serves in that mode, so that its connections do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use plan::event::Event;
+use plan::model::ServiceName;
+use plan::planner::{Plan, Planner};
+use plan::userspace::{ProxyPortId, RelayPort};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
+use tokio::sync::mpsc;
+use tracing::error;
+
+use crate::config::Configuration;
+use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
+use crate::reconcile::Input;
+use crate::reconcile::observer::{Observer, Round, RoundKind};
+use crate::relay::{self, Meters, NoProxyPort, Relay, Report, Reports, Settings};
+use crate::serve::metrics::Metrics;
+
+/// A relay that runs. Copies share it; it ends with the last one.
+#[derive(Debug, Clone)]
+pub(super) struct RunningRelay {
+    relay: Arc<Relay>,
+    reports: Arc<Reports>,
+    metrics: RelayMetrics,
+    /// Services that it listens for.
+    services: Arc<Mutex<BTreeSet<ServiceName>>>,
+}
+
+/// The event loop's observer, which tells the relay what to listen on.
+#[derive(Debug)]
+pub(super) struct RelayObserver {
+    relay: RunningRelay,
+    /// Ports that were planned and are not written yet.
+    planned: BTreeMap<ServiceName, Vec<RelayPort>>,
+}
+
+/// Metrics of the relay.
+#[derive(Debug, Clone)]
+pub(super) struct RelayMetrics {
+    connections: IntGauge,
+    connections_total: IntCounterVec,
+    endpoint_failures: IntCounter,
+    udp_clients: IntGauge,
+    udp_dropped: IntCounterVec,
+    listen_failures: IntGauge,
+}
+
+// === impl RunningRelay ===
+
+impl RunningRelay {
+    /// Starts a relay that listens on nothing yet.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread.
+    pub(super) fn start(configuration: &Configuration) -> anyhow::Result<Self> {
+        let metrics = RelayMetrics::new()?;
+        let settings = Settings {
+            ports: configuration.relayed.ports,
+            udp_idle: configuration.relayed.udp_idle,
+            drain: configuration.pace.drain_deadline,
+            ..Settings::default()
+        };
+        let started = relay::start(&settings, metrics.meters());
+        let (relay, reports) = started.context("start the relay of mode userspace")?;
+        Ok(Self {
+            relay: Arc::new(relay),
+            reports: Arc::new(reports),
+            metrics,
+            services: Arc::default(),
+        })
+    }
+
+    /// Returns the event loop's observer.
+    pub(super) fn observer(&self) -> RelayObserver {
+        RelayObserver { relay: self.clone(), planned: BTreeMap::new() }
+    }
+
+    /// Adds its metrics.
+    ///
+    /// # Errors
+    /// When one has the name of another.
+    pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        self.metrics.add_to(metrics)
+    }
+
+    /// Stops listening. Connections have time to end. To be called when no rule leads to the relay.
+    pub(super) fn stop_listening(&self) {
+        let services =
+            mem::take(&mut *self.services.lock().unwrap_or_else(PoisonError::into_inner));
+        self.relay.set(services.into_iter().map(|service| (service, Vec::new())).collect());
+    }
+
+    /// Passes on what the relay says to the event loop, for as long as that takes input, and records
+    /// an Event for each port that cannot be listened on.
+    pub(super) async fn report(self, inputs: mpsc::Sender<Input>, recorder: EventRecorder) {
+        loop {
+            let reports = tokio::select! {
+                biased;
+                () = inputs.closed() => return,
+                reports = self.reports.next() => reports,
+            };
+            let Some(reports) = reports else {
+                error!(
+                    "the relay of mode userspace has ended, which is a bug: new connections fail \
+                     until kube-ipvs is restarted; please report the log above"
+                );
+                return;
+            };
+            for (id, report) in reports {
+                if let Report::Failed(failure) = &report {
+                    recorder.record(listen_failure(&id, failure));
+                }
+                let event = Event::ProxyPort(Box::new(id), report.state());
+                if inputs.send(Input::Change(event)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn set(&self, ports: BTreeMap<ServiceName, Vec<RelayPort>>) {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        for (service, ports) in &ports {
+            if ports.is_empty() {
+                services.remove(service);
+            } else {
+                services.insert(service.clone());
+            }
+        }
+        self.relay.set(ports);
+    }
+}
+
+fn listen_failure(id: &ProxyPortId, failure: &NoProxyPort) -> NewEvent {
+    NewEvent {
+        regarding: Regarding::Service(id.service.clone()),
+        severity: Severity::Warning,
+        reason: "FailedToListenOnProxyPort",
+        action: "Listen",
+        note: format!("Service port {id} is refused: {failure}; it is retried"),
+        extent: Extent::ThisNode,
+    }
+}
+
+// === impl RelayObserver ===
+
+impl Observer for RelayObserver {
+    fn planned(&mut self, plan: &Plan, _: &Planner, _: Duration) {
+        self.planned.extend(plan.relay.iter().cloned());
+    }
+
+    fn round_ended(&mut self, round: &Round<'_>) {
+        // After a retry or a drain check, ports planned meanwhile may still wait.
+        if round.kind != RoundKind::Retry && !self.planned.is_empty() {
+            self.relay.set(mem::take(&mut self.planned));
+        }
+    }
+}
+
+// === impl RelayMetrics ===
+
+impl RelayMetrics {
+    pub(super) fn new() -> Result<Self, prometheus::Error> {
+        let counters = |name, help, label| IntCounterVec::new(Opts::new(name, help), &[label]);
+        Ok(Self {
+            connections: IntGauge::new(
+                "kube_ipvs_relay_connections",
+                "Number of open TCP connections of clients that the relay serves.",
+            )?,
+            connections_total: counters(
+                "kube_ipvs_relay_connections_total",
+                "Number of TCP connections to the relay, by result: passed on, failed because no \
+                 endpoint could be reached, refused because there are too many, cut because the time \
+                 to drain was over.",
+                "result",
+            )?,
+            endpoint_failures: IntCounter::new(
+                "kube_ipvs_relay_endpoint_failures_total",
+                "Number of times that an endpoint did not take a connection or refused a datagram of \
+                 the relay, which then tries another endpoint.",
+            )?,
+            udp_clients: IntGauge::new(
+                "kube_ipvs_relay_udp_clients",
+                "Number of UDP clients that the relay serves.",
+            )?,
+            udp_dropped: counters(
+                "kube_ipvs_relay_udp_datagrams_dropped_total",
+                "Number of datagrams that the relay did not pass on, by reason: clients if there are \
+                 too many of them, else other.",
+                "reason",
+            )?,
+            listen_failures: IntGauge::new(
+                "kube_ipvs_relay_listen_failures",
+                "Number of Service ports for which the relay cannot listen on a port.",
+            )?,
+        })
+    }
+
+    /// Adds all of them.
+    ///
+    /// # Errors
+    /// When one has the name of another.
+    pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        let Self { connections, endpoint_failures, udp_clients, listen_failures, .. } = self;
+        metrics.add(connections.clone())?;
+        metrics.add(self.connections_total.clone())?;
+        metrics.add(endpoint_failures.clone())?;
+        metrics.add(udp_clients.clone())?;
+        metrics.add(self.udp_dropped.clone())?;
+        metrics.add(listen_failures.clone())
+    }
+
+    /// Returns the parts that the relay counts with.
+    pub(super) fn meters(&self) -> Meters {
+        let connections = |result| self.connections_total.with_label_values(&[result]);
+        let dropped = |reason| self.udp_dropped.with_label_values(&[reason]);
+        Meters {
+            open: self.connections.clone(),
+            passed: connections("passed"),
+            failed: connections("failed"),
+            refused: connections("refused"),
+            cut: connections("cut"),
+            endpoint_failures: self.endpoint_failures.clone(),
+            udp_clients: self.udp_clients.clone(),
+            udp_refused: dropped("clients"),
+            udp_lost: dropped("other"),
+            listen_failures: self.listen_failures.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use plan::mode::Mode;
+    use plan::model::Family;
+    use plan::userspace::{ProxyPortState, RelayProtocol};
+
+    use super::*;
+
+    fn mk_relay() -> RunningRelay {
+        let metrics = RelayMetrics::new().unwrap();
+        let (relay, reports) = relay::start(&Settings::default(), metrics.meters()).unwrap();
+        RunningRelay {
+            relay: Arc::new(relay),
+            reports: Arc::new(reports),
+            metrics,
+            services: Arc::default(),
+        }
+    }
+
+    fn mk_ports() -> BTreeMap<ServiceName, Vec<RelayPort>> {
+        let port = RelayPort {
+            name: "http".into(),
+            protocol: RelayProtocol::Tcp,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            endpoints: ["192.0.2.1:80".parse().unwrap()].into(),
+            local_endpoints: None,
+            affinity_seconds: None,
+            drain_seconds: None,
+        };
+        [(ServiceName::new("ns", "web"), vec![port])].into()
+    }
+
+    async fn next(inputs: &mut mpsc::Receiver<Input>) -> ProxyPortState {
+        let input = tokio::time::timeout(Duration::from_secs(10), inputs.recv()).await.unwrap();
+        match input.unwrap() {
+            Input::Change(Event::ProxyPort(id, state)) => {
+                assert_eq!(id.service, ServiceName::new("ns", "web"));
+                state
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_loop_hears_of_ports_and_the_relay_outlives_it() {
+        let relay = mk_relay();
+        let (recorder, _queue) = EventRecorder::new();
+        let (inputs, mut outbox) = mpsc::channel(8);
+        let reporting = tokio::spawn(relay.clone().report(inputs, recorder.clone()));
+        relay.set(mk_ports());
+        assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
+        drop(outbox);
+        tokio::time::timeout(Duration::from_secs(10), reporting).await.unwrap().unwrap();
+
+        // In another mode nothing reports. Later on, the same relay goes on.
+        relay.stop_listening();
+        let (inputs, mut outbox) = mpsc::channel(8);
+        tokio::spawn(relay.clone().report(inputs, recorder));
+        assert_eq!(next(&mut outbox).await, ProxyPortState::Closed);
+        relay.set(mk_ports());
+        assert!(matches!(next(&mut outbox).await, ProxyPortState::Listening(_)));
+        assert_eq!(relay.relay.ports_in_use(), 1);
+    }
+
+    #[test]
+    fn its_metrics_have_names_of_their_own_however_often_they_are_added() {
+        let relay = RelayMetrics::new().unwrap();
+        drop(relay.meters());
+        for _ in 0..2 {
+            let metrics = Metrics::new(Mode::Userspace, &Family::BOTH).unwrap();
+            relay.add_to(&metrics).unwrap();
+            assert!(metrics.text().unwrap().contains("kube_ipvs_relay_connections_total"));
+        }
+    }
+}
