@@ -7,7 +7,7 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 
-use super::{rules, scope, state};
+use super::{rules, scope, state, used_alone};
 use crate::kernel::ReadError;
 use crate::kernel::leftovers::{Connections, Leftovers};
 use crate::kernel::rules::{Rules, Variant};
@@ -84,7 +84,7 @@ fn saved(mode: Mode, variant: Variant) -> Result<Vec<(String, rules::RemovalScop
         let in_use = Rules::open(family, variant).ok().map(|rules| rules.backend());
         for rules in Rules::installed(family) {
             let saved = rules.saved().map_err(|error| ReadError::new("rules", error))?;
-            all.push((saved, scope(mode, in_use.as_ref(), rules.backend())));
+            all.push((saved, scope(used_alone(mode), in_use.as_ref(), rules.backend())));
         }
     }
     Ok(all)
