@@ -262,18 +262,7 @@ impl fmt::Display for Problem {
                  choose another address, or another network for short circuits (shortCircuit)"
             ),
             Self::AddressOfNode { field, address, node } => {
-                write!(
-                    f,
-                    "{field}: {address} is in the status of Node {node}, so only that node serves \
-                     it: if all took it, that node could not be reached any more. If the Node is \
-                     wrong, correct its status.addresses"
-                )?;
-                if *field == AddressField::LoadBalancer {
-                    let cure = "; if no load balancer has a node's own address, set \
-                                loadBalancersBeforeNodes: true (docs/config.md)";
-                    f.write_str(cure)?;
-                }
-                Ok(())
+                write_address_of_node(f, *field, *address, node)
             }
             Self::FrontendTaken { frontend, owner } => write!(
                 f,
@@ -339,4 +328,25 @@ impl fmt::Display for Problem {
             ),
         }
     }
+}
+
+fn write_address_of_node(
+    f: &mut fmt::Formatter<'_>,
+    field: AddressField,
+    address: IpAddr,
+    node: &str,
+) -> fmt::Result {
+    write!(
+        f,
+        "{field}: {address} is in the status of Node {node}, so only that node serves it: if all took \
+         it, that node could not be reached any more. If the Node is wrong, correct its \
+         status.addresses"
+    )?;
+    if field == AddressField::LoadBalancer {
+        f.write_str(
+            "; if no load balancer has a node's own address, set loadBalancersBeforeNodes: true \
+             (docs/config.md)",
+        )?;
+    }
+    Ok(())
 }

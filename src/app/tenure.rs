@@ -41,7 +41,7 @@ use crate::reconcile::Reconciler;
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
 use crate::serve::listen::{self, ListenError};
-use crate::serve::metrics::own;
+use crate::serve::metrics::{Metrics, own};
 use crate::serve::pages::SetVerbosity;
 use crate::serve::service_health::ListenFailure;
 
@@ -220,37 +220,16 @@ impl<K: Kernel + 'static> Parts<K> {
             serving::options(&configuration, &settings, source.following(), self.set_verbosity)?;
         let servers = Servers::new(options, failures)?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
-        let mut all = Observers::new(vec![
-            Box::new(servers.observer()),
-            Box::new(EventObserver::new(recorder.clone())),
-        ]);
-        observers.into_iter().for_each(|observer| all.add(observer));
-        if settings.localhost_node_ports {
-            all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
-        }
         let is_relayed = settings.mode == Mode::Userspace;
-        if let Some(relay) = &relay {
-            relay.measured_by(&servers.metrics())?;
-        }
         let serving_relay = relay.clone().filter(|_| is_relayed);
-        if let Some(relay) = &serving_relay {
-            // What another time in this mode has left.
-            relay.stop_listening();
-            all.add(Box::new(relay.observer()));
-        }
+        let all = observe(observers, &servers, &recorder, &settings, serving_relay.as_ref())?;
         let health = servers.health();
         source.mark_not_leaving(&health);
         let measured = servers.metrics();
-        let gates = configuration.gates.iter();
-        let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
-        measured.add_features(gates)?;
-        source.measured_by(&measured)?;
+        measure(&measured, &configuration, &settings, &source, relay.as_ref())?;
         let kernel =
             KernelHandle::start_holding(kernel, measured.own.stages.clone(), at_work.clone())
                 .context("start the kernel worker")?;
-        if settings.nfacct {
-            measured.add(PacketCounters::new()?)?;
-        }
         let routes = !settings.service_routes.is_empty();
         let chosen = settings.clone();
         let planner = Planner::new(settings);
@@ -320,6 +299,51 @@ impl Threads {
             source: TaskThread::start("source", at_work.clone())?,
         })
     }
+}
+
+/// Has the event loop's reports go to all that needs them.
+fn observe(
+    observers: Vec<Box<dyn Observer>>,
+    servers: &Servers,
+    recorder: &EventRecorder,
+    settings: &Settings,
+    relay: Option<&RunningRelay>,
+) -> anyhow::Result<Observers> {
+    let mut all = Observers::new(vec![
+        Box::new(servers.observer()),
+        Box::new(EventObserver::new(recorder.clone())),
+    ]);
+    observers.into_iter().for_each(|observer| all.add(observer));
+    if settings.localhost_node_ports {
+        all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
+    }
+    if let Some(relay) = relay {
+        // What another time in this mode has left.
+        relay.stop_listening();
+        all.add(Box::new(relay.observer()));
+    }
+    Ok(all)
+}
+
+/// Has the metrics show what is known from the start, and what measures itself.
+fn measure(
+    measured: &Metrics,
+    configuration: &Configuration,
+    settings: &Settings,
+    source: &Source,
+    relay: Option<&RunningRelay>,
+) -> anyhow::Result<()> {
+    let gates = configuration.gates.iter();
+    let gates = gates.map(|(name, open)| (name, FeatureGates::stage(name), open));
+    measured.add_features(gates)?;
+    source.measured_by(measured)?;
+    if let Some(relay) = relay {
+        relay.measured_by(measured)?;
+    }
+    if settings.nfacct {
+        measured.add(PacketCounters::new()?)?;
+    }
+    Ok(())
 }
 
 /// Returns a function that counts the messages in a channel. It does not keep the channel open.
