@@ -102,7 +102,8 @@ impl Running {
             Ok(Invocation::Run(arguments)) => *arguments,
             _ => return Ok(None),
         };
-        if arguments.cleanup == Some(true) || arguments.init_only == Some(true) {
+        let actions = [arguments.cleanup, arguments.hand_over, arguments.init_only];
+        if actions.contains(&Some(true)) {
             return Ok(None);
         }
         if let Some(path) = arguments.file() {
