@@ -300,6 +300,8 @@ pub(super) fn in_mode_userspace(
     outcome: Outcome,
 ) -> Option<Outcome> {
     match outcome {
+        // An endpoint is asked itself.
+        _ if frontend == Frontend::None => Some(outcome),
         _ if protocol == Protocol::Sctp => Some(NotServed),
         _ if (client, frontend, given.policy) == (PodElsewhere, NodePort, ExternalLocal) => {
             Option::None
