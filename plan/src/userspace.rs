@@ -21,7 +21,7 @@
 //! Clients that have no endpoint are refused by rules of `filter`, as in iptables mode; so are those
 //! outside of the source ranges, and those of SCTP, which is not relayed.
 //!
-//! - [`compile`]: an [`exposure`](crate::exposure) to portals and to what the relay is to listen on;
+//! - `compile`: an [`exposure`](crate::exposure) to portals and to what the relay is to listen on;
 //!   `relay`: that, and what the relay says; `portal`: the rules of one portal.
 //!
 //! A portal needs a proxy port, which only the relay knows. So the relay is told of a Service port

@@ -3,21 +3,27 @@
 //! The other mode is the one that this process served in before, or one whose state a start finds.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 use prometheus::IntGaugeVec;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::at_work::AtWork;
 use super::relay::RunningRelay;
+use crate::cleanup::sockets::ServiceAddresses;
 use crate::cleanup::{self, CleanupReport};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::rules::Backend;
 use crate::reconcile::Status;
 use crate::serve::metrics::own::VIRTUAL_SERVERS;
+
+/// Time between two looks at the node's sockets.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// The mode that this process served in before, and the reason for which it serves in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +47,8 @@ pub(super) struct FormerMode {
     /// What is left, by kind.
     pub(super) left: IntGaugeVec,
     pub(super) at_work: AtWork,
+    /// Longest time for what mode ipvs has left to end.
+    pub(super) drain_deadline: Duration,
 }
 
 // === impl FormerMode ===
@@ -73,6 +81,7 @@ impl FormerMode {
                 self.former = Some(Former { mode: Mode::Ipvs, reason });
             }
             if let Some(backends) = self.backends.clone() {
+                self.until_no_socket_needs_addresses().await;
                 let settings = self.settings.clone();
                 let of_ipvs = self.remove(move || cleanup::ipvs_mode(&settings, &backends)).await;
                 removed.removed.extend(of_ipvs.removed);
@@ -109,6 +118,40 @@ impl FormerMode {
             }
             was_left = true;
             self.status.wait_for(|status| status.n_left_by_ipvs != Some(n_left)).await.ok()?;
+        }
+    }
+
+    /// Waits until none of the node's own UDP sockets has a source that goes with mode ipvs, or the
+    /// drain deadline is over.
+    async fn until_no_socket_needs_addresses(&self) {
+        let deadline = Instant::now() + self.drain_deadline;
+        let settings = self.settings.clone();
+        let read = move || ServiceAddresses::left_by_ipvs(&settings);
+        let addresses = match self.at_work.block_on_pool(read).await {
+            Ok(Ok(addresses)) => addresses,
+            Ok(Err(error)) => return warn!("{error}; UDP sockets are not waited for"),
+            Err(error) => {
+                return warn!("reading addresses failed: {error}; UDP sockets are not waited for");
+            }
+        };
+        let mut is_first = true;
+        loop {
+            match addresses.n_sockets() {
+                Ok(0) => return,
+                Ok(_) if Instant::now() >= deadline => return,
+                Ok(sockets) if std::mem::take(&mut is_first) => info!(
+                    sockets,
+                    "UDP sockets of this node have a service address as their source: the addresses of \
+                     mode ipvs stay until they are closed, or drainDeadline is over"
+                ),
+                Ok(_) => {}
+                Err(error) => {
+                    return warn!(
+                        "reading the table of UDP sockets failed: {error}; they are not waited for"
+                    );
+                }
+            }
+            tokio::time::sleep(CHECK).await;
         }
     }
 
@@ -223,6 +266,7 @@ mod tests {
             recorder,
             left: left.clone(),
             at_work,
+            drain_deadline: Duration::ZERO,
         };
         let running = tokio::spawn(former.run());
         let gauge = || left.with_label_values(&[VIRTUAL_SERVERS]).get();

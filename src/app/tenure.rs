@@ -245,6 +245,7 @@ impl<K: Kernel + 'static> Parts<K> {
             recorder: recorder.clone(),
             left: measured.own.left_by_former_mode.clone(),
             at_work: at_work.clone(),
+            drain_deadline: configuration.pace.drain_deadline,
         };
         let (events, inbox) = mpsc::channel(QUEUE);
         let (inputs, outbox) = mpsc::channel(QUEUE);

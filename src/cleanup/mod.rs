@@ -12,6 +12,7 @@
 mod hand_over;
 pub mod left;
 mod rules;
+pub mod sockets;
 mod state;
 
 use std::collections::HashMap;
