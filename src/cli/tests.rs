@@ -47,7 +47,7 @@ fn the_help_of_a_flag_stands_alone() {
         ),
         (
             "drain-deadline",
-            "Mode ipvs: Time that the connections of a removed endpoint have to end before they are cut\n\
+            "Modes ipvs and userspace: Time that the connections of a removed endpoint have to end before they are cut\n\
              [default: 15m0s] [with --config: overrides drainDeadline]",
         ),
         (

@@ -130,7 +130,7 @@ impl RulesWatch {
     }
 
     /// Looks again at once, however long the last look took.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "kernel-tests"))]
     pub(in crate::kernel) fn end_pause(&mut self) {
         self.next_look = Instant::now();
     }
