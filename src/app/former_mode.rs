@@ -81,7 +81,9 @@ impl FormerMode {
                 self.former = Some(Former { mode: Mode::Ipvs, reason });
             }
             if let Some(backends) = self.backends.clone() {
-                self.until_no_socket_needs_addresses().await;
+                if self.until_no_socket_needs_addresses().await.is_none() {
+                    return;
+                }
                 let settings = self.settings.clone();
                 let of_ipvs = self.remove(move || cleanup::ipvs_mode(&settings, &backends)).await;
                 removed.removed.extend(of_ipvs.removed);
@@ -122,23 +124,24 @@ impl FormerMode {
     }
 
     /// Waits until none of the node's own UDP sockets has a source that goes with mode ipvs, or the
-    /// drain deadline is over.
-    async fn until_no_socket_needs_addresses(&self) {
+    /// drain deadline is over. Returns nothing if the loop has ended.
+    async fn until_no_socket_needs_addresses(&mut self) -> Option<()> {
         let deadline = Instant::now() + self.drain_deadline;
         let settings = self.settings.clone();
-        let read = move || ServiceAddresses::left_by_ipvs(&settings);
-        let addresses = match self.at_work.block_on_pool(read).await {
-            Ok(Ok(addresses)) => addresses,
-            Ok(Err(error)) => return warn!("{error}; UDP sockets are not waited for"),
+        let read = move || ServiceAddresses::left_by_ipvs(&settings).map_err(anyhow::Error::from);
+        let read = self.at_work.block_on_pool(read).await;
+        let addresses = match read.map_err(anyhow::Error::from).flatten() {
+            Ok(addresses) => addresses,
             Err(error) => {
-                return warn!("reading addresses failed: {error}; UDP sockets are not waited for");
+                warn!("{error}; UDP sockets of this node are not waited for");
+                return Some(());
             }
         };
         let mut is_first = true;
         loop {
             match addresses.n_sockets() {
-                Ok(0) => return,
-                Ok(_) if Instant::now() >= deadline => return,
+                Ok(0) => return Some(()),
+                Ok(_) if Instant::now() >= deadline => return Some(()),
                 Ok(sockets) if std::mem::take(&mut is_first) => info!(
                     sockets,
                     "UDP sockets of this node have a service address as their source: the addresses of \
@@ -146,12 +149,14 @@ impl FormerMode {
                 ),
                 Ok(_) => {}
                 Err(error) => {
-                    return warn!(
-                        "reading the table of UDP sockets failed: {error}; they are not waited for"
-                    );
+                    warn!("read the table of UDP sockets: {error}; they are not waited for");
+                    return Some(());
                 }
             }
-            tokio::time::sleep(CHECK).await;
+            tokio::select! {
+                _ = self.status.wait_for(|_| false) => return None,
+                () = tokio::time::sleep(CHECK) => {}
+            }
         }
     }
 
