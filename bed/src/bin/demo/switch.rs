@@ -176,13 +176,16 @@ fn from_everywhere(cluster: &Cluster) -> Result<[(&'static str, &Namespace); 3]>
 
 /// Clients that go on all the time. The node's own flow of datagrams is not among them: the socket of
 /// one that was opened in mode ipvs has a service address as its source, so that mode waits for it.
+///
+/// They connect twice a second. With 20 connections a second, clients soon use ports again that IPVS
+/// remembers, which costs some of them a second or a refusal (`docs/modes.md`).
 fn steady(cluster: &Cluster) -> Result<Vec<Client<'_>>> {
     let node_port = (cluster.node(1)?.ipv4, NODE_PORT).into();
     let mut clients = Vec::new();
     for (who, from) in from_everywhere(cluster)? {
         for (kind, target, traffic, pause) in [
-            ("connections to a cluster address", WEB.into(), Traffic::Connections, 50),
-            ("connections to a node port", node_port, Traffic::Connections, 50),
+            ("connections to a cluster address", WEB.into(), Traffic::Connections, 500),
+            ("connections to a node port", node_port, Traffic::Connections, 500),
             ("datagrams to a cluster address", DNS.into(), Traffic::Datagrams, 100),
         ] {
             if (who, traffic) == ("node", Traffic::Datagrams) {
