@@ -275,12 +275,20 @@ fn when_the_last_connection_of_ipvs_has_ended_nothing_of_it_is_left() {
     assert_eq!(answer.unwrap().server, "pod1-1");
 }
 
-/// Requires that nobody was cut, refused or delayed by a switch, apart from what the two modes
-/// cannot carry over.
-fn require_unnoticed(report: &LoadReport, at_least: usize, may_move: impl Fn(&str) -> bool) {
+/// Requires that no client was cut, refused or delayed by a switch, apart from what the two modes
+/// cannot carry over, and from the datagrams that removed endpoints cost: IPVS drops what comes to a
+/// removed real server until the kernel's next tick, which is an error of the socket on the node itself.
+fn require_unnoticed(
+    report: &LoadReport,
+    at_least: usize,
+    n_removed_endpoints: usize,
+    may_move: impl Fn(&str) -> bool,
+) {
     println!("{report}");
     for (name, counts) in &report.clients {
-        assert_eq!(counts.failed(), 0, "{name}:\n{report}");
+        let most_lost = if name.starts_with("datagrams") { n_removed_endpoints } else { 0 };
+        assert!(counts.lost <= most_lost && counts.others <= counts.lost, "{name}:\n{report}");
+        assert_eq!(counts.failed(), counts.lost + counts.others, "{name}:\n{report}");
         assert!(counts.moved == 0 || may_move(name), "{name}:\n{report}");
         assert!(counts.answers >= at_least, "{name}:\n{report}");
     }
@@ -308,7 +316,7 @@ fn a_switch_from_iptables_to_ipvs_cuts_refuses_and_delays_no_client() {
     });
     load.wait_for_answers(some, LIMIT).unwrap();
     // Affinity begins anew: the modes remember clients in different places.
-    require_unnoticed(&load.stop(), some * 3, |name| name.starts_with("affinity"));
+    require_unnoticed(&load.stop(), some * 3, 0, |name| name.starts_with("affinity"));
 }
 
 #[test]
@@ -340,8 +348,11 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
     let mut proxy = start("ipvs");
     proxy.wait_until_in_sync_within(LIMIT).unwrap();
     load.wait_for_answers(3, LIMIT).unwrap();
-    require_unnoticed(&load.stop(), 6, |_| false);
+    require_unnoticed(&load.stop(), 6, 0, |_| false);
 }
+
+/// Number of kills before the switch is let through. After each, an endpoint is removed.
+const KILLS: usize = 3;
 
 #[test]
 fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices() {
@@ -355,7 +366,7 @@ fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices(
         let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
         load.wait_for_answers(some, LIMIT).unwrap();
         drop(proxy);
-        for _ in 0..3 {
+        for _ in 0..KILLS {
             let starting = launch(bed, &["--proxy-mode=ipvs"]);
             random.rest(longest);
             drop(starting); // SIGKILL
@@ -366,6 +377,6 @@ fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices(
         println!("time {time}");
         // Flows of datagrams leave an endpoint at once when it is removed.
         let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
-        require_unnoticed(&load.stop(), some * 2, moves);
+        require_unnoticed(&load.stop(), some * 2, KILLS, moves);
     }
 }
