@@ -108,3 +108,32 @@ fn a_mode_in_the_configuration_file_is_taken_on_and_one_that_cannot_be_is_not() 
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();
 }
+
+#[test]
+fn connections_of_every_mode_live_through_switches_by_way_of_mode_userspace() {
+    let bed = mk_bed();
+    let configuration = bed.configuration("relay", OWN);
+    let mut proxy = bed.start(&["--config", &configuration]);
+    let process = proxy.process();
+    let mut connections = vec![mk_connection(&bed)];
+    for mode in ["userspace", "iptables", "userspace", "ipvs"] {
+        let said = switch(&bed, &[&format!("--to={mode}"), "--no-wait"]).unwrap();
+        assert!(said.contains("asked kube-ipvs"), "{said}");
+        wait_for_mode(&bed, &proxy, mode);
+        bed.wait_until(&format!("mode {mode} leads"), || {
+            let rules = bed.rules("iptables");
+            let has_portal = rules.contains("-A KUBE-PORTALS-CONTAINER -d 10.96.0.10/32");
+            match mode {
+                "userspace" => has_portal,
+                "iptables" => !has_portal && rules.contains("KUBE-SVC-"),
+                _ => !has_portal && bed.virtual_servers().contains("10.96.0.10:80 rr"),
+            }
+        });
+        connections.push(mk_connection(&bed));
+        for connection in &mut connections {
+            connection.say().unwrap();
+        }
+        assert_eq!(proxy.process(), process);
+    }
+    proxy.stop().unwrap();
+}
