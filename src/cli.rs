@@ -26,7 +26,7 @@ const HELP_WIDTH: usize = 100;
 /// Word for the command that switches a running program.
 const SWITCH: &str = "switch";
 
-/// What a command line asks for.
+/// Request of a command line.
 #[derive(Debug, Clone)]
 pub enum Invocation {
     /// To serve, or another action of kube-proxy's flags.

@@ -63,7 +63,7 @@ pub struct Planner {
     new_localhost: Vec<(ServiceName, Vec<LocalhostPort>)>,
     /// In ipvs mode, the families whose connections another mode's rules still lead.
     led_by_rules: BTreeSet<Family>,
-    /// What the relay is to listen on; no empty lists.
+    /// Ports that the relay is to listen on; no empty lists.
     relay: HashMap<ServiceName, Vec<RelayPort>>,
     /// Changes since the last plan.
     new_relay: Vec<(ServiceName, Vec<RelayPort>)>,

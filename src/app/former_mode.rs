@@ -1,4 +1,4 @@
-//! What another mode has left on the node: its removal, and the reports of it.
+//! State that another mode has left on the node: its removal, and the reports of it.
 //!
 //! The other mode is the one that this process served in before, or one whose state a start finds.
 
@@ -44,7 +44,7 @@ pub(super) struct FormerMode {
     pub(super) backends: Option<HashMap<Family, Backend>>,
     pub(super) status: watch::Receiver<Status>,
     pub(super) recorder: EventRecorder,
-    /// What is left, by kind.
+    /// Amount of it that is left, by kind.
     pub(super) left: IntGaugeVec,
     pub(super) at_work: AtWork,
     /// Longest time for what mode ipvs has left to end.

@@ -45,7 +45,7 @@ use crate::serve::metrics::{Metrics, own};
 use crate::serve::pages::SetVerbosity;
 use crate::serve::service_health::ListenFailure;
 
-/// What outlives a tenure.
+/// State that outlives a tenure.
 pub(super) struct Program {
     pub(super) arguments: Arguments,
     /// Configuration of the file or the flags, whatever mode was ordered since.

@@ -1,4 +1,4 @@
-//! What other modes have left on the node, counted: nothing is changed.
+//! State that other modes have left on the node, counted: nothing is changed.
 
 use std::fmt;
 

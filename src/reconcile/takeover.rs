@@ -10,7 +10,7 @@
 //! In ipvs mode, rules of another mode that lead connections go on leading until the end: see
 //! [`super::dispatch`].
 //!
-//! Where rules lead, the chains are read once, each but for a digest of its rules. If one family's
+//! In modes in which rules lead, the chains are read once, each but for a digest of its rules. If one family's
 //! cannot be read, the other is taken over without it, and these are compared when they can be read.
 
 use std::sync::Arc;

@@ -24,10 +24,10 @@ const SHARE: u32 = 10;
 /// Longest time until the process serves in the other mode.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is left of other modes.
+/// State that is left of other modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Left {
-    /// Of mode ipvs, if that is another one.
+    /// State of mode ipvs, if that is another one.
     by_ipvs: LeftByIpvs,
     /// None as long as virtual servers are left: rules stay until then.
     rules: Option<LeftRules>,

@@ -1,4 +1,4 @@
-//! What a switch would meet: for `kube-ipvs switch --dry-run`.
+//! Survey of what a switch would meet: for `kube-ipvs switch --dry-run`.
 
 use std::io::Write;
 use std::path::Path;

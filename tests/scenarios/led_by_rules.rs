@@ -34,7 +34,7 @@ fn frontends() -> [Frontend; 3] {
     [frontend(1, Protocol::Tcp), frontend(2, Protocol::Udp), frontend(3, Protocol::Tcp)]
 }
 
-/// A kernel in sync in iptables mode, with nobody at work on it.
+/// A kernel in sync in iptables mode, with no process at work on it.
 async fn led_by_rules() -> Fake {
     let mut world =
         World::with(settings_in(Mode::Iptables), World::new().stop().await, Pace::default());
@@ -80,7 +80,7 @@ fn is_served_by_ipvs(actual: &Actual, frontend: &Frontend) -> bool {
     has_endpoints && is_local && entries.count() > 0
 }
 
-/// What is wrong: frontends that neither rules nor IPVS serve.
+/// Faults: frontends that neither rules nor IPVS serve.
 fn unserved(actual: &Actual) -> Vec<Frontend> {
     if is_led_by_rules(actual) {
         return Vec::new();

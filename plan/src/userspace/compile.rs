@@ -285,7 +285,7 @@ impl PortRules for RelayedPort<'_> {
         Vec::new()
     }
 
-    /// Who may reach the proxy ports, and the health check.
+    /// Rules for those who may reach the proxy ports, and for the health check.
     fn other_rules(&self) -> Vec<SharedRule> {
         let mut rules: Vec<SharedRule> = self.refusals().health_check().into_iter().collect();
         let Some(protocol) = self.protocol else { return rules };

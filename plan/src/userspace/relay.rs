@@ -1,4 +1,4 @@
-//! What the relay listens on, and what it says of it.
+//! Ports that the relay listens on, and its reports of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct ProxyPortId {
     pub protocol: RelayProtocol,
     /// The family.
     pub family: Family,
-    /// Whether its clients get all endpoints or this node's only.
+    /// Choice of its clients: all endpoints or this node's only.
     pub policy: TrafficPolicy,
 }
 
