@@ -18,7 +18,7 @@
 //! - [`serve`]: health, metrics, health checks of Services, pages;
 //! - [`events`]: Events of the Kubernetes API;
 //! - [`localhost`]: NodePorts on localhost, in user space, in a thread of its own;
-//! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own; not connected yet;
+//! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own, which outlives the mode;
 //! - `forwarding`: what programs in user space that forward connections share: copying, limits;
 //! - [`switch`]: switching a running process to another mode;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;

@@ -52,7 +52,13 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
     let removal = removal(&found, chosen);
     let failed = leftovers.remove_virtual_servers(&removal.virtual_servers);
     report.note(removal.virtual_servers.len().saturating_sub(failed.len()), "virtual server");
-    report.failures.extend(failed);
+    if let Some(first) = failed.first() {
+        report.failures.push(format!(
+            "{} virtual servers of short circuits are not removed: {first}. Run --hand-over again, or \
+             remove them with ipvsadm -D",
+            failed.len()
+        ));
+    }
     report.remove_link(&mut leftovers, &removal.link);
     let failed = leftovers.remove_entries(&removal.entries);
     report.note(removal.entries.len().saturating_sub(failed.len()), "set entry");

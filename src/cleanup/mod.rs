@@ -67,10 +67,10 @@ pub fn all(chosen: &Settings) -> CleanupReport {
     report
 }
 
-/// Removes what IPVS mode made, ours or kube-proxy's, and the chosen mode does not use, with what
-/// other modes made. To be called
-/// when no virtual server of ours is left: if there is one all the same, or that cannot be read,
-/// everything stays, because connections may need it. For `in_use` see [`other_modes`].
+/// Removes what IPVS mode and other modes made, ours or kube-proxy's, and the chosen mode does not
+/// use. To be called when no virtual server of ours is left: if there is one all the same, or that
+/// cannot be read, everything stays, because connections may need it. For `in_use` see
+/// [`other_modes`].
 #[must_use]
 pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> CleanupReport {
     let mut report = CleanupReport::default();
@@ -147,8 +147,8 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
 }
 
 /// Returns what is to go from one kind of iptables: everything of kube-proxy's if the family has
-/// our rules in another kind, else what other modes than those `used` made. Where the family has no rules of
-/// ours, it is not known what else the kind is good for.
+/// our rules in another kind, else what other modes than those `used` made. Where the family has no
+/// rules of ours, it is not known what else the kind is good for.
 fn scope(used: &'static [Mode], in_use: Option<&Backend>, backend: Backend) -> RemovalScope {
     match in_use {
         Some(ours) if *ours != backend => RemovalScope::Everything,
@@ -350,7 +350,7 @@ impl CleanupReport {
             let names: Vec<&str> = in_use.iter().map(|not| not.set.name()).collect();
             self.failures.push(format!(
                 "rules still look into the sets {}: find them (iptables-save | grep KUBE-, the \
-                 same with ip6tables-save, -legacy and nft), remove them and run --cleanup again",
+                 same with ip6tables-save, -legacy and nft), remove them and run this again",
                 names.join(" ")
             ));
         }

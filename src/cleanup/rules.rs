@@ -133,6 +133,13 @@ pub(super) fn unreadable(saved: &str) -> Vec<&str> {
         .collect()
 }
 
+/// True if something is another mode's, and of none of these.
+fn is_of_others_alone(modes: &[Mode], is_of: impl Fn(Mode) -> bool) -> bool {
+    let is_in = |mode: Mode| modes.contains(&mode);
+    Mode::ALL.into_iter().any(|mode| !is_in(mode) && is_of(mode))
+        && !modes.iter().any(|mode| is_of(*mode))
+}
+
 fn tables(saved: &str) -> Vec<SavedTable<'_>> {
     let mut tables: Vec<SavedTable<'_>> = Vec::new();
     for line in saved.lines().map(str::trim) {
@@ -244,10 +251,7 @@ impl<'a> SavedTable<'a> {
         match scope {
             RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
             // `KUBE-SERVICES` of nat and others are chains of several modes.
-            RemovalScope::ModesBut(modes) => {
-                let mut others = Mode::ALL.into_iter().filter(|mode| !modes.contains(mode));
-                others.any(is_of) && !modes.iter().any(|mode| is_of(*mode))
-            }
+            RemovalScope::ModesBut(modes) => is_of_others_alone(modes, is_of),
             RemovalScope::OursAlone => OURS_ALONE.contains(&(self.name, chain)),
         }
     }
@@ -288,10 +292,7 @@ impl<'a> SavedTable<'a> {
             RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
             // Modes have some jumps in common: into `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat`
             // and into `KUBE-FORWARD` of `filter`, or those that lead to refusals.
-            RemovalScope::ModesBut(modes) => {
-                let mut others = Mode::ALL.into_iter().filter(|mode| !modes.contains(mode));
-                others.any(is_of) && !modes.iter().any(|mode| is_of(*mode))
-            }
+            RemovalScope::ModesBut(modes) => is_of_others_alone(modes, is_of),
             RemovalScope::OursAlone => {
                 OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
             }

@@ -229,7 +229,7 @@ fn a_table_that_cannot_be_shown_is_reported() {
     assert_eq!(unreadable(saved), ["nat"]);
 }
 
-/// What mode userspace leaves: portals, and refusals as in mode iptables.
+/// Rules that mode userspace leaves: portals, and refusals as in mode iptables.
 const USERSPACE_MODE: &str = r#"*nat
 :PREROUTING ACCEPT [0:0]
 :OUTPUT ACCEPT [0:0]

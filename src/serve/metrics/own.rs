@@ -60,7 +60,7 @@ pub struct OwnMetrics {
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
     mode: IntGaugeVec,
-    /// What the mode has left that the node served in before, by kind.
+    /// State that the mode has left in which the node served before, by kind.
     pub left_by_former_mode: IntGaugeVec,
     /// 1 while the configuration file has changed into one that cannot be used.
     pub configuration_rejected: IntGauge,
