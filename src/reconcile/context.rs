@@ -8,7 +8,7 @@ use plan::chains::ActualChains;
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
-use plan::model::Family;
+use plan::model::{Family, Protocol};
 use plan::planner::Planner;
 use plan::sets::SetId;
 use tokio::sync::watch;
@@ -101,8 +101,13 @@ impl Context {
         self.planner.settings().families.iter().flat_map(|family| SetId::all(*family)).collect()
     }
 
-    /// Returns the longest time for the connections of a frontend's endpoints to end.
+    /// Returns the longest time for the connections of a frontend's endpoints to end. In ipvs mode
+    /// those of SCTP have none, as with kube-proxy. A node that leaves it keeps them: their endpoints
+    /// are not gone.
     pub(super) fn drain_deadline(&self, frontend: &Frontend) -> Duration {
+        if frontend.protocol == Protocol::Sctp && self.balances_by(Mode::Ipvs) {
+            return Duration::ZERO;
+        }
         let chosen = self.planner.desired().drain_deadline_seconds(frontend);
         chosen.map_or(self.pace.drain_deadline, |seconds| Duration::from_secs(seconds.into()))
     }

@@ -3,9 +3,9 @@
 //!
 //! Rules of nat are asked once for each connection, and before IPVS. So connections that IPVS has
 //! stay with it after the takeover, for as long as their real servers are there and the addresses
-//! that they come to are local: TCP real servers drain as any that is removed, and addresses, sets
-//! and rules of IPVS mode stay until the last one has gone. UDP and SCTP virtual servers go at once:
-//! the next packet is led by the rules.
+//! that they come to are local: real servers of TCP and SCTP drain, and addresses, sets and rules of
+//! IPVS mode stay until the last one has gone. UDP virtual servers go at once: the next datagram is led
+//! by the rules.
 //!
 //! The kernel chooses a bound address as the source of the node's own connections to it, and they
 //! would end with it. So each becomes local by a route instead, with a source that stays
@@ -331,14 +331,14 @@ async fn drain(
         // Each next datagram of these goes by the rules, and connections through a short circuit
         // live by connection tracking alone. So they go first.
         let needs_ipvs = |frontend: &Frontend| {
-            frontend.protocol == Protocol::Tcp
+            frontend.protocol != Protocol::Udp
                 && settings.short_circuit_networks.around(frontend.address).is_none()
         };
-        let (tcp, others): (Vec<_>, Vec<_>) =
+        let (lasting, others): (Vec<_>, Vec<_>) =
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));
         let mut ops: Vec<Op> =
             others.into_iter().map(|it| Op::RemoveVirtualServer(it.frontend)).collect();
-        ops.extend(close(cx, writer, tcp).await?);
+        ops.extend(close(cx, writer, lasting).await?);
         writer.apply(cx, ops, Basis::Reading).await?;
     }
     // Without a route, an address marks a virtual server as ours, and needs no entry for that. What

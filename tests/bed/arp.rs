@@ -1,6 +1,6 @@
 //! Replies to ARP requests, by address, with `serviceAddressesArp`.
 
-use bed::{Protocol, Question, Service, eventually};
+use bed::{Connection, Protocol, Question, Service, eventually};
 
 use crate::fixture::{Bed, PATIENCE, TARGET, assert_shares, ip};
 
@@ -96,6 +96,36 @@ fn quiet_answers_for_the_nodes_own_addresses_and_for_no_services() {
     assert_eq!(scopes(&bed), ["global"]);
     assert_served(&bed);
     assert!(is_answered(&bed, BALANCED), "arp_ignore 3 is only about scope host");
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn quiet_is_kept_while_the_node_leaves_ipvs_mode_and_comes_back() {
+    let bed = mk_bed();
+    let quiet = bed.configuration("quiet", "serviceAddressesArp: quiet");
+    let proxy = bed.start(&["--config", &quiet]);
+    let mut held = Connection::open(bed.client(), Question::tcp((ip(BALANCED), 80))).unwrap();
+    held.say().unwrap();
+    assert!(!is_answered(&bed, BALANCED));
+    proxy.stop().unwrap();
+
+    // Node ports on loopback addresses need `route_localnet`, with which the kernel is not quiet.
+    let without_localhost = "mode: iptables\niptables: {localhostNodePorts: false}";
+    let iptables =
+        std::fs::read_to_string(&quiet).unwrap().replace("mode: ipvs", without_localhost);
+    let configuration = bed.configuration("leaving", "");
+    std::fs::write(&configuration, iptables).unwrap();
+    let proxy = bed.start(&["--config", &configuration]);
+    bed.wait_until("addresses become routes", || bed.bound().is_empty());
+    assert_served(&bed);
+    assert!(!is_answered(&bed, BALANCED), "local by a route");
+    held.say().unwrap();
+    proxy.stop().unwrap();
+
+    let proxy = bed.start(&["--config", &quiet]);
+    assert_served(&bed);
+    assert!(!is_answered(&bed, BALANCED));
+    held.say().unwrap();
     proxy.stop().unwrap();
 }
 

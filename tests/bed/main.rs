@@ -32,6 +32,7 @@ mod load;
 mod load_balancer;
 mod localhost;
 mod masquerade;
+mod meanwhile;
 mod node;
 mod order;
 mod ownership;

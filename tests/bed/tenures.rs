@@ -24,12 +24,12 @@ fn mk_connection(bed: &Bed) -> Connection {
 }
 
 /// Runs `kube-ipvs switch` on the node. An error has what it wrote.
-fn switch(bed: &Bed, arguments: &[&str]) -> anyhow::Result<String> {
+pub(crate) fn switch(bed: &Bed, arguments: &[&str]) -> anyhow::Result<String> {
     let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
     bed.node().command(&program, &[&["switch"], arguments].concat())
 }
 
-fn wait_for_mode(bed: &Bed, proxy: &Proxy, mode: &str) {
+pub(crate) fn wait_for_mode(bed: &Bed, proxy: &Proxy, mode: &str) {
     let served = || get(bed.node(), "127.0.0.1:10249", "/proxyMode").unwrap_or_default();
     let outcome = bed::eventually(std::time::Duration::from_secs(120), "the mode", || {
         let answer = served();

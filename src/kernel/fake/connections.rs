@@ -20,7 +20,7 @@ impl FakeState {
         let closed = self.closed.clone();
         let actual = self.readable(ReadCall::Connections)?;
         let is_open =
-            |frontend: &Frontend| frontend.protocol == Protocol::Tcp && !closed.contains(frontend);
+            |frontend: &Frontend| frontend.protocol != Protocol::Udp && !closed.contains(frontend);
         let servers = actual.virtual_servers.iter().filter(|(frontend, _)| is_open(frontend));
         let each = servers.flat_map(|(frontend, server)| {
             let real_servers = server.real_servers.iter();

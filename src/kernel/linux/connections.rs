@@ -17,11 +17,14 @@ use super::{OpenConnections, ReadError};
 /// The table of the calling thread's network namespace.
 const TABLE: &str = "/proc/thread-self/net/ip_vs_conn";
 
-/// States in which an end may still send data: IPVS takes the end's side into account that closes
-/// first (`tcp_states` in net/netfilter/ipvs/ip_vs_proto_tcp.c).
-const OPEN: [&str; 5] = ["ESTABLISHED", "SYN_RECV", "SYNACK", "FIN_WAIT", "CLOSE_WAIT"];
+/// States of TCP in which an end may still send data: IPVS takes the end's side into account that
+/// closes first (`tcp_states` in net/netfilter/ipvs/ip_vs_proto_tcp.c).
+const OPEN_TCP: [&str; 5] = ["ESTABLISHED", "SYN_RECV", "SYNACK", "FIN_WAIT", "CLOSE_WAIT"];
 
-/// Counts the open TCP connections by virtual server and real server.
+/// The same of SCTP (`sctp_state_name_table` in net/netfilter/ipvs/ip_vs_proto_sctp.c).
+const OPEN_SCTP: [&str; 5] = ["ESTABLISHED", "C-REPLIED", "C-ECHOED", "S-SENT", "S-RECEIVED"];
+
+/// Counts the open connections of TCP and SCTP by virtual server and real server.
 pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
     let unread = |error: std::io::Error| ReadError::new("connections of IPVS", error);
     let table = BufReader::new(File::open(TABLE).map_err(unread)?);
@@ -34,17 +37,19 @@ pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
     Ok(counts)
 }
 
-/// Returns the virtual server and the real server of a line about an open TCP connection.
+/// Returns the virtual server and the real server of a line about an open connection.
 fn open(line: &str) -> Option<(Frontend, SocketAddr)> {
     let mut words = line.split_ascii_whitespace();
-    if words.next()? != "TCP" {
-        return None;
-    }
+    let (protocol, is_open) = match words.next()? {
+        "TCP" => (Protocol::Tcp, OPEN_TCP),
+        "SCTP" => (Protocol::Sctp, OPEN_SCTP),
+        _ => return None,
+    };
     let mut words = words.skip(2);
     let (address, port) = (address_of(words.next()?)?, port_of(words.next()?)?);
     let real_server = SocketAddr::new(address_of(words.next()?)?, port_of(words.next()?)?);
-    let is_open = OPEN.contains(&words.next()?);
-    is_open.then_some((Frontend { address, protocol: Protocol::Tcp, port }, real_server))
+    let is_open = is_open.contains(&words.next()?);
+    is_open.then_some((Frontend { address, protocol, port }, real_server))
 }
 
 /// `0A60000A`, or `fd00:0096:0000:0000:0000:0000:0000:0010`
@@ -69,19 +74,23 @@ mod tests {
         let v6 = "TCP fd00:0192:0000:0000:0000:0000:0000:0100 8D5C \
                   fd00:0096:0000:0000:0000:0000:0000:0010 0050 \
                   fd00:0244:0001:0000:0000:0000:0000:000b 1F90 ESTABLISHED     899";
-        for (line, frontend, real_server) in [
-            (v4("ESTABLISHED"), "10.96.0.10", "10.244.1.11:8080"),
-            (v4("FIN_WAIT   "), "10.96.0.10", "10.244.1.11:8080"),
-            (v6.to_owned(), "fd00:96::10", "[fd00:244:1::b]:8080"),
+        let sctp = |state: &str| v4(state).replace("TCP", "SCTP");
+        for (line, protocol, frontend, real_server) in [
+            (v4("ESTABLISHED"), Protocol::Tcp, "10.96.0.10", "10.244.1.11:8080"),
+            (v4("FIN_WAIT   "), Protocol::Tcp, "10.96.0.10", "10.244.1.11:8080"),
+            (v6.to_owned(), Protocol::Tcp, "fd00:96::10", "[fd00:244:1::b]:8080"),
+            (sctp("ESTABLISHED"), Protocol::Sctp, "10.96.0.10", "10.244.1.11:8080"),
+            (sctp("S-RECEIVED "), Protocol::Sctp, "10.96.0.10", "10.244.1.11:8080"),
         ] {
             let address = frontend.parse().unwrap();
-            let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
+            let frontend = Frontend { address, protocol, port: 80 };
             assert_eq!(open(&line), Some((frontend, real_server.parse().unwrap())), "{line}");
         }
         let header =
             "Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData";
         let udp = v4("UDP").replace("TCP", "UDP");
-        let others = ["TIME_WAIT", "SYN_SENT", "CLOSE", "LAST_ACK", "NONE"].map(v4);
+        let mut others = ["TIME_WAIT", "SYN_SENT", "CLOSE", "LAST_ACK", "NONE"].map(v4).to_vec();
+        others.extend(["CLOSED", "INIT", "S-ACK-SENT", "SYN_RECV"].map(sctp));
         for line in [header, udp.as_str(), "TCP C0A80064", ""]
             .into_iter()
             .chain(others.iter().map(String::as_str))

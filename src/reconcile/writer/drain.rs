@@ -1,10 +1,11 @@
-//! Letting connections end: a TCP real server that is no longer wanted gets no new connections
-//! (weight 0) and is removed when its last one has ended, or when its time is up. A virtual server
+//! Letting connections end: a real server that is no longer wanted gets no new connections (weight 0)
+//! and is removed when its last one has ended, or when its time is up. A virtual server
 //! that is to go with its real servers stays until the last of them has gone.
 //!
 //! Removing a real server at once would cut every connection it has: the kernel drops a packet
-//! whose real server is gone. UDP and SCTP real servers are removed at once, as kube-proxy does,
-//! since a client that goes on sending would otherwise keep a dead one for ever.
+//! whose real server is gone. UDP real servers are removed at once, as kube-proxy does, since a client
+//! that goes on sending would otherwise keep a dead one for ever. So are those of SCTP in ipvs mode
+//! (`Context::drain_deadline`).
 //!
 //! The kernel is the only record of it that outlives us: weight 0, and the deadline, which is noted
 //! in the real server itself. After a restart what is not wanted and noted there goes on draining,
@@ -82,7 +83,7 @@ impl Drain {
         Self { clock: Clock::read(), draining: Agenda::default(), n_removed_when_drained: 0 }
     }
 
-    /// Turns removals of TCP real servers into draining ones, and the return of a draining one
+    /// Turns removals of TCP and SCTP real servers into draining ones, and the return of a draining one
     /// into its weight's return. Both leave its connections untouched. The same for virtual servers
     /// that are to go with their real servers. `time` is how long the connections of a virtual
     /// server's real servers may take to end.
@@ -206,7 +207,7 @@ impl Drain {
         now: Instant,
     ) -> Option<Op> {
         match op {
-            Op::RemoveRealServer(frontend, socket) if frontend.protocol == Protocol::Tcp => {
+            Op::RemoveRealServer(frontend, socket) if frontend.protocol != Protocol::Udp => {
                 self.drain(frontend, socket, known, time(&frontend), now)
             }
             // It is still there, and its real servers have connections.
