@@ -14,7 +14,8 @@ use super::row::{Client, Frontend, Given, Outcome, Row, Seen};
 use super::world::{PROTOCOLS, World};
 use super::{mistaken, table};
 
-/// Frontends that are tried at once. Most of them wait for answers that do not come.
+/// Frontends that are tried at once, or groups of those that share their turns. Most of them wait for
+/// answers that do not come.
 const AT_ONCE: usize = 24;
 /// Time limit of an answer that should come: with this many frontends at once on an emulated
 /// processor, a datagram has taken more than three seconds.
@@ -33,9 +34,9 @@ const SHOWN: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     given: Given,
-    frontend: Frontend,
     protocol: Protocol,
     ipv4: bool,
+    frontend: Frontend,
 }
 
 /// Outcomes that are expected of each client at each place.
@@ -53,17 +54,20 @@ struct Failure {
 pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
     let trials = trials(rows, world.mode);
     let places: Vec<_> = trials.iter().collect();
+    let groups = places.chunk_by(|(one, _), (other, _)| one.takes_turns_with(other, world.mode));
+    let groups: Vec<_> = groups.collect();
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                while let Some((place, clients)) = places.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let found = clients.iter().filter_map(|(client, expected)| {
-                        attempt(world, **place, *client, *expected)
-                    });
-                    let found: Vec<Failure> = found.collect();
-                    failures.lock().unwrap().extend(found);
+                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for (place, clients) in *group {
+                        let found = clients.iter().filter_map(|(client, expected)| {
+                            attempt(world, **place, *client, *expected)
+                        });
+                        let found: Vec<Failure> = found.collect();
+                        failures.lock().unwrap().extend(found);
+                    }
                 }
             });
         }
@@ -262,6 +266,18 @@ fn held(node: &Namespace, address: &str, port: u16) -> String {
         }
     }
     text
+}
+
+// === impl Place ===
+
+impl Place {
+    /// True if clients of both take turns at the same endpoints, and so must not ask at the same time. In
+    /// mode userspace all frontends of a Service port lead to one proxy port. Two clients in step get
+    /// every other turn each: as long as both ask, each hears only one of two endpoints.
+    fn takes_turns_with(&self, other: &Self, mode: Mode) -> bool {
+        let of_port = |place: &Self| (place.given, place.protocol, place.ipv4);
+        mode == Mode::Userspace && of_port(self) == of_port(other)
+    }
 }
 
 // === impl Failure ===
