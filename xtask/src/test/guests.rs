@@ -67,6 +67,11 @@ const WITHOUT_RULES: [&str; 5] = [
 const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
 /// Tests of the bed on a host that lacks something. They need a guest of their own.
 const LACKING: [&str; 1] = ["lacking::"];
+/// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
+/// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
+const UNLOADING: [&str; 1] = ["host::sysctls_"];
+/// Tests of the bed that the guests of all others leave out.
+const APART: [&str; 2] = [LACKING[0], UNLOADING[0]];
 /// Tests of the bed of a switch between modes.
 const SWITCH: [&str; 2] = ["load::", "switch::"];
 /// Has iptables mean that of x_tables, as in user mode.
@@ -89,10 +94,11 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// Waiting and starting programs take the time on the bed, and an emulated processor makes them
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
-pub(super) const SUITES: [Suite; 12] = [
+pub(super) const SUITES: [Suite; 13] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&WITHOUT_RULES).shared_by(2),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&LACKING).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
     Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&WITHOUT_IPTABLES),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
@@ -283,9 +289,11 @@ impl Suite {
         Self { only, ..self }
     }
 
-    /// The suite in guests of this kind. None if another suite has its tests and more.
+    /// The suite in guests of this kind. None if its tests are those of others again, with another kind
+    /// of iptables.
     pub(super) fn run_by(self, accel: AccelChoice) -> Option<Self> {
-        self.only.is_empty().then_some(Self { accel, ..self })
+        let is_again = !self.only.is_empty() && self.accel != AccelChoice::Uml;
+        (!is_again).then_some(Self { accel, ..self })
     }
 
     /// A name in `only` or `but` that no test has.
