@@ -330,7 +330,7 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
         Proxy::start_with(bed.node(), &arguments).unwrap()
     };
     let mut proxy = start("iptables");
-    proxy.wait_until_in_sync_within(LIMIT).unwrap();
+    proxy.wait_until_in_sync().unwrap();
     // Many connections begin while addresses are bound and rules still lead. That takes longer on an
     // emulated machine, which can do fewer in that time.
     let amount = Amount::new(bed);
@@ -348,7 +348,7 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
     load.wait_for_answers(3, LIMIT).unwrap();
     drop(proxy);
     let mut proxy = start("ipvs");
-    proxy.wait_until_in_sync_within(LIMIT).unwrap();
+    proxy.wait_until_in_sync().unwrap();
     load.wait_for_answers(3, LIMIT).unwrap();
     require_unnoticed(&load.stop(), 6, 0, |_| false);
 }

@@ -75,8 +75,8 @@ enum Tier {
     Kernel,
     /// Nodes, pods and clients, real traffic, the real program, on a real kernel.
     Bed,
-    /// Switches between modes under load, on every kernel and with both kinds of iptables. Takes an
-    /// hour where guests are emulated, so it runs only if it is named.
+    /// Switches between modes under load, and all flows of mode userspace, on every kernel and with both
+    /// kinds of iptables. Takes more than an hour where guests are emulated, so it runs only if it is named.
     Switch,
 }
 
