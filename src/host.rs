@@ -197,7 +197,8 @@ fn prepare_iptables(
     let mut wanted = wanted_sysctls(configuration);
     if Linux::has_dummy() {
         // IPVS mode left it, and leads connections until they end.
-        wanted.push(sysctl::silent_ipvs());
+        wanted.extend(sysctl::left_by_ipvs());
+        settings.syn_copies = possible_syn_copies(&rules);
     }
     let mut failed = set_sysctls(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
@@ -225,11 +226,15 @@ fn prepare_iptables(
 /// Sets what mode userspace needs, and opens the kernel.
 fn prepare_userspace(
     configuration: &Configuration,
-    settings: Settings,
+    mut settings: Settings,
     rules: HashMap<Family, Rules>,
 ) -> anyhow::Result<(Settings, Linux)> {
     let proc_sys = Path::new(sysctl::ROOT);
-    let wanted = wanted_sysctls(configuration);
+    let mut wanted = wanted_sysctls(configuration);
+    if Linux::has_dummy() {
+        wanted.extend(sysctl::left_by_ipvs());
+        settings.syn_copies = possible_syn_copies(&rules);
+    }
     let mut failed = set_sysctls(proc_sys, &wanted);
     failed.extend(track_connections(&configuration.conntrack));
     if !failed.is_empty() {
@@ -238,6 +243,25 @@ fn prepare_userspace(
     let mut linux = Linux::open(rules, Mode::Userspace)?;
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
     Ok((settings, linux))
+}
+
+/// Returns the families whose rules can show IPVS copies of packets.
+fn possible_syn_copies(rules: &HashMap<Family, Rules>) -> Vec<Family> {
+    let can_copy = |(family, rules): (&Family, &Rules)| match rules.try_copies() {
+        Ok(()) => Some(*family),
+        Err(why) => {
+            info!("{family}: {why}. {}", lacks_copies());
+            None
+        }
+    };
+    rules.iter().filter_map(can_copy).collect()
+}
+
+/// The consequence of rules that cannot show IPVS copies of packets, in words.
+#[must_use]
+pub(crate) fn lacks_copies() -> &'static str {
+    "Until the node has left mode ipvs, a client that uses the port of a closed connection again may \
+     be reset"
 }
 
 /// True if the rules of every family can count packets by name.

@@ -7,6 +7,7 @@
 mod connections;
 mod datagrams;
 mod report;
+mod reuse;
 mod streams;
 
 use std::collections::BTreeSet;
@@ -57,6 +58,9 @@ pub enum Traffic {
     Connections,
     /// The same for a Service with affinity: always the same server has to answer.
     Affinity,
+    /// TCP connections from this port and the next seven, again and again: each lives until three
+    /// others have begun. Servers close one half of them, clients reset the other half.
+    FewPorts(u16),
     /// One flow of datagrams from one port.
     Datagrams,
 }
@@ -115,6 +119,7 @@ impl Load {
                 Traffic::Streams(number) => streams::run(&running, number, ready),
                 Traffic::Connections => connections::run(&running, false, &ready),
                 Traffic::Affinity => connections::run(&running, true, &ready),
+                Traffic::FewPorts(first) => reuse::run(&running, first, &ready),
                 Traffic::Datagrams => datagrams::run(&running, &ready),
             })?);
         }

@@ -3,7 +3,7 @@
 //! Each line of a request is answered with one line `NAME PEER`: who answered, and which source
 //! address and port the request seemed to come from. What is asked beyond `QUESTION` is repeated:
 //! `NAME PEER TEXT`. A UDP datagram is one line. Connections stay open until the other side closes
-//! them or the server stops.
+//! them, asks for the end, or the server stops.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,6 +21,9 @@ use crate::protocol::Protocol;
 
 /// Request that asks for the name and the source only.
 pub(crate) const QUESTION: &str = "?";
+
+/// The same, after which the server closes the connection.
+pub(crate) const LAST_QUESTION: &str = "?!";
 
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -210,7 +213,7 @@ fn answer_all(datagrams: &UdpSocket, name: &str) {
 fn answer_line(name: &str, peer: SocketAddr, line: &[u8]) -> Vec<u8> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut answer = format!("{name} {peer}").into_bytes();
-    if line != QUESTION.as_bytes() {
+    if line != QUESTION.as_bytes() && line != LAST_QUESTION.as_bytes() {
         answer.push(b' ');
         answer.extend_from_slice(line);
     }
@@ -232,11 +235,12 @@ impl OpenConnection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let mut answers = Vec::new();
+            let (mut answers, mut is_last) = (Vec::new(), false);
             for part in chunk.get(..length).unwrap_or_default().split_inclusive(|it| *it == b'\n') {
                 self.line.extend_from_slice(part);
                 if part.ends_with(b"\n") {
                     answers.append(&mut answer_line(name, self.peer, &self.line));
+                    is_last |= self.line.strip_suffix(b"\n") == Some(LAST_QUESTION.as_bytes());
                     self.line.clear();
                 }
             }
@@ -244,6 +248,9 @@ impl OpenConnection {
                 return Err(ErrorKind::InvalidData.into());
             }
             self.socket.write_all(&answers)?;
+            if is_last {
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
         }
     }
 }
@@ -259,5 +266,6 @@ mod tests {
         assert_eq!(answer(b"?\n"), "pod1-1 10.0.0.1:7\n");
         assert_eq!(answer(b"12 abc\n"), "pod1-1 10.0.0.1:7 12 abc\n");
         assert_eq!(answer(b"12"), "pod1-1 10.0.0.1:7 12\n");
+        assert_eq!(answer(b"?!\n"), "pod1-1 10.0.0.1:7\n");
     }
 }

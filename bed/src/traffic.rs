@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::namespace::Namespace;
 use crate::protocol::Protocol;
-use crate::server::QUESTION;
+use crate::server::{LAST_QUESTION, QUESTION};
 
 /// Time to wait for connection and answer if nothing else is said. A guest under emulation is slow,
 /// a lost packet is resent after one second.
@@ -199,12 +199,28 @@ impl Connection {
     /// # Errors
     /// The way in which no answer came.
     pub fn say(&mut self) -> Result<Answer, Refusal> {
+        self.exchange(QUESTION)
+    }
+
+    /// Asks once more, and has the server close the connection: its port can be used again at once.
+    ///
+    /// # Errors
+    /// The way in which no answer came.
+    pub fn say_last(mut self) -> Result<Answer, Refusal> {
+        let answer = self.exchange(LAST_QUESTION)?;
+        match self.socket.read(&mut [0; 1])? {
+            0 => Ok(answer),
+            _ => Err(Refusal::Foreign("more than an answer".to_owned())),
+        }
+    }
+
+    fn exchange(&mut self, question: &str) -> Result<Answer, Refusal> {
         if !self.question.protocol.has_connections() {
             self.forget_late_answers()?;
         }
         let deadline = Instant::now() + self.question.timeout;
         self.socket.set_write_timeout(Some(self.question.timeout))?;
-        self.socket.write_all(format!("{QUESTION}\n").as_bytes())?;
+        self.socket.write_all(format!("{question}\n").as_bytes())?;
         let mut line = Vec::new();
         let mut chunk = [0; MAX_ANSWER];
         loop {

@@ -35,6 +35,17 @@ pub struct NodeFacts {
 pub struct BoundAddresses {
     /// Networks that are local by a route, in order.
     pub routes: Vec<IpNet>,
+    /// Packets that IPVS is shown copies of; none: it is shown no copies.
+    pub copies: Option<SynCopies>,
+}
+
+/// Packets that IPVS is shown copies of, so that it forgets former connections: the first ones of TCP
+/// connections to such addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SynCopies {
+    /// True if those to node ports are copied, too. They are in the set
+    /// [`SetKind::NodePortTcp`](crate::sets::SetKind::NodePortTcp), which has to be there.
+    pub node_ports: bool,
 }
 
 /// Number of endpoints of all service ports of a family above which rules about endpoints have no

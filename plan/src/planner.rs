@@ -348,6 +348,13 @@ impl Planner {
         ours.map(Op::WriteRuleSet).collect()
     }
 
+    /// The service addresses of a family that are local although rules lead to Services; none if
+    /// there are none.
+    #[must_use]
+    pub fn bound(&self, family: Family) -> Option<&BoundAddresses> {
+        self.store.facts().bound(family)
+    }
+
     /// A family's constant rules. While another mode's rules lead its connections, those that come
     /// before the dispatch.
     ///

@@ -15,6 +15,7 @@
 
 mod bound;
 mod chains;
+mod copies;
 mod dispatch;
 mod jumps;
 mod local_traffic;
@@ -37,10 +38,11 @@ use crate::model::Family;
 use crate::settings::Settings;
 
 pub use chains::UNANSWERED;
-pub use jumps::{Jump, JumpDestination, JumpPlace, jumps};
+pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, jumps};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};
 
+use jumps::SHOWN;
 use saved::Saved;
 
 /// The constant rules of one family.
@@ -50,6 +52,10 @@ pub struct RuleSet {
     family: Family,
     /// False as long as another mode's rules lead connections.
     has_dispatch: bool,
+    /// True if IPVS is shown copies of packets.
+    has_copies: bool,
+    /// True if jumps to such copies may be there even without them.
+    spares_copies: bool,
     chains: Vec<Chain>,
     shared: Vec<Chain>,
     jumps: Vec<Jump>,
@@ -161,7 +167,16 @@ impl RuleSet {
         shared: Vec<Chain>,
     ) -> Self {
         let jumps = jumps(mode).to_vec();
-        Self { mode, family, has_dispatch: true, chains, shared, jumps }
+        Self {
+            mode,
+            family,
+            has_dispatch: true,
+            has_copies: false,
+            spares_copies: false,
+            chains,
+            shared,
+            jumps,
+        }
     }
 
     /// The same with these jumps instead of the mode's.
@@ -196,6 +211,11 @@ impl RuleSet {
             bound: None,
         };
         chains::chains(Family::V4, &any).into_iter().map(|chain| (chain.table, chain.name))
+    }
+
+    /// The chains by which IPVS is shown copies of packets.
+    pub fn copy_chain_names() -> impl Iterator<Item = (Table, &'static str)> {
+        COPY_JUMPS.into_iter().map(|jump| (jump.table, jump.to)).chain([(Table::Mangle, SHOWN)])
     }
 
     /// Our chains: those of `nat` first.
@@ -238,8 +258,9 @@ impl RuleSet {
     #[must_use]
     pub fn restore_input(&self, found: &Comparison) -> String {
         let mut tables = Table::ALL;
-        if found.is_led_by_rules {
-            // What the dispatch leads past must have been replaced before.
+        if found.is_led_by_rules || self.has_copies {
+            // What the dispatch leads past must have been replaced before. What ends a copy must be
+            // there before the first one is made.
             tables.reverse();
         }
         let mut input = String::new();
@@ -250,7 +271,8 @@ impl RuleSet {
             let rules = found.missing_rules.iter().filter(|(of, ..)| is_of_table(of));
             // From the constant list, so that the order is right whatever the caller's was.
             let mut jumps = self.jumps().iter().filter(|jump| is_of_table(&jump.table)).peekable();
-            if jumps.peek().is_none() {
+            let has_superseded = found.superseded_jumps.iter().any(|it| it.table == table);
+            if jumps.peek().is_none() && !has_superseded {
                 continue;
             }
             begin(&mut input, table);

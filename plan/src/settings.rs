@@ -44,6 +44,9 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// True if rules may count packets by name (the match `nfacct`).
     pub nfacct: bool,
+    /// Families in which a node that leaves mode ipvs shows IPVS copies of packets
+    /// ([`SynCopies`](crate::facts::SynCopies)).
+    pub syn_copies: Vec<Family>,
     /// True if `spec.externalIPs` counts (the feature gate `AllowServiceExternalIPs`).
     pub external_ips: bool,
     /// True if a Service is served at its load balancer's address although another Node's status
@@ -154,6 +157,7 @@ impl Settings {
             iptables_localhost_node_ports: false,
             drop_invalid: true,
             nfacct: false,
+            syn_copies: Vec::new(),
             external_ips: true,
             load_balancers_before_nodes: false,
             short_circuit_networks: ShortCircuitNetworks::default(),

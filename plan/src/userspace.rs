@@ -116,7 +116,7 @@ impl RuleSet {
         let chains = vec![Chain { table: Table::Filter, name: "KUBE-FORWARD", rules }];
         let of_services = chains_of_services(Mode::Userspace, family).collect();
         let rule_set = Self::of_mode(Mode::Userspace, family, chains, of_services);
-        rule_set.with_jumps(jumps(node_ports))
+        rule_set.with_jumps(jumps(node_ports)).with_copies(family, settings)
     }
 }
 

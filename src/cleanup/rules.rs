@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use plan::mode::Mode;
-use plan::rule_set::{self, RuleSet, jumps};
+use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, jumps};
 use plan::sets::SetId;
 
 /// Extent of the removal.
@@ -133,6 +133,12 @@ pub(super) fn unreadable(saved: &str) -> Vec<&str> {
         .collect()
 }
 
+/// True if something is needed only while a node leaves mode ipvs, and these modes are not those of
+/// such a node.
+fn is_of_leaving_alone(modes: &[Mode], is_of_leaving: bool) -> bool {
+    is_of_leaving && !(modes.contains(&Mode::Ipvs) && modes.len() > 1)
+}
+
 /// True if something is another mode's, and of none of these.
 fn is_of_others_alone(modes: &[Mode], is_of: impl Fn(Mode) -> bool) -> bool {
     let is_in = |mode: Mode| modes.contains(&mode);
@@ -248,11 +254,15 @@ impl<'a> SavedTable<'a> {
 
     fn is_listed(&self, chain: &str, scope: RemovalScope) -> bool {
         let is_of = |mode| self.has_chain_of(mode, chain);
+        let is_of_leaving = RuleSet::copy_chain_names()
+            .any(|(table, name)| (table.name(), name) == (self.name, chain));
         match scope {
-            RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
+            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
             // `KUBE-SERVICES` of nat and others are chains of several modes.
-            RemovalScope::ModesBut(modes) => is_of_others_alone(modes, is_of),
-            RemovalScope::OursAlone => OURS_ALONE.contains(&(self.name, chain)),
+            RemovalScope::ModesBut(modes) => {
+                is_of_leaving_alone(modes, is_of_leaving) || is_of_others_alone(modes, is_of)
+            }
+            RemovalScope::OursAlone => is_of_leaving || OURS_ALONE.contains(&(self.name, chain)),
         }
     }
 
@@ -282,19 +292,21 @@ impl<'a> SavedTable<'a> {
         let (Some(target), Some(comment)) = (rule.target.as_deref(), &rule.comment) else {
             return false;
         };
-        let is_of = |mode| {
-            jumps(mode).iter().any(|jump| {
-                (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target)
-                    && jump.comment == Some(comment.as_str())
-            })
+        let is_this = |jump: &Jump| {
+            (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target)
+                && jump.comment == Some(comment.as_str())
         };
+        let is_of = |mode| jumps(mode).iter().any(is_this);
+        let is_of_leaving = COPY_JUMPS.iter().any(is_this);
         match scope {
-            RemovalScope::Everything => Mode::ALL.into_iter().any(is_of),
+            RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),
             // Modes have some jumps in common: into `KUBE-SERVICES` and `KUBE-POSTROUTING` of `nat`
             // and into `KUBE-FORWARD` of `filter`, or those that lead to refusals.
-            RemovalScope::ModesBut(modes) => is_of_others_alone(modes, is_of),
+            RemovalScope::ModesBut(modes) => {
+                is_of_leaving_alone(modes, is_of_leaving) || is_of_others_alone(modes, is_of)
+            }
             RemovalScope::OursAlone => {
-                OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
+                is_of_leaving || OURS_ALONE.contains(&(self.name, target)) && is_of(Mode::Ipvs)
             }
         }
     }

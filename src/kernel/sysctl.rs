@@ -143,13 +143,22 @@ pub fn wanted_by_iptables() -> Vec<Sysctl> {
     vec![Sysctl::new("net/ipv4/ip_forward", 1, true, FORWARDING)]
 }
 
-/// Returns the sysctl that is needed while rules lead to what is a real server of IPVS, too: with 1,
-/// IPVS answers in the place of an endpoint whose connection it does not know
-/// (`ip_vs_out_hook` in net/netfilter/ipvs/ip_vs_core.c).
+/// Returns the sysctls that are needed while rules lead to what is a real server of IPVS, too.
+///
+/// With `nat_icmp_send`, IPVS answers in the place of an endpoint whose connection it does not know
+/// (`ip_vs_out_hook` in net/netfilter/ipvs/ip_vs_core.c). By the others, IPVS forgets a connection to a
+/// real server of weight 0 when it sees a SYN from the same port (`ip_vs_in_hook`), and finds no real
+/// server for that (`ip_vs_check_template` in net/netfilter/ipvs/ip_vs_conn.c).
 #[must_use]
-pub fn silent_ipvs() -> Sysctl {
-    let why = "IPVS cuts no connection that rules have led to an endpoint";
-    Sysctl::new("net/ipv4/vs/nat_icmp_send", 0, false, why)
+pub fn left_by_ipvs() -> Vec<Sysctl> {
+    let cut = "IPVS cuts no connection that rules have led to an endpoint";
+    let forgets = "IPVS forgets the connection from a port that its client uses again";
+    vec![
+        Sysctl::new("net/ipv4/vs/nat_icmp_send", 0, false, cut),
+        Sysctl::new("net/ipv4/vs/expire_nodest_conn", 1, false, forgets),
+        Sysctl::new("net/ipv4/vs/expire_quiescent_template", 1, false, forgets),
+        Sysctl::new("net/ipv4/vs/conn_reuse_mode", 1, false, forgets),
+    ]
 }
 
 /// Returns the sysctl by which node ports on loopback addresses work in mode iptables. Without the

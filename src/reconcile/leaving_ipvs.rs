@@ -12,8 +12,14 @@
 //! ([`replace_addresses`]). Connections that have such a source are masqueraded by the constant
 //! rules, which know these addresses by a set ([`note_bound`]), until all virtual servers have gone.
 //!
+//! A client may use the port of a connection again that IPVS still knows. When IPVS forgets that, it
+//! would cut the new connection off. So rules show IPVS a copy of each connection's first packet
+//! ([`copies`]).
+//!
 //! Nothing of this is remembered but by the kernel: a restart goes on where it ended. What is left
 //! when all virtual servers have gone carries no traffic, and is cleaned up outside of the loop.
+
+mod copies;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -120,6 +126,7 @@ impl LeavingIpvs {
             return Ok(());
         };
         let n_left = match found {
+            Some(found) if former_pause.is_none() => copies::drain(cx, writer, found).await?,
             Some(found) => drain(cx, writer, found).await?,
             None => 0,
         };
@@ -199,7 +206,8 @@ pub(super) async fn note_bound(
         let found = cx.read_set(set).await;
         let Some(found) = cx.or_report(found)? else { return Ok(false) };
         if complete(cx, set, found, entries).await? {
-            bound.insert(family, BoundAddresses { routes: routes.clone() });
+            let known = BoundAddresses { routes: routes.clone(), copies: None };
+            bound.insert(family, known);
             replace_addresses(cx, family, local, routes, addresses).await?;
         }
     }

@@ -11,6 +11,7 @@ use super::{require_handler, served};
 use crate::cleanup::left;
 use crate::config::Configuration;
 use crate::host;
+use crate::kernel::rules::Rules;
 use crate::kernel::sysctl;
 
 /// Looks at the process, the host and the kernel's state, and writes what a switch would meet. The
@@ -47,6 +48,18 @@ pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow
     bail!("the node cannot switch to mode {mode}:\n- {}", reasons.join("\n- "))
 }
 
+/// Writes for which families rules cannot have IPVS forget the connections of ports that are used
+/// again.
+fn write_lack_of_copies(configured: &Configuration, out: &mut impl Write) -> anyhow::Result<()> {
+    for family in &configured.settings.families {
+        let rules = Rules::open(*family, configured.variant).map_err(|error| error.to_string());
+        if let Err(why) = rules.and_then(|rules| rules.try_copies()) {
+            writeln!(out, "{family}: {why}. {}", host::lacks_copies())?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes what there is of the mode that the node would leave.
 fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> anyhow::Result<()> {
     let by_ipvs = left::by_ipvs(&configured.settings)?;
@@ -64,6 +77,7 @@ fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> an
     )?;
     let affinity = by_ipvs.connections.persistent;
     writeln!(out, "session affinity: begins anew for {affinity} virtual servers")?;
+    write_lack_of_copies(configured, out)?;
     if sysctl::answers_for_real_servers(Path::new(sysctl::ROOT)) {
         writeln!(
             out,

@@ -36,6 +36,7 @@ mod meanwhile;
 mod node;
 mod order;
 mod ownership;
+mod ports_again;
 mod privileges;
 mod removed_frontends;
 mod rollout;

@@ -47,7 +47,8 @@ impl RuleSet {
             name: "KUBE-FIREWALL",
             rules: firewall(family, settings).into_iter().collect(),
         };
-        Self::of_mode(Mode::Iptables, family, chains, of_services.chain([firewall]).collect())
+        let shared = of_services.chain([firewall]).collect();
+        Self::of_mode(Mode::Iptables, family, chains, shared).with_copies(family, settings)
     }
 }
 

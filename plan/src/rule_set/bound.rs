@@ -17,7 +17,7 @@ impl RuleSetSettings {
     /// target as its source if that address is local (`__mkroute_output` in net/ipv4/route.c), and
     /// the answer to it would end at the endpoint's node.
     pub(crate) fn masquerading_bound(&self, family: Family) -> Vec<String> {
-        let Some(BoundAddresses { routes }) = &self.bound else { return Vec::new() };
+        let Some(BoundAddresses { routes, .. }) = &self.bound else { return Vec::new() };
         let set = SetId { kind: SetKind::IpvsAddresses, family };
         let random_fully = if self.random_fully { " --random-fully" } else { "" };
         let by_set = (String::new(), format!("-m set --match-set {set} src "));

@@ -45,13 +45,14 @@ impl RuleSet {
         let mut chains = chains::chains(family, settings);
         chains.retain(|chain| !is_of_dispatch(chain.table, chain.name));
         for chain in chains.iter_mut().filter(|it| it.name == "KUBE-POSTROUTING") {
-            let bound = BoundAddresses { routes: settings.routes.clone() };
+            let bound = BoundAddresses { routes: settings.routes.clone(), copies: None };
             let settings = settings.clone().with_bound(Some(bound));
             chain.rules.splice(0..0, settings.masquerading_bound(family));
         }
         let is_left = |jump: &&super::Jump| !is_of_dispatch(jump.table, jump.to);
         let jumps = jumps(Mode::Ipvs).iter().filter(is_left).copied().collect();
-        Self { mode: Mode::Ipvs, family, has_dispatch: false, chains, shared: Vec::new(), jumps }
+        let rule_set = Self::of_mode(Mode::Ipvs, family, chains, Vec::new());
+        Self { has_dispatch: false, jumps, ..rule_set }
     }
 
     /// False if these are the rules that are written while another mode's rules lead connections.

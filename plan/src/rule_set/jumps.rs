@@ -58,6 +58,20 @@ const ADDRESSES: &str = "handle ClusterIPs; NOTE: this must be before the NodePo
 const NODE_PORTS: &str = "handle service NodePorts; NOTE: this must be the last rule in the chain";
 const PROXY_PORTS: &str = "Ensure that non-local NodePort traffic can flow";
 
+/// Chain of the packets that IPVS is shown copies of.
+pub(super) const FORGET: &str = "KUBE-IPVS-FORGET";
+/// Chains that make such a copy (mangle), and that end it (filter).
+pub(super) const SHOWN: &str = "KUBE-IPVS-COPY";
+const FORGETS: &str = "kubernetes former connections that ipvs is to forget";
+const COPIES: &str = "kubernetes copies of packets for ipvs";
+
+/// The jumps of a node that leaves IPVS mode to what has IPVS forget connections.
+pub const COPY_JUMPS: [Jump; 3] = [
+    Jump::new(Table::Mangle, "PREROUTING", FORGET, FORGETS),
+    Jump::new(Table::Mangle, "OUTPUT", FORGET, FORGETS),
+    Jump::new(Table::Filter, "OUTPUT", SHOWN, COPIES),
+];
+
 const IPVS: [Jump; 10] = [
     Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", PORTALS),
     Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", PORTALS),

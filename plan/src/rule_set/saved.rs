@@ -7,7 +7,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::dispatch;
-use super::jumps::superseded_jumps;
+use super::jumps::{COPY_JUMPS, superseded_jumps};
 use super::{Chain, Jump, JumpDestination, RuleSet, Table};
 use crate::mode::Mode;
 
@@ -76,9 +76,11 @@ pub(super) fn compare(rule_set: &RuleSet, saved: &Saved<'_>) -> Comparison {
     let is_there = |jump: &&Jump| saved.has((jump.table, jump.from), &jump.rule());
     let is_superseding = |_: &&Jump| rule_set.has_dispatch();
     let superseded = superseded_jumps(rule_set.mode()).iter().filter(is_superseding);
+    let copies = COPY_JUMPS.iter().filter(|_| !rule_set.spares_copies);
     let elsewhere = rule_set.jumps().iter().flat_map(|jump| saved.elsewhere(jump));
     let is_desired = |jump: &Jump| rule_set.jumps().contains(jump);
-    let mut superseded_jumps: Vec<Jump> = superseded.filter(is_there).copied().collect();
+    let mut superseded_jumps: Vec<Jump> =
+        superseded.chain(copies).filter(is_there).copied().collect();
     for jump in elsewhere.filter(|jump| !is_desired(jump)) {
         if !superseded_jumps.contains(&jump) {
             superseded_jumps.push(jump);

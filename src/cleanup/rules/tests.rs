@@ -273,3 +273,40 @@ fn portals_go_from_another_mode_with_all_of_their_jumps_and_nothing_else() {
     let all = of(USERSPACE_MODE, RemovalScope::Everything);
     assert_eq!(all.iter().map(|it| it.n_chains).sum::<usize>(), 7);
 }
+
+/// Rules by which IPVS forgets connections while a node leaves mode ipvs, as saved.
+const COPIES: &str = r#"*mangle
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:KUBE-IPVS-COPY - [0:0]
+:KUBE-IPVS-FORGET - [0:0]
+-A PREROUTING -m comment --comment "kubernetes former connections that ipvs is to forget" -j KUBE-IPVS-FORGET
+-A OUTPUT -m comment --comment "kubernetes former connections that ipvs is to forget" -j KUBE-IPVS-FORGET
+-A KUBE-IPVS-COPY -j TEE --gateway 127.255.255.255
+-A KUBE-IPVS-FORGET -p tcp -m set --match-set KUBE-IPVS-IPS dst -g KUBE-IPVS-COPY
+COMMIT
+*filter
+:OUTPUT ACCEPT [0:0]
+:KUBE-IPVS-COPY - [0:0]
+-A OUTPUT -m comment --comment "kubernetes copies of packets for ipvs" -j KUBE-IPVS-COPY
+-A KUBE-IPVS-COPY -p tcp -m mark --mark 0x8000000/0x8000000 -j DROP
+COMMIT
+"#;
+
+#[test]
+fn copies_of_packets_stay_only_while_a_node_leaves_mode_ipvs() {
+    let counts = |scope| {
+        let removed = of(COPIES, scope);
+        assert!(removed.iter().all(|table| table.held.is_empty()));
+        removed.iter().map(|it| (it.n_rules, it.n_chains)).collect::<Vec<_>>()
+    };
+    let whole = [(2, 2), (1, 1)];
+    assert_eq!(counts(RemovalScope::Everything), whole);
+    assert_eq!(counts(RemovalScope::OursAlone), whole, "kube-proxy does not have them");
+    for mode in Mode::ALL {
+        assert_eq!(counts(RemovalScope::ModesBut(super::super::used_alone(mode))), whole);
+    }
+    for leaving in [&[Mode::Ipvs, Mode::Iptables][..], &Mode::ALL] {
+        assert_eq!(counts(RemovalScope::ModesBut(leaving)), [], "{leaving:?}");
+    }
+}

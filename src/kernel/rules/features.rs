@@ -44,8 +44,25 @@ const FEATURES: [Feature; 9] = [
     filter("REJECT", "ipt_REJECT", "-j REJECT --reject-with icmp-port-unreachable"),
 ];
 
+/// Features of the rules by which IPVS is shown copies of packets.
+const OF_COPIES: [Feature; 3] = [
+    mangle("MARK", "xt_mark", "-j MARK --or-mark 0x1"),
+    mangle("TEE", "xt_TEE", "-j TEE --gateway 127.255.255.255"),
+    filter("mark", "xt_mark", "-m mark --mark 0x1/0x1 -m conntrack --ctstate UNTRACKED"),
+];
+
+/// Further ones of IPv6.
+const OF_COPIES_V6: [Feature; 2] = [
+    mangle("HL", "xt_HL", "-j HL --hl-set 173"),
+    filter("u32", "xt_u32", "-m u32 --u32 \"0x34&0xffff=0x6ad\""),
+];
+
 const fn nat(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
     Feature { name, module, table: "nat", rule, needed_by_userspace: true }
+}
+
+const fn mangle(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
+    Feature { name, module, table: "mangle", rule, needed_by_userspace: true }
 }
 
 const fn filter(name: &'static str, module: &'static str, rule: &'static str) -> Feature {
@@ -65,6 +82,7 @@ impl Feature {
             Family::V4 => return self.rule.to_owned(),
             Family::V6 => self.rule.replace("192.0.2.1:1", "[2001:db8::1]:1"),
         };
+        let rule = rule.replace("127.255.255.255", "::1");
         rule.replace("icmp-port", "icmp6-port")
     }
 
@@ -87,7 +105,23 @@ impl Rules {
     pub fn try_features(&self, mode: Mode) -> Result<(), String> {
         let is_needed = |it: &Feature| mode != Mode::Userspace || it.needed_by_userspace;
         let features: Vec<Feature> = FEATURES.into_iter().filter(is_needed).collect();
-        let Err(all) = self.try_rules(&features) else { return Ok(()) };
+        self.try_each(&features)
+    }
+
+    /// Checks that the kernel and iptables can show IPVS copies of packets, in the same way.
+    ///
+    /// # Errors
+    /// When something is missing: in words, with the names of modules.
+    pub fn try_copies(&self) -> Result<(), String> {
+        let mut features = OF_COPIES.to_vec();
+        if self.family == Family::V6 {
+            features.extend(OF_COPIES_V6);
+        }
+        self.try_each(&features)
+    }
+
+    fn try_each(&self, features: &[Feature]) -> Result<(), String> {
+        let Err(all) = self.try_rules(features) else { return Ok(()) };
         let refused = |feature: &&Feature| self.try_rules(std::slice::from_ref(*feature)).is_err();
         let missing: Vec<String> = features
             .iter()
@@ -128,7 +162,7 @@ impl Rules {
             let rules: Vec<String> = features.map(|feature| feature.rule(self.family)).collect();
             if rules.is_empty() { String::new() } else { input(table, &rules) }
         };
-        self.restore(&(of_table("nat") + &of_table("filter")))
+        self.restore(&(of_table("nat") + &of_table("mangle") + &of_table("filter")))
     }
 }
 

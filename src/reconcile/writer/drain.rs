@@ -16,13 +16,13 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use plan::actual::{ActualRealServer, ActualVirtualServer};
 use plan::kernel_objects::Frontend;
-use plan::model::Protocol;
+use plan::model::{Family, Protocol};
 use plan::op::Op;
 use tokio::time::Instant;
 
@@ -49,6 +49,8 @@ pub(super) struct Drain {
     draining: Agenda<Frontend, Draining>,
     /// Number of virtual servers that are removed with the last of their draining real servers.
     n_removed_when_drained: usize,
+    /// Families whose real servers stay until then, or their deadline, even without connections.
+    held: HashMap<Family, Instant>,
 }
 
 /// Basis from which operations were computed.
@@ -80,7 +82,12 @@ struct Draining {
 impl Drain {
     /// Nothing is draining.
     pub(super) fn new() -> Self {
-        Self { clock: Clock::read(), draining: Agenda::default(), n_removed_when_drained: 0 }
+        Self {
+            clock: Clock::read(),
+            draining: Agenda::default(),
+            n_removed_when_drained: 0,
+            held: HashMap::new(),
+        }
     }
 
     /// Turns removals of TCP and SCTP real servers into draining ones, and the return of a draining one
@@ -111,6 +118,12 @@ impl Drain {
             }
         }
         rewritten
+    }
+
+    /// Keeps the draining real servers of a family until this time, or their deadline, even without
+    /// connections.
+    pub(super) fn hold(&mut self, family: Family, until: Instant) {
+        self.held.insert(family, until);
     }
 
     /// Returns the time of the next check; none while nothing is draining.
@@ -154,13 +167,15 @@ impl Drain {
     ) -> Vec<Op> {
         let Some(mut draining) = self.take(&frontend) else { return Vec::new() };
         let latest = self.clock.deadline(now + time);
+        let held_until = self.held_until(&frontend, now);
         let mut ops = Vec::new();
         draining.connections = 0;
         draining.deadlines.retain(|socket, deadline| {
             let Some(found) = actual.and_then(|actual| actual.real_servers.get(socket)) else {
                 return false;
             };
-            if found.connections == 0 || now >= *deadline || time.is_zero() {
+            let has_drained = found.connections == 0 && held_until.is_none();
+            if has_drained || now >= *deadline || time.is_zero() {
                 ops.push(Op::RemoveRealServer(frontend, *socket));
                 return false;
             }
@@ -180,7 +195,9 @@ impl Drain {
             };
         }
         draining.pause = (draining.pause * 2).min(LONGEST_PAUSE);
-        self.put(frontend, draining.next_check(now), draining);
+        let next_check = draining.next_check(now);
+        let next_check = held_until.map_or(next_check, |until| next_check.min(until));
+        self.put(frontend, next_check, draining);
         ops
     }
 
@@ -261,7 +278,8 @@ impl Drain {
             (None, None) => self.clock.instant(self.clock.deadline(now + time)),
         };
         let idle = found.is_some_and(|found| found.weight == 0 && found.connections == 0);
-        let finished = idle || now >= deadline || time.is_zero();
+        let has_drained = idle && self.held_until(&frontend, now).is_none();
+        let finished = has_drained || now >= deadline || time.is_zero();
         // In a comparison that would count as what others did. Its own check will find it.
         let is_left_alone = before.is_some() && matches!(known, Known::Compared(..));
         if finished && !is_left_alone {
@@ -277,6 +295,12 @@ impl Drain {
         let noted = self.clock.deadline(deadline);
         let is_noted = found.is_some_and(|f| f.plain && f.weight == 0 && f.deadline == Some(noted));
         (!is_noted).then_some(Op::DrainRealServer(frontend, socket, noted))
+    }
+
+    /// Returns the time until which a virtual server's real servers stay even without connections, if
+    /// that is to come.
+    fn held_until(&self, frontend: &Frontend, now: Instant) -> Option<Instant> {
+        self.held.get(&frontend.family()).copied().filter(|until| now < *until)
     }
 
     fn begin(&mut self, frontend: Frontend, socket: SocketAddr, deadline: Instant, now: Instant) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plan::chains::ChainSubject;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
+use plan::model::Family;
 use plan::op::{Op, Subject};
 use plan::planner::Planner;
 use plan::virtual_server::DesiredFrontend;
@@ -130,6 +131,12 @@ impl Writer {
         for frontend in frontends {
             self.retry_queue.postpone(&Subject::VirtualServer(*frontend), due);
         }
+    }
+
+    /// Keeps the draining real servers of a family until this time, or their deadline, even without
+    /// connections.
+    pub(in crate::reconcile) fn hold_draining(&mut self, family: Family, until: Instant) {
+        self.drain.hold(family, until);
     }
 
     /// Removes the draining real servers whose last connection has ended, or whose time is up.

@@ -21,6 +21,39 @@ const AGAIN: u16 = 20_700;
 /// Mark of the copies.
 const MARK: &str = "0x8000000/0x8000000";
 
+/// Rules that show IPVS an untracked copy of each SYN to the Service's address, and drop what comes of
+/// it.
+///
+/// IPVS has no real server for the copy, and would answer it with an ICMP error that refuses the
+/// client. A copy that is routed to a broadcast address is not answered (`icmp_send` in
+/// net/ipv4/icmp.c). IPv6 has no such addresses, so its copies have a hop limit of their own, by which
+/// answers to them are known.
+fn copies(ground: &Ground, way: Way) -> String {
+    let bound = ground.bound_addresses(way);
+    let (gateway, stamped, answers) = if way.ipv6 {
+        (
+            "::1",
+            format!(
+                "-A COPY -p tcp -m mark --mark {MARK} -m conntrack --ctstate UNTRACKED \
+                 -j HL --hl-set 173\n"
+            ),
+            "-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type port-unreachable -m u32 \
+             --u32 \"0x34&0xffff=0x6ad\" -j DROP\n",
+        )
+    } else {
+        ("127.255.255.255", String::new(), "")
+    };
+    format!(
+        "*mangle\n:COPY - [0:0]\n:SHOW - [0:0]\n{stamped}\
+         -A COPY -p tcp -m tcp --syn -m conntrack --ctstate NEW {bound} dst -g SHOW\n\
+         -A SHOW -j MARK --set-xmark {MARK}\n-A SHOW -j TEE --gateway {gateway}\n\
+         -A SHOW -j MARK --set-xmark 0x0/0x8000000\n\
+         -A PREROUTING -j COPY\n-A OUTPUT -j COPY\nCOMMIT\n\
+         *filter\n{answers}-A OUTPUT -p tcp -m mark --mark {MARK} -m conntrack \
+         --ctstate UNTRACKED -m tcp --syn -j DROP\nCOMMIT\n"
+    )
+}
+
 /// A connection that was closed just now, whose port its client can use again at once, and one that
 /// lives.
 fn closed_and_living(ground: &Ground, way: Way) -> Connection {
@@ -129,26 +162,7 @@ fn an_untracked_copy_of_the_syn_has_ipvs_forget_the_former_connection_without_ha
         let mut living = closed_and_living(&ground, way);
         ground.to_iptables(way, &[two]);
         ground.real_server("-e", way, one, "-m -w 0");
-        // The answer of IPVS to the copy, for which it has no real server, comes from the Service's
-        // address if the copy has a local route. It would refuse the client, so the rule that drops
-        // it comes first.
-        let (bound, gateway) = (ground.bound_addresses(way), way.address());
-        let unreachable = if way.ipv6 {
-            "-p ipv6-icmp -m icmp6 --icmpv6-type port-unreachable"
-        } else {
-            "-p icmp -m icmp --icmp-type port-unreachable"
-        };
-        let new = format!("-p tcp {bound} dst -m tcp --syn -m conntrack --ctstate NEW -j COPY");
-        ground.restore(
-            way,
-            &format!(
-                "*filter\n-A OUTPUT -m mark --mark {MARK} -j DROP\n\
-                 -A OUTPUT {bound} src {unreachable} -j DROP\nCOMMIT\n\
-                 *mangle\n:COPY - [0:0]\n-A COPY -j MARK --set-xmark {MARK}\n\
-                 -A COPY -j TEE --gateway {gateway}\n-A COPY -j MARK --set-xmark 0x0/0x8000000\n\
-                 -A PREROUTING {new}\n-A OUTPUT {new}\nCOMMIT\n"
-            ),
-        );
+        ground.restore(way, &copies(&ground, way));
         let mut latter = again(&ground, way);
         answers(&mut latter, two);
         connect(&ground.pod(3).namespace, way, two);

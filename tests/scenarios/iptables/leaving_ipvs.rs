@@ -1,5 +1,7 @@
 //! A node that was in IPVS mode: what IPVS balances goes on until it ends.
 
+mod copies;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,10 @@ use plan::mode::Mode;
 use plan::model::{EndpointSlice, Family, Protocol, Service};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
+use plan::settings::Settings;
 use tokio::time::Instant;
+
+use copies::{assert_in_order, with_copies};
 
 use crate::world::{NODE_ADDRESS, World, frontend, real_server, settings_in, tcp, udp};
 
@@ -38,12 +43,21 @@ async fn switch(
     pace: Pace,
     services: &[(Service, EndpointSlice)],
 ) -> World {
+    switch_with(settings_in(mode), world, pace, services).await
+}
+
+async fn switch_with(
+    settings: Settings,
+    world: World,
+    pace: Pace,
+    services: &[(Service, EndpointSlice)],
+) -> World {
     let fake = world.stop().await;
     while fake.is_shared() {
         tokio::task::yield_now().await;
     }
     fake.take_log();
-    let mut world = World::with(settings_in(mode), fake, pace);
+    let mut world = World::with(settings, fake, pace);
     world.feed(services).await;
     world.complete().await;
     world.until("in sync", |status, _| status.in_sync_once).await;
@@ -311,7 +325,7 @@ async fn a_short_circuit_goes_at_once() {
 
 /// A node that leaves IPVS mode, and is killed after this number of operations. True if that was
 /// before the end of it.
-async fn killed_after(n_operations: usize) -> bool {
+async fn killed_after(n_operations: usize, settings: &Settings) -> bool {
     let services = cluster();
     let world = World::in_sync(&services).await;
     set_connections(&world, 3);
@@ -332,7 +346,7 @@ async fn killed_after(n_operations: usize) -> bool {
         }
         _ => FakeAnswer::Honest,
     });
-    let mut world = World::with(settings_in(Mode::Iptables), fake, Pace::default());
+    let mut world = World::with(settings.clone(), fake, Pace::default());
     world.feed(&services).await;
     world.say_complete().await;
     let is_over = |status: &Status| status.n_left_by_ipvs == Some(1);
@@ -344,9 +358,12 @@ async fn killed_after(n_operations: usize) -> bool {
     };
     assert!(is_alive(&world), "after {n_operations} operations");
     world.fake.interfere(|_, _| FakeAnswer::Honest);
-    let mut world = switch(world, Mode::Iptables, Pace::default(), &services).await;
+    let mut world = switch_with(settings.clone(), world, Pace::default(), &services).await;
     world.until("alone", |_, actual| actual.virtual_servers.len() == 1).await;
     assert!(is_alive(&world) && masquerades_bound(&world), "after {n_operations} operations");
+    if !settings.syn_copies.is_empty() {
+        assert_in_order(&world.fake.take_log());
+    }
     set_connections(&world, 0);
     world.until("left", |status, _| status.n_left_by_ipvs == Some(0)).await;
     let actual = world.fake.actual();
@@ -366,12 +383,14 @@ async fn killed_after(n_operations: usize) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_kill_after_any_operation_cuts_nothing_and_the_next_start_goes_on() {
-    let mut n_operations = 0;
-    while killed_after(n_operations).await {
-        n_operations += 1;
+    for settings in [settings_in(Mode::Iptables), with_copies()] {
+        let mut n_operations = 0;
+        while killed_after(n_operations, &settings).await {
+            n_operations += 1;
+        }
+        // Routes, addresses, rules, chains, real servers and entries of sets.
+        assert!(n_operations > 20, "{n_operations}");
     }
-    // Routes, addresses, rules, chains, real servers and entries of sets.
-    assert!(n_operations > 20, "{n_operations}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::facts::BoundAddresses;
-use crate::rule_set::{LocalTraffic, OptionalRules};
+use crate::facts::{BoundAddresses, SynCopies};
+use crate::rule_set::{COPY_JUMPS, LocalTraffic, OptionalRules};
 
 /// `iptables-save` and `ip6tables-save` after kube-proxy 1.36 in iptables mode, without chains and
 /// rules of Services.
@@ -144,7 +144,7 @@ fn connections_of_the_node_from_a_bound_address_are_masqueraded_before_anything_
         let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, random_fully);
         let settings = settings.unwrap();
         let without = RuleSet::iptables(Family::V4, &settings);
-        let bound = BoundAddresses { routes: routes.clone() };
+        let bound = BoundAddresses { routes: routes.clone(), copies: None };
         let with = RuleSet::iptables(Family::V4, &settings.with_bound(Some(bound)));
         let comment = "-m comment --comment \"kubernetes connections of this node from a service \
                        address\"";
@@ -163,4 +163,90 @@ fn connections_of_the_node_from_a_bound_address_are_masqueraded_before_anything_
     let bound = settings.with_bound(Some(BoundAddresses::default()));
     let input = RuleSet::iptables(Family::V6, &bound).first_input();
     assert!(input.contains("--match-set KUBE-6-IPVS-IPS src"), "{input}");
+}
+
+/// Rules of a node that leaves IPVS mode, whose masquerade mark is this bit.
+fn mk_leaving(family: Family, bit: u8, copies: Option<SynCopies>) -> RuleSet {
+    let settings = RuleSetSettings::new(false, bit, LocalTraffic::Unknown, true).unwrap();
+    let routes = match family {
+        Family::V4 => vec!["10.97.0.0/16".parse().unwrap()],
+        Family::V6 => Vec::new(),
+    };
+    RuleSet::iptables(family, &settings.with_bound(Some(BoundAddresses { routes, copies })))
+}
+
+/// The text with which a table is written.
+fn table<'a>(input: &'a str, name: &str) -> &'a str {
+    let (_, from) = input.split_once(&format!("*{name}\n")).unwrap();
+    from.split_once("COMMIT").unwrap().0
+}
+
+#[test]
+fn ipvs_is_shown_an_untracked_copy_of_each_syn_that_ends_in_output() {
+    let copies = Some(SynCopies { node_ports: true });
+    let input = mk_leaving(Family::V4, 14, copies).first_input();
+    let syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN";
+    let new = format!("{syn} -m conntrack --ctstate NEW");
+    let forgets = "-m comment --comment \"kubernetes former connections that ipvs is to forget\"";
+    assert_eq!(
+        table(&input, "mangle"),
+        format!(
+            ":KUBE-IPVS-FORGET - [0:0]\n:KUBE-IPVS-COPY - [0:0]\n\
+             -A KUBE-IPVS-FORGET {new} -m set --match-set KUBE-IPVS-IPS dst -g KUBE-IPVS-COPY\n\
+             -A KUBE-IPVS-FORGET -d 10.97.0.0/16 {new} -g KUBE-IPVS-COPY\n\
+             -A KUBE-IPVS-FORGET {new} -m set --match-set KUBE-NODE-PORT-TCP dst -m addrtype \
+             --dst-type LOCAL -g KUBE-IPVS-COPY\n\
+             -A KUBE-IPVS-COPY -j MARK --set-xmark 0x8000000/0x8000000\n\
+             -A KUBE-IPVS-COPY -j TEE --gateway 127.255.255.255\n\
+             -A KUBE-IPVS-COPY -j MARK --set-xmark 0x0/0x8000000\n\
+             -I PREROUTING 1 {forgets} -j KUBE-IPVS-FORGET\n\
+             -I OUTPUT 1 {forgets} -j KUBE-IPVS-FORGET\n"
+        )
+    );
+    let copy = format!("{syn} -m mark --mark 0x8000000/0x8000000 -m conntrack --ctstate UNTRACKED");
+    assert!(table(&input, "filter").contains(&format!("-A KUBE-IPVS-COPY {copy} -j DROP\n")));
+    assert!(input.find("*filter") < input.find("*mangle"), "what ends a copy is there before it");
+    let input = mk_leaving(Family::V6, 14, copies).first_input();
+    let mangle = table(&input, "mangle");
+    assert!(mangle.contains(&format!("-A KUBE-IPVS-FORGET {copy} -j HL --hl-set 173\n")));
+    assert!(mangle.contains("-A KUBE-IPVS-COPY -j TEE --gateway ::1\n"), "{mangle}");
+    // Bytes 52 to 55 of the error: of the copy's header the length, TCP, and the hop limit.
+    let answer = "-p ipv6-icmp -m icmp6 --icmpv6-type 1/4 -m u32 --u32 \"0x34&0xffff=0x6ad\"";
+    let filter = table(&input, "filter");
+    assert!(filter.contains(&format!("-A KUBE-IPVS-COPY {answer} -j DROP\n")), "{filter}");
+    let without = mk_leaving(Family::V6, 14, Some(SynCopies { node_ports: false })).first_input();
+    assert!(!without.contains("NODE-PORT-TCP"), "a rule needs its set");
+}
+
+#[test]
+fn the_mark_of_copies_is_not_the_one_that_means_masquerade() {
+    let input = mk_leaving(Family::V4, 27, Some(SynCopies::default())).first_input();
+    assert!(input.contains("-A KUBE-IPVS-COPY -j MARK --set-xmark 0x4000000/0x4000000\n"));
+}
+
+#[test]
+fn copies_go_with_the_last_of_ipvs_and_not_before() {
+    let with = mk_leaving(Family::V4, 14, Some(SynCopies { node_ports: true }));
+    let saved = with.first_input().replace("-I ", "-A ").replace(" 1 -", " -");
+    assert!(with.compare(&saved).matches(), "{}", with.compare(&saved));
+    // A process that was started again has not decided yet.
+    let restarted = mk_leaving(Family::V4, 14, None).compare(&saved);
+    assert!(restarted.matches(), "{restarted}");
+    let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
+    let ipvs = [
+        RuleSet::new(Family::V4, &settings),
+        RuleSet::before_dispatch(Family::V4, &settings),
+        RuleSet::iptables(Family::V4, &settings),
+    ];
+    for rule_set in ipvs {
+        let comparison = rule_set.compare(&saved);
+        let mut left = comparison.superseded_jumps.clone();
+        left.retain(|jump| COPY_JUMPS.contains(jump));
+        assert_eq!(left, COPY_JUMPS);
+        let input = rule_set.restore_input(&comparison);
+        for jump in COPY_JUMPS {
+            let removal = format!("-D {} {}\n", jump.from, jump.rule());
+            assert!(table(&input, jump.table.name()).contains(&removal), "{input}");
+        }
+    }
 }

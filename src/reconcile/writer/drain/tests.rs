@@ -376,3 +376,30 @@ fn a_removal_that_failed_is_tried_again_and_not_drained_once_more() {
     let ops = drain.rewrite(vec![removal(1)], known, &|_| LONGEST, now + 5 * SECOND);
     assert_eq!(deadline(&ops), noted);
 }
+
+#[test]
+fn a_family_that_is_held_keeps_what_has_drained_until_then_or_the_deadline() {
+    let now = Instant::now();
+    let mut drain = Drain::new();
+    drain.hold(Family::V4, now + 10 * SECOND);
+    // Weight 0 and no connection, as after a restart.
+    let ops = compared(&mut drain, vec![removal(1)], &quiet(0), now);
+    let noted = deadline(&ops);
+    let found = mk_found([(1, 0, Some(noted), 0)]);
+    let mut last = now;
+    while let Some(due) = drain.next_due() {
+        last = due;
+        let ops = drain.check(tcp(), Some(&found), LONGEST, due);
+        assert_eq!(ops.is_empty(), due < now + 10 * SECOND, "{:?}", due - now);
+    }
+    assert_eq!(last, now + 10 * SECOND);
+    // Time that is up is up.
+    drain.hold(Family::V4, now + 60 * SECOND);
+    let noted = deadline(&compared(&mut drain, vec![removal(1)], &quiet(1), now));
+    let end = drain.clock.instant(noted).min(now + 30 * SECOND);
+    assert_eq!(drain.check(tcp(), Some(&quiet(1)), Duration::ZERO, end), [removal(1)]);
+    // The other family goes on as always.
+    drain.hold(Family::V6, now + 600 * SECOND);
+    let later = now + 70 * SECOND;
+    assert_eq!(compared(&mut drain, vec![removal(1)], &quiet(0), later), [removal(1)]);
+}

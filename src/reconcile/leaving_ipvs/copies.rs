@@ -1,0 +1,81 @@
+//! Copies of first packets, by which IPVS forgets the connections from ports that are used again. The
+//! rules for it say how ([`SynCopies`]).
+//!
+//! IPVS must find no real server for a copy. So the rules are written when all real servers have
+//! weight 0. Connections that began between, by the rules of the new mode, have shown IPVS no copy.
+//! When the real server of the former connection is removed, IPVS forgets that, and cuts the new one
+//! off. So no real server is removed before such connections have had some time to end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use plan::adoption::Unadopted;
+use plan::facts::{BoundAddresses, SynCopies};
+use plan::model::Family;
+use plan::op::Subject;
+use plan::sets::{SetId, SetKind};
+use tokio::time::Instant;
+
+use crate::kernel::worker::WorkerGone;
+use crate::reconcile::context::Context;
+use crate::reconcile::writer::{Basis, Writer};
+
+/// Time from the rules until real servers without connections are removed.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The same if the rules are not there yet: the fifth retry comes after 31 s.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Drains virtual servers as [`super::drain`] does, and then has the rules show IPVS copies. Returns
+/// how many virtual servers there are.
+pub(super) async fn drain(
+    cx: &mut Context,
+    writer: &mut Writer,
+    found: Unadopted,
+) -> Result<usize, WorkerGone> {
+    let families = cx.planner.settings().syn_copies.clone();
+    let families: Vec<Family> =
+        families.into_iter().filter(|family| cx.planner.bound(*family).is_some()).collect();
+    for family in &families {
+        writer.hold_draining(*family, Instant::now() + PATIENCE);
+    }
+    let n_left = super::drain(cx, writer, found).await?;
+    if n_left > 0 {
+        show(cx, writer, &families).await?;
+    }
+    Ok(n_left)
+}
+
+/// Writes the rules of these families that show IPVS copies.
+async fn show(
+    cx: &mut Context,
+    writer: &mut Writer,
+    families: &[Family],
+) -> Result<(), WorkerGone> {
+    let mut bound = BTreeMap::new();
+    for family in Family::BOTH {
+        let Some(addresses) = cx.planner.bound(family).cloned() else { continue };
+        let copies = match families.contains(&family) {
+            true => Some(SynCopies { node_ports: has_node_ports(cx, family).await? }),
+            false => None,
+        };
+        bound.insert(family, BoundAddresses { copies, ..addresses });
+    }
+    let ops = cx.planner.note_bound(bound);
+    if !ops.is_empty() {
+        cx.set_desired_rules().await?;
+        writer.apply(cx, ops, Basis::Reading).await?;
+    }
+    for family in families {
+        let is_pending = writer.retry_queue().contains(&Subject::RuleSet(*family));
+        let time = if is_pending { PATIENCE } else { PAUSE };
+        writer.hold_draining(*family, Instant::now() + time);
+    }
+    Ok(())
+}
+
+/// True if there is the set of node ports. It is not made for this: without it, IPVS mode had none.
+async fn has_node_ports(cx: &mut Context, family: Family) -> Result<bool, WorkerGone> {
+    let read = cx.read_set(SetId { kind: SetKind::NodePortTcp, family }).await;
+    Ok(cx.or_report(read)?.flatten().is_some())
+}
