@@ -33,8 +33,10 @@ mod threads;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use plan::mode::Mode;
 use tracing::{error, info, warn};
 
+use crate::config::watch::Rejected;
 use crate::config::{Action, Arguments, Configuration};
 use crate::source::kubernetes;
 use former_mode::Former;
@@ -89,6 +91,7 @@ pub fn run(
         let program = Program {
             arguments,
             configured: configuration.clone(),
+            rejected: None,
             verbosity,
             shutdown: Shutdown::handle()?,
             relay: None,
@@ -104,8 +107,7 @@ pub fn run(
 /// again: a node does not lose its proxy for a mode.
 async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()> {
     let (mut configuration, mut former) = (first, None);
-    // What to go back to: the configuration that served before, and the one of the file then.
-    let mut before: Option<(Configuration, Configuration)> = None;
+    let mut before: Option<Before> = None;
     loop {
         let ended = tenure::serve(configuration.clone(), former.take(), &mut program).await;
         match ended {
@@ -113,26 +115,61 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
             Ok(Ended::Switch { from, to }) => {
                 let to = *to;
                 info!("mode {from} ends in this process: {}", to.reason);
-                before = Some((configuration, program.configured.clone()));
+                before = Some(Before::new(configuration, from, &program));
                 if to.is_configured {
                     program.configured = to.configuration.clone();
                 }
-                (configuration, former) =
-                    (to.configuration, Some(Former { mode: from, reason: to.reason }));
+                (configuration, former) = (
+                    to.configuration,
+                    Some(Former { mode: from, reason: to.reason, has_failed: false }),
+                );
                 log_notes(&configuration);
             }
             Err(TenureError::NotReady(problem)) => {
-                let Some((served, configured)) = before.take() else { return Err(problem) };
+                let Some(Before { served, configured }) = before.take() else {
+                    return Err(problem);
+                };
                 let wanted = configuration.modes.preferred;
                 error!(
                     "cannot serve in mode {wanted}, and goes back to the mode before: {problem:#}"
                 );
-                let reason = format!("it could not be served in: {problem:#}");
-                former = Some(Former { mode: wanted, reason });
+                let reason = format!("mode {wanted} could not be served in: {problem:#}");
+                former = Some(Former { mode: wanted, reason, has_failed: true });
+                if let Some(file) =
+                    configuration.file.filter(|it| configured.file.as_ref() != Some(it))
+                {
+                    let rejected = program.rejected.take();
+                    let problem = format!("{problem:#}");
+                    program.rejected =
+                        Some(Rejected::after_failure(rejected, file.content, problem));
+                }
                 (configuration, program.configured) = (served, configured);
             }
             Err(TenureError::Failed(problem)) => return Err(problem),
         }
+    }
+}
+
+/// Configurations to go back to if a tenure cannot begin.
+struct Before {
+    /// Configuration that served, for the mode that it served in.
+    served: Configuration,
+    /// Configuration of the file then.
+    configured: Configuration,
+}
+
+// === impl Before ===
+
+impl Before {
+    /// A node that has fallen back goes back to that mode. It would find the preferred one possible.
+    fn new(served: Configuration, mode: Mode, program: &Program) -> Self {
+        let configured = program.configured.clone();
+        let served = if served.modes.preferred == mode {
+            served
+        } else {
+            served.for_mode(&program.arguments, mode).unwrap_or(served)
+        };
+        Self { served, configured }
     }
 }
 

@@ -10,8 +10,9 @@ use tracing::{error, info};
 
 use super::at_work::AtWork;
 use super::check;
+use super::former_mode::SWITCH_FAILED;
 use super::signals::Orders;
-use crate::config::watch::{self, Check, SPREAD};
+use crate::config::watch::{self, Check, Refusal, Rejected, SPREAD};
 use crate::config::{Arguments, Configuration};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::host;
@@ -40,6 +41,8 @@ pub(super) struct Changes<'a> {
     pub(super) arguments: &'a Arguments,
     /// Configuration of the file or the flags, without an order.
     pub(super) configured: &'a Configuration,
+    /// Content of the file that could not be served with, if there is one.
+    pub(super) rejected: Option<Rejected>,
     pub(super) orders: &'a mut Orders,
 }
 
@@ -56,11 +59,12 @@ pub(super) struct Surroundings {
 
 impl Changes<'_> {
     /// Ready with the first change that can be followed. One that cannot is reported: the node goes
-    /// on serving as it does. `rejected` is 1 as long as the file has one.
-    pub(super) async fn next(self, cx: Surroundings, rejected: IntGauge) -> Consequence {
-        let Self { arguments, configured, orders } = self;
+    /// on serving as it does. `is_rejected` is 1 as long as the file has one.
+    pub(super) async fn next(self, cx: Surroundings, is_rejected: IntGauge) -> Consequence {
+        let Self { arguments, configured, rejected, orders } = self;
+        let in_file = file_changed(arguments, configured, rejected, cx.clone(), is_rejected);
         tokio::select! {
-            consequence = file_changed(arguments, configured, cx.clone(), rejected) => consequence,
+            consequence = in_file => consequence,
             switch = ordered(arguments, configured, orders, cx) => Consequence::Switch(switch),
         }
     }
@@ -70,8 +74,9 @@ impl Changes<'_> {
 async fn file_changed(
     arguments: &Arguments,
     configured: &Configuration,
+    rejected: Option<Rejected>,
     cx: Surroundings,
-    rejected: IntGauge,
+    is_rejected: IntGauge,
 ) -> Consequence {
     let Some(file) = configured.file.clone() else { return std::future::pending().await };
     let reason = format!("the configuration file {} has changed", file.path.display());
@@ -82,11 +87,17 @@ async fn file_changed(
         if !configured.can_become(&new) {
             return Ok(watch::Change::Restart);
         }
-        host::check(&new).inspect_err(|error| cx.report_failure(new.modes.preferred, error))?;
+        let mode = new.modes.preferred;
+        host::check(&new).map_err(|problem| Refusal { lacking: Some(mode), problem })?;
         Ok(watch::Change::TakeOn(Box::new(new)))
     });
-    let report = |is_rejected: bool| rejected.set(is_rejected.into());
-    match file.changed(check, SPREAD, report).await {
+    let report = |cannot_be_used: bool, news: Option<&Refusal>| {
+        is_rejected.set(cannot_be_used.into());
+        if let Some(Refusal { lacking: Some(mode), problem }) = news {
+            cx.report_failure(*mode, problem);
+        }
+    };
+    match file.changed(check, rejected, SPREAD, report).await {
         watch::Change::Restart => Consequence::Restart(watch::UPDATED.to_owned()),
         watch::Change::TakeOn(new) => Consequence::Switch(Box::new(Switch {
             configuration: *new,
@@ -145,7 +156,7 @@ impl Surroundings {
         self.recorder.record(NewEvent {
             regarding: Regarding::Node,
             severity: Severity::Warning,
-            reason: "ModeSwitchFailed",
+            reason: SWITCH_FAILED,
             action: "SwitchMode",
             note,
             extent: Extent::ThisNode,

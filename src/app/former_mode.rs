@@ -30,6 +30,8 @@ const CHECK: Duration = Duration::from_secs(1);
 pub(super) struct Former {
     pub(super) mode: Mode,
     pub(super) reason: String,
+    /// True if it could not be served in, and the mode before that is taken up again.
+    pub(super) has_failed: bool,
 }
 
 /// Removal of what another mode has left. The event loop lets connections end; the rest is done here,
@@ -57,9 +59,8 @@ impl FormerMode {
     /// Ends when nothing is left, or when the loop has ended.
     pub(super) async fn run(mut self) {
         let mode = self.settings.mode;
-        if let Some(Former { mode: former, reason }) = &self.former {
-            let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
-            self.recorder.record(event(Severity::Normal, SWITCHING, note));
+        if let Some(former) = &self.former {
+            self.recorder.record(begun(mode, former));
         }
         // A single Service that the kernel refuses must not keep another mode's stale rules in force.
         let is_carried = |status: &Status| status.in_sync_once && !status.has_pending_prerequisite;
@@ -78,7 +79,7 @@ impl FormerMode {
             let Some(was_left) = self.until_none_is_left().await else { return };
             if was_left && self.former.is_none() {
                 let reason = "the program found its state".to_owned();
-                self.former = Some(Former { mode: Mode::Ipvs, reason });
+                self.former = Some(Former { mode: Mode::Ipvs, reason, has_failed: false });
             }
             if let Some(backends) = self.backends.clone() {
                 if self.until_no_socket_needs_addresses().await.is_none() {
@@ -180,6 +181,18 @@ impl FormerMode {
 
 const SWITCHING: &str = "ModeSwitching";
 const SWITCHED: &str = "ModeSwitched";
+/// Reason of the Event of a node that cannot serve in another mode.
+pub(super) const SWITCH_FAILED: &str = "ModeSwitchFailed";
+
+/// Returns the Event of a node that begins to serve in another mode, or goes back to one.
+fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> NewEvent {
+    if *has_failed {
+        let note = format!("this node goes back to mode {mode}: {reason}");
+        return event(Severity::Warning, SWITCH_FAILED, note);
+    }
+    let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
+    event(Severity::Normal, SWITCHING, note)
+}
 
 /// Returns the Event of a node that has left another mode; none if there was nothing to leave.
 fn ended(
@@ -225,12 +238,22 @@ mod tests {
     use super::*;
 
     fn mk_former() -> Former {
-        Former { mode: Mode::Ipvs, reason: "asked by a signal".to_owned() }
+        Former { mode: Mode::Ipvs, reason: "asked by a signal".to_owned(), has_failed: false }
     }
 
     fn mk_report(removed: &[&str], failures: &[&str]) -> CleanupReport {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         CleanupReport { removed: owned(removed), kept: Vec::new(), failures: owned(failures) }
+    }
+
+    #[test]
+    fn a_node_that_goes_back_to_a_mode_warns_of_the_other() {
+        let said = begun(Mode::Iptables, &mk_former());
+        assert_eq!((said.reason, said.severity), ("ModeSwitching", Severity::Normal));
+        assert_eq!(said.note, "this node goes from mode ipvs to mode iptables: asked by a signal");
+        let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
+        assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
+        assert_eq!(said.note, "this node goes back to mode iptables: asked by a signal");
     }
 
     #[test]

@@ -30,6 +30,7 @@ use super::source::Source;
 use super::threads::TaskThread;
 use super::{QUEUE, counters::PacketCounters, localhost, mode, serving};
 use crate::config::gates::FeatureGates;
+use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::host::{self, FallenBack, Host};
@@ -50,6 +51,8 @@ pub(super) struct Program {
     pub(super) arguments: Arguments,
     /// Configuration of the file or the flags, whatever mode was ordered since.
     pub(super) configured: Configuration,
+    /// Content of the file that could not be served with, the last time that it was tried.
+    pub(super) rejected: Option<Rejected>,
     pub(super) verbosity: Verbosity,
     pub(super) shutdown: Shutdown,
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
@@ -133,7 +136,7 @@ async fn serve_at_work(
     let threads = Threads::start(at_work)
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, verbosity, shutdown, relay, orders } = program;
+    let Program { arguments, configured, rejected, verbosity, shutdown, relay, orders } = program;
     let (source, host) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
@@ -163,7 +166,7 @@ async fn serve_at_work(
         observers,
         set_verbosity: verbosity.clone().into_setter(),
     };
-    let changes = Changes { arguments, configured, orders };
+    let changes = Changes { arguments, configured, rejected: rejected.clone(), orders };
     let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;
     ended.map_err(TenureError::Failed)
 }

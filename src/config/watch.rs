@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plan::mode::Mode;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, error, info, warn};
 
 use super::{Configuration, ConfigurationFile};
 use crate::spread;
@@ -36,9 +37,17 @@ pub const SPREAD: Duration = Duration::from_secs(30);
 /// Notifications are thrown away in portions of this many bytes.
 const BUFFER_BYTES: usize = 4_096;
 
-/// Function that looks whether the program could start with the configuration as it would be read
+/// Shortest and longest time from a check that failed to the next one of the same content. What the
+/// host lacked may be there by then.
+const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+
+/// Shortest and longest time until a content is taken on again that could not be served with, after a
+/// check that it had passed.
+const FAILURE_PAUSES: (Duration, Duration) = (CHECK_PAUSES.1, Duration::from_secs(3_600));
+
+/// Function that finds out if the program could start with the configuration as it would be read
 /// now, and what follows. It may take its time.
-pub type Check = Arc<dyn Fn() -> anyhow::Result<Change> + Send + Sync>;
+pub type Check = Arc<dyn Fn() -> Result<Change, Refusal> + Send + Sync>;
 
 /// Consequence of a content that can be used.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,23 +58,81 @@ pub enum Change {
     TakeOn(Box<Configuration>),
 }
 
+/// Reason for which a content cannot be used.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Mode that the host cannot do, if that is the reason.
+    pub lacking: Option<Mode>,
+    /// The problem, in words.
+    pub problem: anyhow::Error,
+}
+
+/// A content that cannot be used. It is checked again with growing pauses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    content: Vec<u8>,
+    /// Problem as it was last reported.
+    problem: String,
+    /// Time from the last attempt to the next one.
+    pause: Duration,
+    due: Instant,
+}
+
 /// A configuration file, and what became of its changes.
 struct Watched {
     file: ConfigurationFile,
     check: Check,
-    /// The content that cannot be used, and was told about.
-    rejected: Option<Vec<u8>>,
+    rejected: Option<Rejected>,
     is_unreadable: bool,
+}
+
+// === impl Refusal ===
+
+impl<E: Into<anyhow::Error>> From<E> for Refusal {
+    fn from(problem: E) -> Self {
+        Self { lacking: None, problem: problem.into() }
+    }
+}
+
+// === impl Rejected ===
+
+impl Rejected {
+    /// A content that the program could not serve with, though the check had found nothing. `former`
+    /// is what was rejected before.
+    #[must_use]
+    pub fn after_failure(former: Option<Self>, content: Vec<u8>, problem: String) -> Self {
+        Self::again(former, content, problem, FAILURE_PAUSES)
+    }
+
+    fn again(
+        former: Option<Self>,
+        content: Vec<u8>,
+        problem: String,
+        (shortest, longest): (Duration, Duration),
+    ) -> Self {
+        let former = former.filter(|former| former.content == content);
+        let pause = former.map_or(shortest, |former| former.pause * 2).clamp(shortest, longest);
+        Self { content, problem, pause, due: Instant::now() + pause }
+    }
 }
 
 // === impl ConfigurationFile ===
 
 impl ConfigurationFile {
     /// Ready, with what follows, some time after the file's content is another one that can be
-    /// used. That time is random, and `spread` at most. One that cannot is told about, here and by
-    /// `report`, and is not used. A file that is gone or cannot be read is waited for: it may be in
-    /// the middle of being replaced.
-    pub async fn changed(self, check: Check, spread: Duration, report: impl Fn(bool)) -> Change {
+    /// used. That time is random, and `spread` at most. A content that cannot be used is logged, and
+    /// checked again later. A file that is gone or cannot be read is waited for: it may be in the
+    /// middle of being replaced. `rejected` is what was rejected before.
+    ///
+    /// `report` is called after each look: with true if the file cannot be used, and with the reason
+    /// if that is new.
+    pub async fn changed(
+        self,
+        check: Check,
+        rejected: Option<Rejected>,
+        spread: Duration,
+        report: impl Fn(bool, Option<&Refusal>),
+    ) -> Change {
         let watch = match Watch::new(folder(&self.path)) {
             Ok(watch) => Some(watch),
             Err(error) => {
@@ -77,9 +144,10 @@ impl ConfigurationFile {
                 None
             }
         };
-        let mut watched = Watched { file: self, check, rejected: None, is_unreadable: false };
+        let mut watched = Watched { file: self, check, rejected, is_unreadable: false };
         loop {
-            if let Some((new, change)) = watched.usable_change().await {
+            let looked = watched.usable_change().await;
+            if let Ok(Some((new, change))) = looked {
                 let delay = spread::random_up_to(spread);
                 let follows = match &change {
                     Change::Restart => "the program ends".to_owned(),
@@ -92,7 +160,8 @@ impl ConfigurationFile {
                 }
                 continue;
             }
-            report(watched.rejected.is_some() || watched.is_unreadable);
+            let is_rejected = watched.rejected.is_some() || watched.is_unreadable;
+            report(is_rejected, looked.as_ref().err());
             match &watch {
                 Some(watch) => {
                     tokio::select! {
@@ -110,8 +179,11 @@ impl ConfigurationFile {
 
 impl Watched {
     /// The file's content with what follows, if it is another one than is in force, and can be used.
-    async fn usable_change(&mut self) -> Option<(Vec<u8>, Change)> {
-        let content = self.read()?;
+    ///
+    /// # Errors
+    /// When it cannot be used, if that has not been reported yet.
+    async fn usable_change(&mut self) -> Result<Option<(Vec<u8>, Change)>, Refusal> {
+        let Some(content) = self.read() else { return Ok(None) };
         if content == self.file.content {
             if self.rejected.take().is_some() {
                 info!(
@@ -119,30 +191,41 @@ impl Watched {
                     self.file.path.display()
                 );
             }
-            return None;
+            return Ok(None);
         }
-        if self.rejected.as_ref() == Some(&content) {
-            return None;
+        let is_same = |rejected: &Rejected| rejected.content == content;
+        if self.rejected.as_ref().is_some_and(|it| is_same(it) && Instant::now() < it.due) {
+            return Ok(None);
         }
         let check = Arc::clone(&self.check);
         // It may run programs to find out what the host can do.
         let checked =
             spawn_blocking(move || check()).await.unwrap_or_else(|ended| Err(ended.into()));
         match checked {
-            Ok(change) => {
-                self.rejected = None;
-                Some((content, change))
+            Ok(change) => Ok(Some((content, change))),
+            Err(refusal) => {
+                let problem = format!("{:#}", refusal.problem);
+                let former = self.rejected.take();
+                let is_news =
+                    !former.as_ref().is_some_and(|it| is_same(it) && it.problem == problem);
+                let rejected = Rejected::again(former, content, problem, CHECK_PAUSES);
+                self.log(&rejected, is_news);
+                self.rejected = Some(rejected);
+                if is_news { Err(refusal) } else { Ok(None) }
             }
-            Err(problem) => {
-                error!(
-                    "the configuration file {} has changed and is not valid: {problem:#}; the \
-                     configuration read at the start stays in force, and the program could not \
-                     start again",
-                    self.file.path.display()
-                );
-                self.rejected = Some(content);
-                None
-            }
+        }
+    }
+
+    fn log(&self, Rejected { problem, pause, .. }: &Rejected, is_news: bool) {
+        let path = self.file.path.display();
+        if is_news {
+            error!(
+                "the configuration file {path} has changed and is not valid: {problem}; the \
+                 configuration read at the start stays in force, and the program could not start \
+                 again. It is checked again in {pause:?}, and then with growing pauses"
+            );
+        } else {
+            debug!("the configuration file {path} is still not valid, and is checked in {pause:?}");
         }
     }
 
@@ -214,7 +297,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use tokio::time::timeout;
 
@@ -228,9 +312,67 @@ mod tests {
         let file = ConfigurationFile { content: fs::read(&path).unwrap(), path: path.clone() };
         let check = move || match fs::read_to_string(&path) {
             Ok(text) if !text.contains("wrong") => Ok(Change::Restart),
-            other => Err(anyhow::anyhow!("{other:?}")),
+            other => Err(anyhow::anyhow!("{other:?}").into()),
         };
-        file.changed(Arc::new(check), Duration::ZERO, |is| rejected.store(is, Ordering::Relaxed))
+        let report = |is, _: Option<&Refusal>| rejected.store(is, Ordering::Relaxed);
+        file.changed(Arc::new(check), None, Duration::ZERO, report)
+    }
+
+    /// Returns the seconds at which a content is checked that the host lacks something for, and how
+    /// often that is reported, until the host has it after `n_checks`.
+    async fn checked_until_possible(
+        n_checks: usize,
+        rejected: Option<Rejected>,
+        problem: fn(usize) -> &'static str,
+    ) -> (Vec<u64>, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.conf");
+        fs::write(&path, "new").unwrap();
+        let file = ConfigurationFile { content: b"old".to_vec(), path };
+        let started = Instant::now();
+        let checks = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&checks);
+        let check: Check = Arc::new(move || {
+            let mut noted = noted.lock().unwrap();
+            let n_before = noted.len();
+            noted.push(started.elapsed().as_secs());
+            if n_before == n_checks {
+                return Ok(Change::Restart);
+            }
+            Err(Refusal { lacking: Some(Mode::Ipvs), problem: anyhow::anyhow!(problem(n_before)) })
+        });
+        let n_reports = AtomicUsize::new(0);
+        let report = |_, news: Option<&Refusal>| {
+            n_reports.fetch_add(usize::from(news.is_some()), Ordering::Relaxed);
+        };
+        assert_eq!(file.changed(check, rejected, Duration::ZERO, report).await, Change::Restart);
+        let checks = checks.lock().unwrap().clone();
+        (checks, n_reports.into_inner())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_host_lacks_is_looked_for_again_and_reported_when_it_is_another_thing() {
+        let (checks, n_reports) = checked_until_possible(8, None, |_| "no ip_vs").await;
+        let pauses: Vec<u64> = checks.windows(2).map(|two| two[1] - two[0]).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300]);
+        assert_eq!(n_reports, 1);
+        let problem = |number| if number < 2 { "no ip_vs" } else { "no ip_set" };
+        assert_eq!(checked_until_possible(4, None, problem).await.1, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_content_that_could_not_be_served_with_is_left_alone_for_longer_each_time() {
+        let mut rejected = None;
+        for minutes in [5, 10, 20, 40, 60, 60] {
+            let failed = Rejected::after_failure(rejected.take(), b"new".to_vec(), "no".to_owned());
+            let (checks, _) = checked_until_possible(0, Some(failed.clone()), |_| "").await;
+            assert_eq!(checks, [minutes * 60]);
+            rejected = Some(failed);
+        }
+        // Another content is another matter.
+        let other = Rejected::after_failure(rejected, b"other".to_vec(), "no".to_owned());
+        assert_eq!(other.pause, Duration::from_secs(300));
+        assert_eq!(checked_until_possible(0, Some(other), |_| "").await.0, [0]);
     }
 
     #[tokio::test]

@@ -143,8 +143,8 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             let _ = ended.await;
         };
         let (arguments, mut orders) = (Arguments::default(), Orders::default());
-        let changes =
-            Changes { arguments: &arguments, configured: &configuration, orders: &mut orders };
+        let (arguments, orders) = (&arguments, &mut orders);
+        let changes = Changes { arguments, configured: &configuration, rejected: None, orders };
         runtime.block_on(parts.run(&threads, &at_work, shutdown, changes)).unwrap();
     });
     let ops = entering.recv_timeout(PATIENCE).expect("a large round is planned");
