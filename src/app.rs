@@ -16,6 +16,7 @@ mod changes;
 mod counters;
 mod estimators;
 mod former_mode;
+mod held_up;
 mod input;
 mod localhost;
 pub mod logging;
@@ -103,8 +104,8 @@ pub fn run(
     ended
 }
 
-/// Serves in one mode after the other. If a tenure cannot begin, the configuration before is taken up
-/// again: a node does not lose its proxy for a mode.
+/// Serves in one mode after the other. If a tenure cannot begin, or does not come to carry the
+/// traffic, the configuration before is taken up again: a node does not lose its proxy for a mode.
 async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()> {
     let (mut configuration, mut former) = (first, None);
     let mut before: Option<Before> = None;
@@ -125,7 +126,7 @@ async fn serve(first: Configuration, mut program: Program) -> anyhow::Result<()>
                 );
                 log_notes(&configuration);
             }
-            Err(TenureError::NotReady(problem)) => {
+            Err(TenureError::NotReady(problem)) | Ok(Ended::HeldUp(problem)) => {
                 let Some(Before { served, configured }) = before.take() else {
                     return Err(problem);
                 };

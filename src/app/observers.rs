@@ -84,6 +84,10 @@ impl Observer for Observers {
         self.each(|observer| observer.sysctl_warning(note));
     }
 
+    fn held_up(&mut self, note: Option<&str>) {
+        self.each(|observer| observer.held_up(note));
+    }
+
     fn full_speed(&mut self, on: bool) {
         self.each(|observer| observer.full_speed(on));
     }
@@ -135,6 +139,18 @@ impl Observer for EventObserver {
             severity: Severity::Warning,
             reason: "SysctlChanged",
             action: "SetSysctl",
+            note: note.to_owned(),
+            extent: Extent::ThisNode,
+        });
+    }
+
+    fn held_up(&mut self, note: Option<&str>) {
+        let Some(note) = note else { return };
+        self.0.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Warning,
+            reason: "ModeSwitchHeldUp",
+            action: "SwitchMode",
             note: note.to_owned(),
             extent: Extent::ThisNode,
         });

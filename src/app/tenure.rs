@@ -28,7 +28,7 @@ use super::relay::RunningRelay;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
-use super::{QUEUE, counters::PacketCounters, localhost, mode, serving};
+use super::{QUEUE, counters::PacketCounters, held_up, localhost, mode, serving};
 use crate::config::gates::FeatureGates;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
@@ -65,6 +65,8 @@ pub(super) struct Program {
 pub(super) enum Ended {
     /// The program ends.
     Shutdown,
+    /// It has not come to carry the traffic, for this reason. The mode before still does.
+    HeldUp(anyhow::Error),
     /// Another tenure follows.
     Switch {
         /// Mode that the node served in.
@@ -120,7 +122,7 @@ pub(super) async fn serve(
     let ended = serve_at_work(configuration, former, program, &at_work).await;
     drop(at_work);
     match ended {
-        Ok(Ended::Switch { .. }) | Err(TenureError::NotReady(_)) => {
+        Ok(Ended::Switch { .. } | Ended::HeldUp(_)) | Err(TenureError::NotReady(_)) => {
             if program.until_idle(idle).await { ended } else { Ok(Ended::Shutdown) }
         }
         _ => ended,
@@ -212,9 +214,7 @@ impl<K: Kernel + 'static> Parts<K> {
         shutdown: impl Future<Output = ()>,
         changes: Changes<'_>,
     ) -> anyhow::Result<Ended> {
-        let Self { configuration, settings, former, source, kernel, backends, observers, .. } =
-            self;
-        let relay = self.relay;
+        let Self { configuration, settings, former, relay, source, kernel, backends, .. } = self;
         let from = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
@@ -225,7 +225,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
         let serving_relay = relay.clone().filter(|_| is_relayed);
-        let all = observe(observers, &servers, &recorder, &settings, serving_relay.as_ref())?;
+        let all = observe(self.observers, &servers, &recorder, &settings, serving_relay.as_ref())?;
         let health = servers.health();
         source.mark_not_leaving(&health);
         let measured = servers.metrics();
@@ -238,7 +238,11 @@ impl<K: Kernel + 'static> Parts<K> {
         let planner = Planner::new(settings);
         let reconciler =
             Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(all));
-        let is_first = former.is_none();
+        let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
+        let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
+        if former.is_none() {
+            recorder.record(starting());
+        }
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -264,9 +268,6 @@ impl<K: Kernel + 'static> Parts<K> {
         let configured = changes.configured.clone();
         let cx = Surroundings { mode: from, recorder: recorder.clone(), at_work: at_work.clone() };
         let changed = changes.next(cx, rejected);
-        if is_first {
-            recorder.record(starting());
-        }
         tokio::spawn(former_mode.run());
         tokio::spawn(report_failures(failed, recorder.clone()));
         threads.source.spawn(source.run(events));
@@ -284,6 +285,7 @@ impl<K: Kernel + 'static> Parts<K> {
             ended = threads.serving.spawn(servers.run()) => {
                 return give_up(ended.context("serve health and metrics")?, &recorder).await;
             }
+            problem = held_up => return Ok(Ended::HeldUp(problem)),
             consequence = changed => consequence,
             consequence = returned => consequence.of(configured),
         };

@@ -7,14 +7,15 @@
 //! rules, or the dispatch.
 //!
 //! A virtual server that the kernel refuses holds the dispatch up for a while only: meanwhile the other
-//! mode's rules go out of date. A missing prerequisite holds it up for as long as it is missing.
+//! mode's rules go out of date. A missing prerequisite holds it up for as long as it is missing, which
+//! is reported.
 
 use std::time::Duration;
 
 use plan::model::Family;
 use plan::op::{Op, Subject};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::context::Context;
 use super::retry_queue::RetryQueue;
@@ -24,11 +25,19 @@ use crate::kernel::worker::WorkerGone;
 /// Longest time for which the dispatch waits for retries: the third one comes after 7 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Time between two reports that prerequisites hold the dispatch up.
+const REPORT_PERIOD: Duration = Duration::from_secs(600);
+
+/// Number of missing prerequisites that a report names.
+const NAMED: usize = 3;
+
 /// Families whose dispatch is not written yet: the planner knows them.
 #[derive(Debug, Default)]
 pub(super) struct Dispatch {
     /// Time at which it waits for prerequisites only; none before the end of the takeover.
     deadline: Option<Instant>,
+    /// Time of the next report that it is held up; none if it is not.
+    next_report: Option<Instant>,
 }
 
 // === impl Dispatch ===
@@ -57,6 +66,9 @@ impl Dispatch {
         let families = cx.planner.led_by_rules().iter().copied();
         let is_complete = |it: &Family| !is_held_up(*it, writer.retry_queue(), now < deadline);
         let complete: Vec<Family> = families.filter(is_complete).collect();
+        if now >= deadline && complete.len() < cx.planner.led_by_rules().len() {
+            self.report_held_up(cx, writer.retry_queue(), now);
+        }
         if complete.is_empty() {
             return Ok(());
         }
@@ -75,9 +87,43 @@ impl Dispatch {
             }
         }
         if cx.planner.led_by_rules().is_empty() {
+            if self.next_report.take().is_some() {
+                cx.observer.held_up(None);
+            }
+            cx.status.send_modify(|status| status.is_held_up = false);
             report_in_sync(cx, writer);
         }
         Ok(())
+    }
+
+    /// Reports that prerequisites are missing, if the time has come.
+    fn report_held_up(&mut self, cx: &mut Context, retry_queue: &RetryQueue, now: Instant) {
+        if self.next_report.is_some_and(|due| now < due) {
+            return;
+        }
+        self.next_report = Some(now + REPORT_PERIOD);
+        let note = format!(
+            "connections to Services still go by the rules of the mode before, and changes of Services \
+             do not reach them, because mode ipvs lacks what it needs: {}",
+            missing(cx, retry_queue)
+        );
+        warn!("{note}");
+        cx.observer.held_up(Some(&note));
+        cx.status.send_modify(|status| status.is_held_up = true);
+    }
+}
+
+/// Returns the prerequisites that hold the dispatch up, in words.
+fn missing(cx: &Context, retry_queue: &RetryQueue) -> String {
+    let families = cx.planner.led_by_rules();
+    let is_missing = |it: &&Subject| families.iter().any(|family| is_prerequisite_of(it, *family));
+    let missing: Vec<&Subject> = retry_queue.prerequisites().filter(is_missing).collect();
+    let pending = missing.iter().filter_map(|subject| retry_queue.get(subject));
+    let named = pending.take(NAMED).map(|it| format!("{}: {}", it.op, it.refusal));
+    let named = named.collect::<Vec<_>>().join("; ");
+    match missing.len().saturating_sub(NAMED) {
+        0 => named,
+        others => format!("{named}; and {others} more"),
     }
 }
 
@@ -89,10 +135,16 @@ pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
 
 /// True if a pending retry stands in the way of a family's dispatch.
 fn is_held_up(family: Family, retry_queue: &RetryQueue, by_anything: bool) -> bool {
-    let is_of_family = |it: &Subject| it.family().is_none_or(|it| it == family);
-    // The dispatch comes with all other rules.
-    let is_rule_set = |it: &Subject| *it == Subject::RuleSet(family);
     let mut prerequisites = retry_queue.prerequisites();
-    prerequisites.any(|it| is_of_family(it) && !is_rule_set(it))
-        || by_anything && retry_queue.iter().any(|(it, _)| is_of_family(it))
+    prerequisites.any(|it| is_prerequisite_of(it, family))
+        || by_anything && retry_queue.iter().any(|(it, _)| is_of(it, family))
+}
+
+/// True if a prerequisite has to be there before a family's dispatch, which comes with all other rules.
+fn is_prerequisite_of(subject: &Subject, family: Family) -> bool {
+    is_of(subject, family) && *subject != Subject::RuleSet(family)
+}
+
+fn is_of(subject: &Subject, family: Family) -> bool {
+    subject.family().is_none_or(|it| it == family)
 }

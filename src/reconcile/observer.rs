@@ -77,6 +77,12 @@ pub trait Observer: fmt::Debug + Send {
         let _ = note;
     }
 
+    /// Reports that rules of the mode before still lead connections, and why: prerequisites are missing.
+    /// It is reported again every ten minutes, and once with none when it is over.
+    fn held_up(&mut self, note: Option<&str>) {
+        let _ = note;
+    }
+
     /// Reports that the audit runs at full speed from now on, because another program changed the
     /// kernel; or no longer does.
     fn full_speed(&mut self, on: bool) {

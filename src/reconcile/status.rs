@@ -5,6 +5,9 @@
 pub struct Status {
     /// True if the kernel was once as it should be, as far as it let us.
     pub in_sync_once: bool,
+    /// True if rules of the mode before lead for longer than they should, because prerequisites are
+    /// missing.
+    pub is_held_up: bool,
     /// Number of times that all kernel state was listed, to take it over.
     pub readings: u64,
     /// Number of virtual servers that IPVS mode left, and that still have connections; none as long

@@ -194,6 +194,10 @@ impl Observer for ServerObserver {
         self.metrics.own.sysctl_mismatches.set(gauge(mismatches));
     }
 
+    fn held_up(&mut self, note: Option<&str>) {
+        self.metrics.own.switch_held_up.set(note.is_some().into());
+    }
+
     fn full_speed(&mut self, on: bool) {
         self.metrics.own.audit.set_full_speed(on);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use apiserver::{Credentials, Options, Resource, Server as ApiServer};
 use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
-use bed::{ClusterSpec, Namespace, NodeSpec, Protocol, Proxy, Service};
+use bed::{ClusterSpec, Namespace, NodeSpec, Protocol, Proxy, Service, eventually};
 use serde_json::{Value, json};
 
 use crate::fixture::{Bed, TARGET, ip};
@@ -54,6 +54,31 @@ impl Cluster {
         cluster
     }
 
+    /// A cluster with one Service, and a mode in the configuration file beside these fields of our own
+    /// document.
+    pub(crate) fn in_mode(mode: &str, own: &str) -> Self {
+        let cluster = Self::new();
+        cluster.configure("mode: ipvs", &format!("mode: {mode}"));
+        let text = fs::read_to_string(cluster.configuration()).unwrap();
+        let own = format!("apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\n{own}");
+        fs::write(cluster.configuration(), format!("{text}---\n{own}")).unwrap();
+        cluster.apply_service(&mk_web(&cluster.bed, &[(1, 1)]));
+        cluster
+    }
+
+    /// Waits for an Event about the first node.
+    pub(crate) fn event(&self, reason: &str) -> Value {
+        eventually(Duration::from_secs(60), reason, || {
+            let events = self.api.events();
+            let mut named = events.iter().filter(|event| event["reason"] == reason);
+            match named.find(|event| event["regarding"]["name"] == "node1") {
+                Some(event) => Ok(event.clone()),
+                None => anyhow::bail!("it is not among {events:?}"),
+            }
+        })
+        .unwrap()
+    }
+
     pub(crate) fn apply(&self, object: &Value) {
         self.api.apply(object.clone()).unwrap();
     }
@@ -82,7 +107,7 @@ impl Cluster {
         self.folder.path().join("config.conf")
     }
 
-    /// Changes the configuration of proxies that are not started yet.
+    /// Changes the configuration file.
     pub(crate) fn configure(&self, from: &str, to: &str) {
         let text = fs::read_to_string(self.configuration()).unwrap();
         assert_eq!(text.matches(from).count(), 1, "{from:?} in\n{text}");

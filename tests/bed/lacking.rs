@@ -1,4 +1,5 @@
-//! A node that lacks something: IPVS, whose modules are not on the disk, or the iptables programs.
+//! A node that lacks something: IPVS, whose modules are not on the disk, or the iptables programs. What
+//! becomes of it when it has IPVS again.
 //!
 //! Nothing in the guest has loaded IPVS yet: these tests have a guest of their own.
 
@@ -9,8 +10,11 @@ use std::time::Duration;
 
 use bed::{Namespace, Protocol, Proxy, eventually};
 
-use crate::cluster::{Cluster, get, mk_web};
+use crate::cluster::{Cluster, get};
 use crate::fixture::{Bed, assert_shares, ip, web};
+use crate::tenures::{
+    assert_ipvs_took_over, assert_is_rejected, has_dummy, mk_connection, wait_for_mode,
+};
 
 /// Time in which what the host can do is looked at again: the least that can be configured, and the
 /// time that it takes under emulation.
@@ -71,14 +75,8 @@ fn has_rules(node: &Namespace) -> bool {
 
 #[test]
 fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
-    let cluster = Cluster::new();
+    let cluster = Cluster::in_mode("auto", "fallbackRetry: 10s\n");
     let bed = &cluster.bed;
-    cluster.configure("mode: ipvs", "mode: auto");
-    let text = fs::read_to_string(cluster.configuration()).unwrap();
-    let own =
-        "apiVersion: kube-ipvs.io/v1alpha1\nkind: KubeIpvsConfiguration\nfallbackRetry: 10s\n";
-    fs::write(cluster.configuration(), format!("{text}---\n{own}")).unwrap();
-    cluster.apply_service(&mk_web(bed, &[(1, 1)]));
     let aside = Aside::ipvs();
     let proxy = cluster.start(1);
 
@@ -89,8 +87,7 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("192.168.0.11"), 30_080), 2);
     assert_shares(&tally, &[("pod1-1", 2)]);
     assert!(bed.rules("iptables").contains("-A KUBE-SVC-"), "{}", bed.rules("iptables"));
-    assert!(!bed.tool("ip", &["-oneline", "link"]).contains("kube-ipvs0"));
-    assert!(!has_ipvs());
+    assert!(!has_dummy(bed) && !has_ipvs());
 
     let why = "this host cannot do mode ipvs, so mode iptables is taken: the kernel does not give \
                us IPVS";
@@ -101,7 +98,7 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
     assert!(metrics.contains(metric), "{metrics}");
     let mode = get(bed.node(), "127.0.0.1:10249", "/proxyMode").unwrap();
     assert!(mode.ends_with("\r\n\r\niptables"), "{mode}");
-    let event = event(&cluster, "ModeFallback");
+    let event = cluster.event("ModeFallback");
     assert_eq!(event["type"], "Warning", "{event}");
     assert!(event["note"].as_str().unwrap().starts_with(why), "{event}");
 
@@ -112,27 +109,74 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
     event_about_return(&cluster);
     let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2);
     assert_shares(&tally, &[("pod1-1", 2)]);
-    assert!(!bed.tool("ip", &["-oneline", "link"]).contains("kube-ipvs0"), "a look left its mark");
+    assert!(!has_dummy(bed), "a look left its mark");
     proxy.stop().unwrap();
     drop(cluster);
     unload_ipvs();
 }
 
-/// Waits for an Event about the first node.
-fn event(cluster: &Cluster, reason: &str) -> serde_json::Value {
-    eventually(Duration::from_secs(60), reason, || {
-        let events = cluster.api.events();
-        let mut named = events.iter().filter(|event| event["reason"] == reason);
-        match named.find(|event| event["regarding"]["name"] == "node1") {
-            Some(event) => Ok(event.clone()),
-            None => anyhow::bail!("it is not among {events:?}"),
-        }
-    })
-    .unwrap()
+#[test]
+fn with_fallback_return_switch_the_process_goes_on_in_mode_ipvs_once_the_host_has_it() {
+    let cluster = Cluster::in_mode("auto", "fallbackRetry: 10s\nfallbackReturn: switch\n");
+    let bed = &cluster.bed;
+    let aside = Aside::ipvs();
+    let mut proxy = cluster.start(1);
+    let process = proxy.process();
+    wait_for_mode(bed, &proxy, "iptables");
+    let mut of_rules = mk_connection(bed);
+
+    drop(aside);
+    wait_for_mode(bed, &proxy, "ipvs");
+    event_about_return(&cluster);
+    assert_ipvs_took_over(bed, &mut of_rules);
+    let switched = cluster.event("ModeSwitched");
+    let note = switched["note"].as_str().unwrap();
+    assert_eq!(note, "this node serves in mode ipvs, and nothing of mode iptables is left");
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+    drop(cluster);
+    unload_ipvs();
+}
+
+#[test]
+fn a_mode_that_the_host_lacks_changes_nothing_and_is_taken_on_once_the_host_has_it() {
+    let cluster = Cluster::in_mode("iptables", "");
+    let bed = &cluster.bed;
+    let mut proxy = cluster.start(1);
+    let process = proxy.process();
+    let mut of_rules = mk_connection(bed);
+    let before = ["iptables", "ip6tables"].map(|family| bed.rules(family));
+
+    let aside = Aside::ipvs();
+    cluster.configure("mode: iptables", "mode: ipvs");
+    let failed = cluster.event("ModeSwitchFailed");
+    let note = failed["note"].as_str().unwrap();
+    let why = "this node stays in mode iptables, and does not go to mode ipvs: this host cannot do";
+    assert!(failed["type"] == "Warning" && note.starts_with(why), "{failed}");
+    assert_is_rejected(bed);
+    // The second check finds the same, and is not reported.
+    std::thread::sleep(Duration::from_secs(15));
+    assert_is_rejected(bed);
+    wait_for_mode(bed, &proxy, "iptables");
+    assert_eq!(["iptables", "ip6tables"].map(|family| bed.rules(family)), before);
+    assert!(!has_dummy(bed) && !has_ipvs());
+    of_rules.say().unwrap();
+    mk_connection(bed);
+
+    drop(aside);
+    wait_for_mode(bed, &proxy, "ipvs");
+    assert_ipvs_took_over(bed, &mut of_rules);
+    assert_eq!(proxy.process(), process);
+    let events = cluster.api.events();
+    let n_failed = events.iter().filter(|event| event["reason"] == "ModeSwitchFailed").count();
+    assert_eq!(n_failed, 1, "{events:?}");
+    proxy.stop().unwrap();
+    drop(cluster);
+    unload_ipvs();
 }
 
 fn event_about_return(cluster: &Cluster) {
-    let event = event(cluster, "ModeAvailable");
+    let event = cluster.event("ModeAvailable");
     assert_eq!(event["type"], "Normal", "{event}");
     assert!(event["note"].as_str().unwrap().contains("can do mode ipvs now"), "{event}");
 }

@@ -1,11 +1,16 @@
 //! A running program goes from one mode to another: it stays the same process, and no connection
 //! ends.
 
+use std::fs;
+use std::time::Duration;
+
 use bed::{Connection, Protocol, Proxy, Question};
 
-use crate::cluster::get;
+use crate::cluster::{Cluster, get};
 use crate::fixture::{Bed, TARGET, ip};
 
+/// Time in which a changed configuration file is taken on or refused.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Own document of a configuration.
 const OWN: &str = "drainDeadline: 10m";
 
@@ -16,7 +21,7 @@ fn mk_bed() -> Bed {
     bed
 }
 
-fn mk_connection(bed: &Bed) -> Connection {
+pub(crate) fn mk_connection(bed: &Bed) -> Connection {
     let mut connection =
         Connection::open(bed.client(), Question::tcp((ip("10.96.0.10"), 80))).unwrap();
     connection.say().unwrap();
@@ -31,7 +36,7 @@ pub(crate) fn switch(bed: &Bed, arguments: &[&str]) -> anyhow::Result<String> {
 
 pub(crate) fn wait_for_mode(bed: &Bed, proxy: &Proxy, mode: &str) {
     let served = || get(bed.node(), "127.0.0.1:10249", "/proxyMode").unwrap_or_default();
-    let outcome = bed::eventually(std::time::Duration::from_secs(120), "the mode", || {
+    let outcome = bed::eventually(Duration::from_secs(120), "the mode", || {
         let answer = served();
         if answer.ends_with(&format!("\r\n\r\n{mode}")) {
             return Ok(());
@@ -39,6 +44,25 @@ pub(crate) fn wait_for_mode(bed: &Bed, proxy: &Proxy, mode: &str) {
         anyhow::bail!("{mode} is not served: {answer}")
     });
     outcome.unwrap_or_else(|error| panic!("{error:#}\n{}", proxy.log().unwrap()));
+}
+
+/// Asserts that the configuration file that the node has now is not in force.
+pub(crate) fn assert_is_rejected(bed: &Bed) {
+    let metrics = get(bed.node(), "127.0.0.1:10249", "/metrics").unwrap();
+    assert!(metrics.contains("kube_ipvs_configuration_rejected 1"), "{metrics}");
+}
+
+pub(crate) fn has_dummy(bed: &Bed) -> bool {
+    bed.tool("ip", &["-oneline", "link"]).contains("kube-ipvs0")
+}
+
+/// Waits until IPVS alone leads, and asks a new connection and an old one.
+#[track_caller]
+pub(crate) fn assert_ipvs_took_over(bed: &Bed, of_rules: &mut Connection) {
+    bed.wait_until("IPVS leads", || !bed.rules("iptables").contains("KUBE-SVC-"));
+    assert!(bed.virtual_servers().contains("10.96.0.10:80"), "{}", bed.virtual_servers());
+    of_rules.say().unwrap();
+    mk_connection(bed);
 }
 
 #[test]
@@ -99,22 +123,101 @@ fn an_order_switches_the_running_process_there_and_back() {
 fn a_mode_in_the_configuration_file_is_taken_on_and_one_that_cannot_be_is_not() {
     let bed = mk_bed();
     let path = bed.configuration("file", OWN);
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
     let mut proxy = bed.start(&["--config", &path]);
     let process = proxy.process();
     let mut of_ipvs = mk_connection(&bed);
 
-    std::fs::write(&path, text.replace("mode: ipvs", "mode: nftables")).unwrap();
-    let patience = std::time::Duration::from_secs(60);
-    proxy.wait_for_log("has changed and is not valid", patience).unwrap();
+    fs::write(&path, text.replace("mode: ipvs", "mode: nftables")).unwrap();
+    proxy.wait_for_log("has changed and is not valid", PATIENCE).unwrap();
     mk_connection(&bed);
     assert_eq!(proxy.process(), process);
 
-    std::fs::write(&path, text.replace("mode: ipvs", "mode: iptables")).unwrap();
+    fs::write(&path, text.replace("mode: ipvs", "mode: iptables")).unwrap();
     wait_for_mode(&bed, &proxy, "iptables");
     bed.wait_until("rules lead", || bed.rules("iptables").contains("KUBE-SVC-"));
     mk_connection(&bed);
     of_ipvs.say().unwrap();
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn a_node_goes_back_to_its_mode_if_the_other_cannot_begin_after_all() {
+    let cluster = Cluster::in_mode("iptables", "drainDeadline: 10m\n");
+    let bed = &cluster.bed;
+    let mut proxy = cluster.start(1);
+    let process = proxy.process();
+    let mut of_rules = mk_connection(bed);
+    let before = ["iptables", "ip6tables"].map(|family| bed.rules(family));
+
+    // The check finds all of IPVS. That the routes are around the node's own network, it does not.
+    let text = fs::read_to_string(cluster.configuration()).unwrap();
+    let text = text.replace("mode: iptables", "mode: ipvs");
+    fs::write(cluster.configuration(), format!("{text}serviceRoutes: [192.168.0.0/16]\n")).unwrap();
+    proxy.wait_for_log("and goes back to the mode before", PATIENCE).unwrap();
+    let failed = cluster.event("ModeSwitchFailed");
+    let note = failed["note"].as_str().unwrap();
+    let why =
+        "this node goes back to mode iptables: mode ipvs could not be served in: serviceRoutes";
+    assert!(failed["type"] == "Warning" && note.starts_with(why), "{failed}");
+    wait_for_mode(bed, &proxy, "iptables");
+    bed.wait_until("the interface of mode ipvs is gone", || !has_dummy(bed));
+    assert_is_rejected(bed);
+    assert_eq!(["iptables", "ip6tables"].map(|family| bed.rules(family)), before);
+    of_rules.say().unwrap();
+    mk_connection(bed);
+    // It is left alone for minutes: each attempt interrupts health and metrics.
+    std::thread::sleep(PATIENCE);
+    assert_eq!(proxy.log().unwrap().matches("and goes back to the mode before").count(), 1);
+
+    // Another content is taken on at once.
+    fs::write(cluster.configuration(), text).unwrap();
+    wait_for_mode(bed, &proxy, "ipvs");
+    assert_ipvs_took_over(bed, &mut of_rules);
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
+    let bed = mk_bed();
+    let path = bed.configuration("held-up", OWN);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("mode: ipvs", "mode: iptables")).unwrap();
+    let mut proxy = bed.start(&["--config", &path]);
+    let process = proxy.process();
+    let mut connection = mk_connection(&bed);
+    // A set that is not ours, in the place of one that mode ipvs needs, and in use.
+    bed.tool("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip"]);
+    let foreign = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "src", "-j", "ACCEPT"];
+    bed.tool("iptables", &[&["-A"], &foreign[..]].concat());
+
+    switch(&bed, &["--to=ipvs", "--no-wait"]).unwrap();
+    wait_for_mode(&bed, &proxy, "ipvs");
+    mk_connection(&bed);
+    proxy.wait_for_log("goes back to the mode before", 2 * PATIENCE).unwrap();
+    wait_for_mode(&bed, &proxy, "iptables");
+    // Changes reach clients again.
+    let service = bed::Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&service.pods([bed.pod(2, 2)])).unwrap();
+    bed.wait_until("pod2-2 alone answers", || {
+        let answer = bed::ask(bed.client(), Question::tcp((ip("10.96.0.10"), 80)));
+        answer.is_ok_and(|answer| answer.server == "pod2-2")
+    });
+    connection.say().unwrap();
+    bed.wait_until("nothing of IPVS is left", || !bed.virtual_servers().contains("10.96.0.10"));
+
+    // What stood in the way is gone: the same order succeeds.
+    bed.tool("iptables", &[&["-D"], &foreign[..]].concat());
+    let sets = bed.tool("ipset", &["list", "-name"]);
+    if sets.lines().any(|set| set == "KUBE-CLUSTER-IP") {
+        bed.tool("ipset", &["destroy", "KUBE-CLUSTER-IP"]);
+    }
+    let said = switch(&bed, &["--to=ipvs"]).unwrap();
+    assert!(said.contains("nothing of another mode is left"), "{said}");
+    mk_connection(&bed);
+    connection.say().unwrap();
     assert_eq!(proxy.process(), process);
     proxy.stop().unwrap();
 }

@@ -211,6 +211,45 @@ async fn the_dispatch_never_comes_before_a_set_that_it_looks_into() {
     world.assert_converged(&[]);
 }
 
+/// Returns what was reported of a dispatch that is held up.
+fn held_up(world: &World) -> Vec<String> {
+    let mut reports = world.reports.take();
+    reports.retain(|report| report.starts_with("held up"));
+    reports
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_there() {
+    let fake = led_by_rules().await;
+    let violations = watch(&fake, usize::MAX);
+    let is_it = |op: &Op| matches!(op, Op::CreateSet(set, _) if set.kind == SetKind::ClusterIp);
+    fake.refuse(40, RefusalClass::NotSupported, is_it);
+    let mut world = started(fake).await;
+    let started = Instant::now();
+    world.until("held up", |status, _| status.is_held_up).await;
+    let took = started.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_secs(12)).contains(&took), "{took:?}");
+    let first = held_up(&world);
+    assert_eq!(first.len(), 1, "{first:?}");
+    let why = "because mode ipvs lacks what it needs: create set KUBE-CLUSTER-IP";
+    assert!(first[0].contains(why), "{first:?}");
+    // Changes of Services wait, and nothing else is written.
+    world.apply_slice(tcp(3, &[4, 5]).1).await;
+    assert!(is_led_by_rules(&world.fake.actual()) && !world.now().in_sync_once);
+
+    world.until("in sync", |status, _| status.in_sync_once).await;
+    let minutes = started.elapsed().as_secs() / 60;
+    assert!((30..50).contains(&minutes), "{minutes}");
+    let others = held_up(&world);
+    let (last, repeated) = others.split_last().unwrap();
+    assert_eq!(last, "held up no more");
+    assert_eq!(u64::try_from(repeated.len()).unwrap(), minutes / 10, "{repeated:?}");
+    assert!(repeated.iter().all(|report| *report == first[0]), "{repeated:?}");
+    assert!(!world.now().is_held_up);
+    assert_eq!(*violations.lock().unwrap(), [""; 0]);
+    world.assert_converged(&[]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_comes_first_is_repaired_without_the_dispatch() {
     let fake = led_by_rules().await;

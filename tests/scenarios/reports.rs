@@ -53,6 +53,10 @@ impl Observer for Reports {
         self.note(note);
     }
 
+    fn held_up(&mut self, note: Option<&str>) {
+        self.note(note.map_or("held up no more".to_owned(), |note| format!("held up: {note}")));
+    }
+
     fn full_speed(&mut self, on: bool) {
         self.note(if on { "full speed" } else { "full speed is over" });
     }

@@ -1,0 +1,79 @@
+//! A switch that does not come to its end: the mode that the program switched to lacks something that
+//! the check of the host did not find.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::reconcile::Status;
+
+/// Time for which a mode may lack something until the program goes back to the one before. Retries
+/// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Ready with the problem when the event loop has not come to carry the traffic, and lacked something
+/// for [`LIMIT`]. Never ready without a mode to go back to.
+pub(super) async fn for_too_long(
+    mut status: watch::Receiver<Status>,
+    can_go_back: bool,
+) -> anyhow::Error {
+    while can_go_back && status.wait_for(lacks_something).await.is_ok() {
+        tokio::select! {
+            () = sleep(LIMIT) => {
+                return anyhow!(
+                    "for {LIMIT:?} something could not be made or read that the mode needs; the log \
+                     names it"
+                );
+            }
+            _ = status.wait_for(|status| !lacks_something(status)) => {}
+        }
+    }
+    std::future::pending().await
+}
+
+/// True if the loop waits for what the kernel refuses, or has not been able to read the kernel at all.
+fn lacks_something(status: &Status) -> bool {
+    let is_unread = status.readings == 0 && status.failed_readings > 0;
+    !status.in_sync_once && (status.is_held_up || is_unread)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn mk_held_up() -> Status {
+        Status { readings: 1, is_held_up: true, ..Status::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_switch_that_is_held_up_or_cannot_read_the_kernel_is_given_up() {
+        let unread = Status { failed_readings: 1, ..Status::default() };
+        for status in [mk_held_up(), unread] {
+            let started = Instant::now();
+            let status = watch::Sender::new(status);
+            for_too_long(status.subscribe(), true).await;
+            assert_eq!(started.elapsed(), LIMIT);
+            assert!(timeout(HOUR, for_too_long(status.subscribe(), false)).await.is_err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_switch_that_comes_to_its_end_is_not() {
+        let in_sync = Status { in_sync_once: true, ..mk_held_up() };
+        let read = Status { failed_readings: 1, readings: 1, ..Status::default() };
+        for after in [in_sync, read, Status { is_held_up: false, ..mk_held_up() }] {
+            let status = watch::Sender::new(mk_held_up());
+            let given_up = for_too_long(status.subscribe(), true);
+            tokio::pin!(given_up);
+            assert!(timeout(LIMIT / 2, &mut given_up).await.is_err());
+            status.send_replace(after);
+            assert!(timeout(HOUR, given_up).await.is_err());
+        }
+    }
+}
