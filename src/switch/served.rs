@@ -1,25 +1,29 @@
 //! The mode that a running kube-ipvs serves in, as its metrics server says.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow, ensure};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use plan::mode::Mode;
+use tokio::time::timeout;
 
-/// Longest time for each part of a conversation.
+/// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Longest answer that is read.
-const LONGEST: u64 = 4_096;
+const LONGEST: usize = 4_096;
 
 /// Asks `/proxyMode` at the address that the metrics server has.
 ///
 /// # Errors
 /// When nothing answers, or not with a mode: in words.
 pub(super) fn mode(address: SocketAddr) -> Result<Mode, String> {
-    let answer = ask(reachable(address)).map_err(|error| format!("{address}: {error}"))?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.trim()).unwrap_or_default();
-    let named = Mode::ALL.into_iter().find(|mode| mode.name() == body);
+    let answer = ask(reachable(address)).map_err(|error| format!("{address}: {error:#}"))?;
+    let named = Mode::ALL.into_iter().find(|mode| mode.name() == answer.trim());
     named.ok_or_else(|| format!("{address}/proxyMode does not answer with a mode"))
 }
 
@@ -33,24 +37,32 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn ask(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.set_write_timeout(Some(LIMIT))?;
-    write!(stream, "GET /proxyMode HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(LONGEST).read_to_string(&mut answer)?;
-    Ok(answer)
+fn ask(address: SocketAddr) -> anyhow::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let answer = timeout(LIMIT, get(address)).await;
+        answer.with_context(|| format!("it does not answer in {LIMIT:?}"))?
+    })
+}
+
+async fn get(address: SocketAddr) -> anyhow::Result<String> {
+    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let answer = client.get(format!("http://{address}/proxyMode").parse()?).await?;
+    ensure!(answer.status().is_success(), "it answers {}", answer.status());
+    let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+    let body = body.map_err(|error| anyhow!("read its answer: {error}"))?;
+    Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
     use std::thread;
 
     use super::*;
 
-    fn answered(body: &'static str) -> Result<Mode, String> {
+    fn answered(status: &'static str, body: String) -> Result<Mode, String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
@@ -59,7 +71,9 @@ mod tests {
             let length = stream.read(&mut request).unwrap();
             assert!(request[..length].starts_with(b"GET /proxyMode "));
             let length = body.len();
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
+            // The client may have heard enough before the end.
+            let _ = stream.write_all((head + &body).as_bytes());
         });
         let answer = mode((Ipv4Addr::UNSPECIFIED, address.port()).into());
         server.join().unwrap();
@@ -68,7 +82,12 @@ mod tests {
 
     #[test]
     fn the_mode_is_what_the_page_says() {
-        assert_eq!(answered("iptables"), Ok(Mode::Iptables));
-        assert!(answered("nftables").unwrap_err().contains("does not answer with a mode"));
+        assert_eq!(answered("200 OK", "iptables".to_owned()), Ok(Mode::Iptables));
+        let other = answered("200 OK", "nftables".to_owned()).unwrap_err();
+        assert!(other.contains("does not answer with a mode"), "{other}");
+        let other = answered("503 Service Unavailable", "ipvs".to_owned()).unwrap_err();
+        assert!(other.contains("it answers 503"), "{other}");
+        let other = answered("200 OK", "ipvs ".repeat(LONGEST)).unwrap_err();
+        assert!(other.contains("read its answer"), "{other}");
     }
 }
