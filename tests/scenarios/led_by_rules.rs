@@ -104,6 +104,15 @@ fn watch(fake: &Fake, most: usize) -> Arc<Mutex<Vec<String>>> {
     violations
 }
 
+/// Has the kernel refuse the first Service's virtual server so often. Returns its frontend.
+fn refuse_virtual_server(fake: &Fake, times: usize, class: RefusalClass) -> Frontend {
+    let at = frontend(1, Protocol::Tcp);
+    let is_it =
+        move |op: &Op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at);
+    fake.refuse(times, class, is_it);
+    at
+}
+
 fn writes_rules(log: &[Op]) -> Vec<usize> {
     let is_it = |(_, op): &(usize, &Op)| **op == Op::WriteRuleSet(Family::V4);
     log.iter().enumerate().filter(is_it).map(|(at, _)| at).collect()
@@ -161,12 +170,7 @@ async fn a_start_that_is_killed_after_any_operation_is_gone_on_with() {
 async fn a_refused_virtual_server_holds_the_dispatch_up_until_it_is_there() {
     let fake = led_by_rules().await;
     let violations = watch(&fake, usize::MAX);
-    let at = frontend(1, Protocol::Tcp);
-    fake.refuse(
-        2,
-        RefusalClass::Exhausted,
-        move |op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at),
-    );
+    refuse_virtual_server(&fake, 2, RefusalClass::Exhausted);
     let mut world = started(fake).await;
     world.until("refused", |status, _| status.pending > 0).await;
     assert!(!world.now().in_sync_once);
@@ -181,12 +185,7 @@ async fn a_refused_virtual_server_holds_the_dispatch_up_until_it_is_there() {
 #[tokio::test(start_paused = true)]
 async fn a_virtual_server_that_is_always_refused_does_not_keep_the_others_from_ipvs() {
     let fake = led_by_rules().await;
-    let at = frontend(1, Protocol::Tcp);
-    fake.refuse(
-        usize::MAX,
-        RefusalClass::Other,
-        move |op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at),
-    );
+    let at = refuse_virtual_server(&fake, usize::MAX, RefusalClass::Other);
     let mut world = started(fake).await;
     let started = Instant::now();
     world.until("in sync", |status, _| status.in_sync_once).await;
@@ -253,12 +252,7 @@ async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_th
 #[tokio::test(start_paused = true)]
 async fn what_comes_first_is_repaired_without_the_dispatch() {
     let fake = led_by_rules().await;
-    let at = frontend(1, Protocol::Tcp);
-    fake.refuse(
-        usize::MAX,
-        RefusalClass::Other,
-        move |op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at),
-    );
+    refuse_virtual_server(&fake, usize::MAX, RefusalClass::Other);
     let mut world = started(fake).await;
     world.until("refused", |status, _| status.pending > 0).await;
     world.fake.disturb(|actual| actual.rule_sets.clear());
@@ -304,12 +298,7 @@ async fn a_family_that_no_rules_lead_has_its_dispatch_at_once() {
 #[tokio::test(start_paused = true)]
 async fn flows_that_rules_led_to_an_endpoint_that_is_gone_go_with_the_dispatch() {
     let fake = led_by_rules().await;
-    let at = frontend(1, Protocol::Tcp);
-    fake.refuse(
-        usize::MAX,
-        RefusalClass::Other,
-        move |op| matches!(op, Op::CreateVirtualServer(frontend, _) if *frontend == at),
-    );
+    refuse_virtual_server(&fake, usize::MAX, RefusalClass::Other);
     let flow = |pod: u8| Flow {
         protocol: Protocol::Udp,
         destination: (frontend(2, Protocol::Udp).address, 80).into(),
