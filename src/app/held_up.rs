@@ -13,6 +13,10 @@ use crate::reconcile::Status;
 /// come after 1, 3, 7, 15 and 31 s, and changes of Services do not reach clients meanwhile.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Number of readings that may fail before the kernel's state is one that cannot be read. They come
+/// every 5 s.
+const FAILED_READINGS: u64 = 3;
+
 /// Ready with the problem when the event loop has not come to carry the traffic, and lacked something
 /// for [`LIMIT`]. Never ready without a mode to go back to.
 pub(super) async fn for_too_long(
@@ -35,7 +39,7 @@ pub(super) async fn for_too_long(
 
 /// True if the loop waits for what the kernel refuses, or has not been able to read the kernel at all.
 fn lacks_something(status: &Status) -> bool {
-    let is_unread = status.readings == 0 && status.failed_readings > 0;
+    let is_unread = status.readings == 0 && status.failed_readings >= FAILED_READINGS;
     !status.in_sync_once && (status.is_held_up || is_unread)
 }
 
@@ -53,7 +57,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_switch_that_is_held_up_or_cannot_read_the_kernel_is_given_up() {
-        let unread = Status { failed_readings: 1, ..Status::default() };
+        let unread = Status { failed_readings: FAILED_READINGS, ..Status::default() };
         for status in [mk_held_up(), unread] {
             let started = Instant::now();
             let status = watch::Sender::new(status);
@@ -66,7 +70,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_switch_that_comes_to_its_end_is_not() {
         let in_sync = Status { in_sync_once: true, ..mk_held_up() };
-        let read = Status { failed_readings: 1, readings: 1, ..Status::default() };
+        let read = Status { failed_readings: 9, readings: 1, ..Status::default() };
         for after in [in_sync, read, Status { is_held_up: false, ..mk_held_up() }] {
             let status = watch::Sender::new(mk_held_up());
             let given_up = for_too_long(status.subscribe(), true);

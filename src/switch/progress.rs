@@ -36,7 +36,7 @@ struct Left {
 /// Writes a line whenever something changes, until nothing of the former mode is left.
 ///
 /// # Errors
-/// When the process ends, or does not come to serve in the mode.
+/// When the process ends, does not come to serve in the mode, or does not stay in it.
 pub(super) fn follow(
     running: &Running,
     wanted: &Configuration,
@@ -48,6 +48,7 @@ pub(super) fn follow(
     let mut before = None;
     loop {
         require_alive(running)?;
+        require_served(mode, wanted)?;
         let started = Instant::now();
         let left = Left::read(wanted)?;
         if before != Some(left) && !left.is_empty() {
@@ -93,6 +94,20 @@ fn require_alive(running: &Running) -> anyhow::Result<()> {
             "kube-ipvs (process {}) has ended; its log says why, and the next start goes by the \
              configuration",
             running.pid.as_raw_nonzero()
+        );
+    }
+    Ok(())
+}
+
+/// Requires that a process which served in a mode has not gone to another one. While its parts are
+/// made anew, it does not answer.
+fn require_served(mode: Mode, wanted: &Configuration) -> anyhow::Result<()> {
+    if let Ok(now) = served::mode(wanted.served.metrics)
+        && now != mode
+    {
+        bail!(
+            "kube-ipvs has gone from mode {mode} to mode {now}; its log and the Events of the Node \
+             say why"
         );
     }
     Ok(())

@@ -193,11 +193,10 @@ fn a_switch_that_is_held_up_is_given_up_and_the_former_mode_goes_on() {
     let foreign = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "src", "-j", "ACCEPT"];
     bed.tool("iptables", &[&["-A"], &foreign[..]].concat());
 
-    switch(&bed, &["--to=ipvs", "--no-wait"]).unwrap();
-    wait_for_mode(&bed, &proxy, "ipvs");
+    let said = format!("{:#}", switch(&bed, &["--to=ipvs"]).unwrap_err());
+    assert!(said.contains("has gone from mode ipvs to mode iptables"), "{said}");
+    proxy.wait_for_log("goes back to the mode before", PATIENCE).unwrap();
     mk_connection(&bed);
-    proxy.wait_for_log("goes back to the mode before", 2 * PATIENCE).unwrap();
-    wait_for_mode(&bed, &proxy, "iptables");
     // Changes reach clients again.
     let service = bed::Service::new("web", ip("10.96.0.10")).port(Protocol::Tcp, 80, TARGET);
     bed.manifests.apply(&service.pods([bed.pod(2, 2)])).unwrap();
