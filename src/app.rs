@@ -41,6 +41,7 @@ use crate::config::watch::Rejected;
 use crate::config::{Action, Arguments, Configuration};
 use crate::source::kubernetes;
 use former_mode::Former;
+use localhost::NodePortsOnLocalhost;
 use logging::Verbosity;
 use signals::{Orders, Shutdown};
 use tenure::{Ended, Program, TenureError};
@@ -96,6 +97,7 @@ pub fn run(
             verbosity,
             shutdown: Shutdown::handle()?,
             relay: None,
+            localhost: NodePortsOnLocalhost::new(configuration.pace.drain_deadline)?,
             orders: Orders::handle()?,
         };
         serve(configuration, program).await

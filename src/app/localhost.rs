@@ -1,38 +1,102 @@
 //! Node ports on localhost, if the operator wants them.
+//!
+//! The thread that listens outlives the time in which the node serves in a mode, so that its
+//! connections do. So do its metrics.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
+use prometheus::{IntCounterVec, IntGauge, Opts};
 use tokio::sync::mpsc;
 
 use super::QUEUE;
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
-use crate::localhost::{self, LocalhostObserver, Meters, NodePortListenFailure};
-use crate::serve::metrics::own::OwnMetrics;
+use crate::localhost::{self, LocalhostObserver, LocalhostThread, Meters, NodePortListenFailure};
+use crate::serve::metrics::Metrics;
 
-/// Serves node ports on localhost until the observer is dropped, and records an Event for each that
-/// cannot be served.
-///
-/// # Errors
-/// When the kernel gives no thread.
-pub(super) fn start(
-    metrics: &OwnMetrics,
-    recorder: EventRecorder,
-) -> anyhow::Result<LocalhostObserver> {
-    let connections = |result| metrics.localhost_connections_total.with_label_values(&[result]);
-    let meters = Meters {
-        open: metrics.localhost_connections.clone(),
-        passed: connections("passed"),
-        failed: connections("failed"),
-        refused: connections("refused"),
-        listen_failures: metrics.localhost_listen_failures.clone(),
-    };
-    let (failures, failed) = mpsc::channel(QUEUE);
-    tokio::spawn(report(failed, recorder));
-    localhost::start(meters, failures).context("start serving node ports on localhost")
+/// Results of a connection to a node port on localhost: passed on; failed, as the Service could not
+/// be reached; refused, as there were too many.
+const RESULTS: [&str; 3] = ["passed", "failed", "refused"];
+
+/// Service of node ports on localhost. Copies share it.
+#[derive(Debug, Clone)]
+pub(super) struct NodePortsOnLocalhost {
+    metrics: LocalhostMetrics,
+    /// Time that connections have to end when the thread listens no more.
+    drain: Duration,
+    running: Arc<Mutex<Option<LocalhostThread>>>,
+    /// Recorder of the time in which the node serves in a mode.
+    recorder: Arc<Mutex<EventRecorder>>,
 }
 
-async fn report(mut failures: mpsc::Receiver<NodePortListenFailure>, recorder: EventRecorder) {
+/// Metrics of node ports on localhost.
+#[derive(Debug, Clone)]
+pub(super) struct LocalhostMetrics {
+    connections: IntGauge,
+    connections_total: IntCounterVec,
+    listen_failures: IntGauge,
+}
+
+// === impl NodePortsOnLocalhost ===
+
+impl NodePortsOnLocalhost {
+    /// One that does not listen yet.
+    ///
+    /// # Errors
+    /// When a metric cannot be made.
+    pub(super) fn new(drain: Duration) -> Result<Self, prometheus::Error> {
+        let metrics = LocalhostMetrics::new()?;
+        let recorder = Arc::new(Mutex::new(EventRecorder::disabled()));
+        Ok(Self { metrics, drain, running: Arc::default(), recorder })
+    }
+
+    /// Returns the observer of an event loop, whose node ports are served from now on. Starts the
+    /// thread if none runs. Records an Event for each port that cannot be served.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread.
+    pub(super) fn observer(&self, recorder: &EventRecorder) -> anyhow::Result<LocalhostObserver> {
+        *lock(&self.recorder) = recorder.clone();
+        let mut running = lock(&self.running);
+        let thread = match running.take() {
+            Some(thread) => thread,
+            None => {
+                let (failures, failed) = mpsc::channel(QUEUE);
+                tokio::spawn(report(failed, Arc::clone(&self.recorder)));
+                localhost::start(self.metrics.meters(), failures, self.drain)
+                    .context("start serving node ports on localhost")?
+            }
+        };
+        let observer = thread.observer();
+        *running = Some(thread);
+        Ok(observer)
+    }
+
+    /// Stops listening. Connections have time to end.
+    pub(super) fn stop_listening(&self) {
+        *lock(&self.running) = None;
+    }
+
+    /// Adds its metrics.
+    ///
+    /// # Errors
+    /// When one has the name of another.
+    pub(super) fn measured_by(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        self.metrics.add_to(metrics)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn report(
+    mut failures: mpsc::Receiver<NodePortListenFailure>,
+    recorder: Arc<Mutex<EventRecorder>>,
+) {
     while let Some(failure) = failures.recv().await {
-        recorder.record(NewEvent {
+        lock(&recorder).record(NewEvent {
             regarding: Regarding::Service(failure.service.clone()),
             severity: Severity::Warning,
             reason: "FailedToListenOnLocalhost",
@@ -40,5 +104,55 @@ async fn report(mut failures: mpsc::Receiver<NodePortListenFailure>, recorder: E
             note: failure.to_string(),
             extent: Extent::ThisNode,
         });
+    }
+}
+
+// === impl LocalhostMetrics ===
+
+impl LocalhostMetrics {
+    pub(super) fn new() -> Result<Self, prometheus::Error> {
+        let connections_total = IntCounterVec::new(
+            Opts::new(
+                "kube_ipvs_localhost_connections_total",
+                "Number of connections to NodePorts on localhost, by result: passed on, failed because the \
+                 Service could not be reached, or refused because there were too many.",
+            ),
+            &["result"],
+        )?;
+        for result in RESULTS {
+            connections_total.with_label_values(&[result]);
+        }
+        Ok(Self {
+            connections: IntGauge::new(
+                "kube_ipvs_localhost_connections",
+                "Number of open connections to NodePorts on localhost.",
+            )?,
+            connections_total,
+            listen_failures: IntGauge::new(
+                "kube_ipvs_localhost_listen_failures",
+                "Number of NodePorts that cannot be listened on at an address of localhost.",
+            )?,
+        })
+    }
+
+    /// Adds all of them.
+    ///
+    /// # Errors
+    /// When one has the name of another.
+    pub(super) fn add_to(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        metrics.add(self.connections.clone())?;
+        metrics.add(self.connections_total.clone())?;
+        metrics.add(self.listen_failures.clone())
+    }
+
+    fn meters(&self) -> Meters {
+        let connections = |result| self.connections_total.with_label_values(&[result]);
+        Meters {
+            open: self.connections.clone(),
+            passed: connections("passed"),
+            failed: connections("failed"),
+            refused: connections("refused"),
+            listen_failures: self.listen_failures.clone(),
+        }
     }
 }

@@ -22,13 +22,14 @@ use super::changes::{Changes, Consequence, Surroundings, Switch};
 use super::estimators::EstimatorObserver;
 use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
+use super::localhost::NodePortsOnLocalhost;
 use super::logging::Verbosity;
 use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
-use super::{QUEUE, counters::PacketCounters, held_up, localhost, mode, serving};
+use super::{QUEUE, counters::PacketCounters, held_up, mode, serving};
 use crate::config::gates::FeatureGates;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
@@ -57,6 +58,7 @@ pub(super) struct Program {
     pub(super) shutdown: Shutdown,
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
     pub(super) relay: Option<RunningRelay>,
+    pub(super) localhost: NodePortsOnLocalhost,
     pub(super) orders: Orders,
 }
 
@@ -101,6 +103,8 @@ pub(super) struct Parts<K> {
     pub(super) former: Option<Former>,
     /// The relay of mode userspace, which serves in that mode, and drains in another.
     pub(super) relay: Option<RunningRelay>,
+    /// Node ports on localhost, whether they are wanted or not.
+    pub(super) localhost: NodePortsOnLocalhost,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
     pub(super) source: Source,
@@ -138,7 +142,8 @@ async fn serve_at_work(
     let threads = Threads::start(at_work)
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, rejected, verbosity, shutdown, relay, orders } = program;
+    let Program { arguments, configured, rejected, verbosity, shutdown, relay, localhost, orders } =
+        program;
     let (source, host) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
@@ -153,6 +158,11 @@ async fn serve_at_work(
         *relay = Some(RunningRelay::start(&configuration).map_err(TenureError::NotReady)?);
     }
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+    if let Some(relay) = relay.as_ref().filter(|_| settings.mode == Mode::Userspace) {
+        // What another time in this mode has left.
+        relay.stop_listening();
+        observers.push(Box::new(relay.observer()));
+    }
     if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
         observers.push(Box::new(EstimatorObserver::new()));
     }
@@ -162,6 +172,7 @@ async fn serve_at_work(
         settings,
         former,
         relay: relay.clone(),
+        localhost: localhost.clone(),
         fallen_back,
         source,
         kernel: linux,
@@ -225,7 +236,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
         let serving_relay = relay.clone().filter(|_| is_relayed);
-        let all = observe(self.observers, &servers, &recorder, &settings, serving_relay.as_ref())?;
+        let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
         source.mark_not_leaving(&health);
         let measured = servers.metrics();
@@ -313,20 +324,18 @@ fn observe(
     servers: &Servers,
     recorder: &EventRecorder,
     settings: &Settings,
-    relay: Option<&RunningRelay>,
+    localhost: &NodePortsOnLocalhost,
 ) -> anyhow::Result<Observers> {
     let mut all = Observers::new(vec![
         Box::new(servers.observer()),
         Box::new(EventObserver::new(recorder.clone())),
     ]);
     observers.into_iter().for_each(|observer| all.add(observer));
+    localhost.measured_by(&servers.metrics())?;
     if settings.localhost_node_ports {
-        all.add(Box::new(localhost::start(&servers.metrics().own, recorder.clone())?));
-    }
-    if let Some(relay) = relay {
-        // What another time in this mode has left.
-        relay.stop_listening();
-        all.add(Box::new(relay.observer()));
+        all.add(Box::new(localhost.observer(recorder)?));
+    } else {
+        localhost.stop_listening();
     }
     Ok(all)
 }

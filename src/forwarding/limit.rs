@@ -61,6 +61,13 @@ impl Limit {
         }
         None
     }
+
+    /// Waits until no slot is taken.
+    pub(crate) async fn until_all_are_free(&self) {
+        let all = u32::try_from(self.most.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        // It is never closed.
+        let _all = self.slots.acquire_many(all).await;
+    }
 }
 
 // === impl Slot ===

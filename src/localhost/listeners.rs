@@ -56,7 +56,7 @@ impl Listeners {
         Self { updates, passing, failures, services, ports, retries }
     }
 
-    /// Opens and closes listeners until the observer is dropped.
+    /// Opens and closes listeners until no more updates come, and closes all of them.
     pub(super) async fn run(mut self) {
         loop {
             let due = self.retries.until_due();

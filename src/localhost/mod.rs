@@ -16,18 +16,20 @@
 //! take only what arrives by the loopback interface, whatever routing lets in besides.
 //!
 //! All of it is in a thread of its own, so that bytes that are passed on do not hold up the event
-//! loop. The loop never waits for it: it leaves the latest ports of each Service.
+//! loop. The loop never waits for it: it leaves the latest ports of each Service. The thread outlives
+//! the loop, and goes on with the next one: a switch to another mode ends no connection.
 
 mod listeners;
 mod passing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use plan::localhost::LocalhostPort;
@@ -35,6 +37,8 @@ use plan::model::ServiceName;
 use plan::planner::{Plan, Planner};
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::info;
 
 use crate::forwarding::limit::affordable;
 use crate::forwarding::mailbox::Mailbox;
@@ -75,10 +79,24 @@ pub struct NodePortListenFailure {
     pub reason: String,
 }
 
-/// The event loop's observer. When it is dropped, everything is closed.
+/// The thread that listens. Copies share it. When the last one is gone it listens no more, and
+/// connections have time to end.
+#[derive(Debug, Clone, Default)]
+pub struct LocalhostThread(Arc<Shared>);
+
 #[derive(Debug, Default)]
-pub struct LocalhostObserver {
+struct Shared {
     updates: PortUpdates,
+    /// Services that have ports.
+    services: Mutex<BTreeSet<ServiceName>>,
+}
+
+/// An event loop's observer.
+#[derive(Debug)]
+pub struct LocalhostObserver {
+    thread: LocalhostThread,
+    /// Services of the loop before, which this one has not planned yet.
+    unseen: BTreeSet<ServiceName>,
     /// Ports that were planned and are not written yet.
     planned: BTreeMap<ServiceName, Vec<LocalhostPort>>,
 }
@@ -88,20 +106,60 @@ pub struct LocalhostObserver {
 type PortUpdates = Mailbox<ServiceName, Vec<LocalhostPort>>;
 
 /// Starts the thread. Failures to listen are sent to `failures` when they begin, and every ten
-/// minutes for as long as they last.
+/// minutes for as long as they last. When it listens no more, connections have `drain` to end.
 ///
 /// # Errors
 /// When the kernel gives no thread.
 pub fn start(
     meters: Meters,
     failures: mpsc::Sender<NodePortListenFailure>,
-) -> io::Result<LocalhostObserver> {
-    let observer = LocalhostObserver::default();
+    drain: Duration,
+) -> io::Result<LocalhostThread> {
+    let thread = LocalhostThread::default();
     // Half of the files that the process may open, at most: the other half is for everything else.
     let passing = Passing::new(affordable(CONNECTIONS, 2, 2), meters);
-    let listeners = Listeners::new(observer.updates.clone(), passing, failures);
-    start_thread("localhost", listeners.run())?;
-    Ok(observer)
+    let listeners = Listeners::new(thread.0.updates.clone(), passing.clone(), failures);
+    start_thread("localhost", async move {
+        listeners.run().await;
+        if timeout(drain, passing.until_idle()).await.is_err() {
+            info!("connections to node ports on localhost end: drainDeadline is over");
+        }
+    })?;
+    Ok(thread)
+}
+
+// === impl LocalhostThread ===
+
+impl LocalhostThread {
+    /// Returns the observer of another event loop. Ports of the one before stay until the new one has
+    /// planned everything.
+    #[must_use]
+    pub fn observer(&self) -> LocalhostObserver {
+        let unseen = self.services().clone();
+        LocalhostObserver { thread: self.clone(), unseen, planned: BTreeMap::new() }
+    }
+
+    fn put(&self, ports: BTreeMap<ServiceName, Vec<LocalhostPort>>) {
+        let mut services = self.services();
+        for (service, ports) in &ports {
+            if ports.is_empty() {
+                services.remove(service);
+            } else {
+                services.insert(service.clone());
+            }
+        }
+        self.0.updates.put(ports);
+    }
+
+    fn services(&self) -> std::sync::MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.0.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.updates.end();
+    }
 }
 
 // === impl LocalhostObserver ===
@@ -113,15 +171,18 @@ impl Observer for LocalhostObserver {
 
     fn round_ended(&mut self, round: &Round<'_>) {
         // After a retry or a drain check, ports planned meanwhile may still wait.
-        if round.kind != RoundKind::Retry && !self.planned.is_empty() {
-            self.updates.put(mem::take(&mut self.planned));
+        if round.kind == RoundKind::Retry {
+            return;
         }
-    }
-}
-
-impl Drop for LocalhostObserver {
-    fn drop(&mut self) {
-        self.updates.end();
+        let mut ports = mem::take(&mut self.planned);
+        self.unseen.retain(|service| !ports.contains_key(service));
+        if round.backlog == 0 {
+            let gone = mem::take(&mut self.unseen);
+            ports.extend(gone.into_iter().map(|service| (service, Vec::new())));
+        }
+        if !ports.is_empty() {
+            self.thread.put(ports);
+        }
     }
 }
 

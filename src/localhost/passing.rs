@@ -30,6 +30,11 @@ impl Passing {
         Self { meters, limit }
     }
 
+    /// Waits until no connection is open.
+    pub(super) async fn until_idle(&self) {
+        self.limit.until_all_are_free().await;
+    }
+
     /// Passes a client's connection on, in a task of its own that lives as long as the connection.
     pub(super) fn begin(&self, client: TcpStream, to: SocketAddr) {
         let Some(slot) = self.limit.take(warn_of_limit) else {

@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use plan::settings::Settings;
@@ -123,7 +124,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Nothing here takes long, and nothing may hang.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), work).await.unwrap()
+    timeout(Duration::from_secs(20), work).await.unwrap()
 }
 
 /// Connects as soon as the address has a listener.
@@ -398,7 +399,12 @@ fn a_failure_says_what_to_do() {
 }
 
 fn round_ended(observer: &mut LocalhostObserver, kind: RoundKind) {
-    observer.round_ended(&Round {
+    observer.round_ended(&mk_round(kind));
+}
+
+fn mk_round(kind: RoundKind) -> Round<'static> {
+    static PENDING: LazyLock<RetryQueue> = LazyLock::new(RetryQueue::default);
+    Round {
         families: &[],
         kind,
         took: Duration::ZERO,
@@ -406,14 +412,14 @@ fn round_ended(observer: &mut LocalhostObserver, kind: RoundKind) {
         backlog: 0,
         waiting: None,
         oldest: Duration::ZERO,
-        pending: &RetryQueue::default(),
-    });
+        pending: &PENDING,
+    }
 }
 
 #[tokio::test]
 async fn the_loop_reports_ports_after_it_has_written_them() {
-    let mut observer = LocalhostObserver::default();
-    let updates = observer.updates.clone();
+    let thread = LocalhostThread::default();
+    let (mut observer, updates) = (thread.observer(), thread.0.updates.clone());
     let planner = Planner::new(Settings::new("n1"));
     let ports = |name: &str, port| mk_ports(name, &[mk_port(port, at(port))]);
     for changes in [ports("web", 1), ports("api", 2), ports("web", 3)] {
@@ -428,22 +434,43 @@ async fn the_loop_reports_ports_after_it_has_written_them() {
     let expected: BTreeMap<_, _> = ports("web", 3).into_iter().chain(ports("api", 2)).collect();
     assert_eq!(soon(updates.next()).await.values, expected);
     drop(observer);
+
+    // The next loop plans one of them, and then the rest.
+    let mut observer = thread.observer();
+    let plan = Plan { localhost: ports("web", 4).into_iter().collect(), ..Plan::default() };
+    observer.planned(&plan, &planner, Duration::ZERO);
+    observer.round_ended(&Round { backlog: 1, ..mk_round(RoundKind::Comparison) });
+    assert_eq!(soon(updates.next()).await.values, ports("web", 4));
+    round_ended(&mut observer, RoundKind::Comparison);
+    assert_eq!(soon(updates.next()).await.values, mk_ports("api", &[]));
+    round_ended(&mut observer, RoundKind::Changes);
+    assert!(peek().is_empty());
+    drop(observer);
+    drop(thread);
     assert!(soon(updates.next()).await.has_ended);
 }
 
 /// The thread and its own runtime, as the program has them.
 #[tokio::test]
-async fn everything_is_closed_when_the_loop_is_gone() {
+async fn connections_outlive_the_loop_and_then_the_listener_until_their_time_is_over() {
     let (service, to, port) = mk_service().await;
     let _echo = spawn_echo(service, "web");
     let (failures, _failed) = mpsc::channel(8);
-    let mut observer = start(mk_meters(), failures).unwrap();
+    let drain = Duration::from_millis(300);
+    let thread = start(mk_meters(), failures, drain).unwrap();
+    let mut observer = thread.observer();
     observer.planned = mk_ports("web", &[mk_port(port, to)]);
     round_ended(&mut observer, RoundKind::Comparison);
     let mut client = connect(at(port)).await;
     assert_eq!(read(&mut client, 3).await, "web");
     assert_echoes(&mut client, "here").await;
     drop(observer);
+    let mut second = connect(at(port)).await;
+    assert_eq!(read(&mut second, 3).await, "web");
+    let stopped = Instant::now();
+    drop(thread);
     until_closed(at(port)).await;
+    assert_echoes(&mut client, "there").await;
     assert_reset(&mut client).await;
+    assert!(stopped.elapsed() >= drain);
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bed::{Connection, Namespace, Protocol, Proxy, Question, Refusal, Server, Service};
 
+use crate::cluster::get;
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
+use crate::tenures::{switch, wait_for_mode};
 
 const LOCALHOST: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 30_300;
@@ -119,6 +121,45 @@ fn connections_outlive_the_port_and_end_with_the_program() {
         assert_eq!(connection.say(), Err(Refusal::Reset));
     }
     until_refused(&bed, other);
+}
+
+#[test]
+fn a_switch_to_another_mode_and_back_is_not_noticed_on_localhost() {
+    let bed = Bed::new();
+    bed.manifests.apply(&reachable(&bed)).unwrap();
+    let mut proxy = start(&bed, "");
+    let process = proxy.process();
+    let open = |address| {
+        let mut connection = Connection::open(bed.node(), Question::tcp((ip(address), PORT)));
+        connection.as_mut().unwrap().say().unwrap();
+        connection.unwrap()
+    };
+    for address in LOCALHOST {
+        bed.ask(bed.node(), Protocol::Tcp, (ip(address), PORT), 1);
+    }
+    let mut connections = Vec::from(LOCALHOST.map(open));
+    for mode in ["iptables", "ipvs"] {
+        switch(&bed, &[&format!("--to={mode}"), "--no-wait"]).unwrap();
+        // Connections are taken while the parts of the mode are made anew, and after that.
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(8) {
+            for address in LOCALHOST {
+                ask(bed.node(), address, PORT).unwrap();
+            }
+        }
+        wait_for_mode(&bed, &proxy, mode);
+        connections.extend(LOCALHOST.map(open));
+        for connection in &mut connections {
+            connection.say().unwrap();
+        }
+        assert_eq!(proxy.process(), process);
+    }
+    // Rules lead the one to 127.0.0.1 that came in mode iptables.
+    bed.wait_until("the program has five of them", || {
+        let metrics = get(bed.node(), "127.0.0.1:10249", "/metrics").unwrap_or_default();
+        metrics.contains("kube_ipvs_localhost_connections 5\n")
+    });
+    proxy.stop().unwrap();
 }
 
 #[test]

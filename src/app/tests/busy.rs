@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::app::at_work;
 use crate::app::changes::Changes;
+use crate::app::localhost::NodePortsOnLocalhost;
 use crate::app::signals::Orders;
 use crate::app::source::Source;
 use crate::app::tenure::{Parts, Threads};
@@ -129,6 +130,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             configuration: configuration.clone(),
             former: None,
             relay: None,
+            localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
             source: Source::Manifests(source),
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),

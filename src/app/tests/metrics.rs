@@ -10,6 +10,7 @@ use plan::model::Family;
 use prometheus::proto::{MetricFamily, MetricType};
 
 use crate::app::counters::PacketCounters;
+use crate::app::localhost::LocalhostMetrics;
 use crate::app::relay::RelayMetrics;
 use crate::serve::metrics::Metrics;
 use crate::serve::pages::ServedMode;
@@ -22,6 +23,7 @@ fn page(metrics: &Metrics) -> String {
     metrics.own.set_mode(&ServedMode { configured, effective });
     metrics.add_features([("AllowServiceExternalIPs", "", true)].into_iter()).unwrap();
     metrics.add(ClientMetrics::new("192.0.2.1").unwrap()).unwrap();
+    LocalhostMetrics::new().unwrap().add_to(metrics).unwrap();
     let mut page = String::from(
         "# Metrics\n\n\
          All metrics, by the path at which they are read. `cargo xtask docs` writes this page from the help\n\

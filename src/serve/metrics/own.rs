@@ -20,10 +20,6 @@ use programmed::Programmed;
 use queues::Queues;
 use stages::Stages;
 
-/// Results of a connection to a node port on localhost: passed on; failed, as the Service could not
-/// be reached; refused, as there were too many.
-const LOCALHOST_RESULTS: [&str; 3] = ["passed", "failed", "refused"];
-
 /// Label of the operation that puts a sysctl back, beside the planner's operations.
 const SET_SYSCTL: &str = "set_sysctl";
 
@@ -70,12 +66,6 @@ pub struct OwnMetrics {
     pub health_checks: IntGauge,
     /// Addresses and ports where they should and cannot.
     pub health_check_listen_failures: IntGauge,
-    /// Connections to node ports on localhost that are open.
-    pub localhost_connections: IntGauge,
-    /// Those that there were, by what came of them: `passed`, `failed` or `refused`.
-    pub localhost_connections_total: IntCounterVec,
-    /// Ports on localhost that should be listened on, and cannot be.
-    pub localhost_listen_failures: IntGauge,
 }
 
 // === impl OwnMetrics ===
@@ -146,20 +136,6 @@ impl OwnMetrics {
                 "kube_ipvs_service_health_check_listen_failures",
                 "Number of addresses and ports of healthCheckNodePorts that cannot be listened on.",
             )?,
-            localhost_connections: make.gauge(
-                "kube_ipvs_localhost_connections",
-                "Number of open connections to NodePorts on localhost.",
-            )?,
-            localhost_connections_total: make.counters(
-                "kube_ipvs_localhost_connections_total",
-                "Number of connections to NodePorts on localhost, by result: passed on, failed because the \
-                 Service could not be reached, or refused because there were too many.",
-                &["result"],
-            )?,
-            localhost_listen_failures: make.gauge(
-                "kube_ipvs_localhost_listen_failures",
-                "Number of NodePorts that cannot be listened on at an address of localhost.",
-            )?,
         };
         made.begin_at_zero();
         Ok(made)
@@ -211,9 +187,6 @@ impl OwnMetrics {
         self.left_by_former_mode.with_label_values(&[VIRTUAL_SERVERS]);
         for class in CLASSES {
             self.pending.with_label_values(&[class]);
-        }
-        for result in LOCALHOST_RESULTS {
-            self.localhost_connections_total.with_label_values(&[result]);
         }
     }
 }
