@@ -146,16 +146,18 @@ impl Rules {
     /// # Errors
     /// When the rules cannot be read or written, or differ after the write.
     pub fn write(&self, rule_set: &RuleSet) -> Result<(), RulesError> {
-        self.write_checked_by(rule_set, || self.check(rule_set))
+        self.write_checked_by(rule_set, None, || self.check(rule_set))
     }
 
-    /// The same, with an own way to [`check`](Self::check).
+    /// The same, with an own way to [`check`](Self::check), and if they are known, with the
+    /// differences that there are.
     pub(super) fn write_checked_by(
         &self,
         rule_set: &RuleSet,
+        known: Option<Comparison>,
         mut check: impl FnMut() -> Result<Comparison, RulesError>,
     ) -> Result<(), RulesError> {
-        let before = check()?;
+        let before = known.map_or_else(&mut check, Ok)?;
         if before.matches() {
             return Ok(());
         }
@@ -173,11 +175,7 @@ impl Rules {
     /// # Errors
     /// When they cannot be read.
     pub fn chains(&self, mode: Mode) -> Result<ActualChains, RulesError> {
-        let mut saved = String::new();
-        for table in [Table::Nat, Table::Filter] {
-            saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
-        }
-        Ok(ActualChains::parse(mode, self.family, &saved))
+        Ok(ActualChains::parse(mode, self.family, &self.read()?))
     }
 
     /// Carries out changes of chains, all of one table and of this family.
@@ -185,15 +183,19 @@ impl Rules {
         chains::write(&mut &*self, changes)
     }
 
-    /// Returns the output of `iptables-save` for the tables that we write.
+    /// Returns the output of `iptables-save` for the tables that we write, and perhaps for others.
     fn read(&self) -> Result<String, RulesError> {
-        let mut saved = String::new();
-        // A table each, because without `-t` the legacy program leaves out a table that the
-        // kernel could have and has not made yet, instead of saying whether it could.
-        for table in Table::ALL {
-            saved += &installed::run(&self.programs.save, &["-t", table.name()], "")?;
+        let save = &self.programs.save;
+        match installed::run(save, &[], "") {
+            // What nf_tables does not have is empty.
+            Ok(all) if self.programs.backend == Backend::Nft || has_all_tables(&all) => Ok(all),
+            // A table each, because without `-t` the legacy program leaves out a table that the
+            // kernel could have and has not made yet, instead of saying whether it could. And a table
+            // of others may be what cannot be read.
+            _ => Table::ALL.iter().try_fold(String::new(), |saved, table| {
+                Ok(saved + &installed::run(save, &["-t", table.name()], "")?)
+            }),
         }
-        Ok(saved)
     }
 
     /// Returns the output of `iptables-save` for the tables that are there, without making the
@@ -228,4 +230,13 @@ impl Rules {
         arguments.push("--noflush");
         installed::run(restore, &arguments, input).map(|_| ())
     }
+}
+
+/// True if all tables that we write were printed.
+fn has_all_tables(saved: &str) -> bool {
+    let mut missing = Table::ALL.to_vec();
+    for name in saved.lines().filter_map(|line| line.strip_prefix('*')) {
+        missing.retain(|table| table.name() != name.trim());
+    }
+    missing.is_empty()
 }

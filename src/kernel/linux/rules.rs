@@ -17,8 +17,9 @@ impl Linux {
                 format_args!("this host has no working iptables for {family}"),
             ));
         };
+        let known = watch.take_differences();
         rules
-            .write_checked_by(rule_set, || watch.check(rules, rule_set))
+            .write_checked_by(rule_set, known, || watch.check(rules, rule_set))
             .map_err(|error| Refusal::new(error.cause().class(), error))
     }
 

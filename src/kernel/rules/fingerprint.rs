@@ -46,8 +46,10 @@ pub(in crate::kernel) struct RulesWatch {
     services: Option<Prints>,
     /// Changes of ours that no look has shown so far.
     changes: Changes,
-    /// The chains that the last check read, and their prints then, until anything else is done.
-    read: Option<(ActualChains, Prints)>,
+    /// The chains that the last check read, until anything else is done.
+    read: Option<KeptChains>,
+    /// The differences that the last check found, and the mark of the rules that have them.
+    differences: Option<(Comparison, Mark)>,
     /// Time of the next look, if others write all the time.
     next_look: Instant,
 }
@@ -64,6 +66,8 @@ struct Watched {
 /// What counts, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Look {
+    /// None if another program wrote meanwhile, or tables are missing.
+    mark: Option<Mark>,
     /// None while jumps are missing.
     constant: Option<Fingerprint>,
     services: Prints,
@@ -75,8 +79,30 @@ enum Tables {
     Legacy(legacy::LegacyTables),
 }
 
+/// Chains that a check read.
+#[derive(Debug)]
+struct KeptChains {
+    chains: ActualChains,
+    prints: Prints,
+    mark: Option<Mark>,
+}
+
+/// Rules as a program printed them, and a look at them.
+struct Reading {
+    text: String,
+    look: Option<Look>,
+    /// True if the look shows the constant rules of the text.
+    is_of_constant: bool,
+    /// True if the look shows the chains of Services of the text.
+    is_of_services: bool,
+}
+
 /// Equal if, and only if, our constant chains and the jumps into them are the same.
 type Fingerprint = u64;
+
+/// Equal only if all rules are the same, those of others included: nf_tables' generation, or a hash of
+/// the tables of x_tables.
+type Mark = u64;
 
 // === impl RulesWatch ===
 
@@ -97,6 +123,7 @@ impl RulesWatch {
             services: None,
             changes: Changes::default(),
             read: None,
+            differences: None,
             next_look: Instant::now(),
         })
     }
@@ -126,7 +153,13 @@ impl RulesWatch {
 
     /// Forgets the rules that were seen: the desired ones have changed.
     pub(in crate::kernel) fn forget(&mut self) {
-        self.seen = None;
+        (self.seen, self.differences) = (None, None);
+    }
+
+    /// Takes the differences that the last check found, if all rules are still the same.
+    pub(in crate::kernel) fn take_differences(&mut self) -> Option<Comparison> {
+        let (comparison, mark) = self.differences.take()?;
+        (self.tables.mark().ok()? == Some(mark)).then_some(comparison)
     }
 
     /// Looks again at once, however long the last look took.
@@ -166,26 +199,29 @@ impl RulesWatch {
         rule_set: &RuleSet,
         is_kept: bool,
     ) -> Result<Comparison, RulesError> {
-        (self.seen, self.read) = (None, None);
+        (self.seen, self.read, self.differences) = (None, None, None);
         self.watched = Watched::of(rule_set);
-        let before = self.try_look(rules.family());
-        let text = rules.read()?;
-        let comparison = rule_set.compare(&text);
-        let after = self.try_look(rules.family());
-        // The fingerprint is of the compared rules only if no program wrote meanwhile.
-        if comparison.matches()
-            && before.as_ref().map(|it| it.constant) == after.as_ref().map(|it| it.constant)
-        {
-            self.seen = after.as_ref().and_then(|look| look.constant);
+        let mut reading = self.read_and_look(rules)?;
+        let mut comparison = rule_set.compare(&reading.text);
+        if comparison.matches() && reading.look.is_some() && !reading.is_of_constant {
+            reading = self.read_again(rules, reading)?;
+            comparison = rule_set.compare(&reading.text);
+        }
+        let Reading { text, look, is_of_constant, is_of_services } = reading;
+        let mark = look.as_ref().and_then(|look| look.mark);
+        if comparison.matches() && is_of_constant {
+            self.seen = look.as_ref().and_then(|look| look.constant);
+        } else if let Some(mark) = mark.filter(|_| is_of_constant && is_of_services) {
+            self.differences = Some((comparison.clone(), mark));
         }
         if !self.watched.services {
             self.services = Some(Prints::default());
-        } else if let Some(after) = after {
-            if is_kept && before.is_some_and(|before| before.services == after.services) {
+        } else if let Some(look) = look {
+            if is_kept && is_of_services {
                 let chains = ActualChains::parse(rule_set.mode(), rules.family(), &text);
-                self.read = Some((chains, after.services.clone()));
+                self.read = Some(KeptChains { chains, prints: look.services.clone(), mark });
             }
-            self.compare(Look { constant: self.seen, ..after });
+            self.compare(Look { constant: self.seen, ..look });
         }
         Ok(comparison)
     }
@@ -200,24 +236,43 @@ impl RulesWatch {
         mode: Mode,
     ) -> Result<ActualChains, RulesError> {
         self.watched.services = true;
-        let before = self.try_look(rules.family());
-        let (found, after) = match (self.read.take(), &before) {
-            (Some((found, prints)), Some(before)) if before.services == prints => {
-                (found, Some(before.clone()))
-            }
-            _ => {
-                let found = rules.chains(mode)?;
-                (found, self.try_look(rules.family()))
-            }
-        };
-        self.changes = Changes::default();
-        self.services = None;
-        if let (Some(before), Some(after)) = (before, after)
-            && before.services == after.services
+        let kept = self.read.take().filter(|kept| kept.mark.is_some());
+        if let Some(KeptChains { chains, prints, mark }) = kept
+            && self.tables.mark().is_ok_and(|now| now == mark)
         {
-            self.services = Some(after.services);
+            (self.changes, self.services) = (Changes::default(), Some(prints));
+            return Ok(chains);
         }
-        Ok(found)
+        let mut reading = self.read_and_look(rules)?;
+        if reading.look.is_some() && !reading.is_of_services {
+            reading = self.read_again(rules, reading)?;
+        }
+        self.changes = Changes::default();
+        let look = reading.look.filter(|_| reading.is_of_services);
+        self.services = look.map(|look| look.services);
+        Ok(ActualChains::parse(mode, rules.family(), &reading.text))
+    }
+
+    /// Reads the rules, then looks at them. The look shows those that were read if no program wrote
+    /// meanwhile.
+    fn read_and_look(&mut self, rules: &Rules) -> Result<Reading, RulesError> {
+        let before = self.tables.mark().ok().flatten();
+        let text = rules.read()?;
+        let look = self.try_look(rules.family());
+        let after = look.as_ref().and_then(|look| look.mark);
+        let is_same = before.is_some() && before == after;
+        Ok(Reading { text, look, is_of_constant: is_same, is_of_services: is_same })
+    }
+
+    /// Reads and looks once more. What both looks show did not change between them, whatever else
+    /// other programs write.
+    fn read_again(&mut self, rules: &Rules, former: Reading) -> Result<Reading, RulesError> {
+        let text = rules.read()?;
+        let (before, look) = (former.look, self.try_look(rules.family()));
+        let both = || before.as_ref().zip(look.as_ref());
+        let is_of_constant = both().is_some_and(|(one, other)| one.constant == other.constant);
+        let is_of_services = both().is_some_and(|(one, other)| one.services == other.services);
+        Ok(Reading { text, look, is_of_constant, is_of_services })
     }
 
     /// Number of transactions of all programs so far, where the kernel counts them.
@@ -318,6 +373,14 @@ impl Tables {
         match self {
             Self::Nft(tables) => tables.unchanged(),
             Self::Legacy(tables) => tables.seems_unchanged(),
+        }
+    }
+
+    /// None while tables are missing.
+    fn mark(&mut self) -> Result<Option<Mark>, netlink::Error> {
+        match self {
+            Self::Nft(tables) => tables.current_generation().map(|it| Some(it.into())),
+            Self::Legacy(tables) => tables.mark(),
         }
     }
 }

@@ -17,7 +17,7 @@ use plan::rule_set::Table;
 use rustix::io::Errno;
 
 use super::prints::{ChainKey, Prints};
-use super::{Look, Watched};
+use super::{Look, Mark, Watched};
 use block::{Block, Info, Shape};
 
 /// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`
@@ -67,15 +67,27 @@ impl LegacyTables {
             })
     }
 
+    /// Hashes all rules of all tables; none while a table is missing.
+    pub(super) fn mark(&mut self) -> Result<Option<Mark>, Error> {
+        let mut hasher = DefaultHasher::new();
+        for table in Table::ALL {
+            let Some((_, bytes)) = self.read(table)? else { return Ok(None) };
+            block::hash_all(self.shape, &bytes, &mut hasher)?;
+        }
+        Ok(Some(hasher.finish()))
+    }
+
     /// Looks at everything that counts.
     pub(super) fn look(&mut self, watched: &Watched) -> Result<Look, Error> {
         self.infos.clear();
         self.looks = 0;
         let mut services = Prints::default();
         let mut has_all = true;
-        let mut hasher = DefaultHasher::new();
+        let (mut hasher, mut hasher_of_all) = (DefaultHasher::new(), DefaultHasher::new());
         for table in Table::ALL {
-            let Some(block) = self.read(table)? else { return Ok(Look::default()) };
+            let Some((info, bytes)) = self.read(table)? else { return Ok(Look::default()) };
+            block::hash_all(self.shape, &bytes, &mut hasher_of_all)?;
+            let block = Block::new(self.shape, info, bytes)?;
             let ours = watched.destinations(table);
             for chain in watched.chains(table) {
                 block.hash_chain(chain, &mut hasher)?;
@@ -95,7 +107,8 @@ impl LegacyTables {
             }
             self.infos.push(block.info);
         }
-        Ok(Look { constant: has_all.then(|| hasher.finish()), services })
+        let constant = has_all.then(|| hasher.finish());
+        Ok(Look { mark: Some(hasher_of_all.finish()), constant, services })
     }
 
     /// None if the kernel has no such table yet.
@@ -110,7 +123,8 @@ impl LegacyTables {
         }
     }
 
-    fn read(&self, table: Table) -> Result<Option<Block>, Error> {
+    /// Reads the entries of a table; none if the kernel has no such table yet.
+    fn read(&self, table: Table) -> Result<Option<(Info, Vec<u8>)>, Error> {
         let mut attempt = 1;
         loop {
             let Some(info) = self.info(table)? else { return Ok(None) };
@@ -122,7 +136,7 @@ impl LegacyTables {
             match self.socket.get(GET_ENTRIES, &mut buffer) {
                 Ok(_) => {
                     buffer.drain(..ENTRIES_HEADER);
-                    return Ok(Some(Block::new(self.shape, info, buffer)?));
+                    return Ok(Some((info, buffer)));
                 }
                 // It has another size by now (`get_entries` in net/ipv4/netfilter/ip_tables.c).
                 Err(error)

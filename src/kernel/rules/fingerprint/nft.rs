@@ -16,10 +16,15 @@ use super::prints::{ChainKey, Changes, Prints};
 use super::{Fingerprint, Look, Watched};
 use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
 
+/// `NFT_MSG_GETCHAIN`
+const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
 /// `NFT_MSG_GETRULE`
 const GET_RULE: u16 = SUBSYSTEM << 8 | 7;
 /// `NFT_MSG_GETGEN`
 const GET_GENERATION: u16 = SUBSYSTEM << 8 | 16;
+/// `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
 /// `NFTA_RULE_TABLE`, `NFTA_RULE_CHAIN`, `NFTA_RULE_EXPRESSIONS`, `NFTA_RULE_COMPAT`
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
@@ -77,7 +82,8 @@ impl NftTables {
         let constant = self.fingerprint(watched)?;
         let services = if watched.services { self.prints()? } else { Prints::default() };
         self.generation = Some(generation);
-        Ok(Look { constant, services })
+        let mark = (self.current_generation()? == generation).then(|| generation.into());
+        Ok(Look { mark, constant, services })
     }
 
     /// Reads chains that were just changed by so many transactions. None if others have written
@@ -111,21 +117,26 @@ impl NftTables {
         }
     }
 
-    /// The chains of Services, each with its rules.
+    /// Returns the chains of Services, each with its rules.
+    ///
+    /// Each chain is read by itself. To list all rules of a table takes the kernel time that grows with
+    /// the square of their number: for each datagram it counts from the first rule to where it was
+    /// (`__nf_tables_dump_rules` in net/netfilter/nf_tables_api.c).
     fn prints(&mut self) -> Result<Prints, Error> {
-        let (family, mut prints) = (self.family, Prints::default());
-        for table in [Table::Nat, Table::Filter] {
-            let rules = self.socket.dump(
-                GET_RULE,
-                |message| {
-                    write_header(message, family, 0);
-                    message.attributes().string(RULE_TABLE, table.name());
-                },
-                |body| rule_of_service(table, body),
-            )?;
-            rules.into_iter().for_each(|(chain, rule)| prints.add(chain, rule));
+        let mut prints = Prints::default();
+        for (table, chain) in self.chains()? {
+            let Some(key) = ChainKey::of(table, &chain) else { continue };
+            for rule in self.rules(table, &chain)? {
+                prints.add(key, rule.text);
+            }
         }
         Ok(prints)
+    }
+
+    /// Lists the chains that there are, in the tables of ours.
+    fn chains(&mut self) -> Result<Vec<(Table, String)>, Error> {
+        let family = self.family;
+        self.socket.dump(GET_CHAIN, |message| write_header(message, family, 0), chain)
     }
 
     /// Takes the fingerprint of our chains and the jumps into them; none while jumps are missing.
@@ -194,12 +205,18 @@ fn generation(body: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(None)
 }
 
-/// The chain of a rule, and the hash of the rule; none if the chain is not of Services.
-fn rule_of_service(table: Table, body: &[u8]) -> Result<Option<(ChainKey, u64)>, DecodeError> {
-    let Some(chain) = find(after_header(body), RULE_CHAIN)? else { return Ok(None) };
-    let chain = chain.split(|byte| *byte == 0).next().unwrap_or_default();
-    let Some(key) = ChainKey::of(table, &String::from_utf8_lossy(chain)) else { return Ok(None) };
-    Ok(rule(body)?.map(|rule| (key, rule.text)))
+/// The table and the name of a chain; none if the table is not one of ours.
+fn chain(body: &[u8]) -> Result<Option<(Table, String)>, DecodeError> {
+    let name = text(body, CHAIN_TABLE)?;
+    let table = Table::ALL.into_iter().find(|table| table.name() == name);
+    table.map(|table| Ok((table, text(body, CHAIN_NAME)?))).transpose()
+}
+
+/// The text of an attribute behind the header; empty if there is none.
+fn text(body: &[u8], kind: u16) -> Result<String, DecodeError> {
+    let found = find(after_header(body), kind)?.unwrap_or_default();
+    let text = found.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
 }
 
 fn rule(body: &[u8]) -> Result<Option<NftRule>, DecodeError> {
@@ -307,6 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn chains_are_those_of_our_tables() {
+        let read = |table: &str, name: &str| {
+            let mut batch = Batch::new();
+            batch.push(GET_CHAIN, 0, |message| {
+                write_header(message, 2, 0);
+                let mut attributes = message.attributes();
+                attributes.string(CHAIN_TABLE, table);
+                attributes.string(CHAIN_NAME, name);
+            });
+            chain(batch.body(0).unwrap()).unwrap()
+        };
+        assert_eq!(read("nat", "KUBE-SVC-X"), Some((Table::Nat, "KUBE-SVC-X".to_owned())));
+        assert_eq!(read("kube-proxy", "KUBE-SVC-X"), None);
+        assert_eq!(chain(&[2, 0, 0, 0]).unwrap(), None);
+    }
+
+    #[test]
     fn generations_are_numbered() {
         assert_eq!(generation(&[0, 0, 0, 9, 8, 0, 1, 0, 0, 0, 1, 2]).unwrap(), Some(258));
         assert_eq!(generation(&[0, 0, 0, 9]).unwrap(), None);
@@ -317,7 +351,7 @@ mod tests {
         fn any_bytes_are_read_without_a_panic(
             body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..96),
         ) {
-            let _any = (rule(&body), generation(&body), destination(&body));
+            let _any = (rule(&body), generation(&body), destination(&body), chain(&body));
         }
 
         #[test]

@@ -63,6 +63,21 @@ struct BlockEntry<'a> {
     target: &'a [u8],
 }
 
+/// Adds all entries of a table, but for their counters.
+pub(super) fn hash_all(
+    shape: Shape,
+    bytes: &[u8],
+    hasher: &mut DefaultHasher,
+) -> Result<(), DecodeError> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let entry = BlockEntry::at(shape, bytes, at)?;
+        (entry.header, entry.matches, entry.target).hash(hasher);
+        at += entry.length;
+    }
+    Ok(())
+}
+
 // === impl Shape ===
 
 impl Shape {

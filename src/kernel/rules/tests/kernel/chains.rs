@@ -266,7 +266,7 @@ fn what_one_change_costs() {
             let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
             let rule_set = RuleSet::iptables(Family::V4, &settings);
             let mut watch = fingerprint::RulesWatch::open(&rules).unwrap();
-            rules.write_checked_by(&rule_set, || watch.check(&rules, &rule_set)).unwrap();
+            rules.write_checked_by(&rule_set, None, || watch.check(&rules, &rule_set)).unwrap();
             let chains = mk_services(n);
             let begin = Instant::now();
             apply_all(&rules, &writes(&chains));

@@ -15,7 +15,7 @@ fn mk_complete(rules: &Rules) -> (RulesWatch, RuleSet) {
 }
 
 fn write(watch: &mut RulesWatch, rules: &Rules, rule_set: &RuleSet) {
-    rules.write_checked_by(rule_set, || watch.check(rules, rule_set)).unwrap();
+    rules.write_checked_by(rule_set, None, || watch.check(rules, rule_set)).unwrap();
     assert!(watch.untouched().unwrap());
 }
 
@@ -89,6 +89,32 @@ fn other_rules_are_wanted_from_now_on() {
         let (mut watch, _) = mk_complete(rules);
         watch.forget();
         assert!(!watch.untouched().unwrap());
+    });
+}
+
+#[test]
+fn differences_are_known_until_any_program_writes() {
+    on_every_kind(|rules| {
+        let rule_set = mk_rule_set(rules.family());
+        let mut watch = RulesWatch::open(rules).unwrap();
+        // The first check may make tables.
+        watch.check(rules, &rule_set).unwrap();
+        let found = watch.check(rules, &rule_set).unwrap();
+        assert!(!found.matches());
+        assert_eq!(watch.take_differences(), Some(found));
+        assert_eq!(watch.take_differences(), None, "they are about to be repaired");
+        watch.check(rules, &rule_set).unwrap();
+        iptables(rules, "-t nat -A OUTPUT -j ACCEPT");
+        assert_eq!(watch.take_differences(), None);
+        let found = watch.check(rules, &rule_set).unwrap();
+        iptables(rules, "-t nat -R OUTPUT 1 -j RETURN");
+        assert_eq!(watch.take_differences(), None, "a rule in the place of another");
+        watch.check(rules, &rule_set).unwrap();
+        watch.forget();
+        assert_eq!(watch.take_differences(), None, "they were those from other rules");
+        rules.write_checked_by(&rule_set, Some(found), || watch.check(rules, &rule_set)).unwrap();
+        assert!(watch.untouched().unwrap());
+        assert_eq!(watch.take_differences(), None, "there are none");
     });
 }
 
