@@ -341,7 +341,8 @@ impl Kernel for Fake {
         state.looks.rule_sets += 1;
         let is_led_by_rules = state.memory.is_led_by_rules(family);
         let is_complete = state.readable(ReadCall::RuleSet(family))?.rule_sets.contains(&family);
-        if is_complete {
+        // Where chains count, only reading them tells how they are now.
+        if is_complete && !state.memory.mode().leads_by_rules() {
             state.touched.remove(&family);
         }
         Ok(RuleSetReading { is_complete, is_led_by_rules })
@@ -351,7 +352,10 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.looks.chains += 1;
         let mode = state.memory.mode();
-        Ok(ActualChains::of(mode, family, &state.readable(ReadCall::Chains(family))?.chains))
+        let found =
+            ActualChains::of(mode, family, &state.readable(ReadCall::Chains(family))?.chains);
+        state.touched.remove(&family);
+        Ok(found)
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {

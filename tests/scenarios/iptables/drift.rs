@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Status;
 use plan::actual::Actual;
 use plan::chains::{ChainId, SharedChain};
@@ -129,4 +130,24 @@ async fn chains_that_cannot_be_read_are_read_later() {
     world.assert_converged(&[]);
     start(&mut world, &[]).await;
     assert_eq!(world.now().pending, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn chains_that_were_changed_and_cannot_be_read_are_read_again() {
+    let mut world = in_sync(&[tcp(1, &[1, 2])]).await;
+    let before = world.fake.actual();
+    let mut n_failing = 3;
+    world.fake.interfere(move |request, _| match request {
+        KernelCall::Read(ReadCall::Chains(_)) if n_failing > 0 => {
+            n_failing -= 1;
+            FakeAnswer::Lost { carried_out: false }
+        }
+        _ => FakeAnswer::Honest,
+    });
+    world.fake.disturb(|actual| drop(actual.chains.remove(&SERVICES)));
+    world.until("tried", |status, _| status.failed_readings == 3).await;
+    world.compared().await;
+    world.compared().await;
+    assert_eq!(world.fake.actual().chains, before.chains);
+    world.assert_converged(&[]);
 }
