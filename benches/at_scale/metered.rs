@@ -136,6 +136,10 @@ impl Kernel for Metered {
         self.linux.has_ipvs()
     }
 
+    fn writes_whole_tables(&mut self) -> bool {
+        self.linux.writes_whole_tables()
+    }
+
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {
         self.linux.set_sysctl(sysctl)
     }

@@ -36,6 +36,7 @@ use plan::sets::SetId;
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
+use super::rules::Backend;
 use super::rules::Rules;
 use super::rules::fingerprint::RulesWatch;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
@@ -379,6 +380,10 @@ impl Kernel for Linux {
 
     fn has_ipvs(&mut self) -> bool {
         self.ipvs.is_some() && self.ipset.is_some()
+    }
+
+    fn writes_whole_tables(&mut self) -> bool {
+        self.rules.values().all(|rules| rules.backend() == Backend::Legacy)
     }
 
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {

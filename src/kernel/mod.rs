@@ -66,6 +66,10 @@ pub trait Kernel: Send {
     /// another mode if there is the interface, which IPVS mode made.
     fn has_ipvs(&mut self) -> bool;
 
+    /// True if each COMMIT reads and writes all rules of its table, however few it changes: x_tables
+    /// of all families.
+    fn writes_whole_tables(&mut self) -> bool;
+
     /// Reads virtual servers with their real servers. Returns a result for each frontend, in the
     /// same order: one that cannot be read does not keep the others from being read.
     ///

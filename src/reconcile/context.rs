@@ -31,6 +31,8 @@ pub(super) struct Context {
     pub(super) kernel: KernelHandle,
     /// Settings. They do not change.
     pub(super) pace: Pace,
+    /// True if each COMMIT takes time for all rules of its table. The takeover asks for it.
+    pub(super) writes_whole_tables: bool,
     /// Each part reports what it does.
     pub(super) observer: Box<dyn Observer>,
     /// Each part updates the numbers that it knows of.
@@ -56,6 +58,7 @@ impl Context {
             planner,
             kernel,
             pace,
+            writes_whole_tables: false,
             observer: Box::new(Unobserved),
             status: watch::Sender::new(Status::default()),
             epoch: Instant::now(),

@@ -32,7 +32,7 @@ use super::context::Context;
 use super::dispatch::report_in_sync;
 use super::leaving_ipvs;
 use super::observer::RoundKind;
-use super::writer::{Basis, Ended, Known, Writer, place, round_limit};
+use super::writer::{Basis, Ended, Known, Writer, place};
 use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
@@ -93,6 +93,7 @@ impl Takeover {
             return Ok(None);
         }
         cx.set_desired_rules().await?;
+        cx.writes_whole_tables = cx.kernel.call(|kernel| kernel.writes_whole_tables()).await?;
         let found = read_all(cx, addresses).await;
         let Some(found) = cx.or_report(found)? else { return Ok(None) };
         let Found { beside, listed, chains, unread } = found;
@@ -113,7 +114,7 @@ impl Takeover {
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<Option<Left<'_>>, WorkerGone> {
-        let mut limit = round_limit(cx);
+        let mut limit = writer.round_limit(cx);
         // The API server's Service comes first. In iptables mode it would share its COMMIT, which
         // takes up to a second, with the others.
         if std::mem::take(&mut self.is_first_round) && cx.leads_by_rules() {

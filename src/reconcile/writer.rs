@@ -41,7 +41,7 @@ pub(super) use chains::place;
 pub(super) use drain::Known;
 use drain::{Drain, OpenCounts};
 use flows::Flows;
-pub(super) use rounds::{Ended, round_limit};
+pub(super) use rounds::Ended;
 use schedulers::MissingSchedulers;
 
 /// Most operations in one request to the kernel.
@@ -270,7 +270,7 @@ impl Writer {
         failed: &mut HashSet<Subject>,
     ) -> Result<(), WorkerGone> {
         let mut rest = ops;
-        let most = if cx.leads_by_rules() { chains::MOST } else { MOST_OPERATIONS };
+        let most = if cx.leads_by_rules() { chains::most(cx) } else { MOST_OPERATIONS };
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(most));
             cx.planner.insert_growth(&mut rest);

@@ -12,6 +12,8 @@ use super::Fake;
 pub(super) struct FakeRules {
     desired: HashMap<Family, RuleSet>,
     written: HashMap<Family, RuleSet>,
+    /// True if a COMMIT reads and writes the whole table.
+    pub(super) is_of_x_tables: bool,
 }
 
 // === impl FakeRules ===
@@ -38,5 +40,10 @@ impl Fake {
     #[must_use]
     pub fn written_rules(&self, family: Family) -> Option<RuleSet> {
         self.state().rules.written.get(&family).cloned()
+    }
+
+    /// From now on, iptables keeps its rules in x_tables.
+    pub fn keep_x_tables(&self) {
+        self.state().rules.is_of_x_tables = true;
     }
 }

@@ -14,6 +14,7 @@ use plan::rule_set::{Table, words};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::rounds::LARGEST_ROUND_OF_RULES;
 use super::{Basis, Writer};
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{Refusal, RefusalClass};
@@ -25,7 +26,16 @@ use crate::reconcile::retry_queue::{Pending, RetryQueue};
 
 /// Most operations in one request: those of about 1,000 Services, so that a COMMIT takes about a
 /// second (see `ROUND_OF_RULES`).
-pub(super) const MOST: usize = 4_096;
+const MOST: usize = 4_096;
+
+/// The same where each COMMIT writes its whole table: those of the largest round, in which each is a
+/// rule at least.
+const MOST_OF_WHOLE_TABLES: usize = LARGEST_ROUND_OF_RULES;
+
+/// Returns the number of operations, at most, in one request.
+pub(super) fn most(cx: &Context) -> usize {
+    if cx.writes_whole_tables { MOST_OF_WHOLE_TABLES } else { MOST }
+}
 
 /// Place of an operation in a batch. Changes of one family's chains are neighbours, whatever their
 /// phases: neighbours of one table share a COMMIT, and families do not depend on each other.

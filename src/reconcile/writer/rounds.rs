@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
+use plan::model::Family;
 use plan::op::Op;
 use plan::planner::RoundLimit;
+use plan::rule_set::Table;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -22,12 +24,15 @@ use crate::reconcile::observer::{Round, RoundKind};
 const ROUND: RoundLimit =
     RoundLimit { services: 256, operations: 8_192, operations_per_service: 8_192 };
 
-/// Limit of one round where rules lead: there an operation is a rule. With x_tables, a COMMIT costs
-/// 0.5 s at 10,000 Services whatever it changes, so that few are better; with nf_tables it costs
+/// Limit of one round where rules lead: there an operation is a rule. With nf_tables a COMMIT takes
 /// 0.5 ms for each Service, and more than that beyond about 1,000 (4,000 at once: 4 ms each). So a
 /// round takes about a second.
 const ROUND_OF_RULES: RoundLimit =
     RoundLimit { services: 1_024, operations: 8_192, operations_per_service: 8_192 };
+
+/// Most rules in one round with x_tables: those of some 6,500 Services with two endpoints. A round
+/// takes memory for them, and about a second longer than a COMMIT of what stands.
+pub(super) const LARGEST_ROUND_OF_RULES: usize = 65_536;
 
 /// Round that has ended, for the observer.
 #[derive(Debug, Clone, Copy)]
@@ -38,12 +43,37 @@ pub(in crate::reconcile) struct Ended {
     pub(in crate::reconcile) oldest: Option<u64>,
 }
 
-/// Returns the limit of one round.
-pub(in crate::reconcile) fn round_limit(cx: &Context) -> RoundLimit {
-    if cx.leads_by_rules() { ROUND_OF_RULES } else { ROUND }
+/// Limit of one round with x_tables, where so many rules stand: a COMMIT reads and writes all of them
+/// whatever it changes, and a rule that it adds takes about three times as long as one that stands. A
+/// round may change more Services than stand, since a Service counts for its chains, too. So no round
+/// takes more than a few times as long as the shortest possible, and all rounds of a first sync
+/// together take hardly longer than one COMMIT of everything.
+fn round_of_whole_tables(n_rules: usize) -> RoundLimit {
+    let most = LARGEST_ROUND_OF_RULES;
+    let operations = n_rules.saturating_mul(2).clamp(ROUND_OF_RULES.operations, most);
+    let rules_of_a_service = ROUND_OF_RULES.operations / ROUND_OF_RULES.services;
+    RoundLimit { services: operations / rules_of_a_service, operations, ..ROUND_OF_RULES }
 }
 
+// === impl Writer ===
+
 impl Writer {
+    /// Returns the limit of one round. While something is refused, rounds stay small: each has to be
+    /// tried in parts to find it.
+    pub(in crate::reconcile) fn round_limit(&self, cx: &Context) -> RoundLimit {
+        if !cx.leads_by_rules() {
+            return ROUND;
+        }
+        if !cx.writes_whole_tables || !self.retry_queue.is_empty() {
+            return ROUND_OF_RULES;
+        }
+        let desired = cx.planner.desired_chains();
+        let tables = Family::BOTH.into_iter().flat_map(|family| {
+            [Table::Nat, Table::Filter].map(|table| desired.n_rules(family, table))
+        });
+        round_of_whole_tables(tables.sum())
+    }
+
     /// Writes changes if they are due, as many of them as go into one round. The minimum period
     /// begins when nothing is left: until then, one round follows another.
     pub(in crate::reconcile) async fn write_changes(
@@ -54,7 +84,7 @@ impl Writer {
         if !cx.planner.is_dirty() || started < self.next_write {
             return Ok(());
         }
-        let (ops, oldest) = self.plan(cx, round_limit(cx)).await?;
+        let (ops, oldest) = self.plan(cx, self.round_limit(cx)).await?;
         self.carry_out(cx, ops, Basis::Plan).await?;
         self.rest(cx);
         self.round_ended(cx, Ended { kind: RoundKind::Changes, took: started.elapsed(), oldest });
@@ -113,5 +143,31 @@ impl Writer {
             oldest,
             pending: &self.retry_queue,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_whole_tables_grow_with_what_stands_and_have_a_limit() {
+        assert_eq!(round_of_whole_tables(0), ROUND_OF_RULES);
+        assert_eq!(round_of_whole_tables(4_096), ROUND_OF_RULES);
+        let RoundLimit { services, operations, .. } = round_of_whole_tables(8_192);
+        assert_eq!((services, operations), (2_048, 16_384));
+        assert_eq!(round_of_whole_tables(usize::MAX).operations, LARGEST_ROUND_OF_RULES);
+    }
+
+    #[test]
+    fn all_rounds_of_a_first_sync_write_a_few_times_as_many_rules_as_there_are() {
+        for (total, most_rounds, most_times) in [(8_000, 1, 1), (80_000, 4, 3), (600_000, 12, 7)] {
+            let (mut standing, mut written, mut rounds) = (0, 0, 0);
+            while standing < total {
+                standing = total.min(standing + round_of_whole_tables(standing).operations);
+                (written, rounds) = (written + standing, rounds + 1);
+            }
+            assert!(rounds <= most_rounds && written <= most_times * total, "{rounds} {written}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The first sync, and the takeover of chains that are there.
 
+use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
 use kube_ipvs::reconcile::Pace;
 use plan::chains::{ChainHash, ChainId, ChainName, PortChain, ServicePortName};
@@ -9,7 +10,8 @@ use plan::op::Op;
 use plan::settings::Settings;
 
 use super::{
-    SERVICES, empty, in_any_order, in_sync, is_own, log, on, restarted, services, settle, start,
+    SERVICES, empty, in_any_order, in_sync, is_own, log, on, restarted, services, settle, short,
+    start,
 };
 use crate::world::{World, node_port_service, service, settings_in, slice, tcp, udp};
 
@@ -168,6 +170,30 @@ async fn many_services_are_written_in_few_requests() {
     assert_eq!(world.fake.actual().chains.keys().filter(|id| is_own(id)).count(), 6_000);
     assert_eq!(services(&world).len(), 3_001);
     world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_x_tables_a_request_grows_with_what_stands_unless_something_is_refused() {
+    let cluster: Vec<_> = (1..=8_000).map(|number| tcp(number, &[1, 2])).collect();
+    for n_refused in [0, 1] {
+        let fake = empty();
+        fake.keep_x_tables();
+        let concerned = |op: &Op| short(op).starts_with("write SVC");
+        fake.refuse(n_refused, RefusalClass::Exhausted, concerned);
+        let mut world = on(fake);
+        world.feed(&cluster).await;
+        world.complete().await;
+        world.until("settled", |status, _| status.pending == 0).await;
+        let reports = world.reports.take().into_iter();
+        let written = reports
+            .filter_map(|it| it.strip_prefix("written ")?.split(',').next()?.parse::<usize>().ok());
+        let written: Vec<usize> = written.collect();
+        let most = if n_refused == 0 { 6 } else { usize::MAX };
+        assert!(written.len() <= most, "{written:?}");
+        let is_small = written.iter().all(|n| *n <= 4_096);
+        assert_eq!(is_small, n_refused > 0, "{written:?}");
+        world.assert_converged(&[]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
