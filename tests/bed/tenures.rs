@@ -8,6 +8,7 @@ use bed::{Connection, Protocol, Proxy, Question};
 
 use crate::cluster::{Cluster, get};
 use crate::fixture::{Bed, TARGET, ip};
+use crate::ports_again::lack_copies;
 
 /// Time in which a changed configuration file is taken on or refused.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,15 +81,11 @@ fn an_order_switches_the_running_process_there_and_back() {
     assert!(said.contains("1 active and 0 inactive TCP connections"), "{said}");
     assert!(said.contains("the node can switch to mode iptables"), "{said}");
     assert!(!said.contains("no rule can have"), "{said}");
-    // A chain of the probe's name that something leads to cannot be removed.
-    bed.tool("iptables", &["-t", "mangle", "-N", "KUBE-PROBE"]);
-    bed.tool("iptables", &["-t", "mangle", "-A", "OUTPUT", "-j", "KUBE-PROBE"]);
+    lack_copies(&bed);
     let said = switch(&bed, &["--to=iptables", "--dry-run"]).unwrap();
     assert!(said.contains("TEE (module xt_TEE)"), "{said}");
     assert!(said.contains("a client that uses the port of a closed connection again"), "{said}");
     assert!(said.contains("the node can switch to mode iptables"), "{said}");
-    bed.tool("iptables", &["-t", "mangle", "-D", "OUTPUT", "-j", "KUBE-PROBE"]);
-    bed.tool("iptables", &["-t", "mangle", "-X", "KUBE-PROBE"]);
     assert_eq!(bed.virtual_servers(), before);
     assert!(!bed.rules("iptables").contains("KUBE-SVC-"), "a dry run writes nothing");
     wait_for_mode(&bed, &proxy, "ipvs");
