@@ -139,6 +139,32 @@ fn with_fallback_return_switch_the_process_goes_on_in_mode_ipvs_once_the_host_ha
 }
 
 #[test]
+fn a_node_that_cannot_return_after_all_stays_in_the_mode_that_it_fell_back_to() {
+    let own = "fallbackRetry: 10s\nfallbackReturn: switch\nserviceRoutes: [192.168.0.0/16]\n";
+    let cluster = Cluster::in_mode("auto", own);
+    let bed = &cluster.bed;
+    let aside = Aside::ipvs();
+    let mut proxy = cluster.start(1);
+    let process = proxy.process();
+    let mut of_rules = mk_connection(bed);
+
+    // The host has all of IPVS then. That the routes are around the node's own network, no look finds.
+    drop(aside);
+    proxy.wait_for_log("and goes back to the mode before", AGAIN).unwrap();
+    cluster.event("ModeSwitchFailed");
+    wait_for_mode(bed, &proxy, "iptables");
+    of_rules.say().unwrap();
+    mk_connection(bed);
+    std::thread::sleep(Duration::from_secs(15));
+    assert_eq!(proxy.log().unwrap().matches("and goes back to the mode before").count(), 1);
+    assert!(!has_dummy(bed));
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+    drop(cluster);
+    unload_ipvs();
+}
+
+#[test]
 fn a_mode_that_the_host_lacks_changes_nothing_and_is_taken_on_once_the_host_has_it() {
     let cluster = Cluster::in_mode("iptables", "");
     let bed = &cluster.bed;
