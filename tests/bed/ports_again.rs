@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bed::{
     Client, ClusterSpec, Connection, Load, LoadReport, NodeSpec, Protocol, Question, Refusal,
@@ -127,6 +127,7 @@ fn switch(bed: &Bed, copies: bool) -> LoadReport {
     let proxy = bed.start(&["--proxy-mode=ipvs"]);
     let former = streams(bed);
     let load = Load::start(&clients(bed)).unwrap();
+    let begun = Instant::now();
     load.wait_for_answers(40, LIMIT).unwrap();
     // IPVS has this connection to its end, and forgets those of `former` only with their real servers.
     let held = Connection::open(bed.client(), Question::tcp((ip("10.96.0.10"), PORT))).unwrap();
@@ -139,6 +140,7 @@ fn switch(bed: &Bed, copies: bool) -> LoadReport {
         bed.node().set_sysctl(&format!("net/ipv4/vs/{name}"), "0").unwrap();
     }
     let proxy = bed.start(&["--proxy-mode=iptables"]);
+    println!("after {:.3?}: rules lead", begun.elapsed());
     for name in needed {
         assert_eq!(bed.node().sysctl(&format!("net/ipv4/vs/{name}")).unwrap(), "1", "{name}");
     }
@@ -146,6 +148,7 @@ fn switch(bed: &Bed, copies: bool) -> LoadReport {
         let rules = bed.rules("iptables") + &bed.rules("ip6tables");
         !copies || rules.matches("-j TEE").count() == 2
     });
+    println!("after {:.3?}: copies are decided on", begun.elapsed());
     let again = streams(bed);
     load.wait_for_answers(40, LIMIT).unwrap();
     if copies {
