@@ -32,6 +32,7 @@
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
+//! - [`trace`]: a packet's way by what is planned;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 
 pub mod actual;
@@ -67,6 +68,7 @@ pub mod sets;
 pub mod settings;
 pub mod store;
 pub mod table;
+pub mod trace;
 pub mod userspace;
 pub mod virtual_server;
 

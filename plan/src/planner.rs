@@ -6,6 +6,7 @@ mod limit;
 mod stateless;
 #[cfg(test)]
 mod tests;
+mod traced;
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

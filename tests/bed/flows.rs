@@ -1,13 +1,14 @@
 //! Every kind of flow meets the fate that the Service API promises.
 //!
 //! `row` has the words, `table` the expectations, `world` the cluster on which `trial` tries them;
-//! `mistaken` finds answers that IPVS takes for another connection's; `marks` is about the marks on
+//! `traced` foretells each flow's outcome by the planner alone; `mistaken` finds answers that IPVS takes for another connection's; `marks` is about the marks on
 //! packets.
 
 mod marks;
 mod mistaken;
 mod row;
 mod table;
+mod traced;
 mod trial;
 mod world;
 
@@ -35,10 +36,12 @@ fn every_flow_goes_where_the_table_says_in_mode_userspace() {
 
 fn every_flow_goes_where_the_table_says_in(mode: Mode) {
     let world = World::build(table::ROWS, mode);
+    let foretold = traced::require_foretold(&world, table::ROWS);
     let started = Instant::now();
     let flows = trial::try_all(&world, table::ROWS);
     eprintln!("{flows} flows in {:?}", started.elapsed());
     assert!(flows > 2000, "{flows}");
+    assert_eq!(foretold, flows);
 }
 
 #[test]

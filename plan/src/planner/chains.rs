@@ -130,7 +130,7 @@ impl Planner {
     }
 
     /// The last rules of the shared chains; none in another mode.
-    pub(super) fn tails(&self) -> Vec<(ChainId, Vec<Box<str>>)> {
+    pub(crate) fn tails(&self) -> Vec<(ChainId, Vec<Box<str>>)> {
         self.chains.tails()
     }
 
@@ -172,7 +172,8 @@ impl Planner {
         addresses.map(|address| Frontend { address: *address, ..frontend }).collect()
     }
 
-    fn chains_of(&self, service: &ServiceName) -> Option<ChainFragment> {
+    /// Returns the chains and rules that a Service asks for.
+    pub(crate) fn chains_of(&self, service: &ServiceName) -> Option<ChainFragment> {
         let (object, slices) = self.store.service(service)?;
         let facts = self.store.facts();
         let exposure = Exposure::new(object, &slices, facts, &self.settings);
@@ -182,7 +183,7 @@ impl Planner {
     }
 
     /// True if clients of this node reach node ports at an address of the node.
-    fn serves_node_ports(&self, address: IpAddr) -> bool {
+    pub(super) fn serves_node_ports(&self, address: IpAddr) -> bool {
         let facts = self.store.facts();
         match self.settings.mode {
             Mode::Userspace => userspace::serves_node_ports(address, facts, &self.settings),

@@ -32,15 +32,15 @@ const SHOWN: usize = 12;
 /// One frontend as the kernel knows it. Its clients ask in turn, so that the endpoints
 /// answer in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    given: Given,
-    protocol: Protocol,
-    ipv4: bool,
-    frontend: Frontend,
+pub(super) struct Place {
+    pub(super) given: Given,
+    pub(super) protocol: Protocol,
+    pub(super) ipv4: bool,
+    pub(super) frontend: Frontend,
 }
 
 /// Outcomes that are expected of each client at each place.
-type Trials = BTreeMap<Place, BTreeMap<Client, Outcome>>;
+pub(super) type Trials = BTreeMap<Place, BTreeMap<Client, Outcome>>;
 
 /// One cell that is not as the table says.
 struct Failure {
@@ -79,7 +79,7 @@ pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
 }
 
 /// The rows, spread out.
-fn trials(rows: &[&[Row]], mode: Mode) -> Trials {
+pub(super) fn trials(rows: &[&[Row]], mode: Mode) -> Trials {
     let mut trials = Trials::new();
     for row in rows.iter().copied().flatten() {
         for (given, frontend) in

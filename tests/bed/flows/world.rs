@@ -127,7 +127,7 @@ impl World {
     }
 
     /// A node has an address on the underlay, and one for its pods.
-    fn node_addresses(&self, node: u8, ipv4: bool) -> Vec<IpAddr> {
+    pub(super) fn node_addresses(&self, node: u8, ipv4: bool) -> Vec<IpAddr> {
         let bridge = if ipv4 { bridge_ipv4(node).into() } else { bridge_ipv6(node).into() };
         vec![address(self.bed.cluster.node(node).unwrap(), ipv4), bridge]
     }

@@ -1,0 +1,66 @@
+//! What a trace asks of the plan.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::Planner;
+use super::chains::unspecified;
+use crate::kernel_objects::Frontend;
+use crate::model::{Family, ServiceName};
+use crate::userspace::ProxyPortState;
+
+// === impl Planner ===
+
+impl Planner {
+    /// The Service that a client's destination belongs to.
+    pub(crate) fn owner_as_seen_by_clients(&self, frontend: &Frontend) -> Option<&ServiceName> {
+        if !self.settings.mode.leads_by_rules() {
+            return self.desired.owner(frontend);
+        }
+        let node_port = Frontend { address: unspecified(frontend.family()), ..*frontend };
+        let of_node_port = || {
+            let owner = self.chains.owner(&node_port)?;
+            self.serves_node_ports(frontend.address).then_some(owner)
+        };
+        self.chains.owner(frontend).or_else(of_node_port)
+    }
+
+    /// Returns the source that the kernel takes for a connection of the node's own: the destination
+    /// itself if that is at an interface, or else the address by which the cluster knows the node.
+    /// None: that is not known.
+    #[must_use]
+    pub fn own_source(&self, destination: IpAddr) -> Option<IpAddr> {
+        if self.is_local(destination) {
+            return Some(destination);
+        }
+        self.own_address(Family::of(destination))
+    }
+
+    /// Returns the endpoints that the relay chooses from for clients of a proxy port of a Service.
+    /// None: it is not listened on.
+    pub(crate) fn endpoints_of_proxy_port(
+        &self,
+        service: &ServiceName,
+        socket: SocketAddr,
+    ) -> Option<Arc<[SocketAddr]>> {
+        let known = self.store.proxy_ports(service)?;
+        let ports = self.relay.get(service)?.iter();
+        let mut each = ports.flat_map(|port| port.proxy_ports(service));
+        let listening = Some(&ProxyPortState::Listening(socket));
+        let (_, endpoints) = each.find(|(id, _)| known.get(id) == listening)?;
+        Some(Arc::clone(endpoints))
+    }
+
+    /// True if packets to an address are for this node.
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
+        address.is_loopback()
+            || self.local_addresses().contains(&address)
+            || self.desired.has_address(address)
+            || self.is_balanced_here(address)
+    }
+
+    /// True inside a network that is local by a route in ipvs mode.
+    fn is_balanced_here(&self, address: IpAddr) -> bool {
+        !self.settings.mode.leads_by_rules() && self.settings.is_routed(address)
+    }
+}

@@ -1,0 +1,139 @@
+//! The node as it was planned: rules, entries, virtual servers and addresses that a packet meets.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::rule::{Rule, UnreadableRule};
+use super::{Packet, frontend};
+use crate::chains::ChainId;
+use crate::iptables::fragment::ChainFragment;
+use crate::kernel_objects::{Entry, Frontend};
+use crate::model::{Family, ServiceName};
+use crate::planner::Planner;
+use crate::rule_set::{JumpPlace, Table};
+use crate::sets::{SetId, SetType};
+use crate::virtual_server::DesiredFrontend;
+
+/// The planner's state, as far as packets of a family meet it.
+pub(super) struct Planned<'a> {
+    planner: &'a Planner,
+    service: Option<ServiceName>,
+    /// Texts of rules by their chains. Of Services, those of the packet's destination alone: no other
+    /// Service's rules hold for it.
+    chains: HashMap<(Table, String), Vec<String>>,
+}
+
+// === impl Planned ===
+
+impl<'a> Planned<'a> {
+    pub(super) fn new(planner: &'a Planner, packet: &Packet) -> Self {
+        let family = packet.family();
+        let service =
+            planner.owner_as_seen_by_clients(&frontend(packet.protocol, packet.destination));
+        let mut planned = Self { planner, service: service.cloned(), chains: HashMap::new() };
+        planned.add_constant(family);
+        if let Some(fragment) = service
+            .and_then(|service| planner.chains_of(service))
+            .filter(|_| planner.settings().mode.leads_by_rules())
+        {
+            planned.add_service(family, fragment);
+        }
+        for (chain, rules) in planner.tails().into_iter().filter(|(it, _)| it.family == family) {
+            planned.chain(&chain).extend(rules.into_iter().map(String::from));
+        }
+        planned
+    }
+
+    /// The Service that the packet's destination belongs to.
+    pub(super) fn service(&self) -> Option<&ServiceName> {
+        self.service.as_ref()
+    }
+
+    /// Returns the rules of a chain, each with its text.
+    pub(super) fn rules(
+        &self,
+        table: Table,
+        chain: &str,
+    ) -> Result<Vec<(&str, Rule)>, UnreadableRule> {
+        let rules = self.chains.get(&(table, chain.to_owned())).into_iter().flatten();
+        rules.map(|text| Ok((text.as_str(), Rule::read(text)?))).collect()
+    }
+
+    /// True if a set has what a rule looks up.
+    pub(super) fn is_in_set(&self, set: SetId, of: &Looked) -> bool {
+        let desired = self.planner.desired();
+        let [first, last] = [of.first, of.last];
+        let has = |entry| desired.has_entry(set, &entry);
+        match set.set_type() {
+            SetType::HashAddress => has(Entry::Address(first)),
+            SetType::BitmapPort => has(Entry::Port(of.frontend.port)),
+            SetType::HashAddressPort => has(Entry::AddressPort(of.frontend)),
+            SetType::HashAddressPortAddress => has(Entry::AddressPortAddress(of.frontend, last)),
+            SetType::HashAddressPortNet => desired.entries(set).any(|entry| {
+                matches!(entry, Entry::AddressPortNet(frontend, network)
+                    if *frontend == of.frontend && network.contains(&last))
+            }),
+        }
+    }
+
+    /// Returns the virtual server of a frontend.
+    pub(super) fn virtual_server(&self, frontend: &Frontend) -> DesiredFrontend<'_> {
+        self.planner.desired().at(frontend)
+    }
+
+    /// Returns the endpoints that the relay chooses from on a proxy port. None: it is none.
+    pub(super) fn endpoints_of_proxy_port(&self, socket: SocketAddr) -> Option<Arc<[SocketAddr]>> {
+        self.planner.endpoints_of_proxy_port(self.service.as_ref()?, socket)
+    }
+
+    /// True if packets to an address are for this node.
+    pub(super) fn is_local(&self, address: IpAddr) -> bool {
+        self.planner.is_local(address)
+    }
+
+    fn add_constant(&mut self, family: Family) {
+        let Ok(rule_set) = self.planner.rule_set(family) else { return };
+        for jump in rule_set.jumps() {
+            let rules = self.chains.entry((jump.table, jump.from.to_owned())).or_default();
+            match jump.place {
+                JumpPlace::First => rules.insert(0, jump.rule()),
+                JumpPlace::Last => rules.push(jump.rule()),
+            }
+        }
+        for chain in rule_set.chains().iter().chain(rule_set.shared()) {
+            let key = (chain.table, chain.name.to_owned());
+            self.chains.entry(key).or_default().extend(chain.rules.iter().cloned());
+        }
+    }
+
+    fn add_service(&mut self, family: Family, fragment: ChainFragment) {
+        let ChainFragment { chains, claims, rules } = fragment;
+        for chain in chains.into_iter().filter(|chain| chain.id.family == family) {
+            let rules = chain.rules.iter().map(|rule| rule.to_string());
+            self.chain(&chain.id).extend(rules);
+        }
+        let owned = claims.into_iter().filter(|claim| {
+            let owner = self.planner.desired_chains().owner(&claim.frontend);
+            owner == self.service.as_ref()
+        });
+        let of_claims: Vec<_> = owned.flat_map(|claim| claim.rules.into_vec()).collect();
+        for rule in of_claims.into_iter().chain(rules).filter(|it| it.chain.family == family) {
+            self.chain(&rule.chain).push(rule.text.into());
+        }
+    }
+
+    fn chain(&mut self, chain: &ChainId) -> &mut Vec<String> {
+        self.chains.entry((chain.table, chain.name.to_string())).or_default()
+    }
+}
+
+/// What a rule looks up in a set.
+pub(super) struct Looked {
+    /// The first address.
+    pub(super) first: IpAddr,
+    /// The first address with the port, which is the destination's.
+    pub(super) frontend: Frontend,
+    /// The last address.
+    pub(super) last: IpAddr,
+}

@@ -1,0 +1,426 @@
+//! The kernel's hooks in their order, and what a packet does at each.
+//!
+//! IPVS comes after the filter at INPUT, and before it at OUTPUT (`ip_vs_ops4` in
+//! net/netfilter/ipvs/ip_vs_core.c), where rules of nat come before IPVS. What IPVS sends on passes
+//! OUTPUT again, with the endpoint as its destination.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::planned::{Looked, Planned};
+use super::rule::{Condition, Extent, Match, Side, State, Target, UnreadableRule};
+use super::{Fate, Hook, Origin, Packet, Source, Step, Way, frontend};
+use crate::rule_set::Table;
+use crate::virtual_server::DesiredFrontend;
+
+/// Tables of each hook, in order.
+const BEFORE_ROUTING: [Table; 2] = [Table::Mangle, Table::Nat];
+
+/// A packet on its way.
+#[derive(Debug, Clone)]
+struct Walker {
+    source: IpAddr,
+    destination: SocketAddr,
+    mark: u32,
+    is_translated: bool,
+    is_masqueraded: bool,
+    steps: Vec<Step>,
+    /// Share of connections that come here; none: nobody knows.
+    share: Option<f64>,
+}
+
+/// Verdict on a packet.
+#[derive(Debug)]
+enum Verdict {
+    Accepted,
+    Ended(Fate),
+}
+
+/// Those that a chain has let pass, and those that it has decided on.
+#[derive(Debug, Default)]
+struct Passed {
+    running: Vec<Walker>,
+    decided: Vec<(Walker, Verdict)>,
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Holds {
+    Yes,
+    No,
+    /// With this probability.
+    Perhaps(f64),
+}
+
+/// The place of a rule.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    hook: Hook,
+    table: Table,
+    chain: &'a str,
+}
+
+struct Walk<'a> {
+    planned: &'a Planned<'a>,
+    packet: &'a Packet,
+    ways: Vec<Way>,
+}
+
+/// Follows a packet to all of its ends.
+pub(super) fn walk(planned: &Planned<'_>, packet: &Packet) -> Result<Vec<Way>, UnreadableRule> {
+    let mut walk = Walk { planned, packet, ways: Vec::new() };
+    let walker = Walker {
+        source: packet.source.ip(),
+        destination: packet.destination,
+        mark: 0,
+        is_translated: false,
+        is_masqueraded: false,
+        steps: Vec::new(),
+        share: Some(1.0),
+    };
+    match packet.origin {
+        Origin::Node => walk.sends(walker)?,
+        Origin::Interface { .. } => walk.receives(walker)?,
+    }
+    Ok(walk.ways)
+}
+
+// === impl Walk ===
+
+impl Walk<'_> {
+    /// A packet comes in.
+    fn receives(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
+        for mut walker in self.hook(Hook::Prerouting, &BEFORE_ROUTING, walker)? {
+            let is_local = self.planned.is_local(walker.destination.ip());
+            walker.steps.push(Step::Routed { is_local });
+            if is_local {
+                self.enters(walker)?;
+            } else {
+                for walker in self.hook(Hook::Forward, &[Table::Mangle, Table::Filter], walker)? {
+                    self.leaves(walker)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The node sends a packet of its own.
+    fn sends(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
+        for walker in self.hook(Hook::Output, &BEFORE_ROUTING, walker)? {
+            if self.is_balanced(&walker) {
+                self.balance(walker, Hook::Output)?;
+                continue;
+            }
+            for walker in self.hook(Hook::Output, &[Table::Filter], walker)? {
+                if !self.planned.is_local(walker.destination.ip()) {
+                    self.leaves(walker)?;
+                    continue;
+                }
+                // By the loopback interface it comes in again, and rules of nat are not asked again.
+                for walker in self.hook(Hook::Prerouting, &[Table::Mangle], walker)? {
+                    self.enters(walker)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet is for this node.
+    fn enters(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
+        for walker in self.hook(Hook::Input, &[Table::Mangle, Table::Filter], walker)? {
+            if self.is_balanced(&walker) {
+                self.balance(walker, Hook::Input)?;
+            } else if let Some(endpoints) = self.relayed(&walker) {
+                self.relay(&walker, &endpoints);
+            } else if walker.is_translated && !self.is_first_destination(&walker) {
+                // An endpoint in the network of this node.
+                self.arrives(walker);
+            } else {
+                self.end(walker, Fate::Delivered);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_first_destination(&self, walker: &Walker) -> bool {
+        walker.destination == self.packet.destination
+    }
+
+    fn is_balanced(&self, walker: &Walker) -> bool {
+        let frontend = frontend(self.packet.protocol, walker.destination);
+        matches!(self.planned.virtual_server(&frontend), DesiredFrontend::Open(..))
+    }
+
+    /// IPVS sends a packet that it met at a hook to one of its real servers. One in the network of this
+    /// node gets what came in without any further rule (`ip_vs_nat_send_or_cont` in
+    /// net/netfilter/ipvs/ip_vs_xmit.c).
+    fn balance(&mut self, walker: Walker, hook: Hook) -> Result<(), UnreadableRule> {
+        let frontend = frontend(self.packet.protocol, walker.destination);
+        let DesiredFrontend::Open(server, real_servers) = self.planned.virtual_server(&frontend)
+        else {
+            return Ok(());
+        };
+        let chosen: Vec<SocketAddr> =
+            real_servers.iter().filter(|it| it.weight > 0).map(|it| it.socket()).collect();
+        if chosen.is_empty() {
+            self.end(walker, Fate::Refused { by: "icmp-port-unreachable of IPVS".to_owned() });
+            return Ok(());
+        }
+        for endpoint in chosen {
+            let mut walker = walker.clone();
+            walker.steps.push(Step::Balanced { frontend, server: server.clone(), endpoint });
+            walker.destination = endpoint;
+            walker.is_translated = true;
+            walker.share = None;
+            if hook == Hook::Input && self.planned.is_local(endpoint.ip()) {
+                self.arrives(walker);
+                continue;
+            }
+            // Rules of nat are asked once for a connection.
+            for walker in self.hook(Hook::Output, &[Table::Mangle, Table::Filter], walker)? {
+                self.leaves(walker)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A packet leaves this node, or goes to a process of it by the loopback interface.
+    fn leaves(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
+        for walker in self.hook(Hook::Postrouting, &BEFORE_ROUTING, walker)? {
+            if walker.is_translated {
+                self.arrives(walker);
+            } else {
+                self.end(walker, Fate::PassedOn);
+            }
+        }
+        Ok(())
+    }
+
+    fn relayed(&self, walker: &Walker) -> Option<Arc<[SocketAddr]>> {
+        self.planned.endpoints_of_proxy_port(walker.destination)
+    }
+
+    /// The relay of mode userspace connects to an endpoint by itself.
+    fn relay(&mut self, walker: &Walker, endpoints: &[SocketAddr]) {
+        for endpoint in endpoints {
+            let mut walker = Walker { share: None, ..walker.clone() };
+            walker.steps.push(Step::Relayed { proxy_port: walker.destination });
+            self.end(walker, Fate::Endpoint { endpoint: *endpoint, source: Source::Node });
+        }
+    }
+
+    fn arrives(&mut self, walker: Walker) {
+        let source =
+            if walker.is_masqueraded { Source::Node } else { Source::Client(walker.source) };
+        let fate = Fate::Endpoint { endpoint: walker.destination, source };
+        self.end(walker, fate);
+    }
+
+    fn end(&mut self, walker: Walker, fate: Fate) {
+        self.ways.push(Way { steps: walker.steps, fate, share: walker.share });
+    }
+
+    /// Asks the rules of a hook's tables. Returns those that they let pass.
+    fn hook(
+        &mut self,
+        hook: Hook,
+        tables: &[Table],
+        walker: Walker,
+    ) -> Result<Vec<Walker>, UnreadableRule> {
+        let mut passing = vec![walker];
+        for table in tables {
+            let place = Place { hook, table: *table, chain: hook.chain() };
+            let Passed { mut running, decided } = self.chain(place, passing)?;
+            for (walker, verdict) in decided {
+                match verdict {
+                    Verdict::Accepted => running.push(walker),
+                    Verdict::Ended(fate) => self.end(walker, fate),
+                }
+            }
+            passing = running;
+        }
+        Ok(passing)
+    }
+
+    /// Asks the rules of a chain.
+    fn chain(&self, at: Place<'_>, walkers: Vec<Walker>) -> Result<Passed, UnreadableRule> {
+        let mut passed = Passed { running: walkers, decided: Vec::new() };
+        let mut returned = Vec::new();
+        for (index, (text, rule)) in self.planned.rules(at.table, at.chain)?.into_iter().enumerate()
+        {
+            for walker in std::mem::take(&mut passed.running) {
+                let holds = self.holds_all(&rule.matches, at.hook, &walker);
+                if let Holds::Perhaps(chance) = holds {
+                    passed.running.push(walker.clone().with_share(1.0 - chance));
+                }
+                let mut walker = match holds {
+                    Holds::No => {
+                        passed.running.push(walker);
+                        continue;
+                    }
+                    Holds::Yes => walker,
+                    Holds::Perhaps(chance) => walker.with_share(chance),
+                };
+                walker.steps.push(Step::Rule {
+                    hook: at.hook,
+                    table: at.table,
+                    chain: at.chain.to_owned(),
+                    number: index + 1,
+                    rule: text.to_owned(),
+                });
+                match &rule.target {
+                    None | Some(Target::Aside) => passed.running.push(walker),
+                    Some(Target::Return) => returned.push(walker),
+                    Some(Target::Mark { value, mask }) => {
+                        walker.mark = (walker.mark & !mask) ^ value;
+                        passed.running.push(walker);
+                    }
+                    Some(Target::Chain(name)) => {
+                        let inside = Place { chain: name, ..at };
+                        let of_chain = self.chain(inside, vec![walker])?;
+                        passed.running.extend(of_chain.running);
+                        passed.decided.extend(of_chain.decided);
+                    }
+                    Some(Target::ChainInstead(name)) => {
+                        let inside = Place { chain: name, ..at };
+                        let of_chain = self.chain(inside, vec![walker])?;
+                        returned.extend(of_chain.running);
+                        passed.decided.extend(of_chain.decided);
+                    }
+                    Some(terminating) => passed.decided.push(decide(walker, terminating)),
+                }
+            }
+        }
+        passed.running.extend(returned);
+        Ok(passed)
+    }
+
+    fn holds_all(&self, matches: &[Match], hook: Hook, walker: &Walker) -> Holds {
+        let mut all = Holds::Yes;
+        for Match { is_negated, condition } in matches {
+            match (self.holds(condition, hook, walker), is_negated) {
+                (Holds::Yes, true) | (Holds::No, false) => return Holds::No,
+                (Holds::Perhaps(chance), false) => all = Holds::Perhaps(chance),
+                (Holds::Perhaps(chance), true) => all = Holds::Perhaps(1.0 - chance),
+                (Holds::Yes, false) | (Holds::No, true) => {}
+            }
+        }
+        all
+    }
+
+    fn holds(&self, condition: &Condition, hook: Hook, walker: &Walker) -> Holds {
+        let address = |side: &Side| match side {
+            Side::Source => walker.source,
+            Side::Destination => walker.destination.ip(),
+        };
+        let holds = match condition {
+            Condition::Source(network) => network.contains(&walker.source),
+            Condition::Destination(network) => network.contains(&walker.destination.ip()),
+            Condition::ComesBy(name, extent) => self.comes_by(name, *extent, hook),
+            Condition::Protocol(protocol) => *protocol == self.packet.protocol,
+            Condition::DestinationPort(port) => *port == walker.destination.port(),
+            Condition::InSet(set, sides) => {
+                let first = sides.first().map_or(walker.destination.ip(), address);
+                let last = sides.last().map_or(first, address);
+                let port = walker.destination.port();
+                let looked = Looked {
+                    first,
+                    last,
+                    frontend: frontend(self.packet.protocol, SocketAddr::new(first, port)),
+                };
+                self.planned.is_in_set(*set, &looked)
+            }
+            Condition::Mark { value, mask } => walker.mark & mask == *value,
+            Condition::IsLocal(side) => self.planned.is_local(address(side)),
+            Condition::ComesByBridgePort => match &self.packet.origin {
+                Origin::Interface { is_by_bridge_port, .. } => *is_by_bridge_port,
+                Origin::Node => false,
+            },
+            Condition::State(states) => states.iter().any(|state| match state {
+                State::New => true,
+                State::Translated => walker.is_translated,
+                State::Later => false,
+            }),
+            Condition::IsConfirmed | Condition::IsRemembered | Condition::Never => false,
+            Condition::Chance(chance) => return Holds::Perhaps(*chance),
+            Condition::Always => true,
+        };
+        if holds { Holds::Yes } else { Holds::No }
+    }
+
+    /// True if the packet came in by this interface, at a hook that knows it.
+    fn comes_by(&self, name: &str, extent: Extent, hook: Hook) -> bool {
+        let Origin::Interface { name: found, .. } = &self.packet.origin else {
+            return false;
+        };
+        let is_known = matches!(hook, Hook::Prerouting | Hook::Input | Hook::Forward);
+        is_known
+            && match extent {
+                Extent::Whole => **found == *name,
+                Extent::Beginning => found.starts_with(name),
+            }
+    }
+}
+
+// === impl Walker ===
+
+impl Walker {
+    fn with_share(self, chance: f64) -> Self {
+        Self { share: self.share.map(|share| share * chance), ..self }
+    }
+}
+
+/// Does what a target does that ends the rules of a table.
+fn decide(mut walker: Walker, target: &Target) -> (Walker, Verdict) {
+    let verdict = match target {
+        Target::Drop => Verdict::Ended(Fate::Dropped),
+        Target::Reject(how) => Verdict::Ended(Fate::Refused { by: how.clone() }),
+        Target::Masquerade => {
+            walker.is_masqueraded = true;
+            Verdict::Accepted
+        }
+        Target::TranslateTo(to) => {
+            walker.translate(*to);
+            Verdict::Accepted
+        }
+        Target::TranslateInto(network) => {
+            let address = inside(*network, walker.destination.ip());
+            walker.translate(SocketAddr::new(address, walker.destination.port()));
+            Verdict::Accepted
+        }
+        Target::Accept
+        | Target::Return
+        | Target::Mark { .. }
+        | Target::Aside
+        | Target::Chain(_)
+        | Target::ChainInstead(_) => Verdict::Accepted,
+    };
+    (walker, verdict)
+}
+
+impl Walker {
+    fn translate(&mut self, to: SocketAddr) {
+        self.destination = to;
+        self.is_translated = true;
+        self.steps.push(Step::Translated { to });
+    }
+}
+
+/// Returns the address with the network's prefix, and its own bits behind that.
+fn inside(network: IpNet, address: IpAddr) -> IpAddr {
+    match (network, address) {
+        (IpNet::V4(network), IpAddr::V4(address)) => {
+            let host = network.hostmask().to_bits();
+            let bits = (network.network().to_bits() & !host) | (address.to_bits() & host);
+            IpAddr::V4(Ipv4Addr::from_bits(bits))
+        }
+        (IpNet::V6(network), IpAddr::V6(address)) => {
+            let host = network.hostmask().to_bits();
+            let bits = (network.network().to_bits() & !host) | (address.to_bits() & host);
+            IpAddr::V6(Ipv6Addr::from_bits(bits))
+        }
+        (_, address) => address,
+    }
+}
