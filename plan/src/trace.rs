@@ -30,16 +30,16 @@ pub use rule::UnreadableRule;
 pub struct Trace {
     /// The Service that the destination belongs to.
     pub service: Option<ServiceName>,
-    /// What can become of the packet. Never none.
+    /// The ways, in no order. Never none.
     pub ways: Vec<Way>,
 }
 
 /// A way, and where it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Way {
-    /// What the packet meets, in order.
+    /// Events on it, in order.
     pub steps: Vec<Step>,
-    /// What becomes of it.
+    /// The packet's end.
     pub fate: Fate,
     /// Share of connections that take this way, where it is known: rules choose by chance.
     pub share: Option<f64>,
@@ -75,7 +75,7 @@ pub enum Step {
     Balanced {
         /// The virtual server.
         frontend: Frontend,
-        /// How it balances.
+        /// Its parameters of balancing.
         server: VirtualServer,
         /// The endpoint.
         endpoint: SocketAddr,
@@ -102,7 +102,7 @@ pub enum Hook {
     Postrouting,
 }
 
-/// What becomes of a packet.
+/// End of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
     /// An endpoint gets it.
@@ -112,7 +112,7 @@ pub enum Fate {
         /// The source that it sees.
         source: Source,
     },
-    /// The client is told at once that nobody is there.
+    /// The client is refused at once.
     Refused {
         /// How: as iptables names it.
         by: String,

@@ -1,4 +1,4 @@
-//! What clients may and may not do, while a node goes from one mode to another.
+//! Clients of a node that goes from one mode to another: source ranges, SCTP.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

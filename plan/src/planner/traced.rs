@@ -1,4 +1,4 @@
-//! What a trace asks of the plan.
+//! Answers to a trace's questions about the plan.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

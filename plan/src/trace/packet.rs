@@ -14,7 +14,7 @@ pub struct Packet {
     pub source: SocketAddr,
     /// Address and port that it asks for.
     pub destination: SocketAddr,
-    /// Where it comes from.
+    /// The way by which it comes.
     pub origin: Origin,
 }
 

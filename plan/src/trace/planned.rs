@@ -128,7 +128,7 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What a rule looks up in a set.
+/// Addresses and port that a rule looks up in a set.
 pub(super) struct Looked {
     /// The first address.
     pub(super) first: IpAddr,

@@ -27,7 +27,7 @@ struct Walker {
     is_translated: bool,
     is_masqueraded: bool,
     steps: Vec<Step>,
-    /// Share of connections that come here; none: nobody knows.
+    /// Share of connections that come here; none: it is not known.
     share: Option<f64>,
 }
 
@@ -45,7 +45,7 @@ struct Passed {
     decided: Vec<(Walker, Verdict)>,
 }
 
-/// Whether a condition holds.
+/// Answer to the question if a condition holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Holds {
     Yes,

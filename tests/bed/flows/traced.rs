@@ -1,4 +1,4 @@
-//! What a trace foretells of each flow, by the planner alone, beside what the table says.
+//! Traces of all flows, by the planner alone, beside what the table says.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
