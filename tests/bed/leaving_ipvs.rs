@@ -1,9 +1,11 @@
 //! A node that goes from mode ipvs to mode iptables: what happens to it between the first rule and
 //! the removal of what IPVS mode left.
 
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bed::{Connection, Host, Namespace, Protocol, Proxy, Question, Service, Stream, StreamPlan};
 
@@ -139,4 +141,61 @@ fn ipvs_does_not_answer_for_connections_of_the_rules_whatever_its_sysctl_was() {
         assert_eq!(connection.say().unwrap().server, near.name);
     }
     drop(held);
+}
+
+/// Port of a server that sends without being asked.
+const SENDING: u16 = 9_300;
+
+/// Sends a byte every 100 ms on each connection to a pod, until the other end has gone.
+fn send_from(pod: &Host) {
+    let listener = pod.namespace.enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, SENDING)));
+    let listener = listener.unwrap().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                while stream.write_all(b".").is_ok() {
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_half_closed_connection_goes_on_until_the_deadline_and_then_hears_nothing() {
+    let bed = Bed::new();
+    let near = bed.pod(1, 1);
+    send_from(near);
+    let sending = Service::new("sending", ip("10.96.0.40")).port(Protocol::Tcp, 80, SENDING);
+    bed.manifests.apply(&sending.pods([near])).unwrap();
+    let deadline = Duration::from_secs(25);
+    let own = format!("drainDeadline: {}s", deadline.as_secs());
+    let of_ipvs = bed.configuration("half-closed", &own);
+    drop(bed.start(&["--config", &of_ipvs]));
+    let connect = || TcpStream::connect(("10.96.0.40", 80));
+    let mut connection = bed.client().enter(connect).unwrap().unwrap();
+    connection.shutdown(Shutdown::Write).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut hears = || connection.read(&mut [0; 64]).map_err(|error| error.kind());
+    assert!(hears().is_ok_and(|length| length > 0));
+
+    let text = std::fs::read_to_string(&of_ipvs).unwrap();
+    let of_iptables = bed.configuration("half-closed-iptables", "");
+    std::fs::write(&of_iptables, text.replace("mode: ipvs", "mode: iptables")).unwrap();
+    let switched = Instant::now();
+    let _proxy = bed.start(&["--config", &of_iptables]);
+    // Longer than real servers without open connections stay.
+    while switched.elapsed() < Duration::from_secs(17) {
+        assert!(hears().is_ok_and(|length| length > 0), "after {:?}", switched.elapsed());
+    }
+    let is_gone = || !bed.virtual_servers().contains("10.96.0.40");
+    bed.wait_until("its time is up", is_gone);
+    assert!(switched.elapsed() >= deadline, "{:?}", switched.elapsed());
+    let last = loop {
+        match hears() {
+            Ok(length) if length > 0 => {}
+            other => break other,
+        }
+    };
+    assert_eq!(last, Err(ErrorKind::WouldBlock));
 }
