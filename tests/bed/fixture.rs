@@ -159,6 +159,26 @@ pub(crate) fn annotated(service: &Service, annotations: &str) -> String {
     yaml.replace(plain, &format!("  namespace: default\n  annotations: {{{annotations}}}\nspec:"))
 }
 
+/// The echo requests that are answered, as `CLIENT ADDRESS`. All clients ask all addresses at once: each
+/// request without an answer takes two seconds.
+pub(crate) fn echoes(clients: &[&Namespace], addresses: &[&str]) -> Vec<String> {
+    let is_answered = |from: &Namespace, address: &str| {
+        from.command("ping", &["-c", "1", "-W", "2", address]).is_ok()
+    };
+    std::thread::scope(|scope| {
+        let pairs = clients.iter().flat_map(|from| addresses.iter().map(move |to| (*from, *to)));
+        let asked: Vec<_> = pairs
+            .map(|(from, to)| {
+                let asker = scope.spawn(move || is_answered(from, to));
+                (format!("{} {to}", from.name()), asker)
+            })
+            .collect();
+        let answered =
+            asked.into_iter().filter_map(|(pair, asker)| asker.join().unwrap().then_some(pair));
+        answered.collect()
+    })
+}
+
 /// Shows the tally when the servers' shares are not these.
 #[track_caller]
 pub(crate) fn assert_shares(tally: &Tally, expected: &[(&str, usize)]) {

@@ -117,10 +117,18 @@ fn packets_with_kubernetes_marks_are_masqueraded_and_dropped() {
         let mut rules = marked("0x8000/0x8000");
         // As the kubelet's.
         rules.add("-t filter -I OUTPUT", &["-m", "mark", "--mark", "0x8000/0x8000", "-j", "DROP"]);
-        for (protocol, target) in each_protocol(&frontends) {
-            let question = Question::new(protocol, (ip(target), 80)).within(SILENCE);
-            assert_eq!(bed::ask(pod, question), Err(Refusal::Timeout), "{protocol} {target}");
-        }
+        // All at once: each waits for an answer that does not come.
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = each_protocol(&frontends)
+                .map(|(protocol, target)| {
+                    let question = Question::new(protocol, (ip(target), 80)).within(SILENCE);
+                    (question, scope.spawn(move || bed::ask(pod, question)))
+                })
+                .collect();
+            for (question, asker) in asked {
+                assert_eq!(asker.join().unwrap(), Err(Refusal::Timeout), "{question}");
+            }
+        });
         drop(rules);
         for (protocol, target) in each_protocol(&frontends) {
             ask(pod, protocol, target);
