@@ -8,6 +8,7 @@ mod package;
 
 use std::fmt;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -103,18 +104,23 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     if wanted(Tier::Lint) && filter.is_none() {
         outcomes.extend(lint());
     }
-    if wanted(Tier::Host) {
-        outcomes.push(host(filter));
-        outcomes.push(properties(filter, "10000"));
-    }
     let run_by = |suite: guests::Suite| match arguments.accel {
         Some(accel) if suite.tier == Tier::Bed => suite.run_by(accel),
         _ => Some(suite),
     };
     let suites = guests::SUITES.into_iter().filter(|suite| wanted(suite.tier));
     let suites: Vec<guests::Suite> = suites.filter_map(run_by).collect();
+    let kernels = guests::Kernels::of(&arguments.kernel);
+    if wanted(Tier::Host) {
+        thread::scope(|scope| {
+            // Downloads and probes, which mostly wait, beside what is built.
+            scope.spawn(|| guests::prepare(&suites, &kernels));
+            outcomes.push(host(filter));
+            outcomes.push(properties(filter, "10000"));
+        });
+    }
     if !suites.is_empty() {
-        outcomes.extend(guests::run(&suites, &guests::Kernels::of(&arguments.kernel), filter)?);
+        outcomes.extend(guests::run(&suites, &kernels, filter)?);
     }
     // By itself: what it measures would be the others' otherwise.
     if wanted(Tier::Bed) && filter.is_none() {

@@ -14,6 +14,7 @@ use crate::build::{self, Tests};
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
+use crate::vm::progress;
 use crate::vm::verdict::Verdict;
 
 /// Number of guests at once. Each needs a processor of its own, or the deadlines in its tests pass.
@@ -164,6 +165,22 @@ impl Kernels {
     }
 }
 
+/// Fetches kernels and makes images for these suites, each once. A failure is no result: the guest that
+/// needs it tries again, and reports it.
+pub(super) fn prepare(suites: &[Suite], kernels: &Kernels) {
+    let mut prepared = Vec::new();
+    for (kernel, suite) in suites.iter().flat_map(|suite| suite.on(kernels)) {
+        if prepared.contains(&(kernel, suite.accel)) {
+            continue;
+        }
+        prepared.push((kernel, suite.accel));
+        let guest = Guest { kernel, accel: suite.accel, ..Guest::default() };
+        if let Err(error) = guest.prepare() {
+            progress!("kernel {kernel} is not ready yet: {error:#}");
+        }
+    }
+}
+
 /// Builds them all, then runs them: those of the kernel tier on all of its kernels, those of the bed
 /// on the newest in user mode, and otherwise on the first.
 pub(super) fn run(
@@ -186,20 +203,10 @@ pub(super) fn run(
             );
         }
         let shares = suite.shares(tests, filter);
-        let on = match (suite.tier, suite.accel) {
-            (Tier::Kernel, _) => kernels.all.as_slice(),
-            (Tier::Switch, _) => kernels.switch.as_slice(),
-            (_, AccelChoice::Uml) => &[kernels.newest],
-            _ => &[kernels.first],
-        };
-        for kernel in on {
-            // User mode takes a fifth of the time. There is none of 5.10, and that of 6.1 is slow to
-            // start. It needs nothing of the machine, so `--accel` has no say in this tier.
-            let is_quicker = suite.newest_in_user_mode && *kernel == Kernel::V6_12;
-            let suite = if is_quicker { suite.in_user_mode() } else { *suite };
+        for (kernel, suite) in suite.on(kernels) {
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));
-                jobs.push(suite.job(*kernel, program.clone(), share, place));
+                jobs.push(suite.job(kernel, program.clone(), share, place));
             }
         }
     }
@@ -305,6 +312,23 @@ impl Suite {
     pub(super) fn run_by(self, accel: AccelChoice) -> Option<Self> {
         let is_again = !self.only.is_empty() && self.accel != AccelChoice::Uml;
         (!is_again).then_some(Self { accel, ..self })
+    }
+
+    /// Its kernels, each with the suite in the kind of guest for it.
+    fn on(&self, kernels: &Kernels) -> Vec<(Kernel, Self)> {
+        let on = match (self.tier, self.accel) {
+            (Tier::Kernel, _) => kernels.all.as_slice(),
+            (Tier::Switch, _) => kernels.switch.as_slice(),
+            (_, AccelChoice::Uml) => &[kernels.newest],
+            _ => &[kernels.first],
+        };
+        // User mode takes a fifth of the time. There is none of 5.10, and that of 6.1 is slow to start. It
+        // needs nothing of the machine, so `--accel` has no say in the kernel tier.
+        let in_guest = |kernel: Kernel| {
+            let is_quicker = self.newest_in_user_mode && kernel == Kernel::V6_12;
+            (kernel, if is_quicker { self.in_user_mode() } else { *self })
+        };
+        on.iter().copied().map(in_guest).collect()
     }
 
     /// A name in `only` or `but` that no test has.

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use super::accel::{self, Accel, AccelChoice};
 use super::boot::{Limits, Machine};
+use super::image::{self, Image};
 use super::kernel::Kernel;
 use super::scratch::Scratch;
 use super::tree::Tree;
 use super::verdict::Verdict;
-use super::{cache_directory, host_tool, image, progress, user_mode};
+use super::{cache_directory, host_tool, progress, user_mode};
 use anyhow::{Context, Result, bail};
 
 /// Time limit until user space is up. A boot takes a few seconds; a machine that is busy otherwise
@@ -141,12 +142,19 @@ impl Guest {
         Ok(job)
     }
 
-    fn machine(&self, mut job: Job, scratch: &Path) -> Result<Machine> {
-        let mut image = image::prepare(self.kernel, false)?;
+    /// Fetches and makes the files that it is booted from, and finds its accelerator. That is done once:
+    /// a later run starts at once.
+    pub(crate) fn prepare(&self) -> Result<(Image, Accel)> {
+        let image = image::prepare(self.kernel, false)?;
         let accel = accel::choose(self.accel, &image)?;
         if accel == Accel::Uml {
-            image = user_mode::prepare(self.kernel, &image)?;
+            return Ok((user_mode::prepare(self.kernel, &image)?, accel));
         }
+        Ok((image, accel))
+    }
+
+    fn machine(&self, mut job: Job, scratch: &Path) -> Result<Machine> {
+        let (image, accel) = self.prepare()?;
         job.0.add_libraries()?;
         let initrd = scratch.join("initrd");
         std::fs::copy(&image.base, &initrd).context("the base image cannot be copied")?;

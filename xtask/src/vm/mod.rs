@@ -42,4 +42,4 @@ macro_rules! progress {
         eprintln!("vm: {}", format_args!($($argument)*))
     };
 }
-use progress;
+pub(crate) use progress;
