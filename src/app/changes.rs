@@ -81,7 +81,10 @@ async fn file_changed(
     let Some(file) = configured.file.clone() else { return std::future::pending().await };
     let reason = format!("the configuration file {} has changed", file.path.display());
     let (arguments, configured) = (arguments.clone(), configured.clone());
+    let at_work = cx.at_work.clone();
     let check: Check = Arc::new(move || {
+        // It tries out what the host can do. The next tenure must not do the same meanwhile.
+        let _held = &at_work;
         let new = Configuration::load(&arguments)?;
         check(&new)?;
         if !configured.can_become(&new) {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::at_work::AtWork;
+use super::localhost::NodePortsOnLocalhost;
 use super::relay::RunningRelay;
 use crate::cleanup::sockets::ServiceAddresses;
 use crate::cleanup::{self, CleanupReport};
@@ -42,6 +43,8 @@ pub(super) struct FormerMode {
     pub(super) former: Option<Former>,
     /// The relay that served in mode userspace before, if it did.
     pub(super) relay: Option<RunningRelay>,
+    /// Node ports on localhost, if this mode does not want them.
+    pub(super) localhost: Option<NodePortsOnLocalhost>,
     /// Programs that remove rules. None: what needs them stays.
     pub(super) backends: Option<HashMap<Family, Backend>>,
     pub(super) status: watch::Receiver<Status>,
@@ -74,6 +77,9 @@ impl FormerMode {
         // If the portals stay, they lead to ports that refuse; but the other rules come before them.
         if let Some(relay) = &self.relay {
             relay.stop_listening();
+        }
+        if let Some(localhost) = &self.localhost {
+            localhost.stop_listening();
         }
         if mode != Mode::Ipvs {
             let Some(was_left) = self.until_none_is_left().await else { return };
@@ -289,6 +295,7 @@ mod tests {
             settings,
             former: Some(mk_former()),
             relay: None,
+            localhost: None,
             backends: None,
             status: status.subscribe(),
             recorder,

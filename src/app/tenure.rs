@@ -235,6 +235,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let servers = Servers::new(options, failures)?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
+        let wants_localhost = settings.localhost_node_ports;
         let serving_relay = relay.clone().filter(|_| is_relayed);
         let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
@@ -258,6 +259,7 @@ impl<K: Kernel + 'static> Parts<K> {
             settings: chosen,
             former,
             relay: relay.filter(|_| !is_relayed),
+            localhost: (!wants_localhost).then(|| self.localhost.clone()),
             backends,
             status: reconciler.status(),
             recorder: recorder.clone(),
@@ -332,10 +334,9 @@ fn observe(
     ]);
     observers.into_iter().for_each(|observer| all.add(observer));
     localhost.measured_by(&servers.metrics())?;
+    // Where they are not wanted, they go on until the node is carried by its mode (`FormerMode`).
     if settings.localhost_node_ports {
         all.add(Box::new(localhost.observer(recorder)?));
-    } else {
-        localhost.stop_listening();
     }
     Ok(all)
 }

@@ -63,6 +63,7 @@ impl Listeners {
             tokio::select! {
                 changes = self.updates.next() => {
                     if changes.has_ended {
+                        self.passing.meters.listen_failures.set(0);
                         return;
                     }
                     self.apply(changes.values).await;

@@ -1,5 +1,6 @@
 //! Everything that each part of the loop works with: the desired state, the kernel, the reports.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub(super) struct Context {
     pub(super) observer: Box<dyn Observer>,
     /// Each part updates the numbers that it knows of.
     pub(super) status: watch::Sender<Status>,
+    /// Families whose rules could not be read at the takeover: rules of another mode may lead their
+    /// connections.
+    pub(super) unread_rules: BTreeSet<Family>,
     /// Start of the planner's timestamps, which are in microseconds.
     epoch: Instant,
 }
@@ -61,6 +65,7 @@ impl Context {
             writes_whole_tables: false,
             observer: Box::new(Unobserved),
             status: watch::Sender::new(Status::default()),
+            unread_rules: BTreeSet::new(),
             epoch: Instant::now(),
         }
     }

@@ -10,6 +10,7 @@
 //! mode's rules go out of date. A missing prerequisite holds it up for as long as it is missing, which
 //! is reported.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use plan::model::Family;
@@ -28,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two reports that prerequisites hold the dispatch up.
 const REPORT_PERIOD: Duration = Duration::from_secs(600);
 
+/// Line of the log when a family's dispatch is written.
+const LEADS: &str = "new connections go to IPVS from now on";
+
 /// Number of missing prerequisites that a report names.
 const NAMED: usize = 3;
 
@@ -38,6 +42,8 @@ pub(super) struct Dispatch {
     deadline: Option<Instant>,
     /// Time of the next report that it is held up; none if it is not.
     next_report: Option<Instant>,
+    /// Families whose dispatch was refused, and is retried.
+    refused: BTreeSet<Family>,
 }
 
 // === impl Dispatch ===
@@ -58,40 +64,57 @@ impl Dispatch {
         cx: &mut Context,
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
-        if cx.planner.led_by_rules().is_empty() {
+        if cx.planner.led_by_rules().is_empty() && self.refused.is_empty() {
             return Ok(());
         }
         let now = Instant::now();
         let deadline = *self.deadline.get_or_insert(now + PATIENCE);
         let families = cx.planner.led_by_rules().iter().copied();
-        let is_complete = |it: &Family| !is_held_up(*it, writer.retry_queue(), now < deadline);
+        let is_complete = |it: &Family| !is_held_up(cx, *it, writer.retry_queue(), now < deadline);
         let complete: Vec<Family> = families.filter(is_complete).collect();
-        if now >= deadline && complete.len() < cx.planner.led_by_rules().len() {
+        if !complete.is_empty() {
+            self.write(cx, writer, &complete).await?;
+        }
+        let is_refused =
+            |family: &Family| writer.retry_queue().contains(&Subject::RuleSet(*family));
+        for family in self.refused.extract_if(.., |family| !is_refused(family)) {
+            info!(%family, "{LEADS}");
+        }
+        let is_over = cx.planner.led_by_rules().is_empty() && self.refused.is_empty();
+        if !is_over && now >= deadline {
             self.report_held_up(cx, writer.retry_queue(), now);
         }
-        if complete.is_empty() {
-            return Ok(());
-        }
-        for family in &complete {
-            cx.planner.set_led_by_rules(*family, false);
-        }
-        cx.set_desired_rules().await?;
-        let ops = complete.iter().copied().map(Op::WriteRuleSet).collect();
-        writer.carry_out(cx, ops, Basis::Reading).await?;
-        for family in complete {
-            // Rules that are out of date have led to endpoints that are gone.
-            writer.note_stateless(cx, family);
-            let is_written = !writer.retry_queue().contains(&Subject::RuleSet(family));
-            if is_written {
-                info!(%family, "new connections go to IPVS from now on");
-            }
-        }
-        if cx.planner.led_by_rules().is_empty() {
+        if is_over {
             if self.next_report.take().is_some() {
                 cx.observer.held_up(None);
             }
             cx.status.send_modify(|status| status.is_held_up = false);
             report_in_sync(cx, writer);
+        }
+        Ok(())
+    }
+
+    /// Writes the dispatch of these families.
+    async fn write(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+        families: &[Family],
+    ) -> Result<(), WorkerGone> {
+        for family in families {
+            cx.planner.set_led_by_rules(*family, false);
+        }
+        cx.set_desired_rules().await?;
+        let ops = families.iter().copied().map(Op::WriteRuleSet).collect();
+        writer.carry_out(cx, ops, Basis::Reading).await?;
+        for family in families {
+            // Rules that are out of date have led to endpoints that are gone.
+            writer.note_stateless(cx, *family);
+            if !writer.retry_queue().contains(&Subject::RuleSet(*family)) {
+                info!(%family, "{LEADS}");
+            } else if !cx.unread_rules.contains(family) {
+                self.refused.insert(*family);
+            }
         }
         Ok(())
     }
@@ -105,7 +128,7 @@ impl Dispatch {
         let note = format!(
             "connections to Services still go by the rules of the mode before, and changes of Services \
              do not reach them, because mode ipvs lacks what it needs: {}",
-            missing(cx, retry_queue)
+            missing(cx.planner.led_by_rules().union(&self.refused), retry_queue)
         );
         warn!("{note}");
         cx.observer.held_up(Some(&note));
@@ -114,9 +137,9 @@ impl Dispatch {
 }
 
 /// Returns the prerequisites that hold the dispatch up, in words.
-fn missing(cx: &Context, retry_queue: &RetryQueue) -> String {
-    let families = cx.planner.led_by_rules();
-    let is_missing = |it: &&Subject| families.iter().any(|family| is_prerequisite_of(it, *family));
+fn missing<'a>(families: impl Iterator<Item = &'a Family>, retry_queue: &RetryQueue) -> String {
+    let families: Vec<Family> = families.copied().collect();
+    let is_missing = |it: &&Subject| families.iter().any(|family| is_of(it, *family));
     let missing: Vec<&Subject> = retry_queue.prerequisites().filter(is_missing).collect();
     let pending = missing.iter().filter_map(|subject| retry_queue.get(subject));
     let named = pending.take(NAMED).map(|it| format!("{}: {}", it.op, it.refusal));
@@ -133,16 +156,14 @@ pub(super) fn report_in_sync(cx: &Context, writer: &Writer) {
     info!(pending_retries = writer.retry_queue().len(), "in sync with the kernel");
 }
 
-/// True if a pending retry stands in the way of a family's dispatch.
-fn is_held_up(family: Family, retry_queue: &RetryQueue, by_anything: bool) -> bool {
+/// True if a pending retry stands in the way of a family's dispatch. Rules that could not be read hold
+/// nothing up: most likely, none of another mode are among them.
+fn is_held_up(cx: &Context, family: Family, retry_queue: &RetryQueue, by_anything: bool) -> bool {
+    let is_unread =
+        |it: &Subject| *it == Subject::RuleSet(family) && cx.unread_rules.contains(&family);
     let mut prerequisites = retry_queue.prerequisites();
-    prerequisites.any(|it| is_prerequisite_of(it, family))
+    prerequisites.any(|it| is_of(it, family) && !is_unread(it))
         || by_anything && retry_queue.iter().any(|(it, _)| is_of(it, family))
-}
-
-/// True if a prerequisite has to be there before a family's dispatch, which comes with all other rules.
-fn is_prerequisite_of(subject: &Subject, family: Family) -> bool {
-    is_of(subject, family) && *subject != Subject::RuleSet(family)
 }
 
 fn is_of(subject: &Subject, family: Family) -> bool {

@@ -112,23 +112,24 @@ impl LeavingIpvs {
         };
         let n_draining = writer.n_removed_when_drained();
         if former_pause.is_some() && n_draining > 0 {
+            copies::give_up_refused(cx, writer).await?;
             report(cx, writer, n_draining);
             *self = Self::Draining(now + CHECK, CHECK);
             return Ok(());
         }
         let found = read(cx).await;
         let Some(found) = cx.or_report(found)? else {
-            let retry = now + READ_RETRY;
-            *self = match former_pause {
-                Some(pause) => Self::Draining(retry, pause),
-                None => Self::Unread(retry),
-            };
+            *self = Self::again(former_pause);
             return Ok(());
         };
         let n_left = match found {
             Some(found) if former_pause.is_none() => copies::drain(cx, writer, found).await?,
             Some(found) => drain(cx, writer, found).await?,
-            None => 0,
+            None => Some(0),
+        };
+        let Some(n_left) = n_left else {
+            *self = Self::again(former_pause);
+            return Ok(());
         };
         if n_left > 0 {
             report(cx, writer, n_left);
@@ -150,6 +151,16 @@ impl LeavingIpvs {
             self.close(cx, writer);
         }
         Ok(())
+    }
+
+    /// Reads the kernel again later: it could not be read. `former_pause` is there once virtual servers
+    /// drain.
+    fn again(former_pause: Option<Duration>) -> Self {
+        let retry = Instant::now() + READ_RETRY;
+        match former_pause {
+            Some(pause) => Self::Draining(retry, pause),
+            None => Self::Unread(retry),
+        }
     }
 
     /// Ends it if the constant rules are as desired. What is cleaned up then are the sets that former
@@ -321,12 +332,13 @@ async fn read(cx: &mut Context) -> Result<Option<Unadopted>, ReadFailure> {
     Ok(Some(cx.planner.left_by_ipvs(beside, listed)))
 }
 
-/// Drains the virtual servers of ours among what was found. Returns how many there are.
+/// Drains the virtual servers of ours among what was found. Returns how many there are; none if the
+/// kernel could not be read.
 async fn drain(
     cx: &mut Context,
     writer: &mut Writer,
     mut found: Unadopted,
-) -> Result<usize, WorkerGone> {
+) -> Result<Option<usize>, WorkerGone> {
     let settings = cx.planner.settings().clone();
     let mut n_found = 0;
     loop {
@@ -346,7 +358,8 @@ async fn drain(
             part.into_iter().partition(|it| needs_ipvs(&it.frontend));
         let mut ops: Vec<Op> =
             others.into_iter().map(|it| Op::RemoveVirtualServer(it.frontend)).collect();
-        ops.extend(close(cx, writer, lasting).await?);
+        let Some(closing) = close(cx, writer, lasting).await? else { return Ok(None) };
+        ops.extend(closing);
         writer.apply(cx, ops, Basis::Reading).await?;
     }
     // Without a route, an address marks a virtual server as ours, and needs no entry for that. What
@@ -359,20 +372,21 @@ async fn drain(
             }
         }
     }
-    Ok(n_found)
+    Ok(Some(n_found))
 }
 
-/// Returns the operations by which virtual servers go when their last connection has ended.
+/// Returns the operations by which virtual servers go when their last connection has ended; none if the
+/// kernel could not be read.
 async fn close(
     cx: &mut Context,
     writer: &mut Writer,
     listed: Vec<ListedVirtualServer>,
-) -> Result<Vec<Op>, WorkerGone> {
+) -> Result<Option<Vec<Op>>, WorkerGone> {
     if listed.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Some(Vec::new()));
     }
     let seen = cx.read_listed(&listed.into()).await;
-    let Some(seen) = cx.or_report(seen)? else { return Ok(Vec::new()) };
+    let Some(seen) = cx.or_report(seen)? else { return Ok(None) };
     let now = Instant::now();
     let mut ops = Vec::new();
     for (frontend, found) in &seen.found {
@@ -381,5 +395,5 @@ async fn close(
         ops.extend(writer.let_drain(cx, repairs, known, now));
     }
     ops.sort_by_key(Op::phase);
-    Ok(ops)
+    Ok(Some(ops))
 }

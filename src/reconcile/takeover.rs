@@ -89,6 +89,7 @@ impl Takeover {
         for family in Family::BOTH {
             cx.planner.set_led_by_rules(family, false);
         }
+        cx.unread_rules.clear();
         if !leaving_ipvs::note_bound(cx, &addresses).await? {
             return Ok(None);
         }
@@ -251,6 +252,7 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
     cx.planner.set_led_by_rules(family, true);
     cx.set_desired_rules().await?;
     if found.is_none() {
+        cx.unread_rules.insert(family);
         return Ok(false);
     }
     info!(

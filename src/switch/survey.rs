@@ -73,7 +73,7 @@ fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> an
     let deadline = configured.pace.drain_deadline;
     writeln!(
         out,
-        "mode ipvs: {by_ipvs}; TCP connections have {deadline:?} to end (drainDeadline)"
+        "mode ipvs: {by_ipvs}; connections of TCP and SCTP have {deadline:?} to end (drainDeadline)"
     )?;
     let affinity = by_ipvs.connections.persistent;
     writeln!(out, "session affinity: begins anew for {affinity} virtual servers")?;

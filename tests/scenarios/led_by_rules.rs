@@ -2,6 +2,7 @@
 //! refused, because these rules go on leading until everything else is there.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -247,6 +248,29 @@ async fn what_holds_the_dispatch_up_is_reported_every_ten_minutes_until_it_is_th
     assert!(!world.now().is_held_up);
     assert_eq!(*violations.lock().unwrap(), [""; 0]);
     world.assert_converged(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_that_are_refused_before_the_dispatch_or_with_it_hold_it_up() {
+    for n_accepted in [0, 1] {
+        let fake = led_by_rules().await;
+        let violations = watch(&fake, usize::MAX);
+        let n_written = AtomicUsize::new(0);
+        fake.refuse(8, RefusalClass::NotSupported, move |op| {
+            let is_it = *op == Op::WriteRuleSet(Family::V4);
+            is_it && n_written.fetch_add(1, Ordering::Relaxed) >= n_accepted
+        });
+        let mut world = started(fake).await;
+        world.until("held up", |status, _| status.is_held_up).await;
+        let reports = held_up(&world);
+        assert!(reports[0].contains("lacks what it needs: write"), "{n_accepted}: {reports:?}");
+        assert!(is_led_by_rules(&world.fake.actual()) && !world.now().in_sync_once);
+        world.until("in sync", |status, _| status.in_sync_once).await;
+        assert_eq!(held_up(&world).last().unwrap(), "held up no more");
+        assert!(!world.now().is_held_up && !is_led_by_rules(&world.fake.actual()));
+        assert_eq!(*violations.lock().unwrap(), [""; 0]);
+        world.assert_converged(&[]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

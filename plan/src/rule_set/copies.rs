@@ -60,8 +60,11 @@ impl RuleSet {
                  --dst-type LOCAL"
             ));
         }
-        let copied = targets.into_iter().map(|target| format!("{target} -g {SHOWN}"));
         let bit = settings.copy_mark();
+        // A packet to which the bit means something else keeps it.
+        let copied = targets
+            .into_iter()
+            .map(|target| format!("{target} -m mark --mark 0x0/{bit:#x} -g {SHOWN}"));
         let mark = format!("{bit:#x}/{bit:#x}");
         let copy = format!("{SYN} -m mark --mark {mark} -m conntrack --ctstate UNTRACKED");
         let (gateway, stamp, answer) = match family {

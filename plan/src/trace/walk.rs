@@ -204,6 +204,9 @@ impl Walk<'_> {
 
     /// The relay of mode userspace connects to an endpoint by itself.
     fn relay(&mut self, walker: &Walker, endpoints: &[SocketAddr]) {
+        if endpoints.is_empty() {
+            self.end(walker.clone(), Fate::Refused { by: "the relay has no endpoint".to_owned() });
+        }
         for endpoint in endpoints {
             let mut walker = Walker { share: None, ..walker.clone() };
             walker.steps.push(Step::Relayed { proxy_port: walker.destination });

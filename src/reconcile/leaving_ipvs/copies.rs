@@ -15,6 +15,7 @@ use plan::model::Family;
 use plan::op::Subject;
 use plan::sets::{SetId, SetKind};
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::kernel::worker::WorkerGone;
 use crate::reconcile::context::Context;
@@ -27,55 +28,99 @@ const PAUSE: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Drains virtual servers as [`super::drain`] does, and then has the rules show IPVS copies. Returns
-/// how many virtual servers there are.
+/// how many virtual servers there are; none if the kernel could not be read.
 pub(super) async fn drain(
     cx: &mut Context,
     writer: &mut Writer,
     found: Unadopted,
-) -> Result<usize, WorkerGone> {
+) -> Result<Option<usize>, WorkerGone> {
     let families = cx.planner.settings().syn_copies.clone();
     let families: Vec<Family> =
         families.into_iter().filter(|family| cx.planner.bound(*family).is_some()).collect();
     for family in &families {
         writer.hold_draining(*family, Instant::now() + PATIENCE);
     }
-    let n_left = super::drain(cx, writer, found).await?;
-    if n_left > 0 {
-        show(cx, writer, &families).await?;
+    let Some(n_left) = super::drain(cx, writer, found).await? else { return Ok(None) };
+    if n_left > 0 && !show(cx, writer, &families).await? {
+        return Ok(None);
     }
-    Ok(n_left)
+    Ok(Some(n_left))
 }
 
-/// Writes the rules of these families that show IPVS copies.
-async fn show(
+/// Gives the copies up in families whose rules are still refused when real servers have been kept for
+/// them long enough: the family's other rules are pending with them.
+pub(super) async fn give_up_refused(
     cx: &mut Context,
     writer: &mut Writer,
-    families: &[Family],
 ) -> Result<(), WorkerGone> {
+    let now = Instant::now();
+    let ended = Family::BOTH.into_iter().filter(|family| writer.take_ended_hold(*family, now));
+    let ended: Vec<Family> = ended.collect();
+    let is_refused = |family: &&Family| writer.retry_queue().contains(&Subject::RuleSet(**family));
+    let refused: Vec<Family> = ended.iter().filter(is_refused).copied().collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
     let mut bound = BTreeMap::new();
     for family in Family::BOTH {
-        let Some(addresses) = cx.planner.bound(family).cloned() else { continue };
-        let copies = match families.contains(&family) {
-            true => Some(SynCopies { node_ports: has_node_ports(cx, family).await? }),
-            false => None,
-        };
-        bound.insert(family, BoundAddresses { copies, ..addresses });
+        let Some(mut addresses) = cx.planner.bound(family).cloned() else { continue };
+        if refused.contains(&family) {
+            warn!(
+                %family,
+                "the rules that show IPVS copies of packets are refused, and are given up. Until the \
+                 node has left mode ipvs, a client that uses the port of a closed connection again may \
+                 be reset"
+            );
+            addresses.copies = None;
+        }
+        bound.insert(family, addresses);
     }
+    write(cx, writer, bound).await
+}
+
+/// Writes the constant rules that go with these addresses, where they are others than before.
+async fn write(
+    cx: &mut Context,
+    writer: &mut Writer,
+    bound: BTreeMap<Family, BoundAddresses>,
+) -> Result<(), WorkerGone> {
     let ops = cx.planner.note_bound(bound);
     if !ops.is_empty() {
         cx.set_desired_rules().await?;
         writer.apply(cx, ops, Basis::Reading).await?;
     }
+    Ok(())
+}
+
+/// Writes the rules of these families that show IPVS copies. Returns false if the kernel could not be
+/// read.
+async fn show(
+    cx: &mut Context,
+    writer: &mut Writer,
+    families: &[Family],
+) -> Result<bool, WorkerGone> {
+    let mut bound = BTreeMap::new();
+    for family in Family::BOTH {
+        let Some(mut addresses) = cx.planner.bound(family).cloned() else { continue };
+        addresses.copies = None;
+        if families.contains(&family) {
+            let Some(node_ports) = has_node_ports(cx, family).await? else { return Ok(false) };
+            addresses.copies = Some(SynCopies { node_ports });
+        }
+        bound.insert(family, addresses);
+    }
+    write(cx, writer, bound).await?;
     for family in families {
         let is_pending = writer.retry_queue().contains(&Subject::RuleSet(*family));
         let time = if is_pending { PATIENCE } else { PAUSE };
         writer.hold_draining(*family, Instant::now() + time);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// True if there is the set of node ports. It is not made for this: without it, IPVS mode had none.
-async fn has_node_ports(cx: &mut Context, family: Family) -> Result<bool, WorkerGone> {
+/// None if it could not be read.
+async fn has_node_ports(cx: &mut Context, family: Family) -> Result<Option<bool>, WorkerGone> {
     let read = cx.read_set(SetId { kind: SetKind::NodePortTcp, family }).await;
-    Ok(cx.or_report(read)?.flatten().is_some())
+    Ok(cx.or_report(read)?.map(|found| found.is_some()))
 }

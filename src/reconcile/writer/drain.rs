@@ -126,6 +126,12 @@ impl Drain {
         self.held.insert(family, until);
     }
 
+    /// Returns true once when the time has come until which a family was held.
+    pub(super) fn take_ended_hold(&mut self, family: Family, now: Instant) -> bool {
+        let has_ended = self.held.get(&family).is_some_and(|until| *until <= now);
+        has_ended && self.held.remove(&family).is_some()
+    }
+
     /// Returns the time of the next check; none while nothing is draining.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.draining.next_due()

@@ -139,6 +139,11 @@ impl Writer {
         self.drain.hold(family, until);
     }
 
+    /// Returns true once when the time has come until which a family was held.
+    pub(in crate::reconcile) fn take_ended_hold(&mut self, family: Family, now: Instant) -> bool {
+        self.drain.take_ended_hold(family, now)
+    }
+
     /// Removes the draining real servers whose last connection has ended, or whose time is up.
     pub(in crate::reconcile) async fn check_draining(
         &mut self,

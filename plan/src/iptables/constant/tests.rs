@@ -187,15 +187,16 @@ fn ipvs_is_shown_an_untracked_copy_of_each_syn_that_ends_in_output() {
     let input = mk_leaving(Family::V4, 14, copies).first_input();
     let syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN";
     let new = format!("{syn} -m conntrack --ctstate NEW");
+    let unmarked = "-m mark --mark 0x0/0x8000000";
     let forgets = "-m comment --comment \"kubernetes former connections that ipvs is to forget\"";
     assert_eq!(
         table(&input, "mangle"),
         format!(
             ":KUBE-IPVS-FORGET - [0:0]\n:KUBE-IPVS-COPY - [0:0]\n\
-             -A KUBE-IPVS-FORGET {new} -m set --match-set KUBE-IPVS-IPS dst -g KUBE-IPVS-COPY\n\
-             -A KUBE-IPVS-FORGET -d 10.97.0.0/16 {new} -g KUBE-IPVS-COPY\n\
+             -A KUBE-IPVS-FORGET {new} -m set --match-set KUBE-IPVS-IPS dst {unmarked} -g KUBE-IPVS-COPY\n\
+             -A KUBE-IPVS-FORGET -d 10.97.0.0/16 {new} {unmarked} -g KUBE-IPVS-COPY\n\
              -A KUBE-IPVS-FORGET {new} -m set --match-set KUBE-NODE-PORT-TCP dst -m addrtype \
-             --dst-type LOCAL -g KUBE-IPVS-COPY\n\
+             --dst-type LOCAL {unmarked} -g KUBE-IPVS-COPY\n\
              -A KUBE-IPVS-COPY -j MARK --set-xmark 0x8000000/0x8000000\n\
              -A KUBE-IPVS-COPY -j TEE --gateway 127.255.255.255\n\
              -A KUBE-IPVS-COPY -j MARK --set-xmark 0x0/0x8000000\n\

@@ -101,7 +101,7 @@ fn only_open(
                 real_server.connections = *n_open;
             }
             None if real_server.weight > 0 => {}
-            None if closed.remove(&servers) => real_server.connections = 0,
+            None if closed.contains(&servers) => real_server.connections = 0,
             None => {
                 closed.insert(servers);
             }
