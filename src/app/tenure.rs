@@ -302,10 +302,7 @@ impl<K: Kernel + 'static> Parts<K> {
             consequence = changed => consequence,
             consequence = returned => consequence.of(configured),
         };
-        match consequence {
-            Consequence::Restart(reason) => bail!("{reason}"),
-            Consequence::Switch(to) => Ok(Ended::Switch { from, to }),
-        }
+        after(consequence, from)
     }
 }
 
@@ -366,6 +363,14 @@ fn measure(
 fn length<T: Send + 'static>(sender: &mpsc::Sender<T>) -> own::queues::Length {
     let sender = sender.downgrade();
     Box::new(move || sender.upgrade().map_or(0, |sender| sender.max_capacity() - sender.capacity()))
+}
+
+/// Returns what a tenure in `mode` ends with for `consequence`.
+fn after(consequence: Consequence, mode: Mode) -> anyhow::Result<Ended> {
+    match consequence {
+        Consequence::Restart(reason) => bail!("{reason}"),
+        Consequence::Switch(to) => Ok(Ended::Switch { from: mode, to }),
+    }
 }
 
 /// Ends the program with an Event, since an address that must be listened on cannot be.

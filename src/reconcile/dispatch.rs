@@ -77,9 +77,13 @@ impl Dispatch {
         }
         let is_refused =
             |family: &Family| writer.retry_queue().contains(&Subject::RuleSet(*family));
-        for family in self.refused.extract_if(.., |family| !is_refused(family)) {
-            info!(%family, "{LEADS}");
-        }
+        self.refused.retain(|family| {
+            let remains = is_refused(family);
+            if !remains {
+                info!(%family, "{LEADS}");
+            }
+            remains
+        });
         let is_over = cx.planner.led_by_rules().is_empty() && self.refused.is_empty();
         if !is_over && now >= deadline {
             self.report_held_up(cx, writer.retry_queue(), now);
