@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use crate::model::{Conditions, Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
-pub use selection::{EndpointChoice, Selection};
+pub use selection::{Decision, EndpointChoice, Selection, Topology};
 
 /// An endpoint of one service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

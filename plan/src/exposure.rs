@@ -23,6 +23,7 @@ use crate::model::{EndpointSlice, Family, Service, ServicePort, TrafficPolicy};
 use crate::problem::{Override, Problem};
 use crate::settings::Settings;
 pub use addresses::Addresses;
+pub(crate) use addresses::source_ranges;
 pub(crate) use budget::Budget;
 
 /// Demands of a Service on this node.
@@ -142,7 +143,7 @@ impl<'a> Exposure<'a> {
             };
             let ready = here().filter(|candidate| candidate.endpoint.conditions.ready);
             local_ready.extend(ready.map(|candidate| candidate.endpoint.address));
-            let choice = self.choose(&candidates, facts, settings);
+            let choice = selection(service, &candidates, facts, settings).choose();
             self.note_local_gaps(family, &choice, settings.mode);
             let here = here().map(|it| SocketAddr::new(it.endpoint.address, it.port)).collect();
             ports.push(PortExposure { index, port, choice, here });
@@ -152,22 +153,6 @@ impl<'a> Exposure<'a> {
         }
         self.note_health_check(family, local_ready.len());
         Some(FamilyExposure { family, addresses, ports })
-    }
-
-    fn choose(
-        &self,
-        candidates: &[Candidate<'_>],
-        facts: &NodeFacts,
-        settings: &Settings,
-    ) -> EndpointChoice {
-        let overrides = self.service.overrides.as_ref();
-        let selection = Selection {
-            node_name: &settings.node_name,
-            zone: facts.node().zone.as_deref(),
-            weights: overrides.and_then(|overrides| overrides.weights),
-            candidates,
-        };
-        selection.choose()
     }
 
     /// Endpoints exist that would do, but for their being elsewhere.
@@ -191,6 +176,22 @@ impl<'a> Exposure<'a> {
             Family::V4 => check.local_v4 = Some(n_local),
             Family::V6 => check.local_v6 = Some(n_local),
         }
+    }
+}
+
+/// Returns the endpoints of a port of a Service, to choose from for this node.
+pub(crate) fn selection<'a>(
+    service: &Service,
+    candidates: &'a [Candidate<'a>],
+    facts: &'a NodeFacts,
+    settings: &'a Settings,
+) -> Selection<'a> {
+    let overrides = service.overrides.as_ref();
+    Selection {
+        node_name: &settings.node_name,
+        zone: facts.node().zone.as_deref(),
+        weights: overrides.and_then(|overrides| overrides.weights),
+        candidates,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ties the parts together: events in, operations out.
 
 mod chains;
+mod explained;
 mod ipvs;
 mod limit;
 mod stateless;
@@ -36,6 +37,10 @@ use crate::sets::SetId;
 use crate::settings::Settings;
 use crate::store::{Store, Turn};
 use crate::userspace::{self, RelayPort};
+pub use explained::{
+    ExplainedEndpoint, ExplainedFrontend, ExplainedPort, ExplainedService, ServiceSummary,
+    Summaries,
+};
 pub use limit::RoundLimit;
 
 /// The planner: it knows the input, and what the kernel should have for it.

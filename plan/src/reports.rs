@@ -29,6 +29,11 @@ impl Reports {
         self.services.len()
     }
 
+    /// The problems of a Service.
+    pub(crate) fn of(&self, service: &ServiceName) -> &[Problem] {
+        self.services.get(service).map_or(&[][..], Vec::as_slice)
+    }
+
     /// Puts a Service's problems in the place of those that were reported before.
     pub(crate) fn replace(
         &mut self,
@@ -36,7 +41,7 @@ impl Reports {
         problems: Vec<Problem>,
         news: &mut News,
     ) {
-        let former = self.services.get(&service).map_or(&[][..], Vec::as_slice);
+        let former = self.of(&service);
         if former == problems {
             return;
         }

@@ -2,6 +2,7 @@
 
 mod contention;
 mod index;
+mod listed;
 mod queue;
 mod turn;
 
@@ -28,6 +29,8 @@ pub use turn::Turn;
 #[derive(Debug, Default)]
 pub struct Store {
     records: HashMap<ServiceName, Record>,
+    /// The Services that there are, in order: so that they can be walked a few at a time.
+    names: BTreeSet<ServiceName>,
     /// Under which Service a slice is kept.
     service_of: HashMap<SliceName, ServiceName>,
     /// The slices that say for which zones an endpoint is.
@@ -203,8 +206,9 @@ impl Store {
         if record.service.as_ref() == Some(&service) {
             return;
         }
-        if let Some(former) = &record.service {
-            self.index.remove(former, &settings.short_circuit_networks);
+        match &record.service {
+            Some(former) => self.index.remove(former, &settings.short_circuit_networks),
+            None => drop(self.names.insert(service.name.clone())),
         }
         self.index.insert(&service, &settings.short_circuit_networks);
         let name = service.name.clone();
@@ -216,6 +220,7 @@ impl Store {
     fn remove_service(&mut self, name: &ServiceName, settings: &Settings) {
         let Some(record) = self.records.get_mut(name) else { return };
         let Some(former) = record.service.take() else { return };
+        self.names.remove(name);
         self.index.remove(&former, &settings.short_circuit_networks);
         self.dirty.push(name.clone());
         self.count_endpoints(name, settings);

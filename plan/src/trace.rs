@@ -8,6 +8,7 @@
 //! The packet is the first one of its connection, and connection tracking knows nothing of it.
 //! Rules of other programs are not known here, and built-in chains accept.
 
+mod client;
 mod packet;
 mod planned;
 mod rule;
@@ -22,6 +23,7 @@ use crate::kernel_objects::{Frontend, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::planner::Planner;
 use crate::rule_set::Table;
+pub use client::Client;
 pub use packet::{Origin, Packet};
 pub use rule::UnreadableRule;
 

@@ -1,10 +1,13 @@
 //! Selection of the endpoints of a service port that this node uses, by order of preference.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use super::Candidate;
 use crate::kernel_objects::RealServer;
-use crate::model::{Endpoint, Weights};
+use crate::model::{Endpoint, TrafficPolicy, Weights};
 
 /// Endpoints of a service port, and the node for which some of them are chosen.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +35,40 @@ pub struct EndpointChoice {
     pub exist: bool,
 }
 
+/// Decision on an endpoint, for clients under one traffic policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Decision {
+    /// It is used.
+    Used,
+    /// It terminates, and is used all the same: none that these clients may use is ready.
+    UsedAsLastResort,
+    /// It is not ready.
+    NotReady,
+    /// It terminates, and others are ready.
+    Terminating,
+    /// It terminates, and does not serve any more.
+    NotServing,
+    /// Hints mean it for other nodes.
+    ForOtherNodes,
+    /// Hints mean it for other zones.
+    ForOtherZones,
+    /// It is on another node, and the policy allows this node's only.
+    Elsewhere,
+}
+
+/// Rule by which endpoints are chosen for clients under one traffic policy.
+struct Criterion<'a> {
+    selection: &'a Selection<'a>,
+    policy: TrafficPolicy,
+    topology: Topology,
+    /// True if none that these clients may use is ready: those count that still serve while they
+    /// terminate.
+    is_last_resort: bool,
+}
+
 /// Endpoints that the hints leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Topology {
+pub enum Topology {
     /// All, since hints are missing, or name neither this node nor its zone.
     Anywhere,
     /// Those meant for this node.
@@ -51,15 +85,8 @@ impl Selection<'_> {
     /// nothing about endpoints on this node.
     #[must_use]
     pub fn choose(&self) -> EndpointChoice {
-        let topology = self.topology();
-        let mut cluster = self.real_servers(|it| is_ready(it) && self.is_meant(it, topology));
-        if cluster.is_empty() {
-            cluster = self.real_servers(is_last_resort);
-        }
-        let mut local = self.real_servers(|it| is_ready(it) && self.is_local(it));
-        if local.is_empty() {
-            local = self.real_servers(|it| is_last_resort(it) && self.is_local(it));
-        }
+        let cluster = self.criterion(TrafficPolicy::Cluster).real_servers();
+        let mut local = self.criterion(TrafficPolicy::Local).real_servers();
         if local == cluster {
             local = Arc::clone(&cluster);
         }
@@ -68,9 +95,29 @@ impl Selection<'_> {
         EndpointChoice { cluster, local, exist }
     }
 
+    /// Returns the decision on each candidate, in their order, for clients under this policy: those
+    /// that are used are the ones that [`choose`](Self::choose) returns.
+    #[must_use]
+    pub fn decisions(&self, policy: TrafficPolicy) -> Vec<Decision> {
+        let criterion = self.criterion(policy);
+        self.candidates.iter().map(|candidate| criterion.decide(candidate.endpoint)).collect()
+    }
+
+    fn criterion(&self, policy: TrafficPolicy) -> Criterion<'_> {
+        let topology = match policy {
+            TrafficPolicy::Cluster => self.topology(),
+            TrafficPolicy::Local => Topology::Anywhere,
+        };
+        let mut criterion = Criterion { selection: self, policy, topology, is_last_resort: false };
+        let mut endpoints = self.candidates.iter().map(|candidate| candidate.endpoint);
+        criterion.is_last_resort = !endpoints.any(|it| criterion.decide(it).is_used());
+        criterion
+    }
+
     /// Hints count only if every ready endpoint has one. Otherwise their controller does not know
     /// all endpoints yet, and those it knows might get all traffic.
-    fn topology(&self) -> Topology {
+    #[must_use]
+    pub fn topology(&self) -> Topology {
         let ready = || self.candidates.iter().map(|c| c.endpoint).filter(|it| is_ready(it));
         let is_hinted = |topology| {
             ready().all(|it| has_hint(it, topology))
@@ -102,17 +149,6 @@ impl Selection<'_> {
         endpoint.node.as_deref() == Some(self.node_name)
     }
 
-    fn real_servers(&self, is_chosen: impl Fn(&Endpoint) -> bool) -> Arc<[RealServer]> {
-        let chosen = self.candidates.iter().filter(|candidate| is_chosen(candidate.endpoint));
-        chosen
-            .map(|candidate| RealServer {
-                address: candidate.endpoint.address,
-                port: candidate.port,
-                weight: self.weight(candidate.endpoint),
-            })
-            .collect()
-    }
-
     fn weight(&self, endpoint: &Endpoint) -> u32 {
         let Some(weights) = self.weights else { return 1 };
         let is_in_zone = self.zone.is_some() && endpoint.zone.as_deref() == self.zone;
@@ -123,6 +159,52 @@ impl Selection<'_> {
         } else {
             weights.elsewhere
         })
+    }
+}
+
+// === impl Criterion ===
+
+impl Criterion<'_> {
+    fn decide(&self, endpoint: &Endpoint) -> Decision {
+        let is_allowed = self.policy == TrafficPolicy::Cluster || self.selection.is_local(endpoint);
+        let conditions = endpoint.conditions;
+        if is_ready(endpoint) {
+            return match self.topology {
+                _ if !is_allowed => Decision::Elsewhere,
+                _ if self.selection.is_meant(endpoint, self.topology) => Decision::Used,
+                Topology::SameNode => Decision::ForOtherNodes,
+                Topology::SameZone | Topology::Anywhere => Decision::ForOtherZones,
+            };
+        }
+        match (conditions.terminating, conditions.serving) {
+            (false, _) => Decision::NotReady,
+            (true, false) => Decision::NotServing,
+            (true, true) if !self.is_last_resort => Decision::Terminating,
+            (true, true) if !is_allowed => Decision::Elsewhere,
+            (true, true) => Decision::UsedAsLastResort,
+        }
+    }
+
+    fn real_servers(&self) -> Arc<[RealServer]> {
+        let candidates = self.selection.candidates.iter();
+        let chosen = candidates.filter(|candidate| self.decide(candidate.endpoint).is_used());
+        chosen
+            .map(|candidate| RealServer {
+                address: candidate.endpoint.address,
+                port: candidate.port,
+                weight: self.selection.weight(candidate.endpoint),
+            })
+            .collect()
+    }
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// True if the endpoint gets connections of these clients.
+    #[must_use]
+    pub const fn is_used(self) -> bool {
+        matches!(self, Self::Used | Self::UsedAsLastResort)
     }
 }
 
@@ -137,9 +219,4 @@ fn has_hint(endpoint: &Endpoint, topology: Topology) -> bool {
 
 fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready
-}
-
-/// True if it terminates, and answers until it has ended.
-fn is_last_resort(endpoint: &Endpoint) -> bool {
-    endpoint.conditions.serving && endpoint.conditions.terminating
 }

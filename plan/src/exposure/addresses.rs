@@ -97,7 +97,7 @@ impl Addresses {
 
 /// One network that holds everyone makes the others pointless; besides, the kernel's
 /// `hash:ip,port,net` takes no prefix of length 0 (net/netfilter/ipset/ip_set_hash_ipportnet.c).
-fn source_ranges(service: &Service, family: Family) -> Vec<IpNet> {
+pub(crate) fn source_ranges(service: &Service, family: Family) -> Vec<IpNet> {
     let ranges = || service.source_ranges.iter().filter(|net| Family::of_net(net) == family);
     if ranges().any(|net| net.prefix_len() == 0) {
         return Vec::new();

@@ -1,4 +1,5 @@
 mod chains;
+mod explained;
 mod parts;
 
 use std::num::NonZeroU16;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Planner;
 use super::chains::unspecified;
+use crate::facts::NodeFacts;
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, ServiceName};
 use crate::userspace::ProxyPortState;
@@ -49,6 +50,11 @@ impl Planner {
         let listening = Some(&ProxyPortState::Listening(socket));
         let (_, endpoints) = each.find(|(id, _)| known.get(id) == listening)?;
         Some(Arc::clone(endpoints))
+    }
+
+    /// The facts about this node.
+    pub(crate) fn facts(&self) -> &NodeFacts {
+        self.store.facts()
     }
 
     /// True if packets to an address are for this node.

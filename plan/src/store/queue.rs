@@ -137,6 +137,12 @@ impl Queue {
         self.n_early + self.contending.len() + usize::from(is_first_early)
     }
 
+    /// True if a Service waits.
+    pub(super) fn contains(&self, service: &ServiceName) -> bool {
+        let is_first = |(first, _): &(ServiceName, Turn)| first == service;
+        self.turns.contains_key(service) || self.first.as_ref().is_some_and(is_first)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.turns.len() + usize::from(self.first.is_some())
     }

@@ -6,6 +6,7 @@
 
 mod chains;
 mod damage;
+mod explained;
 mod userspace;
 mod world;
 

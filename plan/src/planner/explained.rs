@@ -1,0 +1,372 @@
+//! A Service as it is planned, with the reasons: for the people who ask.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::Planner;
+use super::chains::unspecified;
+use crate::claimants::Origin;
+use crate::endpoints::{Candidate, Decision, EndpointsByPort, Topology};
+use crate::exposure::{selection, source_ranges};
+use crate::iptables::fragment::RuleClaim;
+use crate::ipvs::fragment::Claim;
+use crate::kernel_objects::{Frontend, RealServer, VirtualServer};
+use crate::local::HealthCheck;
+use crate::model::{
+    Endpoint, EndpointSlice, Family, Service, ServiceKind, ServiceName, ServicePort, TrafficPolicy,
+};
+use crate::problem::Problem;
+
+/// A Service as it is planned: its frontends, and the decision on each of its endpoints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExplainedService {
+    /// The Service.
+    pub service: Service,
+    /// Its ports in each family, with their endpoints as they are now.
+    pub ports: Vec<ExplainedPort>,
+    /// The frontends that it claims, as of the last plan, in the order of their reasons.
+    pub frontends: Vec<ExplainedFrontend>,
+    /// Its problems, as of the last plan.
+    pub problems: Vec<Problem>,
+    /// Networks whose clients may use the load balancer's addresses, of each family; none of a family:
+    /// all its clients.
+    pub source_ranges: Vec<IpNet>,
+    /// Answer to a load balancer's health checks, if it has them.
+    pub health_check: Option<HealthCheck>,
+    /// True if a change of it waits to be planned.
+    pub is_waiting: bool,
+}
+
+/// A port of a Service in one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedPort {
+    /// The family.
+    pub family: Family,
+    /// The port.
+    pub port: ServicePort,
+    /// Extent to which hints choose among ready endpoints.
+    pub topology: Topology,
+    /// Every endpoint, ready or not, in the order of address and port.
+    pub endpoints: Vec<ExplainedEndpoint>,
+}
+
+/// An endpoint of a port, and the decisions on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedEndpoint {
+    /// Address and port.
+    pub socket: SocketAddr,
+    /// Everything else about it.
+    pub endpoint: Endpoint,
+    /// Decision for clients that may be sent anywhere in the cluster.
+    pub cluster: Decision,
+    /// Decision for clients that must stay on this node.
+    pub local: Decision,
+}
+
+/// A frontend that a Service claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExplainedFrontend {
+    /// The frontend. In modes whose rules lead, that of a node port has the family's unspecified
+    /// address.
+    pub frontend: Frontend,
+    /// Reason for the claim.
+    pub origin: Origin,
+    /// Number of the port in the Service's list.
+    pub port: usize,
+    /// Policy by which its endpoints are chosen.
+    pub policy: TrafficPolicy,
+    /// Frontend whose short circuit it is.
+    pub short_circuit_of: Option<Frontend>,
+    /// The Service that has it.
+    pub owner: Option<ServiceName>,
+    /// Parameters of balancing; none in modes whose rules lead.
+    pub server: Option<VirtualServer>,
+    /// Real servers that it should have; none in modes whose rules lead.
+    pub real_servers: Vec<RealServer>,
+}
+
+/// A Service in a few numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceSummary {
+    /// Its name.
+    pub name: ServiceName,
+    /// `spec.type`.
+    pub kind: ServiceKind,
+    /// Its cluster addresses, in the order of the node's families.
+    pub cluster: Vec<IpAddr>,
+    /// Its external and load-balancer addresses.
+    pub outer: Vec<IpAddr>,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+    /// Number of endpoints, ready or not. Of several ports or families, of that with the most.
+    pub endpoints: usize,
+    /// Number of ready ones among them.
+    pub ready: usize,
+    /// Number of those that this node uses for any client.
+    pub used: usize,
+    /// Number of problems.
+    pub problems: usize,
+    /// The frontends that it has, as of the last plan.
+    pub frontends: Vec<Frontend>,
+}
+
+/// Summaries of some Services.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summaries {
+    /// The summaries, in the order of names.
+    pub services: Vec<ServiceSummary>,
+    /// True if no Service comes after them.
+    pub is_last: bool,
+}
+
+/// Number of endpoints after which a chunk of summaries ends.
+const ENDPOINTS_PER_CHUNK: usize = 4_096;
+
+// === impl Planner ===
+
+impl Planner {
+    /// Returns a Service with the reasons for what is planned. None: there is no such Service. The
+    /// cost depends on this Service alone.
+    #[must_use]
+    pub fn explain_service(&self, name: &ServiceName) -> Option<ExplainedService> {
+        let (service, slices) = self.store.service(name)?;
+        let families = self.families_of(service);
+        let ports = families.iter().flat_map(|it| self.explain_ports(service, &slices, *it));
+        Some(ExplainedService {
+            ports: ports.collect(),
+            source_ranges: families.iter().flat_map(|it| source_ranges(service, *it)).collect(),
+            frontends: self.explain_frontends(service),
+            problems: self.reports.of(name).to_vec(),
+            health_check: self.health_checks.get(name).copied(),
+            is_waiting: self.store.waits(name),
+            service: service.clone(),
+        })
+    }
+
+    /// Returns the Services after a name, or the first ones, in the order of names: at most `most`,
+    /// and fewer if they have many endpoints. Of a namespace only, if one is named.
+    #[must_use]
+    pub fn summarize_services(
+        &self,
+        after: Option<&ServiceName>,
+        namespace: Option<&str>,
+        most: usize,
+    ) -> Summaries {
+        let first = namespace.map(|namespace| ServiceName::new(namespace, ""));
+        let start = after.into_iter().chain(&first).max();
+        let is_inside = |name: &&ServiceName| namespace.is_none_or(|it| *name.namespace == *it);
+        let mut summaries = Summaries::default();
+        let mut n_endpoints = 0;
+        for name in self.store.names(start).take_while(is_inside) {
+            if summaries.services.len() == most || n_endpoints > ENDPOINTS_PER_CHUNK {
+                return summaries;
+            }
+            let Some((service, slices)) = self.store.service(name) else { continue };
+            n_endpoints +=
+                slices.iter().map(|it| it.endpoints.len() * it.ports.len()).sum::<usize>();
+            summaries.services.push(self.summarize(service, &slices));
+        }
+        summaries.is_last = true;
+        summaries
+    }
+
+    /// Returns the names of the Services after one, or the first ones, in order: at most `most`.
+    #[must_use]
+    pub fn service_names(&self, after: Option<&ServiceName>, most: usize) -> Vec<ServiceName> {
+        self.store.names(after).take(most).cloned().collect()
+    }
+
+    /// Number of Services.
+    #[must_use]
+    pub fn n_services(&self) -> usize {
+        self.store.n_services()
+    }
+
+    /// The families that a Service is served in.
+    fn families_of(&self, service: &Service) -> Vec<Family> {
+        let families = self.settings.families.iter().copied();
+        families.filter(|family| service.cluster_address(*family).is_some()).collect()
+    }
+
+    fn explain_ports(
+        &self,
+        service: &Service,
+        slices: &[&EndpointSlice],
+        family: Family,
+    ) -> Vec<ExplainedPort> {
+        let endpoints = EndpointsByPort::new(family, slices);
+        let explain = |port: &ServicePort| {
+            let candidates = endpoints.candidates(port);
+            let selection = selection(service, &candidates, self.store.facts(), &self.settings);
+            let cluster = selection.decisions(TrafficPolicy::Cluster);
+            let local = selection.decisions(TrafficPolicy::Local);
+            let decisions = cluster.into_iter().zip(local);
+            let endpoints =
+                candidates.iter().zip(decisions).map(|(candidate, (cluster, local))| {
+                    let Candidate { port, endpoint } = *candidate;
+                    let socket = SocketAddr::new(endpoint.address, port);
+                    ExplainedEndpoint { socket, endpoint: endpoint.clone(), cluster, local }
+                });
+            ExplainedPort {
+                family,
+                port: port.clone(),
+                topology: selection.topology(),
+                endpoints: endpoints.collect(),
+            }
+        };
+        service.ports.iter().map(explain).collect()
+    }
+
+    fn explain_frontends(&self, service: &Service) -> Vec<ExplainedFrontend> {
+        let mut frontends = if self.settings.mode.leads_by_rules() {
+            let claims = self.chains_of(&service.name).map(|it| it.claims).unwrap_or_default();
+            let explain = |claim: &RuleClaim| ExplainedFrontend {
+                frontend: claim.frontend,
+                origin: claim.origin,
+                port: port_of(service, claim.origin, &claim.frontend),
+                policy: policy_of(service, claim.origin),
+                short_circuit_of: None,
+                owner: self.chains.owner(&claim.frontend).cloned(),
+                server: None,
+                real_servers: Vec::new(),
+            };
+            claims.iter().map(explain).collect()
+        } else {
+            let claims = self.desired.fragment(&service.name).map_or(&[][..], |it| &it.claims);
+            // A spare short circuit counts if the first one is another Service's.
+            let claims = claims.iter().filter(|claim| !claim.is_spare || self.has(service, claim));
+            claims.map(|claim| self.explain_claim(service, claim)).collect::<Vec<_>>()
+        };
+        frontends.sort_by_key(|it| {
+            let of = it.short_circuit_of.unwrap_or(it.frontend);
+            (it.origin, of.family(), it.port, of, it.short_circuit_of.is_some())
+        });
+        frontends
+    }
+
+    fn explain_claim(&self, service: &Service, claim: &Claim) -> ExplainedFrontend {
+        let policy = match claim.short_circuit_of {
+            Some(_) => TrafficPolicy::Cluster,
+            None => policy_of(service, claim.origin),
+        };
+        ExplainedFrontend {
+            frontend: claim.frontend,
+            origin: claim.origin,
+            port: port_of(service, claim.origin, &claim.frontend),
+            policy,
+            short_circuit_of: claim.short_circuit_of,
+            owner: self.desired.owner(&claim.frontend).cloned(),
+            server: Some(claim.server.clone()),
+            real_servers: claim.real_servers.to_vec(),
+        }
+    }
+
+    fn has(&self, service: &Service, claim: &Claim) -> bool {
+        self.desired.owner(&claim.frontend) == Some(&service.name)
+    }
+
+    fn summarize(&self, service: &Service, slices: &[&EndpointSlice]) -> ServiceSummary {
+        let mut frontends = self.explain_frontends(service);
+        frontends.retain(|it| it.owner.as_ref() == Some(&service.name));
+        let policies = self.policies(&frontends);
+        let families = self.families_of(service);
+        let (mut endpoints, mut ready, mut used) = (0, 0, 0);
+        for port in families.iter().flat_map(|it| self.explain_ports(service, slices, *it)) {
+            let distinct = |is_counted: &dyn Fn(&ExplainedEndpoint) -> bool| {
+                let counted = port.endpoints.iter().filter(|it| is_counted(it));
+                counted.map(|it| it.endpoint.address).collect::<HashSet<_>>().len()
+            };
+            let is_used = |it: &ExplainedEndpoint| {
+                policies.iter().any(|policy| it.decision(*policy).is_used())
+            };
+            endpoints = distinct(&|_| true).max(endpoints);
+            ready = distinct(&|it| it.endpoint.conditions.ready).max(ready);
+            used = distinct(&is_used).max(used);
+        }
+        ServiceSummary {
+            name: service.name.clone(),
+            kind: service.kind,
+            cluster: families.iter().filter_map(|it| service.cluster_address(*it)).collect(),
+            outer: service.external.iter().chain(&service.load_balancer).copied().collect(),
+            ports: service.ports.clone(),
+            endpoints,
+            ready,
+            used,
+            problems: self.reports.of(&service.name).len(),
+            frontends: frontends.into_iter().map(|it| it.frontend).collect(),
+        }
+    }
+
+    /// Returns the policies by which clients of these frontends get endpoints. In modes whose rules
+    /// lead, the cluster's own clients get all endpoints of a frontend for this node's.
+    fn policies(&self, frontends: &[ExplainedFrontend]) -> BTreeSet<TrafficPolicy> {
+        let leads_by_rules = self.settings.mode.leads_by_rules();
+        let of = |it: &ExplainedFrontend| {
+            let is_outer = it.origin != Origin::ClusterAddress;
+            let all = (leads_by_rules && is_outer).then_some(TrafficPolicy::Cluster);
+            [it.policy].into_iter().chain(all)
+        };
+        frontends.iter().flat_map(of).collect()
+    }
+}
+
+// === impl ExplainedService ===
+
+impl ExplainedService {
+    /// Returns the port of a frontend, with its endpoints.
+    #[must_use]
+    pub fn port_of(&self, frontend: &ExplainedFrontend) -> Option<&ExplainedPort> {
+        let port = self.service.ports.get(frontend.port)?;
+        let family = frontend.frontend.family();
+        self.ports.iter().find(|it| it.family == family && it.port == *port)
+    }
+}
+
+// === impl ExplainedEndpoint ===
+
+impl ExplainedEndpoint {
+    /// Returns the decision under a policy.
+    #[must_use]
+    pub fn decision(&self, policy: TrafficPolicy) -> Decision {
+        match policy {
+            TrafficPolicy::Cluster => self.cluster,
+            TrafficPolicy::Local => self.local,
+        }
+    }
+}
+
+// === impl ExplainedFrontend ===
+
+impl ExplainedFrontend {
+    /// True for a node port at every address of the node that serves node ports.
+    #[must_use]
+    pub fn is_anywhere_on_node(&self) -> bool {
+        self.frontend.address == unspecified(self.frontend.family())
+    }
+}
+
+fn policy_of(service: &Service, origin: Origin) -> TrafficPolicy {
+    match origin {
+        Origin::ClusterAddress => service.internal_policy,
+        Origin::NodePort | Origin::LoadBalancer | Origin::External => external_policy(service),
+    }
+}
+
+fn external_policy(service: &Service) -> TrafficPolicy {
+    if service.is_external_policy_local() { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+/// Returns the number of the port that a frontend is of: the first one, of two that claim it.
+fn port_of(service: &Service, origin: Origin, frontend: &Frontend) -> usize {
+    let number = |port: &ServicePort| match origin {
+        Origin::NodePort => port.node_port,
+        Origin::ClusterAddress | Origin::LoadBalancer | Origin::External => Some(port.port),
+    };
+    let is_its = |port: &ServicePort| {
+        port.protocol == frontend.protocol
+            && number(port).is_some_and(|number| number.get() == frontend.port)
+    };
+    service.ports.iter().position(is_its).unwrap_or_default()
+}
