@@ -19,6 +19,8 @@ use crate::config::Arguments;
 use crate::config::arguments::go_bool;
 use crate::config::flags::{self, FlagEntry};
 use crate::config::reference::RETIRED;
+use crate::console::commands::{self, CommandLine};
+use crate::console::outcome::Failure;
 
 /// Longest line of `--help`, also where the terminal's width is not known.
 const HELP_WIDTH: usize = 100;
@@ -33,6 +35,8 @@ pub enum Invocation {
     Run(Box<Arguments>),
     /// `kube-ipvs switch`.
     Switch(SwitchArguments),
+    /// A command of the operator's console, such as `kube-ipvs status`.
+    Console(Box<CommandLine>),
 }
 
 /// Arguments of `kube-ipvs switch`.
@@ -63,6 +67,8 @@ pub enum Answer {
     Asked(String),
     /// The mistake, and how to use the program.
     Wrong(String),
+    /// The mistake in a command of the console, whose exit codes are its own.
+    WrongCommand(String),
 }
 
 /// Reads a command line, whose first word is the program's name.
@@ -75,6 +81,15 @@ pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocatio
     if words.get(1).is_some_and(|word| word == SWITCH) {
         let parsed = SwitchArguments::try_parse_from(words.into_iter().skip(1));
         return parsed.map(Invocation::Switch).map_err(|error| Answer::from(&error));
+    }
+    if words.get(1).and_then(|word| word.to_str()).is_some_and(commands::is_command) {
+        let parsed = CommandLine::try_parse_from(words);
+        return parsed.map(|it| Invocation::Console(Box::new(it))).map_err(
+            |error| match Answer::from(&error) {
+                Answer::Wrong(text) => Answer::WrongCommand(text),
+                other => other,
+            },
+        );
     }
     parse(words).map(|arguments| Invocation::Run(Box::new(arguments)))
 }
@@ -112,7 +127,8 @@ pub fn command() -> Command {
         .about("kube-proxy's IPVS mode: Services and EndpointSlices in, IPVS out.")
         .after_help(
             "docs/config.md describes all flags, and the fields of the --config file. \
-             kube-ipvs switch --help: switches a running program to another mode.",
+             kube-ipvs switch --help: switches a running program to another mode. \
+             kube-ipvs status --help, and other commands of docs/console.md: what it does, and why.",
         )
         .next_line_help(true)
         .max_term_width(HELP_WIDTH)
@@ -174,6 +190,10 @@ impl Answer {
             Self::Wrong(text) => {
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 ExitCode::FAILURE
+            }
+            Self::WrongCommand(text) => {
+                let _ = std::io::stderr().write_all(text.as_bytes());
+                Failure::Asked(String::new()).code()
             }
         }
     }

@@ -21,6 +21,7 @@
 //! - [`relay`]: the relay of kube-proxy's mode `userspace`, in a thread of its own, which outlives the mode;
 //! - `forwarding`: what programs in user space that forward connections share: copying, limits;
 //! - [`switch`]: switching a running process to another mode;
+//! - [`console`]: the operator's commands, and the socket at which the running program answers them;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
 //! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
 //!   the commit.
@@ -32,6 +33,7 @@ pub mod app;
 pub mod cleanup;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod events;
 mod forwarding;
 mod host;

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
             return ended(switch::run(&arguments, &mut std::io::stdout()));
         }
+        Ok(Invocation::Console(command)) => return command.run(),
         Err(answer) => return answer.print(),
     };
     let configuration = match Configuration::load(&arguments) {

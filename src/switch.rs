@@ -15,7 +15,7 @@
 //! number. SIGURG is the last one left that neither the kernel nor a terminal sends unasked: only the
 //! owner of a socket gets it (fcntl(2), `F_SETOWN`), and there is none here.
 
-mod process;
+pub(crate) mod process;
 mod progress;
 mod served;
 mod survey;

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 27] = [
+const DOCUMENTS: [&str; 28] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -26,6 +26,7 @@ const DOCUMENTS: [&str; 27] = [
     "docs/checked-against.md",
     "docs/compatibility.md",
     "docs/config.md",
+    "docs/console.md",
     "docs/decisions.md",
     "docs/decoding.md",
     "docs/e2e-coverage.md",

@@ -18,7 +18,8 @@ use crate::namespace::Namespace;
 const PROGRAM: &str = "/job/kube-ipvs";
 /// Script that does what a container runtime does for a container that is not privileged and has a
 /// read-only root: no capabilities but those of its first argument, none to be had by a program's
-/// file, `/proc/sys` and `/sys` read-only, the lock of iptables from the host, and no modules. The
+/// file, `/proc/sys` and `/sys` read-only, the lock of iptables from the host, a folder for the
+/// console's socket, and no modules. The
 /// rest of its arguments is the program. setpriv comes last, because all the rest takes more
 /// privileges.
 const CONTAINER: &str = "set -e
@@ -32,6 +33,8 @@ mount --bind /mnt/proc/sys /mnt/proc/sys
 mount -o remount,bind,ro /mnt/proc/sys
 mount -o remount,bind,ro /mnt/sys
 mount -t tmpfs -o ro none /mnt/lib/modules
+mkdir -p /run/kube-ipvs
+mount -t tmpfs none /mnt/run/kube-ipvs
 exec chroot /mnt /usr/bin/setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,$capabilities \"$@\"
 ";
 /// A guest under emulation starts slowly: on a busy machine, two proxies with 60 Services each took more
@@ -287,6 +290,11 @@ fn from_manifests(program: &Path, manifests: &Manifests, arguments: &[&str]) -> 
     let mut command = Command::new(program);
     command.arg("--manifests").arg(manifests.path());
     command.args(["--hostname-override", "node1"]).args(arguments);
+    if !arguments.iter().any(|argument| argument.starts_with("--console-socket")) {
+        // Nodes have network namespaces of their own, and one file system.
+        let name = manifests.path().file_name().unwrap_or_default().to_string_lossy();
+        command.arg(format!("--console-socket=/run/kube-ipvs/{name}.sock"));
+    }
     let says_what_is_local = |argument: &&str| {
         argument.starts_with("--cluster-cidr") || argument.starts_with("--detect-local-mode")
     };

@@ -35,7 +35,7 @@ use crate::reports::{News, Reports};
 use crate::rule_set::{InvalidRuleSetSettings, RuleSet, RuleSetSettings};
 use crate::sets::SetId;
 use crate::settings::Settings;
-use crate::store::{Store, Turn};
+use crate::store::{InputCounts, Store, Turn};
 use crate::userspace::{self, RelayPort};
 pub use explained::{
     ExplainedEndpoint, ExplainedFrontend, ExplainedPort, ExplainedService, ServiceSummary,
@@ -318,6 +318,18 @@ impl Planner {
     #[must_use]
     pub fn local_gaps(&self) -> &LocalGaps {
         &self.local_gaps
+    }
+
+    /// Counts the objects of the input. Walks all of them.
+    #[must_use]
+    pub fn count_input(&self) -> InputCounts {
+        self.store.count()
+    }
+
+    /// Returns the sizes of sets, as the kernel has them.
+    #[must_use]
+    pub fn set_sizes(&self) -> &SetSizes {
+        &self.set_sizes
     }
 
     /// Returns the number of Services with problems, as of the last plan.

@@ -1,6 +1,7 @@
 //! The input as it is now, and which Services have to be looked at again.
 
 mod contention;
+mod counts;
 mod index;
 mod listed;
 mod queue;
@@ -21,6 +22,7 @@ use crate::scheduler::SchedulerName;
 use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
+pub use counts::InputCounts;
 use index::Index;
 use queue::Queue;
 pub use turn::Turn;

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use plan::mode::Mode;
@@ -33,6 +34,8 @@ use super::{QUEUE, counters::PacketCounters, held_up, mode, serving};
 use crate::config::gates::FeatureGates;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
+use crate::console::journal::Journal;
+use crate::console::{self, Desk};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::host::{self, FallenBack, Host};
 use crate::kernel::estimators::Run;
@@ -40,6 +43,7 @@ use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::kernel::{Kernel, address_monitor};
 use crate::reconcile::Reconciler;
+use crate::reconcile::inquiry::{self, Inquiry};
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
 use crate::serve::listen::{self, ListenError};
@@ -92,6 +96,8 @@ pub(super) struct Threads {
     serving: TaskThread,
     /// The client of the API server, decoding and conversion, Events.
     source: TaskThread,
+    /// The operator's console.
+    console: TaskThread,
 }
 
 /// Parts of the program, once the source is open and the host is ready.
@@ -108,6 +114,8 @@ pub(super) struct Parts<K> {
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
     pub(super) source: Source,
+    /// Questions of the operator's console.
+    pub(super) questions: mpsc::Receiver<Inquiry>,
     pub(super) kernel: K,
     /// Programs that remove the rules of kube-proxy's other modes. None: these rules stay.
     pub(super) backends: Option<HashMap<Family, Backend>>,
@@ -166,6 +174,21 @@ async fn serve_at_work(
     if settings.mode == Mode::Ipvs && configuration.estimators.run == Run::Auto {
         observers.push(Box::new(EstimatorObserver::new()));
     }
+    let (inquiries, questions) = inquiry::inquiries();
+    let journal = Journal::default();
+    observers.push(Box::new(journal.observer()));
+    if let Some(path) = console::socket_path(&configuration.console_socket) {
+        let desk = Arc::new(Desk {
+            inquiries,
+            journal,
+            configuration: configuration.clone(),
+            settings: settings.clone(),
+            fallen_back: fallen_back.as_ref().map(ToString::to_string),
+            following: source.following(),
+            since: (Instant::now(), SystemTime::now()),
+        });
+        threads.console.spawn(async move { console::server::serve(&path, desk).await });
+    }
     let parts = Parts {
         backends: configuration.cleanup_other_modes.then_some(backends),
         configuration,
@@ -175,6 +198,7 @@ async fn serve_at_work(
         localhost: localhost.clone(),
         fallen_back,
         source,
+        questions,
         kernel: linux,
         observers,
         set_verbosity: verbosity.clone().into_setter(),
@@ -225,7 +249,17 @@ impl<K: Kernel + 'static> Parts<K> {
         shutdown: impl Future<Output = ()>,
         changes: Changes<'_>,
     ) -> anyhow::Result<Ended> {
-        let Self { configuration, settings, former, relay, source, kernel, backends, .. } = self;
+        let Self {
+            configuration,
+            settings,
+            former,
+            relay,
+            source,
+            kernel,
+            backends,
+            questions,
+            ..
+        } = self;
         let from = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
@@ -248,8 +282,8 @@ impl<K: Kernel + 'static> Parts<K> {
         let routes = !settings.service_routes.is_empty();
         let chosen = settings.clone();
         let planner = Planner::new(settings);
-        let reconciler =
-            Reconciler::new(planner, kernel, configuration.pace)?.observed_by(Box::new(all));
+        let reconciler = Reconciler::new(planner, kernel, configuration.pace)?;
+        let reconciler = reconciler.observed_by(Box::new(all)).answering(questions);
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         if former.is_none() {
@@ -313,6 +347,7 @@ impl Threads {
         Ok(Self {
             serving: TaskThread::start("serving", at_work.clone())?,
             source: TaskThread::start("source", at_work.clone())?,
+            console: TaskThread::start("console", at_work.clone())?,
         })
     }
 }

@@ -26,6 +26,8 @@ pub struct Arguments {
     #[arg(long)]
     pub cleanup_other_modes: Option<bool>,
     #[arg(long)]
+    pub console_socket: Option<String>,
+    #[arg(long)]
     pub master: Option<String>,
     #[arg(long)]
     pub kubeconfig: Option<String>,

@@ -80,6 +80,9 @@ pub(super) fn logging(arguments: &Arguments, logging: &mut Logging) {
 
 /// Our own flags count beside a file: kube-proxy has none by these names to be true to.
 pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
+    if arguments.console_socket.is_some() {
+        own.console_socket.clone_from(&arguments.console_socket);
+    }
     if arguments.cleanup_other_modes.is_some() {
         own.cleanup_other_modes = arguments.cleanup_other_modes;
     }

@@ -10,6 +10,7 @@ use plan::scheduler::SchedulerName;
 use plan::settings::ShortCircuitNetworks;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::console::DEFAULT_SOCKET;
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
 use crate::relay::DEFAULT_UDP_IDLE;
 use crate::syntax::address;
@@ -32,6 +33,7 @@ const FALLBACK_RETRY_SECONDS: i32 = 300;
 pub struct KubeIpvsConfiguration {
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
+    pub console_socket: Option<String>,
     pub drain_deadline: Option<GoDuration>,
     pub estimators: Estimators,
     pub fallback: String,
@@ -92,6 +94,7 @@ impl KubeIpvsConfiguration {
         API_VERSION.clone_into(&mut self.api_version);
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
+        self.console_socket.get_or_insert_with(|| DEFAULT_SOCKET.to_owned());
         self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
         self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));

@@ -75,6 +75,8 @@ pub struct Configuration {
     pub oom_score_adj: i32,
     /// Format and verbosity of the log.
     pub logging: Logging,
+    /// Path of the console's socket; empty: none.
+    pub console_socket: String,
     /// True if what kube-proxy's other modes have left is removed.
     pub cleanup_other_modes: bool,
     /// The file that it was read from, to notice when that changes.
@@ -259,6 +261,7 @@ impl Merged {
                 },
                 verbosity: document.logging.verbosity,
             },
+            console_socket: own.console_socket.clone().unwrap_or_default(),
             cleanup_other_modes: own.cleanup_other_modes.unwrap_or_default(),
             flags: given_or_default(arguments),
             reported_version: arguments.reported_version().to_owned(),

@@ -189,7 +189,7 @@ async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Comp
     let wrong = desired.frontends().filter(|frontend| match desired.at(frontend) {
         DesiredFrontend::Open(..) => !found.contains(frontend),
         DesiredFrontend::Closed | DesiredFrontend::Unclaimed => {
-            found.contains(frontend) && !writer.is_draining(frontend)
+            found.contains(frontend) && !writer.drain().is_draining(frontend)
         }
     });
     // Pending operations have a retry time of their own. No other program caused them.

@@ -110,7 +110,7 @@ impl LeavingIpvs {
             Self::Draining(_, pause) => Some(*pause),
             _ => None,
         };
-        let n_draining = writer.n_removed_when_drained();
+        let n_draining = writer.drain().n_removed_when_drained();
         if former_pause.is_some() && n_draining > 0 {
             copies::give_up_refused(cx, writer).await?;
             report(cx, writer, n_draining);
@@ -178,7 +178,7 @@ impl LeavingIpvs {
 
 /// Reports the progress, if it is news.
 fn report(cx: &Context, writer: &Writer, n_left: usize) {
-    let connections = if n_left == 0 { 0 } else { writer.n_draining_connections() };
+    let connections = if n_left == 0 { 0 } else { writer.drain().n_connections() };
     cx.status.send_if_modified(|status| {
         let former = *status;
         status.n_left_by_ipvs = Some(n_left);

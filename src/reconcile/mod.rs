@@ -21,6 +21,8 @@
 //!   all state but the rules and chains once every sync period. It holds the schedule of that, the
 //!   expected counts, and the sysctls that another program keeps setting.
 //!
+//! [`inquiry`] has questions answered between two turns, for the operator's console.
+//!
 //! `comparison` compares a part of the kernel with its desired state, for the auditor and for
 //! retries. `agenda` is the queue of retries and draining real servers. [`observer`] and [`Status`]
 //! are the loop's reports.
@@ -37,6 +39,7 @@ mod auditor;
 mod comparison;
 mod context;
 mod dispatch;
+pub mod inquiry;
 mod leaving_ipvs;
 pub mod observer;
 pub mod retry_queue;
@@ -62,6 +65,7 @@ use crate::kernel::worker::{KernelHandle, WorkerGone};
 use auditor::Auditor;
 use context::Context;
 use dispatch::Dispatch;
+use inquiry::{Inquiry, View};
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -116,6 +120,8 @@ pub struct Reconciler {
     dispatch: Dispatch,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
+    /// Questions of the operator's console; none: nobody can ask.
+    inquiries: Option<mpsc::Receiver<Inquiry>>,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
 }
@@ -172,6 +178,7 @@ impl Reconciler {
             auditor: Auditor::new(now),
             dispatch: Dispatch::default(),
             leaving_ipvs,
+            inquiries: None,
             stage: Stage::Incomplete,
         })
     }
@@ -180,6 +187,13 @@ impl Reconciler {
     #[must_use]
     pub fn observed_by(mut self, observer: Box<dyn Observer>) -> Self {
         self.context.observer = observer;
+        self
+    }
+
+    /// The same loop, which answers these questions.
+    #[must_use]
+    pub fn answering(mut self, inquiries: mpsc::Receiver<Inquiry>) -> Self {
+        self.inquiries = Some(inquiries);
         self
     }
 
@@ -203,6 +217,7 @@ impl Reconciler {
     ) -> Result<(), WorkerGone> {
         tokio::pin!(shutdown);
         let mut source_ended = false;
+        let mut inquiries = self.inquiries.take();
         loop {
             let wake = self.next_wake();
             tokio::select! {
@@ -211,9 +226,12 @@ impl Reconciler {
                 input = inputs.recv(), if !source_ended => match input {
                     Some(input) => {
                         self.take_all(input, &mut inputs);
-                        // However much comes in, the node's addresses get their turn.
+                        // However much comes in, the node's addresses and questions get their turn.
                         if let Some(happened) = changed(&mut addresses).now_or_never() {
                             self.addresses_changed(happened).await?;
+                        }
+                        if let Some(inquiry) = asked(&mut inquiries).now_or_never() {
+                            self.answer(inquiry);
                         }
                     }
                     None => {
@@ -222,6 +240,7 @@ impl Reconciler {
                     }
                 },
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
+                inquiry = asked(&mut inquiries) => self.answer(inquiry),
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.
@@ -256,6 +275,10 @@ impl Reconciler {
         if !matches!(self.stage, Stage::Incomplete) && cx.planner.is_dirty() {
             cx.observer.waiting(cx.planner.backlog());
         }
+    }
+
+    fn answer(&self, inquiry: Inquiry) {
+        inquiry.answer(&View::new(&self.context, &self.writer));
     }
 
     async fn addresses_changed(&mut self, happened: Happened) -> Result<(), WorkerGone> {
@@ -293,7 +316,7 @@ impl Reconciler {
 
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
-        let Self { context: cx, writer, auditor, dispatch, leaving_ipvs, stage } = self;
+        let Self { context: cx, writer, auditor, dispatch, leaving_ipvs, stage, .. } = self;
         match stage {
             Stage::Incomplete => {}
             Stage::Unread(retry) if Instant::now() < *retry => {}
@@ -343,6 +366,17 @@ async fn changed(addresses: &mut Option<AddressChanges>) -> Happened {
             return happened;
         }
         *addresses = None;
+    }
+    std::future::pending().await
+}
+
+/// Ready when there is a question; never, if nobody can ask.
+async fn asked(inquiries: &mut Option<mpsc::Receiver<Inquiry>>) -> Inquiry {
+    if let Some(questions) = inquiries {
+        if let Some(inquiry) = questions.recv().await {
+            return inquiry;
+        }
+        *inquiries = None;
     }
     std::future::pending().await
 }

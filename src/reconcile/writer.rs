@@ -38,8 +38,8 @@ use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
 pub(super) use chains::place;
-pub(super) use drain::Known;
-use drain::{Drain, OpenCounts};
+use drain::OpenCounts;
+pub(super) use drain::{Drain, Known};
 use flows::Flows;
 pub(super) use rounds::Ended;
 use schedulers::MissingSchedulers;
@@ -130,19 +130,9 @@ impl Writer {
         &self.retry_queue
     }
 
-    /// Returns the number of virtual servers that stay only until their last real server has gone.
-    pub(super) fn n_removed_when_drained(&self) -> usize {
-        self.drain.n_removed_when_drained()
-    }
-
-    /// Returns the number of connections of draining real servers, as they were read last.
-    pub(super) fn n_draining_connections(&self) -> u64 {
-        self.drain.n_connections()
-    }
-
-    /// True if a real server of a virtual server is draining.
-    pub(super) fn is_draining(&self, frontend: &Frontend) -> bool {
-        self.drain.is_draining(frontend)
+    /// Returns the draining real servers.
+    pub(super) fn drain(&self) -> &Drain {
+        &self.drain
     }
 
     /// Returns true if the kernel was not as we had left it, once.

@@ -18,7 +18,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -167,7 +168,11 @@ pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infall
     }
 }
 
-async fn converse(stream: TcpStream, router: Router) {
+/// Talks HTTP on a connection until it ends, or has lived long enough.
+pub async fn converse<S>(stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)

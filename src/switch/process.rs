@@ -13,17 +13,17 @@ use crate::cli::{self, Invocation};
 use crate::config::{Arguments, Configuration};
 
 /// Place of the processes.
-pub(super) const PROC: &str = "/proc";
+pub(crate) const PROC: &str = "/proc";
 
 /// Name of the program's file.
 const NAME: &str = "kube-ipvs";
 
 /// A running kube-ipvs.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) pid: Pid,
+pub(crate) struct Running {
+    pub(crate) pid: Pid,
     /// Its command line, with the path of the configuration file as it is seen from here.
-    pub(super) arguments: Arguments,
+    pub(crate) arguments: Arguments,
     /// Signals that it handles, a bit for each (`SigCgt` in proc_pid_status(5)).
     handled: u64,
     folder: PathBuf,
@@ -33,7 +33,7 @@ pub(super) struct Running {
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub(super) fn find(proc: &Path) -> anyhow::Result<Running> {
+pub(crate) fn find(proc: &Path) -> anyhow::Result<Running> {
     let own = proc.join("self");
     let namespace = fs::read_link(own.join("ns/net")).context("read the own network namespace")?;
     let program = identity(&own.join("exe"));
@@ -98,7 +98,7 @@ impl Running {
         let words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
         let mut words: Vec<OsString> = words.collect();
         words.pop();
-        let mut arguments = match cli::invocation(words) {
+        let arguments = match cli::invocation(words) {
             Ok(Invocation::Run(arguments)) => *arguments,
             _ => return Ok(None),
         };
@@ -106,14 +106,14 @@ impl Running {
         if actions.contains(&Some(true)) {
             return Ok(None);
         }
-        if let Some(path) = arguments.file() {
-            let place = if path.starts_with('/') { "root" } else { "cwd" };
-            let path = folder.join(place).join(path.trim_start_matches('/'));
-            arguments.config = Some(path.to_string_lossy().into_owned());
-        }
         let handled =
             handled(&status).ok_or_else(|| anyhow!("{} has no SigCgt", folder.display()))?;
-        Ok(Some(Self { pid, arguments, handled, folder }))
+        let mut running = Self { pid, arguments, handled, folder };
+        if let Some(path) = running.arguments.file() {
+            let path = running.as_seen_from_here(Path::new(path));
+            running.arguments.config = Some(path.to_string_lossy().into_owned());
+        }
+        Ok(Some(running))
     }
 
     /// True if it handles a signal.
@@ -126,8 +126,14 @@ impl Running {
         identity(&self.folder.join("exe")).is_some()
     }
 
+    /// Returns a path of its file system as it is seen from here.
+    pub(crate) fn as_seen_from_here(&self, path: &Path) -> PathBuf {
+        let place = if path.is_absolute() { "root" } else { "cwd" };
+        self.folder.join(place).join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     /// Loads the configuration that it would load now.
-    pub(super) fn configuration(&self) -> anyhow::Result<Configuration> {
+    pub(crate) fn configuration(&self) -> anyhow::Result<Configuration> {
         let loaded = Configuration::load(&self.arguments);
         loaded.context("the configuration of the running kube-ipvs cannot be loaded")
     }

@@ -14,6 +14,7 @@ mod churn;
 mod claims;
 mod cluster;
 mod coexistence;
+mod console;
 mod disturbance;
 mod drain;
 mod estimators;

@@ -91,6 +91,7 @@ fn some_flags_count_beside_a_file() {
             "--drain-deadline=2m",
             "--manifests=/manifests",
             "--cleanup-other-modes=false",
+            "--console-socket=/run/other.sock",
         ],
     );
     assert_eq!(configuration.settings.node_name.as_ref(), "from-flag");
@@ -102,6 +103,7 @@ fn some_flags_count_beside_a_file() {
     assert_eq!(configuration.variant, Variant::Nft);
     assert_eq!(configuration.manifests, Some(PathBuf::from("/manifests")));
     assert!(!configuration.cleanup_other_modes);
+    assert_eq!(configuration.console_socket, "/run/other.sock");
     assert!(configuration.notes.is_empty(), "{:?}", configuration.notes);
     assert_eq!(
         from_file("hostnameOverride: ' From-File '\n", &[]).settings.node_name.as_ref(),

@@ -75,6 +75,7 @@ fn flags_have_their_values() {
         ("healthz-bind-address", "0.0.0.0:10256"),
         ("drain-deadline", "15m0s"),
         ("cleanup-other-modes", "true"),
+        ("console-socket", "/run/kube-ipvs/console.sock"),
         ("config", ""),
         ("v", "0"),
     ] {

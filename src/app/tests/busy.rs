@@ -20,6 +20,7 @@ use crate::app::tenure::{Parts, Threads};
 use crate::cli;
 use crate::config::{Arguments, Configuration};
 use crate::kernel::fake::Fake;
+use crate::reconcile::inquiry;
 use crate::reconcile::observer::Observer;
 use crate::source::Options;
 use crate::source::manifests::Manifests;
@@ -133,6 +134,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
             source: Source::Manifests(source),
+            questions: inquiry::inquiries().1,
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),
             backends: None,
             observers: vec![Box::new(Gate { entered, leave })],

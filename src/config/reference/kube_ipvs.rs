@@ -8,7 +8,7 @@ use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 25] = [
+pub const OWN_FIELDS: [Setting; 26] = [
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -20,6 +20,16 @@ pub const OWN_FIELDS: [Setting; 25] = [
         ),
     )
     .flag("cleanup-other-modes", "BOOL", Actions)
+    .with_config(),
+    field(
+        "consoleSocket",
+        "path",
+        Does(
+            "Unix socket at which the running program answers kube-ipvs status and the other \
+             commands of docs/console.md, to root and its own user. Empty: none",
+        ),
+    )
+    .flag("console-socket", "PATH", Actions)
     .with_config(),
     field(
         "drainDeadline",

@@ -24,6 +24,10 @@ const SPECIAL: [(IpAddr, u8, &str); 6] = [
     (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8, "the multicast addresses"),
 ];
 
+/// Longest path of a socket that commands still reach by way of `/proc/PID/root`: the kernel takes 107
+/// bytes (`sockaddr_un` in include/uapi/linux/un.h, its end included).
+const LONGEST_SOCKET_PATH: usize = 85;
+
 /// All that is wrong with our own document that has its defaults. `document` is the one that holds
 /// beside it.
 #[must_use]
@@ -38,6 +42,7 @@ pub fn validate_own(
     if deadline < GoDuration::ZERO {
         found.invalid("drainDeadline", deadline, NOT_NEGATIVE);
     }
+    found.console(own);
     let idle = own.udp_idle_timeout.unwrap_or_default();
     if idle <= GoDuration::ZERO {
         found.invalid("udpIdleTimeout", idle, POSITIVE);
@@ -114,6 +119,20 @@ impl KubeIpvsViolations {
                 let problem = format!("must be one of {}", names.join(", "));
                 self.invalid("limits.schedulers", name, &problem);
             }
+        }
+    }
+
+    fn console(&mut self, own: &KubeIpvsConfiguration) {
+        let path = own.console_socket.as_deref().unwrap_or_default();
+        if !path.is_empty() && !path.starts_with('/') {
+            self.invalid(
+                "consoleSocket",
+                path,
+                "must be an absolute path, or empty for no console",
+            );
+        } else if path.len() > LONGEST_SOCKET_PATH {
+            let problem = format!("must have at most {LONGEST_SOCKET_PATH} bytes");
+            self.invalid("consoleSocket", path, &problem);
         }
     }
 

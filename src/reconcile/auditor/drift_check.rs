@@ -233,7 +233,7 @@ impl Auditor {
 }
 
 fn n_own_virtual_servers(cx: &Context, writer: &Writer) -> i64 {
-    signed(cx.planner.desired().n_virtual_servers() + writer.n_removed_when_drained())
+    signed(cx.planner.desired().n_virtual_servers() + writer.drain().n_removed_when_drained())
 }
 
 fn n_own_entries(cx: &Context, set: SetId) -> i64 {

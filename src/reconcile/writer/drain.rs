@@ -44,7 +44,7 @@ const CHECKS_AT_ONCE: usize = 64;
 /// The draining real servers by virtual server, each virtual server due at the time of its next
 /// check. The writer passes operations through [`Drain::rewrite`], which adds to them.
 #[derive(Debug)]
-pub(super) struct Drain {
+pub(in crate::reconcile) struct Drain {
     clock: Clock,
     draining: Agenda<Frontend, Draining>,
     /// Number of virtual servers that are removed with the last of their draining real servers.
@@ -208,17 +208,32 @@ impl Drain {
     }
 
     /// Returns the number of virtual servers that stay only until their last real server has gone.
-    pub(super) fn n_removed_when_drained(&self) -> usize {
+    pub(in crate::reconcile) fn n_removed_when_drained(&self) -> usize {
         self.n_removed_when_drained
     }
 
     /// Returns the number of connections of draining real servers, as they were read last.
-    pub(super) fn n_connections(&self) -> u64 {
+    pub(in crate::reconcile) fn n_connections(&self) -> u64 {
         self.draining.iter().map(|(_, draining)| draining.connections).sum()
     }
 
+    /// Returns the draining real servers of a virtual server, with their deadlines.
+    pub(in crate::reconcile) fn deadlines(
+        &self,
+        frontend: &Frontend,
+    ) -> impl Iterator<Item = (SocketAddr, Instant)> {
+        let of_frontend = self.draining.get(frontend).into_iter();
+        of_frontend
+            .flat_map(|it| it.deadlines.iter().map(|(server, deadline)| (*server, *deadline)))
+    }
+
+    /// Returns the number of virtual servers with a draining real server.
+    pub(in crate::reconcile) fn n_virtual_servers(&self) -> usize {
+        self.draining.len()
+    }
+
     /// True if a real server of a virtual server is draining.
-    pub(super) fn is_draining(&self, frontend: &Frontend) -> bool {
+    pub(in crate::reconcile) fn is_draining(&self, frontend: &Frontend) -> bool {
         self.draining.contains(frontend)
     }
 

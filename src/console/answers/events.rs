@@ -1,0 +1,167 @@
+//! `/v1/events`: what was done lately, from the journal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+
+use super::status::timestamp;
+use super::{Answer, Content};
+use crate::console::Desk;
+use crate::console::journal::{Arrival, Happened, Note};
+
+/// Most events in one answer.
+const MOST: usize = 4_096;
+
+/// What was done lately, the oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Events {
+    /// The events.
+    pub events: Vec<EventLine>,
+}
+
+/// Something that was done, or happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventLine {
+    /// Its number. They rise by one.
+    pub number: u64,
+    /// Time, as RFC 3339 has it.
+    pub at: String,
+    /// Kind: `change`, `plan`, `write`, `round`, `drift`, `audit`, `flows`, `sysctl`, `switch` or
+    /// `reading`.
+    pub what: String,
+    /// The Service that it is about.
+    pub service: Option<String>,
+    /// True if something went wrong.
+    pub is_error: bool,
+    /// What happened, in words.
+    pub text: String,
+    /// Seconds that it took.
+    pub seconds: Option<f64>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// Only those after this number.
+    after: u64,
+    /// At most so many: the newest.
+    limit: Option<usize>,
+}
+
+impl Content for Events {
+    const KIND: &'static str = "Events";
+}
+
+/// Answers.
+pub async fn answer(State(desk): State<Arc<Desk>>, Query(asked): Query<Asked>) -> Answer<Events> {
+    let notes = desk.journal.after(asked.after, asked.limit.unwrap_or(MOST).min(MOST));
+    Answer::new(Events { events: notes.iter().map(EventLine::of).collect() })
+}
+
+// === impl EventLine ===
+
+impl EventLine {
+    /// Returns a note in words.
+    #[must_use]
+    pub fn of(note: &Note) -> Self {
+        let Happening { what, text, took } = describe(&note.happened);
+        Self {
+            number: note.number,
+            at: timestamp(note.at),
+            what: what.to_owned(),
+            service: note.happened.service().map(ToString::to_string),
+            is_error: note.happened.is_error(),
+            text,
+            seconds: took.as_ref().map(Duration::as_secs_f64),
+        }
+    }
+}
+
+struct Happening {
+    what: &'static str,
+    text: String,
+    took: Option<Duration>,
+}
+
+fn describe(happened: &Happened) -> Happening {
+    let (what, text, took) = match happened {
+        Happened::Arrived(arrival) => ("change", of_arrival(arrival), None),
+        Happened::Planned { n_operations, took } => {
+            ("plan", format!("{} to do", counted(*n_operations, "operation")), Some(*took))
+        }
+        Happened::Written { operations, n_more, refused, n_refused, took } => {
+            let mut text = list(operations, *n_more);
+            if *n_refused > 0 {
+                let first: Vec<String> =
+                    refused.iter().map(|(op, reason)| format!("{op}: {reason}")).collect();
+                text += &format!("; REFUSED {n_refused}: {}", first.join("; "));
+            }
+            ("write", text, Some(*took))
+        }
+        Happened::Drifted { repairs, n_more } => {
+            let text =
+                format!("another program changed the kernel; repairs: {}", list(repairs, *n_more));
+            ("drift", text, None)
+        }
+        Happened::ReadingFailed(error) => ("reading", error.clone(), None),
+        Happened::SysctlPutBack => {
+            ("sysctl", "another program changed a sysctl; it was set again".to_owned(), None)
+        }
+        Happened::SysctlWarning(note) => ("sysctl", note.clone(), None),
+        Happened::HeldUp(Some(note)) => ("switch", format!("held up: {note}"), None),
+        Happened::HeldUp(None) => ("switch", "no longer held up".to_owned(), None),
+        Happened::FlowsRemoved { family, count } => {
+            ("flows", format!("removed {count} {family} flows that led nowhere"), None)
+        }
+        Happened::PassEnded { cost } => {
+            ("audit", "compared everything with what it should be".to_owned(), Some(*cost))
+        }
+        Happened::RoundEnded { oldest, backlog } => {
+            let text = if *backlog == 0 {
+                "the kernel has all changes".to_owned()
+            } else {
+                format!("the kernel has these changes; {} wait", counted(*backlog, "Service"))
+            };
+            ("round", text, Some(*oldest))
+        }
+    };
+    Happening { what, text, took }
+}
+
+fn of_arrival(arrival: &Arrival) -> String {
+    match arrival {
+        Arrival::Service(name) => format!("Service {name}"),
+        Arrival::ServiceGone(name) => format!("Service {name} is gone"),
+        Arrival::Slice(_, name, n_endpoints) => {
+            format!("EndpointSlice {name} with {}", counted(*n_endpoints, "endpoint"))
+        }
+        Arrival::SliceGone(name) => format!("EndpointSlice {name} is gone"),
+        Arrival::Node => "this node's Node object".to_owned(),
+        Arrival::LocalAddresses(count) => {
+            format!("this node's interfaces have {count} addresses")
+        }
+        Arrival::OtherNode(name) => format!("node {name}"),
+        Arrival::OtherNodeGone(name) => format!("node {name} has left"),
+        Arrival::Inside(what) => (*what).to_owned(),
+    }
+}
+
+fn list(operations: &[plan::op::Op], n_more: usize) -> String {
+    let mut texts: Vec<String> = operations.iter().map(ToString::to_string).collect();
+    if n_more > 0 {
+        texts.push(format!("{n_more} more"));
+    }
+    texts.join("; ")
+}
+
+/// Returns a number with its noun: `1 endpoint`, `2 endpoints`.
+#[must_use]
+pub fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}

@@ -1,0 +1,144 @@
+//! Answers: their JSON, and how the program makes them. One module for each.
+//!
+//! Every answer is an object with `apiVersion` and `kind` beside its own fields.
+
+pub mod events;
+pub mod status;
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{API_VERSION, Desk};
+use crate::reconcile::inquiry::LoopGone;
+
+/// Longest body of a request: manifests.
+const LONGEST_BODY: usize = 4 << 20;
+
+/// Most names that are offered instead of one that is not there.
+const MOST_NEAR: usize = 3;
+
+/// Content of an answer.
+pub trait Content: Serialize + DeserializeOwned {
+    /// Its `kind`.
+    const KIND: &'static str;
+}
+
+/// An answer as it is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer<T> {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// Kind of its content.
+    pub kind: String,
+    /// Its own fields.
+    #[serde(flatten)]
+    pub content: T,
+}
+
+/// Answer that says why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureAnswer {
+    /// Kind of the reason.
+    pub reason: Reason,
+    /// The reason in words.
+    pub message: String,
+}
+
+/// Kinds of reasons for having no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// What was asked makes no sense.
+    BadRequest,
+    /// What was named is not there.
+    NotFound,
+    /// It cannot be answered now.
+    Unavailable,
+}
+
+/// Every path that there is.
+pub(super) fn router(desk: Arc<Desk>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status::answer))
+        .route("/v1/events", get(events::answer))
+        .fallback(|| async {
+            FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
+        })
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .with_state(desk)
+}
+
+/// Returns the words that are nearest to one that is not there, for a message: at most three.
+pub fn nearest<'a>(wanted: &str, words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut near: Vec<(usize, &str)> = words
+        .into_iter()
+        .map(|word| (strsim::damerau_levenshtein(wanted, word), word))
+        .filter(|(distance, word)| *distance <= wanted.len().max(word.len()) / 3)
+        .collect();
+    near.sort_unstable();
+    near.into_iter().take(MOST_NEAR).map(|(_, word)| word).collect()
+}
+
+// === impl Answer ===
+
+impl<T: Content> Answer<T> {
+    /// The answer with this content.
+    pub fn new(content: T) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: T::KIND.to_owned(), content }
+    }
+}
+
+impl<T: Content> IntoResponse for Answer<T> {
+    fn into_response(self) -> Response {
+        Json(self).into_response()
+    }
+}
+
+// === impl FailureAnswer ===
+
+impl Content for FailureAnswer {
+    const KIND: &'static str = "Failure";
+}
+
+impl FailureAnswer {
+    /// There is no answer for this reason.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+impl From<LoopGone> for FailureAnswer {
+    fn from(gone: LoopGone) -> Self {
+        Self::new(Reason::Unavailable, gone.to_string())
+    }
+}
+
+impl IntoResponse for FailureAnswer {
+    fn into_response(self) -> Response {
+        let status = match self.reason {
+            Reason::BadRequest => StatusCode::BAD_REQUEST,
+            Reason::NotFound => StatusCode::NOT_FOUND,
+            Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        (status, Answer::new(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_near_are_offered_and_others_are_not() {
+        let words = ["shop/cart", "shop/card", "kube-system/kube-dns", "shop/catalogue"];
+        assert_eq!(nearest("shop/crat", words), ["shop/cart", "shop/card"]);
+        assert!(nearest("x", words).is_empty());
+    }
+}

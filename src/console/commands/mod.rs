@@ -1,0 +1,111 @@
+//! Commands: their arguments, what they ask, and how people read it. One module for each.
+
+pub mod events;
+pub mod status;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use super::client::Client;
+use super::outcome::{Failure, Verdict};
+use super::output::{Colour, Format, Output};
+
+/// Command line of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(
+    name = "kube-ipvs",
+    about = "Asks the running kube-ipvs of this network namespace.",
+    disable_help_subcommand = true
+)]
+pub struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Options {
+    /// Format of the output
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// Socket of the program, instead of the one that its configuration names
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    colour: Colour,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+enum Command {
+    Status(status::Arguments),
+    Events(events::Arguments),
+}
+
+/// What a command works with.
+pub struct Session {
+    options: Options,
+    /// Where its output goes.
+    pub output: Output,
+}
+
+/// Returns true if a word is the name of a command.
+#[must_use]
+pub fn is_command(word: &str) -> bool {
+    CommandLine::command().get_subcommands().any(|command| command.get_name() == word)
+}
+
+// === impl CommandLine ===
+
+impl CommandLine {
+    /// Carries out the command, and returns its exit code. What went wrong is on stderr then.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let output = Output::stdout(self.options.output, self.options.colour);
+        let mut session = Session { options: self.options, output };
+        match self.command.run(&mut session) {
+            Ok(verdict) => verdict.code(),
+            Err(failure) => {
+                anstream::eprintln!("{}: {failure}", super::output::bad("Error"));
+                failure.code()
+            }
+        }
+    }
+}
+
+impl Command {
+    fn run(self, session: &mut Session) -> Result<Verdict, Failure> {
+        match self {
+            Self::Status(arguments) => status::run(&arguments, session),
+            Self::Events(arguments) => events::run(&arguments, session),
+        }
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Returns the running program.
+    ///
+    /// # Errors
+    /// When it cannot be found.
+    pub fn client(&self) -> Result<Client, Failure> {
+        Client::find(self.options.socket.as_deref())
+    }
+}
+
+/// What cannot be written has no reader any more, as with `| head`: that is no error.
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Unanswered(format!("cannot write the output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,191 @@
+//! `kube-ipvs status`: one screen.
+
+use clap::Args;
+
+use super::{Session, written};
+use crate::console::answers::events::counted;
+use crate::console::answers::status::{KernelStatus, Status};
+use crate::console::outcome::{Failure, Verdict};
+use crate::console::output::{aligned, bad, duration, good, heading, notable, table};
+
+/// Shows one screen about the program and its node: mode, API, Services, what is pending and why
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "Example: kube-ipvs status\n\n\
+    The exit code is 1 while the kernel is not in sync, or a write is pending.")]
+pub struct Arguments {}
+
+pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
+    let status: Status = session.client()?.get("/v1/status", &[])?;
+    let verdict = Verdict::from(is_whole(&status));
+    written(session.output.show(status, text))?;
+    Ok(verdict)
+}
+
+fn is_whole(status: &Status) -> bool {
+    status.kernel.in_sync_once && status.kernel.pending == 0 && !status.mode.is_held_up
+}
+
+fn text(status: &Status) -> String {
+    let mut lines = String::new();
+    let mut line = |name: &str, value: String| {
+        if !value.is_empty() {
+            lines += &format!("{}\t{value}\n", heading(name));
+        }
+    };
+    let (program, mode, input) = (&status.program, &status.mode, &status.input);
+    line("Node", format!("{}, Linux {}", program.node, program.kernel_release));
+    let since = duration(program.seconds);
+    line("Program", format!("{}, process {}, for {since}", program.version, program.pid));
+    line("Mode", mode_text(status));
+    line("Fallback", mode.fallen_back.as_ref().map(notable).unwrap_or_default());
+    line("Source", source_text(status));
+    let warnings = match input.with_warnings {
+        0 => String::new(),
+        number => format!(", {}", notable(format!("{number} with warnings"))),
+    };
+    line("Services", format!("{}, {} endpoints{warnings}", input.services, input.endpoints));
+    line(
+        "Waiting",
+        match (input.waiting, input.waiting_seconds) {
+            (0, _) => "nothing".to_owned(),
+            (number, age) => {
+                let age = duration(age.unwrap_or_default());
+                notable(format!("{}, the oldest for {age}", counted(number, "Service")))
+            }
+        },
+    );
+    line("Kernel", kernel_text(&status.kernel));
+    line("Drift", drift_text(&status.kernel));
+    line("Sysctls", sysctls_text(&status.kernel));
+    line(
+        "Draining",
+        match status.draining.virtual_servers {
+            0 => "nothing".to_owned(),
+            number => format!(
+                "{}, {} connections",
+                counted(number, "virtual server"),
+                status.draining.connections
+            ),
+        },
+    );
+    let mut text = aligned(&lines);
+    text += &sets_text(status);
+    text += &pending_text(&status.kernel);
+    text += &errors_text(status);
+    text
+}
+
+fn mode_text(status: &Status) -> String {
+    let mode = &status.mode;
+    let mut text = mode.served.clone();
+    if mode.configured != mode.served && !mode.configured.is_empty() {
+        text += &format!(" (configured: {})", mode.configured);
+    }
+    text += &format!(", {}", mode.families.join(" and "));
+    if mode.is_held_up {
+        text += &format!(", {}", bad("rules of the mode before still lead connections"));
+    }
+    if let Some(number) = mode.left_by_ipvs.filter(|number| *number > 0) {
+        let left =
+            format!("{} of mode ipvs still have connections", counted(number, "virtual server"));
+        text += &format!(", {}", notable(left));
+    }
+    text
+}
+
+fn source_text(status: &Status) -> String {
+    match &status.source.manifests {
+        Some(folder) => format!("manifests in {folder}"),
+        None => {
+            let lines =
+                status.source.following.iter().map(|line| {
+                    if line.contains("NOT following") { bad(line) } else { line.clone() }
+                });
+            // Further lines stand below the first.
+            lines.collect::<Vec<_>>().join("\n\t")
+        }
+    }
+}
+
+fn kernel_text(kernel: &KernelStatus) -> String {
+    let state = match (kernel.in_sync_once, kernel.pending) {
+        (false, _) => notable("not in sync yet"),
+        (true, 0) => good("in sync"),
+        (true, number) => bad(format!("{} refused, and retried", counted(number, "write"))),
+    };
+    let objects = if kernel.virtual_servers == 0 {
+        String::new()
+    } else {
+        format!(
+            ", {} virtual servers, {} real servers, {} addresses",
+            kernel.virtual_servers, kernel.real_servers, kernel.addresses
+        )
+    };
+    format!("{state}{objects}, {} operations since the start", kernel.operations)
+}
+
+fn drift_text(kernel: &KernelStatus) -> String {
+    let repaired = match kernel.drift_repaired {
+        0 => "none".to_owned(),
+        number => notable(format!("{number} operations repaired what other programs had changed")),
+    };
+    let failed = match kernel.failed_readings {
+        0 => String::new(),
+        number => format!(", {}", notable(format!("{number} readings failed"))),
+    };
+    format!("{repaired}, {} passes of the audit{failed}", kernel.audit_passes)
+}
+
+fn sysctls_text(kernel: &KernelStatus) -> String {
+    let state = match kernel.sysctl_mismatches {
+        0 => "as they should be".to_owned(),
+        number => bad(format!("{number} not as they should be")),
+    };
+    match kernel.sysctls_put_back {
+        0 => state,
+        number => format!("{state}, set again {number} times"),
+    }
+}
+
+fn sets_text(status: &Status) -> String {
+    let used: Vec<_> = status.sets.iter().filter(|set| set.entries > 0).collect();
+    if used.is_empty() {
+        return String::new();
+    }
+    let rows = used.iter().map(|set| {
+        let fill = fill(set.entries, set.capacity);
+        [set.name.clone(), set.entries.to_string(), set.capacity.to_string(), fill]
+    });
+    format!("\n{}", table(&["SET", "ENTRIES", "CAPACITY", "FULL"], rows))
+}
+
+fn fill(entries: usize, capacity: u64) -> String {
+    let percent = (entries as u64).saturating_mul(100).checked_div(capacity);
+    match percent {
+        None => "-".to_owned(),
+        Some(percent) if percent >= 90 => bad(format!("{percent}%")),
+        Some(percent) => format!("{percent}%"),
+    }
+}
+
+fn pending_text(kernel: &KernelStatus) -> String {
+    if kernel.pending_first.is_empty() {
+        return String::new();
+    }
+    let rows = kernel.pending_first.iter().map(|pending| {
+        [pending.operation.clone(), pending.attempts.to_string(), bad(&pending.reason)]
+    });
+    let text = format!("\n{}", table(&["PENDING WRITE", "ATTEMPTS", "REFUSED BECAUSE"], rows));
+    match kernel.pending - kernel.pending_first.len().min(kernel.pending) {
+        0 => text,
+        more => format!("{text}and {more} more\n"),
+    }
+}
+
+fn errors_text(status: &Status) -> String {
+    if status.errors.is_empty() {
+        return String::new();
+    }
+    let rows = status.errors.iter().map(|event| [event.at.clone(), event.text.clone()]);
+    format!("\n{}", table(&["LAST ERRORS", ""], rows))
+}

@@ -1,0 +1,36 @@
+//! What answers are made from.
+
+use std::time::{Instant, SystemTime};
+
+use plan::settings::Settings;
+
+use super::journal::Journal;
+use crate::config::Configuration;
+use crate::reconcile::inquiry::Inquiries;
+
+/// Function that returns, for people, whether changes arrive from the API server.
+pub type Following = Box<dyn Fn() -> String + Send + Sync>;
+
+/// Everything that the program's answers are made from.
+pub struct Desk {
+    /// The way to the loop.
+    pub inquiries: Inquiries,
+    /// What was done lately.
+    pub journal: Journal,
+    /// Configuration that is served with.
+    pub configuration: Configuration,
+    /// Settings with the families and abilities that the host has.
+    pub settings: Settings,
+    /// Reason for which the mode is not the preferred one; none: it is.
+    pub fallen_back: Option<String>,
+    /// Whether changes arrive; none: from a folder of manifests.
+    pub following: Option<Following>,
+    /// Time at which this mode began to serve.
+    pub since: (Instant, SystemTime),
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

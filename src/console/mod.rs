@@ -1,0 +1,43 @@
+//! The operator's console: questions to the running program, and the commands that ask them.
+//!
+//! ```text
+//!   kube-ipvs status ──▶ client ──Unix socket──▶ server ──▶ answers ──▶ the loop, by inquiries
+//!        (commands)                                            └─────▶ the kernel, by own sockets
+//! ```
+//!
+//! - `server` listens on the socket and answers there, in a thread of its own; [`Desk`] is what
+//!   answers are made from;
+//! - `answers` has one module for each answer: its JSON, and how the program makes it;
+//! - `commands` has one module for each command: its arguments, what it asks, and how people read it;
+//! - `client` finds the program and asks it; `output` writes tables, colours and JSON; `outcome` has
+//!   the exit codes;
+//! - `journal` remembers what was done lately.
+//!
+//! An answer is made once, as JSON, and the command makes its text from that: both say the same. What
+//! the program does and why is asked of the planner that does it. Answers never hold the loop up: each
+//! question is about one Service or a limited part (`reconcile::inquiry`).
+
+pub mod answers;
+pub mod client;
+pub mod commands;
+pub mod desk;
+pub mod journal;
+pub mod outcome;
+pub mod output;
+pub mod server;
+
+use std::path::PathBuf;
+
+pub use desk::Desk;
+
+/// Version of the answers' schema. Fields may be added to it; none is removed or changes its meaning.
+pub const API_VERSION: &str = "kube-ipvs.io/console/v1";
+
+/// Default of `consoleSocket`.
+pub const DEFAULT_SOCKET: &str = "/run/kube-ipvs/console.sock";
+
+/// Returns the path of the socket that a configuration asks for; none if it asks for none.
+#[must_use]
+pub fn socket_path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}

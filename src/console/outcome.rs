@@ -1,0 +1,66 @@
+//! Results of a command, as its exit code tells them to scripts.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Result of a command that could be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Yes: all is as it should be, or the packet arrives.
+    Yes,
+    /// No: something differs, is refused, or not ready.
+    No,
+}
+
+/// Reason for which a command could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// A mistake in what was asked.
+    Asked(String),
+    /// The program cannot be asked, or has no answer.
+    Unanswered(String),
+    /// What was named is not there.
+    NotFound(String),
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Returns the exit code: 0 or 1.
+    #[must_use]
+    pub fn code(self) -> ExitCode {
+        match self {
+            Self::Yes => ExitCode::SUCCESS,
+            Self::No => ExitCode::from(1),
+        }
+    }
+}
+
+impl From<bool> for Verdict {
+    fn from(is_so: bool) -> Self {
+        if is_so { Self::Yes } else { Self::No }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// Returns the exit code: 2, 3 or 4.
+    #[must_use]
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Asked(_) => 2,
+            Self::Unanswered(_) => 3,
+            Self::NotFound(_) => 4,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Asked(text) | Self::Unanswered(text) | Self::NotFound(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,132 @@
+//! Questions to the event loop, answered between two of its turns.
+//!
+//! A question is a function that reads what the loop has. It runs on the loop's thread, so it must be
+//! short: about one Service, or about a limited number of things, and the rest by another question.
+//! Whoever asks waits; the loop does not, and it changes nothing for a question.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use plan::kernel_objects::Frontend;
+use plan::planner::Planner;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tracing::error;
+
+use super::Status;
+use super::context::Context;
+use super::retry_queue::RetryQueue;
+use super::writer::{Drain, Writer};
+
+/// Most Services, frontends or retries that one question should walk: a few milliseconds of work.
+pub const CHUNK: usize = 256;
+
+/// Questions that wait for an answer. Whoever asks one more waits before.
+const QUEUE: usize = 16;
+
+/// What the loop shows to a question.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The planner, with the desired state.
+    pub planner: &'a Planner,
+    /// What the loop has done.
+    pub status: Status,
+    /// Writes that the kernel refused, and that are retried.
+    pub pending: &'a RetryQueue,
+    /// Time for which the oldest change has been waiting; none if none waits.
+    pub waiting: Option<Duration>,
+    drain: &'a Drain,
+}
+
+/// Question to the loop.
+pub struct Inquiry(Box<dyn FnOnce(&View<'_>) + Send>);
+
+/// The way for questions to reach the loop.
+#[derive(Debug, Clone)]
+pub struct Inquiries(mpsc::Sender<Inquiry>);
+
+/// The loop has ended, or had no answer because of a bug, which is in the log then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the event loop does not answer: it ends just now, or the log has a bug to report")]
+pub struct LoopGone;
+
+/// Returns the way for questions to reach the loop, and its end for [`super::Reconciler::answering`].
+#[must_use]
+pub fn inquiries() -> (Inquiries, mpsc::Receiver<Inquiry>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    (Inquiries(sender), receiver)
+}
+
+// === impl Inquiries ===
+
+impl Inquiries {
+    /// Asks, and waits for the answer. `question` must be short: see [`CHUNK`].
+    ///
+    /// # Errors
+    /// [`LoopGone`].
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> Result<T, LoopGone> {
+        let (sender, answer) = oneshot::channel();
+        let inquiry = Inquiry(Box::new(move |view| {
+            // Whoever asked may be gone.
+            let _ = sender.send(question(view));
+        }));
+        self.0.send(inquiry).await.map_err(|_| LoopGone)?;
+        answer.await.map_err(|_| LoopGone)
+    }
+}
+
+// === impl Inquiry ===
+
+impl Inquiry {
+    /// Answers it. A panic is the question's own: it has changed nothing, and the loop goes on.
+    pub(super) fn answer(self, view: &View<'_>) {
+        if catch_unwind(AssertUnwindSafe(|| (self.0)(view))).is_err() {
+            error!("a question to the event loop has met a bug; please report the panic above");
+        }
+    }
+}
+
+impl fmt::Debug for Inquiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inquiry")
+    }
+}
+
+// === impl View ===
+
+impl<'a> View<'a> {
+    pub(super) fn new(cx: &'a Context, writer: &'a Writer) -> Self {
+        Self {
+            planner: &cx.planner,
+            status: *cx.status.borrow(),
+            pending: writer.retry_queue(),
+            waiting: cx.planner.oldest().map(|since| cx.age(since)),
+            drain: writer.drain(),
+        }
+    }
+
+    /// Returns the draining real servers of a virtual server, each with the time that its connections
+    /// still have.
+    pub fn draining(&self, frontend: &Frontend) -> impl Iterator<Item = (SocketAddr, Duration)> {
+        let now = Instant::now();
+        let deadlines = self.drain.deadlines(frontend);
+        deadlines.map(move |(server, deadline)| (server, deadline.saturating_duration_since(now)))
+    }
+
+    /// Returns the number of virtual servers that have a draining real server.
+    #[must_use]
+    pub fn n_with_draining(&self) -> usize {
+        self.drain.n_virtual_servers()
+    }
+
+    /// Returns the number of connections of draining real servers, as they were read last.
+    #[must_use]
+    pub fn n_draining_connections(&self) -> u64 {
+        self.drain.n_connections()
+    }
+}

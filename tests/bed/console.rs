@@ -1,0 +1,36 @@
+//! The operator's console on a real node: what commands say, beside what the usual tools show.
+
+mod status;
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+
+use crate::fixture::Bed;
+
+/// What a command has said.
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    /// The answer as JSON.
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs a command of the console in the first node.
+fn run(bed: &Bed, arguments: &[&str]) -> Said {
+    let program = std::env::var("KUBE_IPVS").unwrap_or_else(|_| "/job/kube-ipvs".to_owned());
+    let output: Output =
+        bed.node().enter(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Said {
+        code: output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or_default()),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
