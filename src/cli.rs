@@ -19,8 +19,6 @@ use crate::config::Arguments;
 use crate::config::arguments::go_bool;
 use crate::config::flags::{self, FlagEntry};
 use crate::config::reference::RETIRED;
-use crate::console::commands::{self, CommandLine};
-use crate::console::outcome::Failure;
 
 /// Longest line of `--help`, also where the terminal's width is not known.
 const HELP_WIDTH: usize = 100;
@@ -35,8 +33,8 @@ pub enum Invocation {
     Run(Box<Arguments>),
     /// `kube-ipvs switch`.
     Switch(SwitchArguments),
-    /// A command of the operator's console, such as `kube-ipvs status`.
-    Console(Box<CommandLine>),
+    /// A command of the operator's console, such as `kube-ipvs status`, which reads its words itself.
+    Console(Vec<OsString>),
 }
 
 /// Arguments of `kube-ipvs switch`.
@@ -67,8 +65,6 @@ pub enum Answer {
     Asked(String),
     /// The mistake, and how to use the program.
     Wrong(String),
-    /// The mistake in a command of the console, whose exit codes are its own.
-    WrongCommand(String),
 }
 
 /// Reads a command line, whose first word is the program's name.
@@ -82,14 +78,8 @@ pub fn invocation(words: impl IntoIterator<Item = OsString>) -> Result<Invocatio
         let parsed = SwitchArguments::try_parse_from(words.into_iter().skip(1));
         return parsed.map(Invocation::Switch).map_err(|error| Answer::from(&error));
     }
-    if words.get(1).and_then(|word| word.to_str()).is_some_and(commands::is_command) {
-        let parsed = CommandLine::try_parse_from(words);
-        return parsed.map(|it| Invocation::Console(Box::new(it))).map_err(
-            |error| match Answer::from(&error) {
-                Answer::Wrong(text) => Answer::WrongCommand(text),
-                other => other,
-            },
-        );
+    if words.get(1).is_some_and(is_command) {
+        return Ok(Invocation::Console(words));
     }
     parse(words).map(|arguments| Invocation::Run(Box::new(arguments)))
 }
@@ -107,6 +97,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, Ans
     arguments.given = given(&matches);
     answer_version(&arguments)?;
     Ok(arguments)
+}
+
+/// True for a word that is no flag. kube-proxy takes none.
+fn is_command(word: &OsString) -> bool {
+    !word.is_empty() && !word.as_encoded_bytes().starts_with(b"-")
 }
 
 fn mode(word: &str) -> Result<Mode, String> {
@@ -190,10 +185,6 @@ impl Answer {
             Self::Wrong(text) => {
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 ExitCode::FAILURE
-            }
-            Self::WrongCommand(text) => {
-                let _ = std::io::stderr().write_all(text.as_bytes());
-                Failure::Asked(String::new()).code()
             }
         }
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kube_ipvs::cli::{self, Invocation};
 use kube_ipvs::config::{Configuration, LogFormat, Logging};
-use kube_ipvs::{app, switch};
+use kube_ipvs::{app, console, switch};
 
 fn main() -> ExitCode {
     let arguments = match cli::invocation(std::env::args_os()) {
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
             app::logging::start(Logging { format: LogFormat::Text, verbosity: 0 });
             return ended(switch::run(&arguments, &mut std::io::stdout()));
         }
-        Ok(Invocation::Console(command)) => return command.run(),
+        Ok(Invocation::Console(words)) => return console::commands::run(words),
         Err(answer) => return answer.print(),
     };
     let configuration = match Configuration::load(&arguments) {

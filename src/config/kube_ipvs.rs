@@ -10,7 +10,6 @@ use plan::scheduler::SchedulerName;
 use plan::settings::ShortCircuitNetworks;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::console::DEFAULT_SOCKET;
 use crate::reconcile::DEFAULT_DRAIN_DEADLINE;
 use crate::relay::DEFAULT_UDP_IDLE;
 use crate::syntax::address;
@@ -25,6 +24,9 @@ pub const KIND: &str = "KubeIpvsConfiguration";
 /// Default of `fallbackRetry`, in seconds. A probe runs a few programs, and what a host lacks comes
 /// back by hand or not at all.
 const FALLBACK_RETRY_SECONDS: i32 = 300;
+
+/// Default of `consoleSocket`.
+pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 
 /// Our document.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -94,7 +96,7 @@ impl KubeIpvsConfiguration {
         API_VERSION.clone_into(&mut self.api_version);
         KIND.clone_into(&mut self.kind);
         self.cleanup_other_modes.get_or_insert(true);
-        self.console_socket.get_or_insert_with(|| DEFAULT_SOCKET.to_owned());
+        self.console_socket.get_or_insert_with(|| DEFAULT_CONSOLE_SOCKET.to_owned());
         self.drain_deadline.get_or_insert(GoDuration::from(DEFAULT_DRAIN_DEADLINE));
         self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 use super::answers::{Answer, Content, FailureAnswer, Reason};
 use super::outcome::Failure;
-use super::{DEFAULT_SOCKET, socket_path};
+use super::socket_path;
+use crate::config::kube_ipvs::DEFAULT_CONSOLE_SOCKET;
 use crate::switch::process;
 
 /// Longest time for an answer.
@@ -49,12 +50,12 @@ impl Client {
         let running = match process::find(process::PROC.as_ref()) {
             Ok(running) => running,
             // It may run where /proc does not show it.
-            Err(_) if Path::new(DEFAULT_SOCKET).exists() => {
-                return Ok(Self { socket: DEFAULT_SOCKET.into(), process: None });
+            Err(_) if Path::new(DEFAULT_CONSOLE_SOCKET).exists() => {
+                return Ok(Self { socket: DEFAULT_CONSOLE_SOCKET.into(), process: None });
             }
             Err(error) => {
                 return Err(Failure::Unanswered(format!(
-                    "{error:#}. Looked for it in /proc, and for its socket at {DEFAULT_SOCKET}; \
+                    "{error:#}. Looked for it in /proc, and for its socket at {DEFAULT_CONSOLE_SOCKET}; \
                      --socket names another place"
                 )));
             }

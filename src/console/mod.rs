@@ -33,9 +33,6 @@ pub use desk::Desk;
 /// Version of the answers' schema. Fields may be added to it; none is removed or changes its meaning.
 pub const API_VERSION: &str = "kube-ipvs.io/console/v1";
 
-/// Default of `consoleSocket`.
-pub const DEFAULT_SOCKET: &str = "/run/kube-ipvs/console.sock";
-
 /// Returns the path of the socket that a configuration asks for; none if it asks for none.
 #[must_use]
 pub fn socket_path(text: &str) -> Option<PathBuf> {

@@ -167,7 +167,7 @@ fn send_from(pod: &Host) {
 }
 
 #[test]
-fn a_half_closed_connection_goes_on_until_the_deadline_and_then_hears_nothing() {
+fn a_half_closed_connection_goes_on_until_the_deadline_and_is_cut_then() {
     let bed = Bed::new();
     let near = bed.pod(1, 1);
     send_from(near);
@@ -202,5 +202,8 @@ fn a_half_closed_connection_goes_on_until_the_deadline_and_then_hears_nothing() 
             other => break other,
         }
     };
-    assert_eq!(last, Err(ErrorKind::WouldBlock));
+    // Nothing more comes, or a reset: the acknowledgement of the last byte may reach the rules, which
+    // take it for a new connection.
+    let is_cut = matches!(last, Err(ErrorKind::WouldBlock | ErrorKind::ConnectionReset));
+    assert!(is_cut, "{last:?}");
 }

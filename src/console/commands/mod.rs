@@ -3,11 +3,12 @@
 pub mod events;
 pub mod status;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
@@ -55,18 +56,30 @@ pub struct Session {
     pub output: Output,
 }
 
-/// Returns true if a word is the name of a command.
+/// Carries out the command of a command line, whose first word is the program's name, and returns its
+/// exit code. What went wrong is on stderr then.
 #[must_use]
-pub fn is_command(word: &str) -> bool {
-    CommandLine::command().get_subcommands().any(|command| command.get_name() == word)
+pub fn run(words: Vec<OsString>) -> ExitCode {
+    let command = match CommandLine::try_parse_from(words) {
+        Ok(command) => command,
+        Err(answer) => {
+            // Also the text of --help comes this way. Whoever reads it may be gone.
+            let _ = answer.print();
+            let is_mistake = answer.use_stderr();
+            return if is_mistake {
+                Failure::Asked(String::new()).code()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    command.run()
 }
 
 // === impl CommandLine ===
 
 impl CommandLine {
-    /// Carries out the command, and returns its exit code. What went wrong is on stderr then.
-    #[must_use]
-    pub fn run(self) -> ExitCode {
+    fn run(self) -> ExitCode {
         let output = Output::stdout(self.options.output, self.options.colour);
         let mut session = Session { options: self.options, output };
         match self.command.run(&mut session) {
