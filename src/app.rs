@@ -23,6 +23,7 @@ pub mod logging;
 mod mode;
 mod observers;
 mod relay;
+mod service_traffic;
 mod serving;
 mod signals;
 mod source;

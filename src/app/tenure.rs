@@ -27,6 +27,7 @@ use super::localhost::NodePortsOnLocalhost;
 use super::logging::Verbosity;
 use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
+use super::service_traffic::ServiceTrafficCycle;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
@@ -43,7 +44,7 @@ use crate::kernel::rules::Backend;
 use crate::kernel::worker::KernelHandle;
 use crate::kernel::{Kernel, address_monitor};
 use crate::reconcile::Reconciler;
-use crate::reconcile::inquiry::{self, Inquiry};
+use crate::reconcile::inquiry::{self, Inquiries, Inquiry};
 use crate::reconcile::observer::Observer;
 use crate::serve::Servers;
 use crate::serve::listen::{self, ListenError};
@@ -114,7 +115,9 @@ pub(super) struct Parts<K> {
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
     pub(super) source: Source,
-    /// Questions of the operator's console.
+    /// The way for questions to reach the event loop.
+    pub(super) inquiries: Inquiries,
+    /// Questions to the event loop.
     pub(super) questions: mpsc::Receiver<Inquiry>,
     pub(super) kernel: K,
     /// Programs that remove the rules of kube-proxy's other modes. None: these rules stay.
@@ -179,7 +182,7 @@ async fn serve_at_work(
     observers.push(Box::new(journal.observer()));
     if let Some(path) = console::socket_path(&configuration.console_socket) {
         let desk = Arc::new(Desk {
-            inquiries,
+            inquiries: inquiries.clone(),
             journal,
             configuration: configuration.clone(),
             settings: settings.clone(),
@@ -198,6 +201,7 @@ async fn serve_at_work(
         localhost: localhost.clone(),
         fallen_back,
         source,
+        inquiries,
         questions,
         kernel: linux,
         observers,
@@ -249,17 +253,7 @@ impl<K: Kernel + 'static> Parts<K> {
         shutdown: impl Future<Output = ()>,
         changes: Changes<'_>,
     ) -> anyhow::Result<Ended> {
-        let Self {
-            configuration,
-            settings,
-            former,
-            relay,
-            source,
-            kernel,
-            backends,
-            questions,
-            ..
-        } = self;
+        let Self { configuration, settings, former, relay, source, kernel, backends, .. } = self;
         let from = settings.mode;
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
@@ -276,19 +270,18 @@ impl<K: Kernel + 'static> Parts<K> {
         source.mark_not_leaving(&health);
         let measured = servers.metrics();
         measure(&measured, &configuration, &settings, &source, relay.as_ref())?;
-        let kernel =
-            KernelHandle::start_holding(kernel, measured.own.stages.clone(), at_work.clone())
-                .context("start the kernel worker")?;
+        let (inquiries, stages) = (self.inquiries, measured.own.stages.clone());
+        let cycle = ServiceTrafficCycle::new(&configuration, from, &measured, inquiries, at_work)?;
+        threads.serving.spawn(cycle.run());
+        let kernel = KernelHandle::start_holding(kernel, stages, at_work.clone())
+            .context("start the kernel worker")?;
         let routes = !settings.service_routes.is_empty();
         let chosen = settings.clone();
-        let planner = Planner::new(settings);
-        let reconciler = Reconciler::new(planner, kernel, configuration.pace)?;
-        let reconciler = reconciler.observed_by(Box::new(all)).answering(questions);
+        let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
+        let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
-        if former.is_none() {
-            recorder.record(starting());
-        }
+        record_start(&recorder, former.as_ref());
         let former_mode = FormerMode {
             settings: chosen,
             former,
@@ -443,14 +436,17 @@ async fn report_failures(mut failures: mpsc::Receiver<ListenFailure>, recorder: 
     }
 }
 
-fn starting() -> NewEvent {
-    NewEvent {
-        regarding: Regarding::Node,
-        severity: Severity::Normal,
-        reason: "Starting",
-        action: "StartKubeProxy",
-        note: String::new(),
-        extent: Extent::ThisNode,
+/// Records the start of the program. A switch has Events of its own.
+fn record_start(recorder: &EventRecorder, former: Option<&Former>) {
+    if former.is_none() {
+        recorder.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Normal,
+            reason: "Starting",
+            action: "StartKubeProxy",
+            note: String::new(),
+            extent: Extent::ThisNode,
+        });
     }
 }
 

@@ -49,6 +49,8 @@ pub struct KubeIpvsConfiguration {
     pub localhost_node_ports: bool,
     pub manifests: String,
     pub service_addresses_arp: String,
+    #[serde(deserialize_with = "text_of_scalar")]
+    pub service_metrics: String,
     pub service_routes: Vec<String>,
     pub short_circuit: ShortCircuit,
     pub udp_idle_timeout: Option<GoDuration>,
@@ -106,6 +108,7 @@ impl KubeIpvsConfiguration {
             (&mut self.follow_nodes, "auto"),
             (&mut self.iptables_variant, "auto"),
             (&mut self.service_addresses_arp, "compatible"),
+            (&mut self.service_metrics, "off"),
         ] {
             if field.is_empty() {
                 default.clone_into(field);

@@ -21,6 +21,7 @@ use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
 use crate::relay::PortRange;
+use crate::serve::metrics::services::MeasuredServices;
 use crate::source::FollowNodes;
 use crate::syntax::address;
 use crate::syntax::duration::GoDuration;
@@ -67,6 +68,8 @@ pub struct Configuration {
     pub bind_address: Option<IpAddr>,
     /// Addresses and options of the health and metrics servers.
     pub served: Served,
+    /// Services with metrics of their own.
+    pub measured_services: MeasuredServices,
     /// The kernel's connection tracking.
     pub conntrack: Conntrack,
     /// The feature gates.
@@ -251,6 +254,7 @@ impl Merged {
                 hard_fail: document.bind_address_hard_fail,
                 profiling: document.enable_profiling,
             },
+            measured_services: own.service_metrics.parse().unwrap_or_default(),
             conntrack: conntrack(&document.conntrack),
             gates,
             oom_score_adj: document.oom_score_adj.unwrap_or_default(),

@@ -208,6 +208,17 @@ fn most_for_a_timer(processors: u64) -> u64 {
     LONGEST_WALK / NANOSECONDS_EACH / processors.max(1)
 }
 
+/// True if the kernel keeps the statistics of virtual servers up to date. Otherwise their counters stand
+/// still. `proc_sys` is [`sysctl::ROOT`] except in tests.
+#[must_use]
+pub fn are_running(proc_sys: &Path) -> bool {
+    let read = |path| fs::read_to_string(proc_sys.join(path)).ok();
+    let is_stopped = read(RUN).is_some_and(|value| value.trim() == "0");
+    // An empty list stops the threads.
+    let has_processors = read(PROCESSORS).is_none_or(|list| !list.trim().is_empty());
+    !is_stopped && has_processors
+}
+
 fn cannot_be_stopped(processors: u64) -> String {
     format!(
         "This kernel has no sysctl for it (net.ipv4.vs.run_estimation, Linux 5.16 and later). With \
@@ -324,6 +335,24 @@ mod tests {
         fs::create_dir_all(proc_sys.path().join(RUN)).unwrap();
         let said = Guard::new(proc_sys.path(), sys.path()).note(10_000).unwrap();
         assert!(said.contains("sysctl -w net.ipv4.vs.run_estimation=0"), "{said}");
+    }
+
+    #[test]
+    fn statistics_stand_still_without_a_thread_or_a_timer() {
+        let (proc_sys, _) = mk_roots(&[RUN, PROCESSORS]);
+        let are_running_with = |path: &str, value: &str| {
+            let file = proc_sys.path().join(path);
+            let before = fs::read(&file).unwrap();
+            fs::write(&file, value).unwrap();
+            let running = are_running(proc_sys.path());
+            fs::write(&file, before).unwrap();
+            running
+        };
+        assert!(are_running_with(RUN, "1\n"));
+        assert!(!are_running_with(RUN, "0\n"));
+        assert!(!are_running_with(PROCESSORS, "\n"));
+        let (without, _) = mk_roots(&[]);
+        assert!(are_running(without.path()), "a timer that cannot be stopped");
     }
 
     #[test]

@@ -38,11 +38,13 @@ mod route;
 pub mod rules;
 mod stopwatch;
 pub mod sysctl;
+pub mod traffic;
 mod translate;
 pub mod worker;
 
 pub use stopwatch::{KernelRead, Stopwatch, WrittenPart};
 use sysctl::{Sysctl, SysctlChange, SysctlError};
+pub use traffic::{CurrentConnections, TrafficCounters};
 
 /// Operations that the reconciler needs of a kernel.
 ///

@@ -3,14 +3,17 @@
 //! - [`proxy`]: what kube-proxy measures in its IPVS mode, under its names, so that dashboards and
 //!   alerts go on working;
 //! - [`iptables`]: what kube-proxy measures only in its mode iptables, and so does this program;
-//! - [`own`]: what only this program knows.
+//! - [`own`]: what only this program knows;
+//! - [`services`]: the traffic of single Services, if the operator wants it.
 //!
-//! Labels have few values that are known beforehand; never an address or a Service's name.
+//! Labels have few values that are known beforehand; never an address, and a Service's name only where
+//! the operator chose which Services.
 
 pub mod iptables;
 mod labels;
 pub mod own;
 pub mod proxy;
+pub mod services;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +29,7 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use iptables::IptablesMetrics;
 use own::OwnMetrics;
 use proxy::ProxyMetrics;
+use services::ServiceMetrics;
 
 use crate::version::{COMMIT, VERSION};
 
@@ -79,6 +83,14 @@ impl Metrics {
     /// When one has the name of another.
     pub fn add(&self, metrics: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.registry.register(Box::new(metrics))
+    }
+
+    /// Adds the metrics of single Services, of which none has any yet.
+    ///
+    /// # Errors
+    /// When it was called before.
+    pub fn add_services(&self) -> Result<ServiceMetrics, prometheus::Error> {
+        ServiceMetrics::new(&self.registry)
     }
 
     /// Says of each feature gate, by its name and stage, whether it is open.

@@ -1,5 +1,6 @@
 //! Observer of the event loop for health, metrics and health checks of Services.
 
+mod endpoint_changes;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::kernel::ReadError;
 use crate::kernel::Refusal;
 use crate::reconcile::observer::{Observer, Pass, Round, RoundKind, RuleCount};
 use crate::reconcile::retry_queue::RetryQueue;
+use endpoint_changes::EndpointChanges;
 
 /// Observer of the event loop that updates health, metrics and health checks.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub struct ServerObserver {
     updates: CheckUpdates,
     /// The Services whose changes are not planned yet.
     pending: HashSet<ServiceName>,
+    endpoint_changes: EndpointChanges,
     /// Health checks that were planned and are not written yet.
     checks: BTreeMap<ServiceName, Option<HealthCheck>>,
     addresses: NodeAddresses,
@@ -44,11 +47,14 @@ impl ServerObserver {
     #[must_use]
     pub fn new(health: SharedHealth, metrics: Arc<Metrics>, updates: CheckUpdates) -> Self {
         metrics.proxy.queued(SystemTime::now());
+        let endpoint_changes =
+            EndpointChanges::new(metrics.own.stages.endpoint_change_to_kernel.clone());
         Self {
             health,
             metrics,
             updates,
             pending: HashSet::new(),
+            endpoint_changes,
             checks: BTreeMap::new(),
             addresses: NodeAddresses::default(),
             are_addresses_new: false,
@@ -101,6 +107,7 @@ impl Observer for ServerObserver {
             Event::SliceApplied(_) | Event::SliceRemoved(_) => {
                 self.metrics.proxy.endpoint_changes.inc();
                 self.metrics.proxy.endpoint_changes_pending.inc();
+                self.endpoint_changes.arrived();
             }
             Event::LocalAddresses(local) => {
                 let mut local = local.clone();
@@ -120,11 +127,13 @@ impl Observer for ServerObserver {
     }
 
     fn taken(&mut self, count: usize) {
+        self.endpoint_changes.taken();
         self.health.lock().taken(count, Moment::now());
     }
 
     fn waiting(&mut self, backlog: usize) {
         let now = Moment::now();
+        self.endpoint_changes.wait(now.instant);
         let mut health = self.health.lock();
         health.waiting(backlog, now);
         self.metrics.own.queues.set_waiting_since(health.waiting_since());
@@ -221,6 +230,9 @@ impl Observer for ServerObserver {
         own.stages.round(round);
         own.backlog.set(gauge(round.backlog));
         let since = round.waiting.map(|age| now.instant.checked_sub(age).unwrap_or(now.instant));
+        if since.is_none() {
+            self.endpoint_changes.written(now.instant);
+        }
         own.queues.set_waiting_since(since);
         let mut health = self.health.lock();
         for family in round.families {

@@ -43,6 +43,7 @@ mod removed_frontends;
 mod rollout;
 mod routes;
 mod schedulers;
+mod service_metrics;
 mod short_circuits;
 mod switch;
 mod tenures;

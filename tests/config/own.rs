@@ -1,8 +1,11 @@
 //! Our own document: what kube-proxy has no word for.
 
+use std::num::NonZeroUsize;
+
 use kube_ipvs::config::Configuration;
 use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
+use kube_ipvs::serve::metrics::services::MeasuredServices;
 use kube_ipvs::source::FollowNodes;
 use plan::capacity::Capacity;
 use plan::scheduler::SchedulerName;
@@ -39,6 +42,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert!(configuration.settings.service_routes.is_empty());
         assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
+        assert_eq!(configuration.measured_services, MeasuredServices::Off);
     }
 }
 
@@ -101,6 +105,17 @@ fn words_that_mean_nothing_are_refused() {
         ("limits: {setEntries: 0}", "within the range [1, 10000000] [limits.setEntries]"),
         ("limits: {setSize: 1024}", "within the range [65536, 2147483648] [limits.setSize]"),
         ("limits: {schedulers: [best]}", "fo, ovf, mh, twos [limits.schedulers]"),
+        ("serviceMetrics: top", "must be off, top:N, all or namespaces:NAME,… [serviceMetrics]"),
+        ("serviceMetrics: top:0", "takes a number from 1 to 10000 [serviceMetrics]"),
+        ("serviceMetrics: top:10001", "takes a number from 1 to 10000 [serviceMetrics]"),
+        (
+            "serviceMetrics: 'namespaces:web,,db'",
+            "\"\" is not the name of a namespace [serviceMetrics]",
+        ),
+        (
+            "serviceMetrics: namespaces:Web",
+            "\"Web\" is not the name of a namespace [serviceMetrics]",
+        ),
         ("iptablesVariant: new", "must be one of auto, nft, legacy [iptablesVariant]"),
     ] {
         let problem = problem("", own);
@@ -129,6 +144,30 @@ fn estimators_are_read_however_yaml_takes_them() {
     }
     let list = load_file(&format!("{OWN}estimators: {{run: [on]}}\n"), &[]);
     assert!(list.is_err_and(|error| error.to_string().contains("neither a word nor a number")));
+}
+
+#[test]
+fn services_with_metrics_are_read_however_yaml_takes_them() {
+    let namespaces = ["db", "web-2"].map(str::to_owned).into();
+    for (written, expected) in [
+        ("off", MeasuredServices::Off),
+        // What is left of it where YAML 1.1 was spoken on the way.
+        ("false", MeasuredServices::Off),
+        ("all", MeasuredServices::All),
+        ("top:50", MeasuredServices::Top(NonZeroUsize::new(50).unwrap())),
+        ("namespaces:web-2,db", MeasuredServices::Namespaces(namespaces)),
+    ] {
+        let configuration = from("", &format!("serviceMetrics: {written}\n"));
+        assert_eq!(configuration.measured_services, expected, "{written}");
+        if written != "false" {
+            let flag = from_flags(&[&format!("--service-metrics={written}")]);
+            assert_eq!(flag.measured_services, expected, "{written}");
+        }
+        let again: MeasuredServices = expected.to_string().parse().unwrap();
+        assert_eq!(again, expected);
+    }
+    let beside = load_file(&format!("{OWN}serviceMetrics: all\n"), &["--service-metrics=off"]);
+    assert_eq!(beside.unwrap().measured_services, MeasuredServices::Off);
 }
 
 #[test]

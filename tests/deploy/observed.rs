@@ -26,16 +26,39 @@ fn series() -> BTreeSet<String> {
     known
 }
 
-/// Returns the words of a text that look like one of our metrics.
+/// The rules of all groups.
+fn rules() -> Vec<Value> {
+    let rules: Value = parse(RULES).remove(0);
+    let groups = rules.pointer("/spec/groups").and_then(Value::as_array).unwrap().iter();
+    let rules = groups.flat_map(|group| group.get("rules").and_then(Value::as_array).unwrap());
+    rules.cloned().collect()
+}
+
+/// Every series that a rule records.
+fn recorded() -> BTreeSet<String> {
+    let rules = rules();
+    let names = rules.iter().filter_map(|rule| rule.get("record")?.as_str());
+    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    assert!(names.iter().all(|name| name.contains(':')), "{names:?}");
+    names
+}
+
+/// Returns the words of a text that look like one of our metrics, or like a recorded series, which has
+/// colons inside.
 fn named(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let ours = |word: &&str| word.starts_with("kube_ipvs_") || word.starts_with("kubeproxy_");
-    words.filter(ours).map(str::to_owned).collect()
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    let words = words.map(|word| word.trim_end_matches(':'));
+    let ours = ["kube_ipvs_", "kubeproxy_"];
+    let is_ours = |word: &&str| {
+        ours.iter().any(|prefix| word.rsplit(':').any(|part| part.starts_with(prefix)))
+    };
+    words.filter(is_ours).map(str::to_owned).collect()
 }
 
 #[test]
 fn what_is_asked_for_is_served() {
-    let known = series();
+    let mut known = series();
+    known.extend(recorded());
     assert!(known.contains("kube_ipvs_plan_duration_seconds_bucket"), "{known:?}");
     for file in [RULES, DASHBOARD, PAGE] {
         let named = named(&read(file));
@@ -47,17 +70,18 @@ fn what_is_asked_for_is_served() {
 
 #[test]
 fn every_alert_is_explained() {
-    let rules: Value = parse(RULES).remove(0);
     let page = read(PAGE);
     let mut alerts = 0;
-    for group in rules["spec"]["groups"].as_array().unwrap() {
-        for rule in group["rules"].as_array().unwrap() {
-            let alert = rule["alert"].as_str().unwrap();
-            assert!(page.contains(&format!("| `{alert}` |")), "{PAGE} has no {alert}");
-            assert!(rule["annotations"]["summary"].is_string(), "{alert}");
-            assert!(!named(rule["expr"].as_str().unwrap()).is_empty(), "{alert}");
-            alerts += 1;
-        }
+    for rule in rules() {
+        let Some(alert) = rule["alert"].as_str() else {
+            let record = rule["record"].as_str().unwrap();
+            assert!(page.contains(&format!("`{record}`")), "{PAGE} has no {record}");
+            continue;
+        };
+        assert!(page.contains(&format!("| `{alert}` |")), "{PAGE} has no {alert}");
+        assert!(rule["annotations"]["summary"].is_string(), "{alert}");
+        assert!(!named(rule["expr"].as_str().unwrap()).is_empty(), "{alert}");
+        alerts += 1;
     }
     assert_eq!(alerts, page.lines().filter(|line| line.starts_with("| `Kube")).count());
 }
@@ -69,4 +93,92 @@ fn no_two_panels_of_the_dashboard_are_the_same() {
     let titles: BTreeSet<&str> = panels.iter().map(|one| one["title"].as_str().unwrap()).collect();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!((titles.len(), ids.len()), (panels.len(), panels.len()));
+}
+
+/// Units of Grafana that the panels use.
+const UNITS: [&str; 10] =
+    ["short", "s", "percentunit", "ops", "reqps", "cps", "Bps", "pps", "bytes", "none"];
+
+/// The names of variables in a query: `$name` and `${name}`.
+fn variables(query: &str) -> BTreeSet<&str> {
+    let named = query.split('$').skip(1).map(|rest| rest.trim_start_matches('{'));
+    let end = |name: &str| name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    named.map(|name| name.split_at(end(name).unwrap_or(name.len())).0).collect()
+}
+
+#[test]
+fn a_dashboard_is_what_grafana_takes() {
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
+    let list = dashboard["templating"]["list"].as_array().unwrap();
+    let mut defined: BTreeSet<&str> =
+        list.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    defined.extend(["__rate_interval", "__range"]);
+    for query in list.iter().filter_map(|one| one["query"].as_str()) {
+        assert!(variables(query).is_subset(&defined), "{query}");
+    }
+    let mut taken = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        let place = |field: &str| panel["gridPos"][field].as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24, "{title}");
+        for (x, y) in (0..place("w")).flat_map(|x| (0..place("h")).map(move |y| (x, y))) {
+            assert!(taken.insert((place("x") + x, place("y") + y)), "{title} is over another one");
+        }
+        let kind = panel["type"].as_str().unwrap();
+        if kind == "row" {
+            assert_eq!(panel["panels"].as_array().map(Vec::len), Some(0), "{title}");
+            continue;
+        }
+        assert!(["timeseries", "stat", "table"].contains(&kind), "{title}: {kind}");
+        assert!(panel["description"].is_string(), "{title}");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        let unit = panel["fieldConfig"]["defaults"]["unit"].as_str().unwrap();
+        assert!(UNITS.contains(&unit), "{title}: {unit}");
+        let targets = panel["targets"].as_array().unwrap();
+        for (target, reference) in targets.iter().zip('A'..) {
+            assert_eq!(target["refId"], reference.to_string(), "{title}");
+            let query = target["expr"].as_str().unwrap();
+            assert!(query.contains("instance=~\"$instance\""), "{title}: {query}");
+            assert!(variables(query).is_subset(&defined), "{title}: {query}");
+            assert!(is_balanced(query), "{title}: {query}");
+        }
+        assert!(!targets.is_empty(), "{title}");
+    }
+}
+
+/// True if each bracket outside of a text has its other half.
+fn is_balanced(query: &str) -> bool {
+    let mut open = Vec::new();
+    for c in query.split('"').step_by(2).flat_map(str::chars) {
+        let closed = match c {
+            '(' | '[' | '{' => {
+                open.push(c);
+                continue;
+            }
+            ')' => '(',
+            ']' => '[',
+            '}' => '{',
+            _ => continue,
+        };
+        if open.pop() != Some(closed) {
+            return false;
+        }
+    }
+    open.is_empty()
+}
+
+#[test]
+fn the_dashboard_shows_nodes_services_and_the_api_server() {
+    let shown = named(&read(DASHBOARD));
+    let series = series();
+    let of = |prefix: &str| series.iter().filter(|name| name.starts_with(prefix)).count();
+    assert!(of("kube_ipvs_service_") > 8 && of("kube_ipvs_api_") == 3, "{series:?}");
+    let single = series
+        .iter()
+        .filter(|name| name.starts_with("kube_ipvs_service_") && !name.contains("health_check"));
+    let wanted = single.chain(series.iter().filter(|name| name.starts_with("kube_ipvs_api_")));
+    let missing: Vec<&String> = wanted
+        .filter(|name| !name.contains("service_metrics_") && !shown.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

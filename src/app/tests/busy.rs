@@ -126,6 +126,7 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
     let program = thread::spawn(move || {
         let local_addresses = [[192, 0, 2, 11].into()].into();
         let source = Manifests::new(folder.path(), &Options::new("node-1")).unwrap();
+        let (inquiries, questions) = inquiry::inquiries();
         let parts = Parts {
             settings: Settings::clone(&configuration.settings),
             configuration: configuration.clone(),
@@ -134,7 +135,8 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             localhost: NodePortsOnLocalhost::new(Duration::ZERO).unwrap(),
             fallen_back: None,
             source: Source::Manifests(source),
-            questions: inquiry::inquiries().1,
+            inquiries,
+            questions,
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),
             backends: None,
             observers: vec![Box::new(Gate { entered, leave })],

@@ -4,15 +4,19 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use plan::mode::Mode;
-use plan::model::Family;
+use plan::model::{Family, ServiceName};
 use prometheus::proto::{MetricFamily, MetricType};
 
 use crate::app::counters::PacketCounters;
 use crate::app::localhost::LocalhostMetrics;
 use crate::app::relay::RelayMetrics;
+use crate::kernel::CurrentConnections;
+use crate::kernel::TrafficCounters;
 use crate::serve::metrics::Metrics;
+use crate::serve::metrics::services::{ServiceReading, ServiceTraffic};
 use crate::serve::pages::ServedMode;
 use crate::source::kubernetes::ClientMetrics;
 
@@ -38,10 +42,39 @@ fn page(metrics: &Metrics) -> String {
     {
         page += &table(path, families);
     }
+    page += &of_services();
     page += &of_mode_iptables(metrics);
     page += &of_mode_userspace();
     page += NOT_HERE;
     page
+}
+
+/// Returns the section of those that there are with `serviceMetrics`.
+fn of_services() -> String {
+    let metrics = Metrics::new(Mode::Ipvs, &Family::BOTH).unwrap();
+    let others: HashSet<String> =
+        metrics.gather().iter().map(|family| family.name().to_owned()).collect();
+    let service = ServiceName::new("default", "web");
+    let (counted, current) = (TrafficCounters::default(), CurrentConnections::default());
+    metrics.add_services().unwrap().set(ServiceReading {
+        services: vec![ServiceTraffic { service, counted, current }],
+        n_omitted: 0,
+        statistics_running: true,
+        took: Duration::ZERO,
+        at: UNIX_EPOCH,
+    });
+    let mut families = metrics.gather();
+    families.retain(|family| !others.contains(family.name()));
+    let text = "In mode ipvs, with `serviceMetrics` other than `off` (`docs/config.md`), these are there besides. \
+                They are\nread from IPVS every 15 seconds, or less often if that would take more than 2 % of a \
+                processor, and never on\nthe way of a change. A Service counts from the start of the program on, \
+                with all of its frontends: cluster\naddress, node ports, external and load balancer's addresses. \
+                It has series as long as it has an endpoint.\n\n\
+                The counters stand still where the kernel does not keep up IPVS' statistics \
+                (`docs/estimators.md`):\n`kube_ipvs_statistics_running` says if it does. `top:N` then shows those \
+                that come first by name. Connections are\ncounted in either case.\n";
+    let heading = "/metrics with serviceMetrics";
+    table(heading, families).replacen("\n\n", &format!("\n\n{text}\n"), 1)
 }
 
 /// Returns the section of those that there are in mode iptables only.

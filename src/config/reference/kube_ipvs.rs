@@ -3,12 +3,12 @@
 use plan::mode::Mode;
 
 use super::Effect::{Does, DoesIn, DoesInAny};
-use super::Heading::{Actions, ApiServer, Balancing, Masquerading};
+use super::Heading::{Actions, ApiServer, Balancing, Masquerading, Serving};
 use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 26] = [
+pub const OWN_FIELDS: [Setting; 27] = [
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -196,6 +196,19 @@ pub const OWN_FIELDS: [Setting; 26] = [
              addresses have scope host, arp_ignore is 3, arp_announce is 2)",
         ),
     ),
+    field(
+        "serviceMetrics",
+        "off, top:N, all or namespaces:NAME,…",
+        DoesIn(
+            Mode::Ipvs,
+            "Services with metrics of their own (kube_ipvs_service_*: connections, packets, bytes): \
+             none, the N with the most traffic, all, or those of some namespaces. Each Service has \
+             8 series on each node. The counters stand still where IPVS' statistics are off \
+             (docs/estimators.md)",
+        ),
+    )
+    .flag("service-metrics", "SERVICES", Serving)
+    .with_config(),
     field(
         "serviceRoutes",
         "list of networks",

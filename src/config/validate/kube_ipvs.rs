@@ -13,6 +13,7 @@ use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
 use crate::kernel::estimators::NICE;
 use crate::kernel::processors::Processors;
+use crate::serve::metrics::services::MeasuredServices;
 
 /// Addresses that mean something of their own, whatever a cluster does.
 const SPECIAL: [(IpAddr, u8, &str); 6] = [
@@ -54,6 +55,9 @@ pub fn validate_own(
     found.short_circuit("shortCircuit.ipv4", &networks.ipv4, Family::V4, document);
     found.short_circuit("shortCircuit.ipv6", &networks.ipv6, Family::V6, document);
     found.service_routes(own, document);
+    if let Err(problem) = own.service_metrics.parse::<MeasuredServices>() {
+        found.invalid("serviceMetrics", &own.service_metrics, &problem);
+    }
     found.limits(&own.limits);
     found.0
 }

@@ -2,7 +2,7 @@
 //! programmed.
 
 pub mod audit;
-mod maker;
+pub(super) mod maker;
 pub mod programmed;
 pub mod queues;
 pub mod stages;

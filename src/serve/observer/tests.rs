@@ -156,6 +156,31 @@ fn changes_are_pending_until_they_are_planned() {
 }
 
 #[test]
+fn each_endpoint_change_is_measured_once_everything_is_written() {
+    let mut world = World::new();
+    let count = "kube_ipvs_endpoint_change_to_kernel_duration_seconds_count";
+    let arrive = |world: &mut World| {
+        world.arrive(mk_slice("n1"));
+        world.arrive(mk_slice("n2"));
+        world.observing.taken(2);
+        world.observing.waiting(1);
+    };
+    // What there is at the start.
+    arrive(&mut world);
+    world.end(RoundKind::Comparison, &[]);
+    assert_eq!(world.value(count), 0.0);
+    arrive(&mut world);
+    world.left = Some((1, Duration::from_secs(3)));
+    world.end(RoundKind::Changes, &[]);
+    assert_eq!(world.value(count), 0.0, "a part of it waits");
+    world.left = None;
+    world.end(RoundKind::Retry, &[]);
+    assert_eq!(world.value(count), 0.0, "retries say nothing of what waits");
+    world.end(RoundKind::Changes, &[]);
+    assert_eq!(world.value(count), 2.0);
+}
+
+#[test]
 fn what_waits_is_written_when_a_round_ends_that_began_with_it() {
     let mut world = World::new();
     assert!(world.is_healthy());

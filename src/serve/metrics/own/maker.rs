@@ -8,7 +8,7 @@ use prometheus::{
 use super::super::register;
 
 /// Makes and registers metrics whose names begin with `kube_ipvs_`.
-pub(super) struct Maker<'a>(pub(super) &'a Registry);
+pub(in crate::serve::metrics) struct Maker<'a>(pub(in crate::serve::metrics) &'a Registry);
 
 // === impl Maker ===
 
@@ -18,7 +18,18 @@ impl Maker<'_> {
         register(self.0, Histogram::with_opts(timing(name, help)?)?)
     }
 
-    /// With the same buckets, and a label whose values are these.
+    /// With these buckets.
+    pub(super) fn histogram_with(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: Vec<f64>,
+    ) -> Result<Histogram, prometheus::Error> {
+        let options = HistogramOpts::from(options(name, help)).buckets(buckets);
+        register(self.0, Histogram::with_opts(options)?)
+    }
+
+    /// With the buckets of [`Maker::histogram`], and a label whose values are these.
     pub(super) fn histograms(
         &self,
         name: &str,
@@ -33,7 +44,11 @@ impl Maker<'_> {
         Ok(made)
     }
 
-    pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    pub(in crate::serve::metrics) fn gauge(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<IntGauge, prometheus::Error> {
         register(self.0, IntGauge::with_opts(options(name, help))?)
     }
 
@@ -56,11 +71,19 @@ impl Maker<'_> {
     }
 
     /// A number that need not be whole.
-    pub(super) fn number(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
+    pub(in crate::serve::metrics) fn number(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<Gauge, prometheus::Error> {
         register(self.0, Gauge::with_opts(options(name, help))?)
     }
 
-    pub(super) fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+    pub(in crate::serve::metrics) fn counter(
+        &self,
+        name: &str,
+        help: &str,
+    ) -> Result<IntCounter, prometheus::Error> {
         register(self.0, IntCounter::with_opts(options(name, help))?)
     }
 

@@ -11,6 +11,13 @@ use crate::kernel::Stopwatch;
 use crate::kernel::WrittenPart;
 use crate::reconcile::observer::Round;
 
+/// Buckets of what objectives are set for: round numbers, of which 2.5 seconds is the objective of the
+/// alerts. Whole numbers are written otherwise by newer versions of Prometheus (`1.0`), and would not
+/// do in a query.
+const LATENCIES: [f64; 16] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+];
+
 /// Duration of each stage.
 #[derive(Debug, Clone)]
 pub struct Stages {
@@ -18,6 +25,8 @@ pub struct Stages {
     plan: Histogram,
     write: HistogramVec,
     whole: Histogram,
+    /// From the arrival of an endpoint change to the kernel, for each change.
+    pub(in crate::serve) endpoint_change_to_kernel: Histogram,
     read: HistogramVec,
 }
 
@@ -41,6 +50,13 @@ impl Stages {
             whole: make.histogram(
                 "kube_ipvs_event_to_kernel_duration_seconds",
                 "Time from the arrival of the oldest change of a round to the kernel's last answer.",
+            )?,
+            endpoint_change_to_kernel: make.histogram_with(
+                "kube_ipvs_endpoint_change_to_kernel_duration_seconds",
+                "Time from the arrival of a change of an EndpointSlice to the kernel's last answer about all \
+                 that waited with it, for each change. Changes that change nothing here are not counted, \
+                 nor is the state at the start.",
+                LATENCIES.to_vec(),
             )?,
             read: make.histograms(
                 "kube_ipvs_kernel_read_duration_seconds",

@@ -1,0 +1,214 @@
+//! Readings of the traffic of single Services, for their metrics: `serviceMetrics`.
+//!
+//! They are a slow cycle beside everything else: on the servers' thread and the runtime's pool, with a
+//! socket of their own. The event loop is asked for the owners of frontends, a few at a time.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use plan::kernel_objects::Frontend;
+use plan::mode::Mode;
+use plan::model::ServiceName;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::at_work::AtWork;
+use crate::config::Configuration;
+use crate::kernel::traffic::TrafficReader;
+use crate::kernel::{CurrentConnections, ReadError, TrafficCounters, estimators, sysctl};
+use crate::reconcile::inquiry::{CHUNK, Inquiries, LoopGone};
+use crate::serve::metrics::Metrics;
+use crate::serve::metrics::services::{
+    Accounts, FrontendTraffic, MeasuredServices, ServiceMetrics, ServiceReading,
+};
+
+/// Pause between two readings.
+const PERIOD: Duration = Duration::from_secs(15);
+
+/// Part of the time that readings may take, as its reciprocal: one fiftieth.
+const SHARE: u32 = 50;
+
+/// Virtual servers whose real servers are read without a pause.
+const READ_AT_ONCE: usize = 64;
+
+/// Cycle of readings.
+pub(super) struct ServiceTrafficCycle {
+    selection: MeasuredServices,
+    inquiries: Inquiries,
+    /// None: none are wanted, or the mode has no counters.
+    metrics: Option<ServiceMetrics>,
+    at_work: AtWork,
+}
+
+/// The kernel's socket, and what it was used for.
+struct TimedReader {
+    reader: Option<TrafficReader>,
+    at_work: AtWork,
+    /// Time of the readings since [`TimedReader::begin`].
+    took: Duration,
+}
+
+/// Failure of a reading.
+#[derive(Debug)]
+enum Failure {
+    /// The kernel gave no answer that can be read.
+    Kernel(anyhow::Error),
+    /// The event loop has ended.
+    Loop(LoopGone),
+}
+
+// === impl ServiceTrafficCycle ===
+
+impl ServiceTrafficCycle {
+    /// Adds the metrics, if the operator wants them. Only mode ipvs has the counters.
+    ///
+    /// # Errors
+    /// When one of them has the name of another.
+    pub(super) fn new(
+        configuration: &Configuration,
+        mode: Mode,
+        measured: &Metrics,
+        inquiries: Inquiries,
+        at_work: &AtWork,
+    ) -> Result<Self, prometheus::Error> {
+        let selection = configuration.measured_services.clone();
+        let is_wanted = mode == Mode::Ipvs && selection != MeasuredServices::Off;
+        let metrics = is_wanted.then(|| measured.add_services()).transpose()?;
+        Ok(Self { selection, inquiries, metrics, at_work: at_work.clone() })
+    }
+
+    /// Reads until the event loop has ended.
+    pub(super) async fn run(self) {
+        let Some(metrics) = &self.metrics else { return };
+        let mut accounts = Accounts::new(self.selection.clone());
+        let mut reader = TimedReader::new(self.at_work.clone());
+        let (mut last, mut has_failed) = (Instant::now(), false);
+        loop {
+            reader.begin();
+            let now = Instant::now();
+            match self.read(&mut reader, &mut accounts, now.duration_since(last)).await {
+                Ok(reading) => {
+                    metrics.set(reading);
+                    last = now;
+                    if has_failed {
+                        info!("the traffic of Services can be read again");
+                    }
+                    has_failed = false;
+                }
+                Err(Failure::Loop(LoopGone)) => return,
+                Err(Failure::Kernel(error)) => {
+                    metrics.failed();
+                    reader.close();
+                    if !has_failed {
+                        warn!(
+                            "cannot read the traffic of Services: {error:#}; the metrics \
+                             kube_ipvs_service_* stay as they are, next attempt in {PERIOD:?}"
+                        );
+                    }
+                    has_failed = true;
+                }
+            }
+            sleep(PERIOD.max(reader.took.saturating_mul(SHARE))).await;
+        }
+    }
+
+    async fn read(
+        &self,
+        reader: &mut TimedReader,
+        accounts: &mut Accounts,
+        elapsed: Duration,
+    ) -> Result<ServiceReading, Failure> {
+        let counters = reader.run(TrafficReader::counters).await?;
+        let traffic = self.with_owners(counters).await?;
+        let shown = accounts.add(traffic, elapsed);
+        let mut frontends = shown.services.iter().flat_map(|(_, frontends)| frontends).copied();
+        let mut connections = Vec::new();
+        loop {
+            let some: Vec<Frontend> = frontends.by_ref().take(READ_AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            let before = reader.took;
+            connections.extend(reader.run(move |reader| reader.connections(&some)).await?);
+            // Others that need the kernel or the processor get as much time.
+            sleep(reader.took.saturating_sub(before)).await;
+        }
+        let mut connections = connections.into_iter();
+        let of_services = shown.services.into_iter().map(|(service, frontends)| {
+            let of_service = connections.by_ref().take(frontends.len());
+            (service, of_service.fold(CurrentConnections::default(), CurrentConnections::plus))
+        });
+        Ok(ServiceReading {
+            services: accounts.traffic(of_services),
+            n_omitted: shown.n_omitted,
+            statistics_running: estimators::are_running(Path::new(sysctl::ROOT)),
+            took: reader.took,
+            at: SystemTime::now(),
+        })
+    }
+
+    /// Asks the event loop which Service each frontend belongs to.
+    async fn with_owners(
+        &self,
+        counters: Vec<(Frontend, TrafficCounters)>,
+    ) -> Result<Vec<FrontendTraffic>, Failure> {
+        let mut traffic = Vec::with_capacity(counters.len());
+        for chunk in counters.chunks(CHUNK) {
+            let frontends: Vec<Frontend> = chunk.iter().map(|(frontend, _)| *frontend).collect();
+            let owners: Vec<Option<ServiceName>> = self
+                .inquiries
+                .ask(move |view| {
+                    let desired = view.planner.desired();
+                    frontends.iter().map(|frontend| desired.owner(frontend).cloned()).collect()
+                })
+                .await
+                .map_err(Failure::Loop)?;
+            let with_owners = chunk.iter().zip(owners);
+            traffic.extend(with_owners.map(|((frontend, counters), owner)| FrontendTraffic {
+                frontend: *frontend,
+                owner,
+                counters: *counters,
+            }));
+        }
+        Ok(traffic)
+    }
+}
+
+// === impl TimedReader ===
+
+impl TimedReader {
+    fn new(at_work: AtWork) -> Self {
+        Self { reader: None, at_work, took: Duration::ZERO }
+    }
+
+    /// Begins to measure a reading.
+    fn begin(&mut self) {
+        self.took = Duration::ZERO;
+    }
+
+    /// Closes the socket, of which it is not known what comes next.
+    fn close(&mut self) {
+        self.reader = None;
+    }
+
+    /// Reads on a thread of the runtime's pool.
+    async fn run<T: Send + 'static>(
+        &mut self,
+        read: impl FnOnce(&mut TrafficReader) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let reader = self.reader.take();
+        let done = self.at_work.block_on_pool(move || {
+            let began = Instant::now();
+            let mut reader = reader.map_or_else(TrafficReader::open, Ok)?;
+            let found = read(&mut reader)?;
+            Ok::<_, ReadError>((reader, found, began.elapsed()))
+        });
+        let done = done.await.context("read on the runtime's pool");
+        let done = done.and_then(|done| done.map_err(anyhow::Error::from));
+        let (reader, found, took) = done.map_err(Failure::Kernel)?;
+        self.reader = Some(reader);
+        self.took += took;
+        Ok(found)
+    }
+}
