@@ -23,6 +23,7 @@ use plan::table::Table;
 
 pub mod address_monitor;
 mod conntrack;
+pub mod counters;
 pub mod estimators;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;

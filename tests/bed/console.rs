@@ -1,5 +1,7 @@
 //! The operator's console on a real node: what commands say, beside what the usual tools show.
 
+mod explain;
+mod service;
 mod status;
 
 use std::os::unix::process::ExitStatusExt as _;

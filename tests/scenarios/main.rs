@@ -12,6 +12,7 @@ mod audit;
 mod changes;
 mod drain;
 mod drift;
+mod explained;
 mod faults;
 mod first_sync;
 mod flows;

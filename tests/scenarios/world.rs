@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use kube_ipvs::kernel::address_monitor::{self, Reporter};
 use kube_ipvs::kernel::fake::Fake;
 use kube_ipvs::kernel::worker::KernelHandle;
+use kube_ipvs::reconcile::inquiry::{Inquiries, inquiries};
 use kube_ipvs::reconcile::observer::Observer;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler, Status};
 use plan::actual::{Actual, ActualRealServer};
@@ -37,6 +38,7 @@ pub(crate) struct World {
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) reports: Reports,
     pub(crate) addresses: Reporter,
+    pub(crate) inquiries: Inquiries,
     inputs: Option<mpsc::Sender<Input>>,
     running: AbortHandle,
     /// The same input, for a planner that never saw a kernel.
@@ -72,9 +74,11 @@ impl World {
         reports: Reports,
     ) -> Self {
         let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
+        let (inquiries, questions) = inquiries();
         let reconciler = Reconciler::new(Planner::new(settings.clone()), kernel, pace)
             .unwrap()
-            .observed_by(observer);
+            .observed_by(observer)
+            .answering(questions);
         let (inputs, inbox) = mpsc::channel(16);
         let (addresses, changes) = address_monitor::channel();
         let status = reconciler.status();
@@ -82,7 +86,7 @@ impl World {
         let running = tokio::spawn(run).abort_handle();
         let inputs = Some(inputs);
         let shadow = Planner::new(settings);
-        Self { fake, status, reports, addresses, inputs, running, shadow }
+        Self { fake, status, reports, addresses, inquiries, inputs, running, shadow }
     }
 
     /// A node in sync with these Services, each with these endpoints; the log is empty.

@@ -2,7 +2,11 @@
 //!
 //! Every answer is an object with `apiVersion` and `kind` beside its own fields.
 
+pub mod decision;
 pub mod events;
+pub mod explain;
+pub mod service;
+pub mod services;
 pub mod status;
 
 use std::sync::Arc;
@@ -68,6 +72,9 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/v1/status", get(status::answer))
         .route("/v1/events", get(events::answer))
+        .route("/v1/services", get(services::answer))
+        .route("/v1/service", get(service::answer))
+        .route("/v1/explain", get(explain::answer))
         .fallback(|| async {
             FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
         })

@@ -1,6 +1,9 @@
 //! Commands: their arguments, what they ask, and how people read it. One module for each.
 
 pub mod events;
+pub mod explain;
+pub mod service;
+pub mod services;
 pub mod status;
 
 use std::ffi::OsString;
@@ -47,6 +50,9 @@ pub struct Options {
 enum Command {
     Status(status::Arguments),
     Events(events::Arguments),
+    Services(services::Arguments),
+    Service(service::Arguments),
+    Explain(explain::Arguments),
 }
 
 /// What a command works with.
@@ -97,6 +103,9 @@ impl Command {
         match self {
             Self::Status(arguments) => status::run(&arguments, session),
             Self::Events(arguments) => events::run(&arguments, session),
+            Self::Services(arguments) => services::run(&arguments, session),
+            Self::Service(arguments) => service::run(&arguments, session),
+            Self::Explain(arguments) => explain::run(&arguments, session),
         }
     }
 }

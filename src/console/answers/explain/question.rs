@@ -1,0 +1,305 @@
+//! Questions: the frontends that are asked for, and clients of each.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use plan::claimants::Origin;
+use plan::mode::Mode;
+use plan::model::{Family, ServicePort};
+use plan::planner::{ExplainedFrontend, ExplainedService, Planner};
+use plan::trace::Client;
+
+use super::outcome::Followed;
+use super::{Asked, ClientExplanation, ClientPlace};
+use crate::console::answers::{FailureAnswer, Reason};
+
+/// Most frontends that are explained at once.
+const MOST_FRONTENDS: usize = 32;
+
+/// Ports and clients that are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    port: Option<String>,
+    from: From,
+}
+
+/// Clients that are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// One of each kind.
+    Each,
+    Pod,
+    Node,
+    Outside,
+    Address(IpAddr),
+}
+
+/// Frontends and clients of a Service that are to be explained.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) explained: ExplainedService,
+    pub(super) mode: Mode,
+    pub(super) node: Arc<str>,
+    pub(super) targets: Vec<Target>,
+    /// Number of frontends that are left out.
+    pub(super) more: usize,
+}
+
+/// A frontend, and clients of it.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) frontend: ExplainedFrontend,
+    /// An address of the node, for a node port at all of them.
+    address: IpAddr,
+    pub(super) more_addresses: usize,
+    pub(super) source_ranges: Vec<IpNet>,
+    pub(super) clients: Vec<Asker>,
+}
+
+/// A client of a frontend.
+#[derive(Debug)]
+pub(super) struct Asker {
+    place: ClientPlace,
+    /// None: no address of such a client is known.
+    pub(super) client: Option<Client>,
+    is_example: bool,
+    pub(super) outcomes: Option<Followed>,
+    /// Source of the node's own connections.
+    own_source: Option<IpAddr>,
+}
+
+// === impl Question ===
+
+impl Question {
+    /// Reads what is asked for.
+    ///
+    /// # Errors
+    /// When the client is none.
+    pub(super) fn read(asked: &Asked) -> Result<Self, FailureAnswer> {
+        let from = match asked.from.as_deref() {
+            None => From::Each,
+            Some("pod") => From::Pod,
+            Some("node") => From::Node,
+            Some("outside") => From::Outside,
+            Some(text) => From::Address(text.parse().map_err(|_| {
+                FailureAnswer::new(
+                    Reason::BadRequest,
+                    format!("{text:?} is no client: say pod, node, outside or an IP address"),
+                )
+            })?),
+        };
+        Ok(Self { port: asked.port.clone(), from })
+    }
+
+    fn is_about(&self, port: &ServicePort) -> bool {
+        self.port
+            .as_deref()
+            .is_none_or(|wanted| *port.name == *wanted || wanted.parse() == Ok(port.port.get()))
+    }
+}
+
+// === impl Chosen ===
+
+impl Chosen {
+    /// Chooses frontends and clients of a Service.
+    ///
+    /// # Errors
+    /// When the Service has no such port, or no address of the client's family.
+    pub(super) fn new(
+        planner: &Planner,
+        explained: ExplainedService,
+        question: &Question,
+    ) -> Result<Self, FailureAnswer> {
+        let service = &explained.service;
+        if !service.ports.iter().any(|port| question.is_about(port)) {
+            return Err(no_such_port(&explained, question));
+        }
+        let family = match question.from {
+            From::Address(address) => Some(Family::of(address)),
+            _ => None,
+        };
+        let is_asked_for = |it: &&ExplainedFrontend| {
+            let is_of_port = service.ports.get(it.port).is_some_and(|it| question.is_about(it));
+            // Clients are led to a short circuit, and do not ask for it.
+            let is_asked = it.short_circuit_of.is_none();
+            let has_family = family.is_none_or(|family| it.frontend.family() == family);
+            is_of_port && is_asked && has_family
+        };
+        let mut targets: Vec<Target> = Vec::new();
+        for frontend in explained.frontends.iter().filter(is_asked_for) {
+            match targets.iter_mut().find(|it| it.is_same_node_port(frontend)) {
+                Some(same) => same.add_address(planner, frontend),
+                None => targets.extend(Target::new(planner, &explained, frontend)),
+            }
+        }
+        if let (true, Some(family)) = (targets.is_empty(), family) {
+            let message =
+                format!("Service {} is not served by {family} on this node", service.name);
+            return Err(FailureAnswer::new(Reason::NotFound, message));
+        }
+        let more = targets.len().saturating_sub(MOST_FRONTENDS);
+        targets.truncate(MOST_FRONTENDS);
+        for target in &mut targets {
+            target.clients = target.askers(planner, &explained, question.from);
+        }
+        let settings = planner.settings();
+        let (mode, node) = (settings.mode, Arc::clone(&settings.node_name));
+        Ok(Self { explained, mode, node, targets, more })
+    }
+}
+
+fn no_such_port(explained: &ExplainedService, question: &Question) -> FailureAnswer {
+    let port = |it: &ServicePort| match &*it.name {
+        "" => format!("{}/{}", it.port, it.protocol),
+        name => format!("{name} ({}/{})", it.port, it.protocol),
+    };
+    let ports: Vec<String> = explained.service.ports.iter().map(port).collect();
+    let message = format!(
+        "Service {} has no port {}; it has {}",
+        explained.service.name,
+        question.port.as_deref().unwrap_or_default(),
+        ports.join(", ")
+    );
+    FailureAnswer::new(Reason::NotFound, message)
+}
+
+// === impl Target ===
+
+impl Target {
+    fn new(
+        planner: &Planner,
+        explained: &ExplainedService,
+        frontend: &ExplainedFrontend,
+    ) -> Option<Self> {
+        let family = frontend.frontend.family();
+        let address = if frontend.is_anywhere_on_node() {
+            let of_family = |it: &&IpAddr| Family::of(**it) == family && !it.is_loopback();
+            let any = || planner.local_addresses().iter().filter(of_family).min().copied();
+            planner.own_address(family).or_else(any)?
+        } else {
+            frontend.frontend.address
+        };
+        let is_restricted = frontend.origin == Origin::LoadBalancer;
+        let ranges = explained.source_ranges.iter().copied();
+        let ranges = ranges.filter(|net| is_restricted && Family::of_net(net) == family);
+        Some(Self {
+            frontend: frontend.clone(),
+            address,
+            more_addresses: 0,
+            source_ranges: ranges.collect(),
+            clients: Vec::new(),
+        })
+    }
+
+    pub(super) fn destination(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.frontend.frontend.port)
+    }
+
+    /// True if a frontend is the same node port at another address of the node.
+    fn is_same_node_port(&self, other: &ExplainedFrontend) -> bool {
+        let (one, other_id) = (&self.frontend.frontend, &other.frontend);
+        self.frontend.origin == Origin::NodePort
+            && other.origin == Origin::NodePort
+            && one.family() == other_id.family()
+            && (one.protocol, one.port) == (other_id.protocol, other_id.port)
+            && self.frontend.owner == other.owner
+    }
+
+    /// Adds an address of a node port. The one by which the cluster knows the node stands for all.
+    fn add_address(&mut self, planner: &Planner, frontend: &ExplainedFrontend) {
+        self.more_addresses += 1;
+        let address = frontend.frontend.address;
+        if planner.own_address(Family::of(address)) == Some(address) {
+            self.address = address;
+            self.frontend = frontend.clone();
+        }
+    }
+
+    fn askers(&self, planner: &Planner, explained: &ExplainedService, from: From) -> Vec<Asker> {
+        // What becomes of packets to another Service's frontend is explained there.
+        if self.frontend.owner.as_ref() != Some(&explained.service.name) {
+            return Vec::new();
+        }
+        let family = Family::of(self.address);
+        let own_source = planner.own_source(self.address);
+        let asker = |place, client, is_example| Asker {
+            place,
+            client,
+            is_example,
+            outcomes: None,
+            own_source,
+        };
+        let pod = || asker(ClientPlace::Pod, planner.example_pod(family), true);
+        let node =
+            |is_example| asker(ClientPlace::Node, own_source.map(|_| Client::Node), is_example);
+        let outside = || {
+            let outside_of = &self.source_ranges;
+            asker(ClientPlace::Outside, planner.example_outside(family, outside_of), true)
+        };
+        // The first address of the first range.
+        let inside = || {
+            let address = self.source_ranges.iter().find_map(|net| net.hosts().next());
+            let client = address.map(|address| planner.client_at(address));
+            client.map(|client| asker(client.into(), Some(client), true))
+        };
+        match from {
+            From::Pod => vec![pod()],
+            From::Node => vec![node(false)],
+            From::Outside => inside().into_iter().chain([outside()]).collect(),
+            From::Each => {
+                [pod(), node(true)].into_iter().chain(inside()).chain([outside()]).collect()
+            }
+            From::Address(address) => {
+                let client = client_at(planner, explained, address);
+                vec![asker(client.into(), Some(client), false)]
+            }
+        }
+    }
+}
+
+/// Returns where a client is: an endpoint on this node is a pod of it, whatever the Node says.
+fn client_at(planner: &Planner, explained: &ExplainedService, address: IpAddr) -> Client {
+    let node = &*planner.settings().node_name;
+    let mut endpoints = explained.ports.iter().flat_map(|port| &port.endpoints);
+    let is_here = endpoints
+        .any(|it| it.endpoint.address == address && it.endpoint.node.as_deref() == Some(node));
+    match planner.client_at(address) {
+        Client::Elsewhere(address) if is_here => Client::Pod(address),
+        client => client,
+    }
+}
+
+// === impl Asker ===
+
+impl Asker {
+    pub(super) fn finish(self, source_ranges: &[IpNet]) -> ClientExplanation {
+        let address = self.client.and_then(|client| match client {
+            Client::Pod(address) | Client::Elsewhere(address) => Some(address),
+            Client::Node => self.own_source,
+        });
+        // The node may use an address if the ranges have its own, whatever source it takes.
+        let ranged = address.filter(|_| {
+            !source_ranges.is_empty() && self.client.is_some_and(|it| it != Client::Node)
+        });
+        let is_inside = |address| source_ranges.iter().any(|net| net.contains(&address));
+        let none_known = match self.place {
+            ClientPlace::Pod => "no network of this node's pods is known: say a pod's address",
+            ClientPlace::Node => "no address of this node is known",
+            ClientPlace::Outside => "the source ranges have every example of an outside address",
+        };
+        let (outcomes, unknown) = match self.outcomes {
+            Some(Ok(outcomes)) => (outcomes, None),
+            Some(Err(reason)) => (Vec::new(), Some(reason)),
+            None => (Vec::new(), Some(none_known.to_owned())),
+        };
+        ClientExplanation {
+            client: self.place,
+            address,
+            is_example: self.is_example,
+            is_in_source_range: ranged.map(is_inside),
+            outcomes,
+            unknown,
+        }
+    }
+}

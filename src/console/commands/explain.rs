@@ -1,0 +1,272 @@
+//! `kube-ipvs explain`: who gets which endpoints of a Service, and why, in sentences.
+
+mod offline;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::service::{full_name, hints_text, is_by_hints, kind_text};
+use super::{Session, written};
+use crate::console::answers::explain::{
+    Asked, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome, Reached,
+    Rule, Seen,
+};
+use crate::console::answers::service::FrontendKind;
+use crate::console::outcome::{Failure, Verdict};
+use crate::console::output::{bad, duration, good, heading, notable};
+
+/// Says in sentences who gets which endpoints of a Service, and why
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "Examples:\n  kube-ipvs explain shop/cart:80\n  \
+    kube-ipvs explain shop/cart --from 10.244.1.7\n  \
+    kube-ipvs explain shop/cart --manifests ./deploy --node worker-1\n\n\
+    Clients are examples unless --from names an address: packets are followed through the plan, and \
+    none is sent. The exit code is 1 if any of the clients reaches no endpoint.")]
+pub struct Arguments {
+    /// The Service, and a port of it by number or name; without a namespace, in the namespace default
+    #[arg(value_name = "NAMESPACE/NAME[:PORT]")]
+    service: String,
+    /// One kind of client: pod (of this node), node, outside, or the address of a client
+    #[arg(long, value_name = "CLIENT")]
+    from: Option<String>,
+    /// Explains what these manifests would be on a node, without asking the program
+    #[arg(long, value_name = "FOLDER")]
+    manifests: Option<PathBuf>,
+    /// With --manifests: name of the node; this host's if not given
+    #[arg(long, value_name = "NAME", requires = "manifests")]
+    node: Option<String>,
+    /// With --manifests: configuration of the program
+    #[arg(long, value_name = "FILE", requires = "manifests")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
+    let asked = arguments.asked();
+    let explanation: Explanation = match &arguments.manifests {
+        Some(folder) => offline::explain(
+            folder,
+            arguments.node.as_deref(),
+            arguments.config.as_deref(),
+            &asked,
+        )?,
+        None => {
+            let mut query = vec![("name", asked.name.as_str())];
+            query.extend(asked.port.as_deref().map(|port| ("port", port)));
+            query.extend(asked.from.as_deref().map(|from| ("from", from)));
+            session.client()?.get("/v1/explain", &query)?
+        }
+    };
+    let verdict = Verdict::from(is_served(&explanation));
+    written(session.output.show(explanation, text))?;
+    Ok(verdict)
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    fn asked(&self) -> Asked {
+        let (name, port) = match self.service.split_once(':') {
+            Some((name, port)) => (name, Some(port.to_owned())),
+            None => (self.service.as_str(), None),
+        };
+        Asked { name: full_name(name), port, from: self.from.clone() }
+    }
+}
+
+/// True if every client reaches an endpoint, but for examples that source ranges keep out.
+fn is_served(explanation: &Explanation) -> bool {
+    explanation.frontends.iter().all(|frontend| {
+        let is_restricted = !frontend.source_ranges.is_empty();
+        frontend.clients.iter().all(|client| {
+            client.outcomes.iter().all(|outcome| match outcome.reached {
+                Reached::Endpoint => true,
+                Reached::Dropped => is_restricted && client.is_example,
+                Reached::Refused(_) | Reached::Node | Reached::PassedOn => false,
+            })
+        })
+    })
+}
+
+fn text(explanation: &Explanation) -> String {
+    let Explanation { namespace, name, service_type, mode, node, .. } = explanation;
+    let mut text = format!(
+        "{}, {service_type}, on node {node} in mode {mode}\n",
+        heading(format!("{namespace}/{name}"))
+    );
+    if explanation.is_waiting {
+        text += &notable("A change of it is not written yet: packets go by the plan before it.\n");
+    }
+    for warning in &explanation.warnings {
+        text += &format!("{} {warning}\n", bad("Warning:"));
+    }
+    if explanation.frontends.is_empty() {
+        text += "It has no frontends on this node.\n";
+    }
+    for frontend in &explanation.frontends {
+        text += &format!("\n{}", frontend_text(frontend));
+    }
+    if explanation.more_frontends > 0 {
+        text += &format!(
+            "\n{} more frontends are not explained; name a port: {namespace}/{name}:PORT\n",
+            explanation.more_frontends
+        );
+    }
+    text
+}
+
+fn frontend_text(frontend: &FrontendExplanation) -> String {
+    let destination = SocketAddr::new(frontend.address, frontend.port);
+    let mut text = heading(format!("{} {destination}", frontend.protocol));
+    text += &format!(", {}", kind_text(frontend.kind, None));
+    if !frontend.port_name.is_empty() {
+        text += &format!(", port {}", frontend.port_name);
+    }
+    if frontend.more_addresses > 0 {
+        text += &format!(" (and at {} more addresses of the node)", frontend.more_addresses);
+    }
+    text += "\n";
+    let mut sentence = |sentence: String| text += &format!("  {sentence}\n");
+    if let Some(other) = &frontend.taken_by {
+        sentence(bad(format!("Service {other} has it: nobody reaches this Service by it.")));
+        return text;
+    }
+    sentence(policy_sentence(frontend));
+    if let Some(seconds) = frontend.affinity_seconds {
+        let time = duration(f64::from(seconds));
+        sentence(format!("Session affinity: a client stays with its endpoint for {time}."));
+    }
+    if !frontend.source_ranges.is_empty() {
+        let ranges = frontend.source_ranges.join(", ");
+        sentence(format!("Source ranges: only clients in {ranges} may use it."));
+    }
+    for client in &frontend.clients {
+        client_sentences(client).into_iter().for_each(&mut sentence);
+    }
+    for unused in &frontend.unused {
+        let node = unused.node.as_deref().map(|it| format!(" on node {it}")).unwrap_or_default();
+        let hints = unused.hints.as_deref().filter(|_| is_by_hints(unused.reason));
+        let hints = hints.map(|it| format!(" ({it})")).unwrap_or_default();
+        sentence(format!("{}{node} is {}{hints}.", unused.endpoint, unused.reason));
+    }
+    text
+}
+
+fn policy_sentence(frontend: &FrontendExplanation) -> String {
+    let (field, whose) = match frontend.kind {
+        FrontendKind::ClusterAddress => ("internalTrafficPolicy", "its clients get"),
+        FrontendKind::NodePort | FrontendKind::LoadBalancer | FrontendKind::External => {
+            ("externalTrafficPolicy", "clients outside of the cluster get")
+        }
+    };
+    let policy = &frontend.traffic_policy;
+    let endpoints = if policy == "Local" { "endpoints on this node only" } else { "any endpoint" };
+    let mut text = format!("{field} {policy}: {whose} {endpoints}");
+    if let Some(hints) = hints_text(frontend.hints) {
+        text += &format!("; {hints}");
+    }
+    if let Some(scheduler) = &frontend.scheduler {
+        text += &format!("; the scheduler {scheduler} chooses");
+    }
+    text + "."
+}
+
+fn client_sentences(client: &ClientExplanation) -> Vec<String> {
+    let who = who(client);
+    if let Some(reason) = &client.unknown {
+        return vec![notable(format!("{who}: not known, {reason}."))];
+    }
+    let mut sentences = Vec::new();
+    for outcome in &client.outcomes {
+        sentences.push(format!("{who} {}", outcome_text(outcome)));
+        let reasons = reasons(outcome).into_iter();
+        sentences.extend(reasons.map(|rule| format!("  by {}", rule_text(rule))));
+    }
+    sentences
+}
+
+/// Returns the client as a sentence begins with it.
+fn who(client: &ClientExplanation) -> String {
+    let range = match client.is_in_source_range {
+        None => "",
+        Some(true) => " inside of the source ranges",
+        Some(false) => " outside of the source ranges",
+    };
+    let place = match client.client {
+        ClientPlace::Pod => "pod of this node",
+        ClientPlace::Node => return "This node".to_owned(),
+        ClientPlace::Outside => "client outside of this node",
+    };
+    match client.address {
+        None => format!("A {place}"),
+        Some(address) if client.is_example => format!("A {place} (such as {address}){range}"),
+        Some(address) => format!("{address}, a {place}{range},"),
+    }
+}
+
+fn outcome_text(outcome: &Outcome) -> String {
+    match &outcome.reached {
+        Reached::Endpoint => {
+            let endpoints: Vec<String> =
+                outcome.endpoints.iter().map(ToString::to_string).collect();
+            let endpoints = match &endpoints[..] {
+                [one] => format!("gets {}", good(one)),
+                several => format!("gets one of {}", good(several.join(", "))),
+            };
+            let seen = match outcome.seen {
+                Some(Seen::Node) => ", which sees an address of this node: it is masqueraded",
+                Some(Seen::Client(_)) | None => ", which sees the client's own address",
+            };
+            let led = match outcome.short_circuit {
+                Some(at) => format!(", by the short circuit {at}"),
+                None => String::new(),
+            };
+            format!("{endpoints}{led}{seen}.")
+        }
+        Reached::Refused(by) => format!("is {} ({by}).", bad("refused at once")),
+        Reached::Dropped => format!("is {}: its packets are dropped.", bad("not answered")),
+        Reached::Node => bad("reaches a process of the node, not the Service."),
+        Reached::PassedOn => bad("is routed on: this node has no part in it."),
+    }
+}
+
+/// Returns the rules that are the reason of an outcome: for refusing, for masquerading, and for
+/// leading to a short circuit; each with the rule that leads to its chain by a set.
+fn reasons(outcome: &Outcome) -> Vec<&Rule> {
+    let with_target = |targets: &'static [&str]| {
+        let rules = outcome.rules.iter().enumerate();
+        rules.filter(move |(_, rule)| targets.contains(&rule.target())).map(|(index, _)| index)
+    };
+    let decisive: Vec<usize> = match outcome.reached {
+        Reached::Refused(_) | Reached::Dropped => {
+            with_target(&["DROP", "REJECT"]).next_back().into_iter().collect()
+        }
+        Reached::Endpoint => {
+            let is_masqueraded = outcome.seen == Some(Seen::Node);
+            // What is marked is masqueraded at the end by a rule for all that is.
+            let marked = with_target(&["KUBE-MARK-MASQ"]).next();
+            let masqueraded = marked.or_else(|| with_target(&["MASQUERADE"]).next());
+            let led = with_target(&["NETMAP"]);
+            led.chain(masqueraded.filter(|_| is_masqueraded)).collect()
+        }
+        Reached::Node | Reached::PassedOn => Vec::new(),
+    };
+    let mut reasons: Vec<&Rule> = Vec::new();
+    for (index, rule) in decisive.into_iter().filter_map(|it| Some((it, outcome.rules.get(it)?))) {
+        let before = outcome.rules.iter().take(index);
+        let way_in = before.rev().find(|it| it.target() == rule.chain && it.table == rule.table);
+        for reason in way_in.into_iter().chain([rule]) {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+    }
+    reasons
+}
+
+fn rule_text(rule: &Rule) -> String {
+    format!("rule {} of {} in table {}: {}", rule.number, rule.chain, rule.table, rule.rule)
+}
