@@ -32,6 +32,7 @@
 //! - [`planner`]: ties all this together; `parts`: changes too large for one round; `reports`: what
 //!   is new of the reports on Services; [`problem`]: what is wrong with the input: planning
 //!   returns problems, and never fails;
+//! - [`preview`]: a change that is not made, and what it would write;
 //! - [`trace`]: a packet's way by what is planned;
 //! - `memory`: a kernel in memory, for tests, with the feature `testing`.
 
@@ -59,6 +60,7 @@ pub mod op;
 pub mod order;
 pub(crate) mod parts;
 pub mod planner;
+pub mod preview;
 pub mod problem;
 pub(crate) mod reports;
 pub mod routes;

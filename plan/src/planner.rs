@@ -1,6 +1,7 @@
 //! Ties the parts together: events in, operations out.
 
 mod chains;
+mod excerpt;
 mod explained;
 mod ipvs;
 mod limit;

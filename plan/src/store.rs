@@ -2,6 +2,7 @@
 
 mod contention;
 mod counts;
+mod excerpt;
 mod index;
 mod listed;
 mod queue;
@@ -23,6 +24,7 @@ use crate::sets::{SetId, SetKind};
 use crate::settings::Settings;
 use crate::userspace::{self, ProxyPortId, ProxyPortState, ProxyPorts};
 pub use counts::InputCounts;
+pub use excerpt::ServiceInput;
 use index::Index;
 use queue::Queue;
 pub use turn::Turn;
@@ -51,7 +53,7 @@ pub struct Store {
 }
 
 /// Objects that there are under a Service's name. Slices may come before their Service.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Record {
     service: Option<Box<Service>>,
     /// In the order of their names. Most Services have one, for which a map would take ten times

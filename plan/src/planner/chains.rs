@@ -42,6 +42,38 @@ impl Planner {
         ops
     }
 
+    /// Returns the Services that have chains or rules, in no order: for
+    /// [`compare_own_chains`](Self::compare_own_chains), bit by bit.
+    pub fn services_with_chains(&self) -> impl Iterator<Item = &ServiceName> {
+        self.chains.services()
+    }
+
+    /// Returns the operations that turn the chains of these Services' ports and endpoints into the
+    /// desired ones, of a family.
+    #[must_use]
+    pub fn compare_own_chains<'a>(
+        &'a self,
+        family: Family,
+        found: &ActualChains,
+        services: impl Iterator<Item = &'a ServiceName>,
+    ) -> Vec<Op> {
+        let ops = self.chains.compare_own(family, found, services, |it| self.chains_of(it));
+        ops.into_iter().map(Op::Chain).collect()
+    }
+
+    /// Returns the operations that remove those of these chains of service ports and endpoints that
+    /// no Service asks for.
+    #[must_use]
+    pub fn excess_chains<'a>(&self, found: impl Iterator<Item = &'a ChainId>) -> Vec<Op> {
+        self.chains.excess(found).into_iter().map(Op::Chain).collect()
+    }
+
+    /// Returns the operations that turn a shared chain, which may be missing, into the desired one.
+    #[must_use]
+    pub fn compare_shared_chain(&self, chain: ChainId, found: Option<&[Box<str>]>) -> Vec<Op> {
+        self.chains.compare_shared(chain, found).into_iter().map(Op::Chain).collect()
+    }
+
     /// Returns the operation that gives a chain or a rule its desired state. None: it is different
     /// since the last plan, so the next one writes it; or it is a rule that is not desired, whose
     /// text only [`compare_chains`](Self::compare_chains) finds.

@@ -9,6 +9,7 @@ use super::Planner;
 use crate::actual::{Actual, ActualSet, ActualVirtualServer, ListedVirtualServer};
 use crate::adoption::Unadopted;
 use crate::capacity::Capacity;
+use crate::growth::SetSizes;
 use crate::ipvs::compile::{Compiled, compile};
 use crate::ipvs::desired::Changes;
 use crate::ipvs::diff;
@@ -75,8 +76,16 @@ impl Planner {
     #[must_use]
     pub fn compare_set(&mut self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
         self.set_sizes.found(set, found);
+        self.differences_of_set(set, found)
+    }
+
+    /// The same without taking note of anything.
+    #[must_use]
+    pub fn differences_of_set(&self, set: SetId, found: Option<&ActualSet>) -> Vec<Op> {
+        let mut sizes = SetSizes::default();
+        sizes.found(set, found);
         let mut ops = diff::set(&self.desired, found, &self.settings, set);
-        self.insert_growth(&mut ops);
+        sizes.insert_growth(&mut ops, self.settings.limits.set_size);
         ops
     }
 

@@ -7,6 +7,7 @@
 mod chains;
 mod damage;
 mod explained;
+mod preview;
 mod userspace;
 mod world;
 

@@ -1,8 +1,10 @@
-//! Frontends whose traffic passes a chain.
+//! Frontends whose traffic passes a chain, and the Services behind chains and frontends.
 
 use super::DesiredChains;
-use crate::chains::{ChainId, ChainName};
+use super::shared::RuleOwner;
+use crate::chains::{ChainId, ChainName, ChainSubject};
 use crate::kernel_objects::Frontend;
+use crate::model::ServiceName;
 
 // === impl DesiredChains ===
 
@@ -17,5 +19,28 @@ impl DesiredChains {
         let owner = self.owner_of_chain(chain).and_then(|owner| self.services.get(owner));
         let claimed = owner.into_iter().flat_map(|kept| &kept.claims).map(|claim| claim.frontend);
         claimed.filter(is_of_family).collect()
+    }
+
+    /// The frontends that a Service claims, whether it has them or waits for them.
+    pub(crate) fn claimed_by(&self, service: &ServiceName) -> impl Iterator<Item = Frontend> {
+        let kept = self.services.get(service).into_iter();
+        kept.flat_map(|kept| &kept.claims).map(|claim| claim.frontend)
+    }
+
+    /// The Services that claim a frontend: its owner, then those that wait, in their order.
+    pub(crate) fn claimants_of(&self, frontend: &Frontend) -> impl Iterator<Item = &ServiceName> {
+        self.claimants.all(frontend)
+    }
+
+    /// The Service that asks for a chain, or for a rule of a shared chain. None: no Service does, or
+    /// it is a shared chain as a whole, or one of its last rules.
+    pub(crate) fn owner_of(&self, subject: &ChainSubject) -> Option<&ServiceName> {
+        match subject {
+            ChainSubject::Chain(chain) => self.owner_of_chain(chain),
+            ChainSubject::Rule(chain, digest) => match self.shared.get(chain)?.owner(*digest)? {
+                RuleOwner::Frontend(frontend) => self.owner(frontend),
+                RuleOwner::Service(service) => self.services.get_key_value(service).map(|it| it.0),
+            },
+        }
     }
 }

@@ -22,15 +22,35 @@ impl DesiredChains {
         found: &ActualChains,
         compile: impl Fn(&ServiceName) -> Option<ChainFragment>,
     ) -> Vec<ChainOp> {
+        let mut ops = self.compare_own(family, found, self.services.keys(), compile);
+        ops.extend(self.excess(found.own.keys()));
+        // Those of `KUBE-SERVICES` lead to `KUBE-NODEPORTS`.
+        let shared: Vec<ChainId> = ChainId::all_shared(self.mode, family).collect();
+        for chain in shared.into_iter().rev() {
+            let found = found.shared.get(&chain).map(Vec::as_slice);
+            ops.extend(self.compare_shared(chain, found));
+        }
+        ops
+    }
+
+    /// The same for the chains of these Services' ports and endpoints, without those in excess.
+    pub(crate) fn compare_own<'a>(
+        &'a self,
+        family: Family,
+        found: &ActualChains,
+        services: impl Iterator<Item = &'a ServiceName>,
+        compile: impl Fn(&ServiceName) -> Option<ChainFragment>,
+    ) -> Vec<ChainOp> {
         let differs = |chain: &ChainId, digest: ChainDigest| {
             chain.family == family && found.own.get(chain) != Some(&digest)
         };
-        let with_differences = self
-            .services
-            .iter()
-            .filter(|(_, kept)| kept.chains.iter().any(|chain| differs(&chain.id, chain.digest)));
-        let with_differences: BTreeSet<&ServiceName> =
-            with_differences.map(|(service, _)| service).collect();
+        let with_differences: BTreeSet<&ServiceName> = services
+            .filter(|service| {
+                let kept = self.services.get(*service).into_iter();
+                let mut chains = kept.flat_map(|kept| &kept.chains);
+                chains.any(|chain| differs(&chain.id, chain.digest))
+            })
+            .collect();
         let mut ops = Vec::new();
         for fragment in with_differences.into_iter().filter_map(compile) {
             let differing = fragment.chains.into_iter().filter(|chain| {
@@ -40,14 +60,12 @@ impl DesiredChains {
             });
             ops.extend(differing.map(|chain| ChainOp::Write(chain.id, chain.rules)));
         }
-        ops.extend(self.excess(found.own.keys()));
-        // Those of `KUBE-SERVICES` lead to `KUBE-NODEPORTS`.
-        let shared: Vec<ChainId> = ChainId::all_shared(self.mode, family).collect();
-        for chain in shared.into_iter().rev() {
-            let found = found.shared.get(&chain).map(Vec::as_slice);
-            ops.extend(self.compare_shared(chain, found));
-        }
         ops
+    }
+
+    /// The Services with chains or rules, in no order.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
     }
 
     /// Returns the operations that remove chains of service ports and endpoints that no Service asks

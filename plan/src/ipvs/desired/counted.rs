@@ -36,6 +36,11 @@ impl<T: Eq + Hash> Counted<T> {
         self.0.contains_key(member)
     }
 
+    /// Number of those that need it.
+    pub(super) fn count(&self, member: &T) -> u32 {
+        self.0.get(member).copied().unwrap_or_default()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.keys()
     }

@@ -1,0 +1,85 @@
+//! Copies of the input of single Services, for a planner of their own.
+
+use super::{Record, Store, is_for_zones};
+use crate::event::Event;
+use crate::model::ServiceName;
+use crate::settings::Settings;
+use crate::userspace::ProxyPorts;
+
+/// Input of one Service: the object, its slices, and its proxy ports.
+#[derive(Debug, Clone)]
+pub struct ServiceInput {
+    name: ServiceName,
+    record: Record,
+    proxy_ports: Option<ProxyPorts>,
+}
+
+// === impl ServiceInput ===
+
+impl ServiceInput {
+    /// Returns the name of the Service.
+    #[must_use]
+    pub fn name(&self) -> &ServiceName {
+        &self.name
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Returns a store with the same facts about the node, and no Services. The endpoints of all
+    /// Services still count, so that the rules have comments or not as here.
+    pub(crate) fn without_services(&self) -> Self {
+        Self {
+            facts: self.facts.clone(),
+            others: self.others.clone(),
+            n_endpoints: self.n_endpoints,
+            ..Self::default()
+        }
+    }
+
+    /// Returns a copy of the input of a Service. None: nothing is known under its name.
+    pub(crate) fn input(&self, name: &ServiceName) -> Option<ServiceInput> {
+        let record = self.records.get(name)?.clone();
+        let proxy_ports = self.proxy_ports.get(name).cloned();
+        Some(ServiceInput { name: name.clone(), record, proxy_ports })
+    }
+
+    /// Takes the input of a Service that this store does not have. Its endpoints count already:
+    /// see [`without_services`](Self::without_services).
+    pub(crate) fn take_input(&mut self, input: ServiceInput, settings: &Settings) {
+        let ServiceInput { name, record, proxy_ports } = input;
+        if self.records.contains_key(&name) {
+            return;
+        }
+        for slice in &record.slices {
+            self.service_of.insert(slice.name.clone(), name.clone());
+            if is_for_zones(slice) {
+                self.for_zones.insert(slice.name.clone());
+            }
+        }
+        if let Some(service) = &record.service {
+            self.index.insert(service, &settings.short_circuit_networks);
+            self.dirty.push(name.clone());
+        }
+        self.proxy_ports.extend(proxy_ports.map(|ports| (name.clone(), ports)));
+        self.records.insert(name, record);
+    }
+
+    /// Returns the Services that an event of a Service or a slice is about. None: it is an event of
+    /// the node, and may be about all of them.
+    pub(crate) fn concerned_by(&self, event: &Event) -> Option<Vec<ServiceName>> {
+        match event {
+            Event::ServiceApplied(service) => Some(vec![service.name.clone()]),
+            Event::ServiceRemoved(name) => Some(vec![name.clone()]),
+            Event::SliceApplied(slice) => {
+                let former = self.service_of.get(&slice.name).cloned();
+                Some([slice.service.clone()].into_iter().chain(former).collect())
+            }
+            Event::SliceRemoved(name) => {
+                Some(self.service_of.get(name).cloned().into_iter().collect())
+            }
+            _ => None,
+        }
+    }
+}
