@@ -118,6 +118,14 @@ impl Fake {
         self.state().touch(change);
     }
 
+    /// Returns another kernel in the same state: what reads it leaves no trace in this one.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let copy = Self::default();
+        copy.state().memory = self.state().memory.clone();
+        copy
+    }
+
     /// Takes the operations that were carried out or tried since the last time.
     pub fn take_log(&self) -> Vec<Op> {
         std::mem::take(&mut self.state().log)
@@ -310,7 +318,7 @@ impl Kernel for Fake {
         if is_complete && !state.memory.mode().leads_by_rules() {
             state.touched.remove(&family);
         }
-        Ok(RuleSetReading { is_complete, is_led_by_rules })
+        Ok(RuleSetReading { is_complete, is_led_by_rules, ..RuleSetReading::default() })
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {

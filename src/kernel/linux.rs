@@ -10,6 +10,7 @@ mod drift_check;
 mod dummy;
 pub(super) mod grow;
 mod messages;
+mod open;
 mod routes;
 mod rules;
 mod sysctls;
@@ -94,54 +95,6 @@ enum Handle {
 // === impl Linux ===
 
 impl Linux {
-    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
-    /// alone. `rules`: one for each family.
-    ///
-    /// # Errors
-    /// When IPVS or ipset is not there, in the words of the crate concerned.
-    pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
-        let cannot = |what: &str| {
-            let what = what.to_owned();
-            move |error: &dyn std::error::Error| ReadError::new(what, error)
-        };
-        let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
-        let (mut ipvs, mut ipset) = (None, None);
-        if mode == Mode::Ipvs {
-            let mut sets = ipset::Client::open().map_err(|error| cannot("ipset")(&error))?;
-            let left = grow::remove_leftovers(&mut sets).map_err(|error| cannot("sets")(&error))?;
-            for error in left {
-                tracing::warn!("cannot remove a leftover of growing a set: {error}");
-            }
-            ipset = Some(sets);
-            ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
-        } else if links.find().is_ok_and(|link| link.is_some()) {
-            // IPVS mode left it, and perhaps more.
-            (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
-        }
-        let bridges = Bridges::new(sysctl::ROOT, rules.keys().copied().collect());
-        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
-        let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
-        Ok(Self {
-            mode,
-            count: VirtualServerCount::open(mode == Mode::Ipvs),
-            ipvs,
-            ipset,
-            links,
-            routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
-            conntrack: ConntrackClient::open()
-                .map_err(|error| cannot("connection tracking")(&error))?,
-            rules,
-            rule_sets: HashMap::new(),
-            watches: watches.map_err(|error| cannot("rules")(&error))?,
-            is_crowded: false,
-            index: None,
-            reported: None,
-            scope: AddressScope::default(),
-            kept: Kept::default(),
-            bridges,
-        })
-    }
-
     /// Counts netlink requests and sends so far: IPVS, ipset and rtnetlink.
     #[must_use]
     pub fn traffic(&self) -> netlink::Traffic {

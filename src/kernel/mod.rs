@@ -35,6 +35,7 @@ pub mod nfacct;
 pub mod nftables;
 pub mod probe;
 pub mod processors;
+pub mod reader;
 mod route;
 pub mod rules;
 mod stopwatch;
@@ -154,10 +155,12 @@ pub trait Kernel: Send {
 pub type VirtualServerReading = Result<Option<ActualVirtualServer>, ReadError>;
 
 /// Result of [`Kernel::read_rule_set`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RuleSetReading {
     /// True if the kernel has the family's desired rules, all of them.
     pub is_complete: bool,
+    /// Differences in words, as far as the kernel's port can tell them.
+    pub differences: String,
     /// In ipvs mode, true if rules of another mode lead connections to Services.
     pub is_led_by_rules: bool,
 }

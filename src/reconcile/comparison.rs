@@ -3,10 +3,10 @@
 //! Refused writes belong to the retry queue, and are retried at their time. Until then a comparison
 //! neither writes them nor takes them for changes by other programs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use plan::actual::{Actual, ActualSet};
+use plan::actual::Actual;
 use plan::event::Event;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::writer::{Known, Writer};
-use crate::kernel::Listing;
+use crate::kernel::Addresses;
 use crate::kernel::worker::{ReadFailure, WorkerGone};
 
 /// Most virtual servers in one read request.
@@ -107,27 +107,16 @@ pub(super) async fn compare(
 async fn compare_addresses(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let found = cx.read_addresses().await?;
     if found.local != *cx.planner.local_addresses() {
-        cx.apply(Event::LocalAddresses(found.local.into_iter().collect()));
+        cx.apply(Event::LocalAddresses(found.local.iter().copied().collect()));
     }
     if !cx.balances_by(Mode::Ipvs) {
         return Ok(Compared::whole(false));
     }
-    let mut ops = cx.planner.compare_addresses(&found.bound);
-    ops.extend(cx.planner.compare_routes(&found.routes));
-    if !found.link {
-        ops.push(Op::CreateLink);
-    }
-    let mut excess = Actual::default();
-    for op in &ops {
-        match op {
-            Op::UnbindAddress(address) => drop(excess.addresses.insert(*address)),
-            Op::RemoveRoute(route) => drop(excess.routes.insert(*route)),
-            _ => {}
-        }
-    }
+    let mut ops = address_repairs(&cx.planner, &found);
+    let excess = excess_of(&ops);
     if excess != Actual::default() {
         let listing = cx.list_virtual_servers().await?;
-        ops.extend(orphaned(&cx.planner, &listing, excess));
+        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Addresses)).await?;
     Ok(Compared::whole(found_drift))
@@ -162,17 +151,10 @@ async fn compare_set(
     let found = cx.read_set(set).await?;
     let mut ops = cx.planner.compare_set(set, found.as_ref());
     drop(found);
-    let extra: ActualSet = ops
-        .iter()
-        .filter_map(|op| match op {
-            Op::RemoveEntry(_, entry) => Some(*entry),
-            _ => None,
-        })
-        .collect();
-    if !extra.entries.is_empty() {
-        let excess = Actual { sets: HashMap::from([(set, extra)]), ..Actual::default() };
+    let excess = excess_of(&ops);
+    if excess != Actual::default() {
         let listing = cx.list_virtual_servers().await?;
-        ops.extend(orphaned(&cx.planner, &listing, excess));
+        ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
     let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Set(set))).await?;
     Ok(Compared::whole(found_drift))
@@ -182,7 +164,7 @@ async fn compare_set(
 /// The suspects are those that should exist and do not, or the other way round.
 async fn compare_frontends(cx: &mut Context, writer: &mut Writer) -> Result<Compared, ReadFailure> {
     let listing = cx.list_virtual_servers().await?;
-    let ops = orphaned(&cx.planner, &listing, Actual::default());
+    let ops = orphaned(&cx.planner, listing.frontends(), Actual::default());
     let found_drift = writer.repair(cx, ops, None).await?;
     let found: HashSet<Frontend> = listing.frontends().collect();
     let desired = cx.planner.desired();
@@ -240,14 +222,44 @@ async fn compare_virtual_servers(
     Ok(Compared { found_drift, has_missed, ..Compared::default() })
 }
 
+/// Returns the operations that turn the interface, its addresses and the routes into the desired
+/// ones.
+pub(super) fn address_repairs(planner: &Planner, found: &Addresses) -> Vec<Op> {
+    let mut ops = planner.compare_addresses(&found.bound);
+    ops.extend(planner.compare_routes(&found.routes));
+    if !found.link {
+        ops.push(Op::CreateLink);
+    }
+    ops
+}
+
+/// Returns the ownership markers that these operations remove.
+pub(super) fn excess_of(ops: &[Op]) -> Actual {
+    let mut excess = Actual::default();
+    for op in ops {
+        match op {
+            Op::UnbindAddress(address) => drop(excess.addresses.insert(*address)),
+            Op::RemoveRoute(route) => drop(excess.routes.insert(*route)),
+            Op::RemoveEntry(set, entry) => {
+                excess.sets.entry(*set).or_default().entries.insert(*entry);
+            }
+            _ => {}
+        }
+    }
+    excess
+}
+
 /// Returns the operations that remove virtual servers which no Service asks for, and which are ours
 /// by the desired state or by their ownership markers among `excess`.
-fn orphaned(planner: &Planner, listing: &Listing, excess: Actual) -> Vec<Op> {
+pub(super) fn orphaned(
+    planner: &Planner,
+    found: impl Iterator<Item = Frontend>,
+    excess: Actual,
+) -> Vec<Op> {
     let local_addresses = planner.local_addresses().clone();
     let excess = Actual { local_addresses, ..excess };
     let desired = planner.desired();
-    let ours = listing
-        .frontends()
+    let ours = found
         .filter(|frontend| desired.owner(frontend).is_none() && planner.is_ours(frontend, &excess));
     let mut ours: Vec<Frontend> = ours.collect();
     ours.sort_unstable();

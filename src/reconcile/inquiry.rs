@@ -18,7 +18,7 @@ use tracing::error;
 use super::Status;
 use super::context::Context;
 use super::retry_queue::RetryQueue;
-use super::writer::{Drain, Writer};
+use super::writer::Writer;
 
 /// Most Services, frontends or retries that one question should walk: a few milliseconds of work.
 pub const CHUNK: usize = 256;
@@ -37,7 +37,8 @@ pub struct View<'a> {
     pub pending: &'a RetryQueue,
     /// Time for which the oldest change has been waiting; none if none waits.
     pub waiting: Option<Duration>,
-    drain: &'a Drain,
+    pub(super) context: &'a Context,
+    pub(super) writer: &'a Writer,
 }
 
 /// Question to the loop.
@@ -106,7 +107,8 @@ impl<'a> View<'a> {
             status: *cx.status.borrow(),
             pending: writer.retry_queue(),
             waiting: cx.planner.oldest().map(|since| cx.age(since)),
-            drain: writer.drain(),
+            context: cx,
+            writer,
         }
     }
 
@@ -114,19 +116,19 @@ impl<'a> View<'a> {
     /// still have.
     pub fn draining(&self, frontend: &Frontend) -> impl Iterator<Item = (SocketAddr, Duration)> {
         let now = Instant::now();
-        let deadlines = self.drain.deadlines(frontend);
+        let deadlines = self.writer.drain().deadlines(frontend);
         deadlines.map(move |(server, deadline)| (server, deadline.saturating_duration_since(now)))
     }
 
     /// Returns the number of virtual servers that have a draining real server.
     #[must_use]
     pub fn n_with_draining(&self) -> usize {
-        self.drain.n_virtual_servers()
+        self.writer.drain().n_virtual_servers()
     }
 
     /// Returns the number of connections of draining real servers, as they were read last.
     #[must_use]
     pub fn n_draining_connections(&self) -> u64 {
-        self.drain.n_connections()
+        self.writer.drain().n_connections()
     }
 }

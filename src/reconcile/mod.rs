@@ -21,6 +21,7 @@
 //!   all state but the rules and chains once every sync period. It holds the schedule of that, the
 //!   expected counts, and the sysctls that another program keeps setting.
 //!
+//! [`differences`] compares the kernel in the same way, and writes nothing;
 //! [`inquiry`] has questions answered between two turns, for the operator's console.
 //!
 //! `comparison` compares a part of the kernel with its desired state, for the auditor and for
@@ -38,6 +39,7 @@ mod agenda;
 mod auditor;
 mod comparison;
 mod context;
+pub mod differences;
 mod dispatch;
 pub mod inquiry;
 mod leaving_ipvs;

@@ -246,7 +246,7 @@ async fn read_rule_set(cx: &mut Context, family: Family) -> Result<bool, ReadFai
     // Writing reads the rules again, and they are pending if that fails, too. Rules that another
     // program has spoiled hold up nothing else.
     let found = cx.or_report(found)?;
-    if !cx.balances_by(Mode::Ipvs) || found.is_some_and(|found| !found.is_led_by_rules) {
+    if !cx.balances_by(Mode::Ipvs) || found.as_ref().is_some_and(|found| !found.is_led_by_rules) {
         return Ok(found.is_some_and(|found| found.is_complete));
     }
     cx.planner.set_led_by_rules(family, true);

@@ -37,7 +37,7 @@ use super::context::Context;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
-pub(super) use chains::place;
+pub(super) use chains::{is_explained, place};
 use drain::OpenCounts;
 pub(super) use drain::{Drain, Known};
 use flows::Flows;
@@ -420,7 +420,7 @@ impl Writer {
         let is_drift = |op: &&Op| {
             !matches!(op, Op::GrowSet(..))
                 && !self.retry_queue.contains(&op.subject())
-                && !chains::is_explained(op, &self.retry_queue)
+                && !is_explained(op, &self.retry_queue)
         };
         let drift: Vec<&Op> = ops.iter().filter(is_drift).collect();
         if drift.is_empty() {

@@ -32,11 +32,14 @@ impl Linux {
         let comparison = watch
             .check_and_read(rules, rule_set)
             .map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+        let mut differences = String::new();
         if !comparison.matches() {
-            tracing::debug!(%family, "rules differ: {comparison}");
+            differences = comparison.to_string();
+            tracing::debug!(%family, "rules differ: {differences}");
         }
         Ok(RuleSetReading {
             is_complete: comparison.matches(),
+            differences,
             is_led_by_rules: comparison.is_led_by_rules,
         })
     }

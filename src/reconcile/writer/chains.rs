@@ -142,7 +142,7 @@ pub(super) fn is_state_unknown(
 }
 
 /// True if an operation repairs what a pending retry would: no other program caused it.
-pub(super) fn is_explained(op: &Op, retry_queue: &RetryQueue) -> bool {
+pub(in crate::reconcile) fn is_explained(op: &Op, retry_queue: &RetryQueue) -> bool {
     let Op::Chain(change) = op else { return false };
     let chain = change.chain();
     retry_queue.contains(&Subject::Chain(ChainSubject::Chain(chain)))

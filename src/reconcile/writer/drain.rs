@@ -66,7 +66,7 @@ pub(in crate::reconcile) enum Known<'a> {
 }
 
 /// Draining real servers of a virtual server. Never none.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Draining {
     deadlines: BTreeMap<SocketAddr, Instant>,
     /// True if the virtual server is removed with the last of them.
@@ -97,7 +97,7 @@ impl Drain {
     ///
     /// Omits what the kernel has noted already. Removes what has nothing to drain any more, or no
     /// time for it.
-    pub(super) fn rewrite(
+    pub(in crate::reconcile) fn rewrite(
         &mut self,
         ops: Vec<Op>,
         known: Known<'_>,
@@ -118,6 +118,22 @@ impl Drain {
             }
         }
         rewritten
+    }
+
+    /// Returns a copy with the draining real servers of one virtual server, to find out what
+    /// [`rewrite`](Self::rewrite) would do.
+    pub(in crate::reconcile) fn excerpt(&self, frontend: &Frontend) -> Self {
+        let mut excerpt = Self {
+            clock: self.clock,
+            draining: Agenda::default(),
+            n_removed_when_drained: 0,
+            held: self.held.clone(),
+        };
+        let due = self.draining.due_time(frontend);
+        if let (Some(draining), Some(due)) = (self.draining.get(frontend), due) {
+            excerpt.put(*frontend, due, draining.clone());
+        }
+        excerpt
     }
 
     /// Keeps the draining real servers of a family until this time, or their deadline, even without

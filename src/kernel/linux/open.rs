@@ -1,0 +1,81 @@
+//! Opening the kernel's handles: those that change it, and those that only read.
+
+use std::collections::HashMap;
+
+use plan::mode::Mode;
+use plan::model::Family;
+
+use super::bridges::Bridges;
+use super::count::VirtualServerCount;
+use super::sysctls::Kept;
+use super::{Linux, ReadError, grow};
+use crate::kernel::conntrack::ConntrackClient;
+use crate::kernel::link::{AddressScope, Links};
+use crate::kernel::route::Routes;
+use crate::kernel::rules::Rules;
+use crate::kernel::rules::fingerprint::RulesWatch;
+use crate::kernel::sysctl;
+
+// === impl Linux ===
+
+impl Linux {
+    /// Opens what a mode uses in the calling thread's network namespace: IPVS and ipset in ipvs mode
+    /// alone. `rules`: one for each family.
+    ///
+    /// # Errors
+    /// When IPVS or ipset is not there, in the words of the crate concerned.
+    pub fn open(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
+        let mut linux = Self::open_to_read(rules, mode)?;
+        if let Some(sets) = linux.ipset.as_mut().filter(|_| mode == Mode::Ipvs) {
+            let left = grow::remove_leftovers(sets);
+            for error in left.map_err(|error| ReadError::new("sets", error))? {
+                tracing::warn!("cannot remove a leftover of growing a set: {error}");
+            }
+        }
+        let families = linux.rules.keys().copied().collect();
+        linux.bridges = Bridges::new(sysctl::ROOT, families);
+        Ok(linux)
+    }
+
+    /// The same without changing anything, and without a warning about the host: for a
+    /// [`KernelReader`](crate::kernel::reader::KernelReader) beside the worker's handles.
+    ///
+    /// # Errors
+    /// As for [`Linux::open`].
+    pub fn open_to_read(rules: HashMap<Family, Rules>, mode: Mode) -> Result<Self, ReadError> {
+        let cannot = |what: &str| {
+            let what = what.to_owned();
+            move |error: &dyn std::error::Error| ReadError::new(what, error)
+        };
+        let mut links = Links::open().map_err(|error| cannot("network interfaces")(&error))?;
+        let (mut ipvs, mut ipset) = (None, None);
+        if mode == Mode::Ipvs {
+            ipset = Some(ipset::Client::open().map_err(|error| cannot("ipset")(&error))?);
+            ipvs = Some(ipvs::Client::open().map_err(|error| cannot("IPVS")(&error))?);
+        } else if links.find().is_ok_and(|link| link.is_some()) {
+            // IPVS mode left it, and perhaps more.
+            (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
+        }
+        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
+        let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
+        Ok(Self {
+            mode,
+            count: VirtualServerCount::open(mode == Mode::Ipvs),
+            ipvs,
+            ipset,
+            links,
+            routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
+            conntrack: ConntrackClient::open()
+                .map_err(|error| cannot("connection tracking")(&error))?,
+            rules,
+            rule_sets: HashMap::new(),
+            watches: watches.map_err(|error| cannot("rules")(&error))?,
+            is_crowded: false,
+            index: None,
+            reported: None,
+            scope: AddressScope::default(),
+            kept: Kept::default(),
+            bridges: Bridges::new(sysctl::ROOT, Vec::new()),
+        })
+    }
+}
