@@ -60,7 +60,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(100);
 /// When one cannot be used.
 pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
     if configuration.manifests.is_none() {
-        kubernetes::check(&source::client_options(configuration))?;
+        kubernetes::check(&configuration.client_options())?;
     }
     Ok(())
 }

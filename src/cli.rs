@@ -174,6 +174,13 @@ fn answer_version(arguments: &Arguments) -> Result<(), Answer> {
 // === impl Answer ===
 
 impl Answer {
+    /// Returns the text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        let (Self::Asked(text) | Self::Wrong(text)) = self;
+        text
+    }
+
     /// Prints it where it belongs: what was asked for is a success, everything else is not.
     pub fn print(&self) -> ExitCode {
         // Write errors are ignored: the reader may have closed its end.

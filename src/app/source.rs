@@ -5,18 +5,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::threads::TaskThread;
-use crate::config::Configuration;
+use crate::config::{CONTROLLER, Configuration};
 use crate::events::{EventRecorder, EventReporter, Publisher};
 use crate::serve::health::SharedHealth;
 use crate::serve::metrics::Metrics;
 use crate::serve::pages::Following;
-use crate::source::kubernetes::{self, ClientOptions, Clients, Kubernetes};
+use crate::source::kubernetes::{self, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
-
-/// `reportingController` of Events, and the beginning of the user agent: what dashboards, alerts
-/// and audit logs know.
-const CONTROLLER: &str = "kube-proxy";
 
 /// Origin of Services: a folder of manifests, or the Kubernetes API.
 pub(super) enum Source {
@@ -36,7 +32,7 @@ impl Source {
         if let Some(folder) = &configuration.manifests {
             return Ok(Self::Manifests(Manifests::new(folder, &options)?));
         }
-        let clients = kubernetes::clients(&client_options(configuration)).await?;
+        let clients = kubernetes::clients(&configuration.client_options()).await?;
         let source = Kubernetes::new(&clients, options);
         Ok(Self::Kubernetes(clients, source))
     }
@@ -97,16 +93,5 @@ impl Source {
             Self::Manifests(manifests) => manifests.run(events).await,
             Self::Kubernetes(_, kubernetes) => kubernetes.run(events).await,
         }
-    }
-}
-
-pub(super) fn client_options(configuration: &Configuration) -> ClientOptions {
-    let server = &configuration.api_server;
-    ClientOptions {
-        kubeconfig: server.kubeconfig.clone(),
-        master: server.url.clone(),
-        qps: server.qps,
-        burst: i32::try_from(server.burst).unwrap_or(i32::MAX),
-        user_agent: format!("{CONTROLLER}/{}", configuration.reported_version),
     }
 }

@@ -10,6 +10,7 @@
 //! document again, which can be written and served, and from which the program's parts get what
 //! they need ([`Configuration`]).
 
+mod api_client;
 pub mod arguments;
 pub mod defaults;
 pub mod document;
@@ -30,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 use plan::mode::Mode;
 
+pub use api_client::CONTROLLER;
 pub use arguments::Arguments;
 use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;

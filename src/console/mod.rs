@@ -11,6 +11,9 @@
 //! - `commands` has one module for each command: its arguments, what it asks, and how people read it;
 //! - `client` finds the program and asks it; `output` writes tables, colours and JSON; `outcome` has
 //!   the exit codes;
+//! - `comparison` reads the kernel and compares it with the plan; `rehearsal` plans a change that is not
+//!   made, and `present` completes its manifests; `words` has operations in words;
+//! - `offline` does the same without a running program;
 //! - `journal` remembers what was done lately.
 //!
 //! An answer is made once, as JSON, and the command makes its text from that: both say the same. What
@@ -20,11 +23,16 @@
 pub mod answers;
 pub mod client;
 pub mod commands;
+pub mod comparison;
 pub mod desk;
 pub mod journal;
+pub mod offline;
 pub mod outcome;
 pub mod output;
+pub mod present;
+pub mod rehearsal;
 pub mod server;
+pub mod words;
 
 use std::path::PathBuf;
 

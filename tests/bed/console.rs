@@ -1,5 +1,6 @@
 //! The operator's console on a real node: what commands say, beside what the usual tools show.
 
+mod diff;
 mod explain;
 mod service;
 mod status;

@@ -10,6 +10,7 @@
 mod addresses;
 mod audit;
 mod changes;
+mod console;
 mod drain;
 mod drift;
 mod explained;

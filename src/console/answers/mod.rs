@@ -3,18 +3,21 @@
 //! Every answer is an object with `apiVersion` and `kind` beside its own fields.
 
 pub mod decision;
+pub mod diff;
 pub mod events;
 pub mod explain;
+pub mod plan;
 pub mod service;
 pub mod services;
 pub mod status;
+pub mod takeover;
 
 use std::sync::Arc;
 
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -75,6 +78,8 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/services", get(services::answer))
         .route("/v1/service", get(service::answer))
         .route("/v1/explain", get(explain::answer))
+        .route("/v1/diff", get(diff::answer))
+        .route("/v1/plan", post(plan::answer))
         .fallback(|| async {
             FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
         })

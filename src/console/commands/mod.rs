@@ -1,9 +1,12 @@
 //! Commands: their arguments, what they ask, and how people read it. One module for each.
 
+pub mod diff;
 pub mod events;
 pub mod explain;
+pub mod plan;
 pub mod service;
 pub mod services;
+pub mod source;
 pub mod status;
 
 use std::ffi::OsString;
@@ -53,6 +56,8 @@ enum Command {
     Services(services::Arguments),
     Service(service::Arguments),
     Explain(explain::Arguments),
+    Diff(diff::Arguments),
+    Plan(plan::Arguments),
 }
 
 /// What a command works with.
@@ -106,6 +111,8 @@ impl Command {
             Self::Services(arguments) => services::run(&arguments, session),
             Self::Service(arguments) => service::run(&arguments, session),
             Self::Explain(arguments) => explain::run(&arguments, session),
+            Self::Diff(arguments) => diff::run(&arguments, session),
+            Self::Plan(arguments) => plan::run(&arguments, session),
         }
     }
 }

@@ -1,0 +1,172 @@
+//! `/v1/diff`: the kernel against the plan.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Content, FailureAnswer, Reason};
+use crate::console::Desk;
+use crate::console::comparison::{Compared, Comparison, ComparisonError, Found, open_reader};
+use crate::console::words::Effect;
+use crate::kernel::ReadError;
+use crate::reconcile::differences::Standing;
+
+/// Most differences in an answer.
+const MOST: usize = 10_000;
+
+/// The kernel against the plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diff {
+    /// Mode that the node serves in.
+    pub mode: String,
+    /// True if the kernel is as planned: what only drains is no difference.
+    pub whole: bool,
+    /// Differences, by the parts of the kernel.
+    pub differences: Vec<DiffLine>,
+    /// Number of further differences.
+    pub omitted: usize,
+    /// Services whose changes are not planned yet.
+    pub waiting: usize,
+    /// Virtual servers that could not be read, each with the reason.
+    pub unread: Vec<String>,
+}
+
+/// A difference.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiffLine {
+    /// Kind of difference.
+    pub kind: DifferenceKind,
+    /// Object that differs.
+    pub object: String,
+    /// State in the kernel; none: nothing.
+    pub found: Option<String>,
+    /// State in the plan; none: nothing.
+    pub desired: Option<String>,
+    /// Services that ask for the object.
+    pub services: Vec<String>,
+    /// Operation that repairs it.
+    pub operation: String,
+    /// Reason for the difference, and who ends it.
+    pub state: DifferenceState,
+    /// Reason of a refusal.
+    pub reason: Option<String>,
+    /// Number of failed attempts in a row.
+    pub attempts: Option<u32>,
+    /// Seconds after which connections that drain are cut.
+    pub seconds: Option<u64>,
+}
+
+/// Kinds of differences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DifferenceKind {
+    /// The plan wants it, and the kernel does not have it.
+    Missing,
+    /// Both have it, and not the same.
+    Different,
+    /// The kernel has it, it is ours, and no Service asks for it.
+    Foreign,
+}
+
+/// Reasons for differences, and who ends them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DifferenceState {
+    /// Another program changed the kernel: the audit repairs it.
+    Drift,
+    /// The kernel refused the write, which is retried.
+    Pending,
+    /// Connections of an endpoint that is gone: it ends by itself.
+    Draining,
+}
+
+pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Diff>, FailureAnswer> {
+    let (settings, variant) = (desk.settings.clone(), desk.configuration.variant);
+    let opened = tokio::task::spawn_blocking(move || open_reader(&settings, variant)).await;
+    let reader = opened
+        .unwrap_or_else(|error| Err(ReadError::new("the kernel", error)))
+        .map_err(|error| FailureAnswer::from(ComparisonError::Unreadable(error)))?;
+    let compared = Comparison::new(desk.inquiries.clone(), reader).run().await?;
+    Ok(Answer::new(Diff::new(desk.settings.mode.to_string(), compared)))
+}
+
+// === impl Diff ===
+
+impl Content for Diff {
+    const KIND: &'static str = "Diff";
+}
+
+impl Diff {
+    /// Returns the answer for a comparison in a mode.
+    #[must_use]
+    pub fn new(mode: String, compared: Compared) -> Self {
+        let Compared { mut differences, n_waiting, unread } = compared;
+        let whole = !differences.iter().any(Found::is_lack) && unread.is_empty();
+        let omitted = differences.len().saturating_sub(MOST);
+        differences.truncate(MOST);
+        Self {
+            mode,
+            whole,
+            differences: differences.into_iter().map(DiffLine::from).collect(),
+            omitted,
+            waiting: n_waiting,
+            unread,
+        }
+    }
+}
+
+// === impl DiffLine ===
+
+impl From<Found> for DiffLine {
+    fn from(found: Found) -> Self {
+        let Found { difference, described, services } = found;
+        let (state, reason, attempts, seconds) = match difference.standing {
+            Standing::Drift => (DifferenceState::Drift, None, None, None),
+            Standing::Pending { reason, attempts } => {
+                (DifferenceState::Pending, Some(reason), Some(attempts), None)
+            }
+            Standing::Draining { seconds } => {
+                (DifferenceState::Draining, None, None, Some(seconds))
+            }
+        };
+        Self {
+            kind: DifferenceKind::from(described.effect),
+            object: described.object,
+            found: described.found,
+            desired: described.desired,
+            services: services.iter().map(ToString::to_string).collect(),
+            operation: difference.op.to_string(),
+            state,
+            reason,
+            attempts,
+            seconds,
+        }
+    }
+}
+
+// === impl DifferenceKind ===
+
+impl From<Effect> for DifferenceKind {
+    fn from(effect: Effect) -> Self {
+        match effect {
+            Effect::Add => Self::Missing,
+            Effect::Change => Self::Different,
+            Effect::Remove => Self::Foreign,
+        }
+    }
+}
+
+impl From<ComparisonError> for FailureAnswer {
+    fn from(error: ComparisonError) -> Self {
+        let advice = match &error {
+            ComparisonError::Unreadable(_) => {
+                "; kube-ipvs retries what it needs itself, and its log says more"
+            }
+            ComparisonError::LoopGone(_) | ComparisonError::NotInSync => "",
+        };
+        Self::new(Reason::Unavailable, format!("{error}{advice}"))
+    }
+}

@@ -1,0 +1,189 @@
+//! `kube-ipvs diff`: the kernel against the plan.
+
+use clap::{Args, ValueEnum};
+
+use super::plan::operations_text;
+use super::source::SourceArguments;
+use super::{Session, written};
+use crate::console::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
+use crate::console::answers::takeover::Takeover;
+use crate::console::offline::Node;
+use crate::console::outcome::{Failure, Verdict};
+use crate::console::output::{bad, duration, notable, table};
+
+/// Compares the kernel with the plan: what is missing, foreign or different, and who asks for it
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "Example: kube-ipvs diff && echo whole\n\n\
+    Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
+    not. What only drains is no difference.\n\n\
+    Example before a takeover: kube-ipvs diff --with kube-proxy -- --config=/var/lib/kube-proxy/config.conf")]
+pub struct Arguments {
+    /// Shows endpoints that drain, too: they end by themselves
+    #[arg(short, long)]
+    all: bool,
+    /// Shows what a takeover from this program would change, without a running kube-ipvs
+    #[arg(long, value_enum, value_name = "PROGRAM", conflicts_with = "all")]
+    with: Option<With>,
+    #[command(flatten)]
+    source: SourceArguments,
+}
+
+/// Programs that a node may be taken over from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum With {
+    /// kube-proxy, in any mode, or kube-ipvs itself after an end.
+    KubeProxy,
+}
+
+pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
+    if let Some(With::KubeProxy) = arguments.with {
+        let takeover = Node::read(arguments.source.configuration()?)?.takeover()?;
+        let verdict = Verdict::from(takeover.whole);
+        written(session.output.show(takeover, takeover_text))?;
+        return Ok(verdict);
+    }
+    if arguments.source.is_given() {
+        let text =
+            "flags of kube-ipvs are for --with kube-proxy; without it, the running one is asked";
+        return Err(Failure::Asked(text.to_owned()));
+    }
+    let diff: Diff = session.client()?.get("/v1/diff", &[])?;
+    let verdict = Verdict::from(diff.whole);
+    written(session.output.show(diff, |diff| text(diff, arguments.all)))?;
+    Ok(verdict)
+}
+
+fn text(diff: &Diff, all: bool) -> String {
+    let shown = |line: &&DiffLine| all || line.state != DifferenceState::Draining;
+    let rows: Vec<[String; 6]> = diff.differences.iter().filter(shown).map(row).collect();
+    let mut text = String::new();
+    if !rows.is_empty() {
+        let headings =
+            ["DIFFERENCE", "OBJECT", "KERNEL HAS", "PLAN WANTS", "ASKED FOR BY", "STATE"];
+        text += &table(&headings, rows);
+    }
+    if diff.omitted > 0 {
+        text += &format!("and {} more differences\n", diff.omitted);
+    }
+    for unread in &diff.unread {
+        text += &format!("{}: {unread}\n", bad("not compared"));
+    }
+    if diff.waiting > 0 && !text.is_empty() {
+        text +=
+            &format!("{} Services wait to be planned; the plan is without them\n", diff.waiting);
+    }
+    text
+}
+
+fn takeover_text(takeover: &Takeover) -> String {
+    let mut text = String::new();
+    for note in &takeover.notes {
+        text += &format!("{}: {note}\n", notable("Note"));
+    }
+    if !takeover.operations.is_empty() {
+        text += &operations_text(&takeover.operations, takeover.omitted);
+    }
+    text
+}
+
+fn row(line: &DiffLine) -> [String; 6] {
+    let kind = match line.kind {
+        DifferenceKind::Missing => "missing",
+        DifferenceKind::Different => "different",
+        DifferenceKind::Foreign => "foreign",
+    };
+    let state = match line.state {
+        DifferenceState::Drift => bad("drift"),
+        DifferenceState::Pending => {
+            let reason = line.reason.as_deref().unwrap_or_default();
+            notable(match line.attempts {
+                Some(attempts) if attempts > 0 => {
+                    format!("pending after {attempts} attempts: {reason}")
+                }
+                _ => format!("pending: {reason}"),
+            })
+        }
+        DifferenceState::Draining => {
+            let seconds = line.seconds.unwrap_or_default();
+            #[expect(clippy::cast_precision_loss, reason = "for people")]
+            let left = duration(seconds as f64);
+            format!("draining, {left} left")
+        }
+    };
+    let or_nothing = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let services = match line.services.join(",") {
+        none if none.is_empty() => "-".to_owned(),
+        names => names,
+    };
+    let (found, desired) = (or_nothing(&line.found), or_nothing(&line.desired));
+    [kind.to_owned(), line.object.clone(), found, desired, services, state]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: DifferenceKind, state: DifferenceState) -> DiffLine {
+        DiffLine {
+            kind,
+            object: "virtual server TCP 10.96.0.10:80".to_owned(),
+            found: None,
+            desired: Some("rr".to_owned()),
+            services: vec!["default/web".to_owned()],
+            operation: "create virtual server TCP 10.96.0.10:80 rr".to_owned(),
+            state,
+            reason: (state == DifferenceState::Pending).then(|| "no memory".to_owned()),
+            attempts: (state == DifferenceState::Pending).then_some(3),
+            seconds: (state == DifferenceState::Draining).then_some(70),
+        }
+    }
+
+    fn plain(diff: &Diff, all: bool) -> String {
+        anstream::adapter::strip_str(&text(diff, all)).to_string()
+    }
+
+    #[test]
+    fn a_whole_kernel_is_no_words_and_what_drains_is_shown_on_request() {
+        let mut diff = Diff {
+            mode: "ipvs".to_owned(),
+            whole: true,
+            differences: Vec::new(),
+            omitted: 0,
+            waiting: 2,
+            unread: Vec::new(),
+        };
+        assert_eq!(plain(&diff, true), "");
+        diff.differences.push(line(DifferenceKind::Foreign, DifferenceState::Draining));
+        assert_eq!(plain(&diff, false), "");
+        assert!(plain(&diff, true).contains("draining, 70s left"), "{}", plain(&diff, true));
+    }
+
+    #[test]
+    fn a_difference_is_a_line_with_what_becomes_of_it() {
+        let diff = Diff {
+            mode: "ipvs".to_owned(),
+            whole: false,
+            differences: vec![
+                line(DifferenceKind::Missing, DifferenceState::Drift),
+                line(DifferenceKind::Missing, DifferenceState::Pending),
+            ],
+            omitted: 4,
+            waiting: 2,
+            unread: vec!["cannot read virtual server TCP 10.96.0.1:443: no".to_owned()],
+        };
+        assert_eq!(
+            plain(&diff, false),
+            "DIFFERENCE   OBJECT                             KERNEL HAS   PLAN WANTS   ASKED FOR BY   STATE\n\
+             missing      virtual server TCP 10.96.0.10:80   -            rr           default/web    drift\n\
+             missing      virtual server TCP 10.96.0.10:80   -            rr           default/web    \
+             pending after 3 attempts: no memory\n\
+             and 4 more differences\n\
+             not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
+             2 Services wait to be planned; the plan is without them\n"
+        );
+        let json = serde_json::to_value(&diff.differences[1]).unwrap();
+        assert_eq!(json["state"], "pending");
+        assert_eq!(json["kind"], "missing");
+        assert_eq!(serde_json::from_value::<DiffLine>(json).unwrap(), diff.differences[1]);
+    }
+}

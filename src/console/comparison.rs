@@ -1,0 +1,408 @@
+//! Comparison of the kernel with the plan, part by part, by sockets of its own.
+//!
+//! The loop may write between a reading of the kernel and the question about it. So what differs is
+//! looked at twice, and only what differs both times counts.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plan::actual::ActualVirtualServer;
+use plan::chains::{ActualChains, ChainId, ChainOp};
+use plan::kernel_objects::{Entry, Frontend};
+use plan::mode::Mode;
+use plan::model::{Family, ServiceName};
+use plan::op::{Op, Subject};
+use plan::rule_set::RuleSet;
+use plan::sets::SetId;
+use plan::settings::Settings;
+
+use super::words::{Beside, Described, describe};
+use crate::kernel::linux::Linux;
+use crate::kernel::reader::KernelReader;
+use crate::kernel::rules::{Rules, Variant};
+use crate::kernel::{Addresses, ReadError, VirtualServerReading};
+use crate::reconcile::differences::{Difference, Standing};
+use crate::reconcile::inquiry::{CHUNK, Inquiries, LoopGone, View};
+
+/// A comparison of the kernel with the plan.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    inquiries: Inquiries,
+    reader: Arc<Mutex<KernelReader>>,
+}
+
+/// Result of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Compared {
+    /// Differences, by the parts of the kernel.
+    pub differences: Vec<Found>,
+    /// Number of Services whose changes are not planned yet: the plan is without them.
+    pub n_waiting: usize,
+    /// Virtual servers that could not be read, each with the reason.
+    pub unread: Vec<String>,
+}
+
+/// A difference in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The difference.
+    pub difference: Difference,
+    /// The same in words.
+    pub described: Described,
+    /// The Services that ask for its object.
+    pub services: Vec<ServiceName>,
+}
+
+/// Reason for which there is no comparison.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ComparisonError {
+    /// The loop does not answer.
+    #[error(transparent)]
+    LoopGone(#[from] LoopGone),
+    /// The kernel has not been taken over yet, so that the plan is not whole.
+    #[error(
+        "the kernel is not in sync for the first time yet, so there is nothing to compare it with; \
+         kube-ipvs status says what it waits for"
+    )]
+    NotInSync,
+    /// A part of the kernel could not be read.
+    #[error(transparent)]
+    Unreadable(#[from] ReadError),
+}
+
+/// Outline of the plan, before anything is compared.
+struct Outline {
+    mode: Mode,
+    families: Vec<Family>,
+    rule_sets: Vec<RuleSet>,
+    /// The frontends that Services own.
+    owners: HashMap<Frontend, ServiceName>,
+    services_with_chains: Vec<ServiceName>,
+    n_waiting: usize,
+}
+
+/// Differences of one pass.
+#[derive(Default)]
+struct Gathered {
+    found: Vec<(Difference, Described)>,
+    /// The operations, so that none is there twice.
+    seen: HashSet<String>,
+    unread: Vec<String>,
+}
+
+/// Opens handles that read the kernel, in the calling thread's network namespace. Runs the iptables
+/// programs to find out which kind is in use.
+///
+/// # Errors
+/// When a part of the kernel cannot be opened.
+pub fn open_reader(settings: &Settings, variant: Variant) -> Result<KernelReader, ReadError> {
+    let mut rules = HashMap::new();
+    for family in &settings.families {
+        let opened = Rules::open(*family, variant);
+        let opened = opened.map_err(|error| ReadError::new(format!("{family} rules"), error))?;
+        rules.insert(*family, opened);
+    }
+    Ok(KernelReader::new(Linux::open_to_read(rules, settings.mode)?))
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// A comparison by this reader.
+    #[must_use]
+    pub fn new(inquiries: Inquiries, reader: KernelReader) -> Self {
+        Self { inquiries, reader: Arc::new(Mutex::new(reader)) }
+    }
+
+    /// Compares everything, twice if something differs.
+    ///
+    /// # Errors
+    /// When a part could not be read or asked for.
+    pub async fn run(&self) -> Result<Compared, ComparisonError> {
+        let first = self.pass().await?;
+        if first.differences.is_empty() {
+            return Ok(first);
+        }
+        let before: HashSet<String> = first.differences.iter().map(Found::identity).collect();
+        let mut second = self.pass().await?;
+        second.differences.retain(|found| before.contains(&found.identity()));
+        Ok(second)
+    }
+
+    async fn pass(&self) -> Result<Compared, ComparisonError> {
+        let outline = self.inquiries.ask(Outline::of).await?.ok_or(ComparisonError::NotInSync)?;
+        let mut gathered = Gathered::default();
+        for rule_set in &outline.rule_sets {
+            self.compare_rule_set(rule_set.clone(), &mut gathered).await?;
+        }
+        if outline.mode == Mode::Ipvs {
+            self.compare_sets_and_addresses(&outline, &mut gathered).await?;
+            self.compare_orphans(&outline, &mut gathered).await?;
+            self.compare_virtual_servers(&outline, &mut gathered).await?;
+        } else {
+            for family in &outline.families {
+                self.compare_chains(&outline, *family, &mut gathered).await?;
+            }
+        }
+        Ok(outline.conclude(gathered))
+    }
+
+    async fn compare_rule_set(
+        &self,
+        rule_set: RuleSet,
+        gathered: &mut Gathered,
+    ) -> Result<(), ComparisonError> {
+        let family = rule_set.family();
+        let found = self.read(move |kernel| kernel.compare_rule_set(rule_set)).await?;
+        if !found.is_complete {
+            let difference =
+                self.inquiries.ask(move |view| view.differing_rule_set(family)).await?;
+            let beside = Beside { rules: &found.differences, ..Beside::default() };
+            gathered.add(difference, &beside);
+        }
+        Ok(())
+    }
+
+    async fn compare_sets_and_addresses(
+        &self,
+        outline: &Outline,
+        gathered: &mut Gathered,
+    ) -> Result<(), ComparisonError> {
+        let found: Addresses = self.read(KernelReader::read_addresses).await?;
+        let differences = self.inquiries.ask(move |view| view.compare_addresses(&found)).await?;
+        gathered.extend(differences, &Beside::default());
+        for set in outline.families.iter().flat_map(|family| SetId::all(*family)) {
+            let found = self.read(move |kernel| kernel.read_set(set)).await?;
+            let size = found.as_ref().map(|it| (it.n_entries(), it.capacity.entries()));
+            let differences =
+                self.inquiries.ask(move |view| view.compare_set(set, found.as_ref())).await?;
+            gathered.extend(differences, &Beside { set: size, ..Beside::default() });
+        }
+        Ok(())
+    }
+
+    /// Looks for virtual servers that no Service asks for.
+    async fn compare_orphans(
+        &self,
+        outline: &Outline,
+        gathered: &mut Gathered,
+    ) -> Result<(), ComparisonError> {
+        let listing = self.read(KernelReader::list_virtual_servers).await?;
+        let listed = listing.virtual_servers.into_iter();
+        let unowned = listed.filter(|it| !outline.owners.contains_key(&it.frontend));
+        let servers: HashMap<Frontend, ActualVirtualServer> = unowned
+            .map(|it| {
+                let found = ActualVirtualServer { server: it.server, real_servers: HashMap::new() };
+                (it.frontend, found)
+            })
+            .collect();
+        let mut frontends: Vec<Frontend> = servers.keys().copied().collect();
+        frontends.sort_unstable();
+        let removes_marker = |op: &&Op| {
+            matches!(op, Op::UnbindAddress(_) | Op::RemoveRoute(_) | Op::RemoveEntry(..))
+        };
+        let repairs: Vec<Op> = gathered.ops().filter(removes_marker).cloned().collect();
+        let repairs = Arc::new(repairs);
+        for chunk in frontends.chunks(CHUNK) {
+            let (chunk, repairs) = (chunk.to_vec(), Arc::clone(&repairs));
+            let differences =
+                self.inquiries.ask(move |view| view.orphaned(&chunk, &repairs)).await?;
+            gathered.extend_of(differences, &servers);
+        }
+        Ok(())
+    }
+
+    async fn compare_virtual_servers(
+        &self,
+        outline: &Outline,
+        gathered: &mut Gathered,
+    ) -> Result<(), ComparisonError> {
+        let mut frontends: Vec<Frontend> = outline.owners.keys().copied().collect();
+        frontends.sort_unstable();
+        for chunk in frontends.chunks(CHUNK) {
+            let asked: Arc<[Frontend]> = chunk.into();
+            let readings: Vec<VirtualServerReading> = {
+                let asked = Arc::clone(&asked);
+                self.read(move |kernel| kernel.read_virtual_servers(&asked)).await?
+            };
+            let mut found = Vec::with_capacity(asked.len());
+            for (frontend, reading) in asked.iter().zip(readings) {
+                match reading {
+                    Ok(there) => found.push((*frontend, there)),
+                    Err(error) => gathered.unread.push(error.to_string()),
+                }
+            }
+            let there = found.iter().filter_map(|(at, it)| Some((*at, it.clone()?))).collect();
+            let differences =
+                self.inquiries.ask(move |view| view.compare_virtual_servers(&found)).await?;
+            gathered.extend_of(differences, &there);
+        }
+        Ok(())
+    }
+
+    async fn compare_chains(
+        &self,
+        outline: &Outline,
+        family: Family,
+        gathered: &mut Gathered,
+    ) -> Result<(), ComparisonError> {
+        let found = Arc::new(self.read(move |kernel| kernel.read_chains(family)).await?);
+        for chunk in outline.services_with_chains.chunks(CHUNK) {
+            let (chunk, found_now) = (chunk.to_vec(), Arc::clone(&found));
+            let compare =
+                move |view: &View<'_>| view.compare_own_chains(family, &found_now, &chunk);
+            gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
+        }
+        let mut own: Vec<ChainId> = found.own.keys().copied().collect();
+        own.sort_unstable();
+        for chunk in own.chunks(CHUNK) {
+            let chunk = chunk.to_vec();
+            let differences = self.inquiries.ask(move |view| view.excess_chains(&chunk)).await?;
+            gathered.extend_chains(differences, &found);
+        }
+        for chain in ChainId::all_shared(outline.mode, family) {
+            let found_now = Arc::clone(&found);
+            let compare = move |view: &View<'_>| {
+                view.compare_shared_chain(chain, found_now.shared.get(&chain).map(Vec::as_slice))
+            };
+            gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
+        }
+        Ok(())
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut KernelReader) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let reader = Arc::clone(&self.reader);
+        let reading = tokio::task::spawn_blocking(move || {
+            // A reader keeps nothing that a panic could leave half done.
+            read(&mut reader.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)))
+    }
+}
+
+// === impl Outline ===
+
+impl Outline {
+    /// None: the plan is not whole yet. Copies the names of all frontends, as each pass of the audit
+    /// does.
+    fn of(view: &View<'_>) -> Option<Self> {
+        let planner = view.planner;
+        if !view.status.in_sync_once {
+            return None;
+        }
+        let Settings { mode, families, .. } = planner.settings();
+        let desired = planner.desired();
+        let owners = desired.frontends().filter_map(|it| Some((*it, desired.owner(it)?.clone())));
+        Some(Self {
+            mode: *mode,
+            families: families.clone(),
+            rule_sets: families.iter().filter_map(|it| planner.rule_set(*it).ok()).collect(),
+            owners: owners.collect(),
+            services_with_chains: planner.services_with_chains().cloned().collect(),
+            n_waiting: planner.backlog(),
+        })
+    }
+
+    fn conclude(&self, gathered: Gathered) -> Compared {
+        let by_address = LazyCell::new(|| services_by_address(self.owners.iter()));
+        let differences = gathered.found.into_iter().map(|(difference, described)| {
+            let services = match difference.op.subject() {
+                _ if described.desired.is_none() => Vec::new(),
+                Subject::Address(address) | Subject::Entry(_, Entry::Address(address)) => {
+                    by_address.get(&address).into_iter().flatten().cloned().collect()
+                }
+                _ => difference.service.clone().into_iter().collect(),
+            };
+            Found { difference, described, services }
+        });
+        Compared {
+            differences: differences.collect(),
+            n_waiting: self.n_waiting,
+            unread: gathered.unread,
+        }
+    }
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.found.iter().map(|(difference, _)| &difference.op)
+    }
+
+    fn add(&mut self, difference: Difference, beside: &Beside<'_>) {
+        if self.seen.insert(identity(&difference.op)) {
+            let described = describe(&difference.op, beside);
+            self.found.push((difference, described));
+        }
+    }
+
+    fn extend(&mut self, differences: Vec<Difference>, beside: &Beside<'_>) {
+        differences.into_iter().for_each(|difference| self.add(difference, beside));
+    }
+
+    /// Adds differences of virtual servers, which were found like this.
+    fn extend_of(
+        &mut self,
+        differences: Vec<Difference>,
+        found: &HashMap<Frontend, ActualVirtualServer>,
+    ) {
+        for difference in differences {
+            let virtual_server = match difference.op.subject() {
+                Subject::VirtualServer(frontend) => found.get(&frontend),
+                _ => None,
+            };
+            self.add(difference, &Beside { virtual_server, ..Beside::default() });
+        }
+    }
+
+    fn extend_chains(&mut self, differences: Vec<Difference>, found: &ActualChains) {
+        for difference in differences {
+            let has_chain = matches!(
+                &difference.op,
+                Op::Chain(ChainOp::Write(chain, _)) if found.own.contains_key(chain)
+            );
+            self.add(difference, &Beside { has_chain, ..Beside::default() });
+        }
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    /// True if it is something that the kernel lacks, or has and should not: not what only ends by
+    /// itself.
+    #[must_use]
+    pub fn is_lack(&self) -> bool {
+        !matches!(self.difference.standing, Standing::Draining { .. })
+    }
+
+    fn identity(&self) -> String {
+        identity(&self.difference.op)
+    }
+}
+
+/// Returns the Services that have a frontend at each address.
+pub(super) fn services_by_address<'a>(
+    owners: impl Iterator<Item = (&'a Frontend, &'a ServiceName)>,
+) -> HashMap<IpAddr, BTreeSet<ServiceName>> {
+    let mut services = HashMap::<IpAddr, BTreeSet<ServiceName>>::new();
+    for (frontend, service) in owners {
+        services.entry(frontend.address).or_default().insert(service.clone());
+    }
+    services
+}
+
+/// Text that is the same for an operation that a later look finds again: a deadline that is not noted
+/// yet is another one each time.
+fn identity(op: &Op) -> String {
+    match op {
+        Op::DrainRealServer(frontend, socket, _) => format!("drain {socket} of {frontend}"),
+        op => op.to_string(),
+    }
+}

@@ -1,0 +1,4 @@
+//! Questions of the operator's console to the loop.
+
+mod diff;
+mod plan;
