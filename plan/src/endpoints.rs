@@ -7,7 +7,7 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use crate::model::{Conditions, Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
@@ -81,8 +81,10 @@ impl<'a> EndpointsByPort<'a> {
 // === impl Candidate ===
 
 impl Candidate<'_> {
-    fn socket(&self) -> (IpAddr, u16) {
-        (self.endpoint.address, self.port)
+    /// Its address and port.
+    #[must_use]
+    pub fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.endpoint.address, self.port)
     }
 }
 

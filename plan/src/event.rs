@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::hand_drain::HandDrain;
 use crate::model::{EndpointSlice, Node, Service, ServiceName, SliceName};
 use crate::scheduler::SchedulerName;
 use crate::userspace::{ProxyPortId, ProxyPortState};
@@ -33,4 +34,8 @@ pub enum Event {
     /// The relay of mode userspace has this proxy port in this state. Those of Services that are gone
     /// are closed sooner or later.
     ProxyPort(Box<ProxyPortId>, ProxyPortState),
+    /// An operator drains endpoints on this node.
+    HandDrainBegan(Box<HandDrain>),
+    /// The operator has ended that, or its time is up.
+    HandDrainEnded(Box<HandDrain>),
 }

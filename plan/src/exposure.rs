@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::endpoints::{Candidate, EndpointChoice, EndpointsByPort, Selection};
 use crate::facts::NodeFacts;
+use crate::hand_drain::DrainedChoice;
 use crate::kernel_objects::RealServer;
 use crate::local::{HealthCheck, LocalGap, Side};
 use crate::localhost::{LocalhostPort, localhost_port};
@@ -46,7 +47,7 @@ pub struct Exposure<'a> {
 }
 
 /// A Service in one family.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FamilyExposure<'a> {
     /// The family.
     pub family: Family,
@@ -57,7 +58,7 @@ pub struct FamilyExposure<'a> {
 }
 
 /// A service port and its endpoints in one family.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PortExposure<'a> {
     /// Its index among the Service's ports.
     pub index: usize,
@@ -65,6 +66,8 @@ pub struct PortExposure<'a> {
     pub port: &'a ServicePort,
     /// The endpoints that this node uses.
     pub choice: EndpointChoice,
+    /// Those that it would use if an operator did not drain them by hand.
+    pub drained: DrainedChoice,
     /// Every endpoint on this node, ready or not, in order.
     pub here: Vec<SocketAddr>,
 }
@@ -137,16 +140,22 @@ impl<'a> Exposure<'a> {
                 continue;
             }
             let candidates = endpoints.candidates(port);
-            let here = || {
-                let node_name = Some(&*settings.node_name);
-                candidates.iter().filter(move |it| it.endpoint.node.as_deref() == node_name)
-            };
-            let ready = here().filter(|candidate| candidate.endpoint.conditions.ready);
+            let drains = facts.hand_drains();
+            let usable = drains.others(&service.name, &candidates);
+            let is_here =
+                |it: &&Candidate<'_>| it.endpoint.node.as_deref() == Some(&*settings.node_name);
+            let here = candidates.iter().filter(is_here).map(Candidate::socket).collect();
+            let ready = usable.iter().filter(is_here).filter(|it| it.endpoint.conditions.ready);
             local_ready.extend(ready.map(|candidate| candidate.endpoint.address));
-            let choice = selection(service, &candidates, facts, settings).choose();
+            let choice = selection(service, &usable, facts, settings).choose();
             self.note_local_gaps(family, &choice, settings.mode);
-            let here = here().map(|it| SocketAddr::new(it.endpoint.address, it.port)).collect();
-            ports.push(PortExposure { index, port, choice, here });
+            let drained = if usable.len() == candidates.len() {
+                DrainedChoice::default()
+            } else {
+                let among_all = selection(service, &candidates, facts, settings).choose();
+                DrainedChoice::of(&among_all, &service.name, drains)
+            };
+            ports.push(PortExposure { index, port, choice, drained, here });
             if settings.localhost_node_ports {
                 self.localhost.extend(localhost_port(service, port, family, facts));
             }

@@ -1,4 +1,5 @@
-//! Facts about this node: its Node object, its interfaces' addresses, its neighbours, its kernel.
+//! Facts about this node: its Node object, its interfaces' addresses, its neighbours, its kernel, and
+//! the endpoints that its operator drains.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::hand_drain::{HandDrain, HandDrains};
 use crate::model::{Family, Node};
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, NodePortAddresses, Settings};
@@ -26,6 +28,8 @@ pub struct NodeFacts {
     many_endpoints: BTreeSet<Family>,
     /// Families with service addresses that are local although rules lead to Services.
     bound: BTreeMap<Family, BoundAddresses>,
+    /// Endpoints that an operator drains.
+    hand_drains: HandDrains,
 }
 
 /// Service addresses of a family that are local to the node although rules lead to Services: for as
@@ -104,6 +108,21 @@ impl NodeFacts {
         } else {
             self.missing_schedulers.remove(scheduler)
         }
+    }
+
+    /// Notes that an operator drains endpoints, or no longer does. Returns whether that is new.
+    pub(crate) fn note_hand_drain(&mut self, drain: &HandDrain, is_drained: bool) -> bool {
+        if is_drained {
+            self.hand_drains.insert(drain.clone())
+        } else {
+            self.hand_drains.remove(drain)
+        }
+    }
+
+    /// Endpoints that an operator drains.
+    #[must_use]
+    pub fn hand_drains(&self) -> &HandDrains {
+        &self.hand_drains
     }
 
     /// The other node whose address this is, unless it is this one's as well.

@@ -16,7 +16,8 @@
 //!   `userspace`, as text;
 //! - [`local`]: what follows from being for this node only, beside the kernel's state;
 //!   [`localhost`]: node ports on loopback addresses;
-//! - [`endpoints`]: which endpoints a frontend may use; [`exposure`]: what a Service asks of the
+//! - [`endpoints`]: which endpoints a frontend may use; [`hand_drain`]: those that an operator keeps
+//!   clients away from; [`exposure`]: what a Service asks of the
 //!   node, before any mechanism; [`claimants`]: the Services that claim a frontend, and which of them
 //!   has it;
 //! - [`mode`]: the mechanisms; [`ipvs`], [`iptables`]: their backends, each of which compiles an
@@ -47,6 +48,7 @@ pub mod exposure;
 pub mod facts;
 pub mod flows;
 pub mod growth;
+pub mod hand_drain;
 pub mod iptables;
 pub mod ipvs;
 pub mod kernel_objects;

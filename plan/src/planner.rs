@@ -3,6 +3,7 @@
 mod chains;
 mod excerpt;
 mod explained;
+mod hand_drains;
 mod ipvs;
 mod limit;
 mod stateless;

@@ -3,6 +3,7 @@
 mod contention;
 mod counts;
 mod excerpt;
+mod hand_drains;
 mod index;
 mod listed;
 mod queue;
@@ -91,6 +92,8 @@ impl Store {
             Event::SchedulerMissing(scheduler) => self.apply_scheduler(&scheduler, true),
             Event::SchedulerLoaded(scheduler) => self.apply_scheduler(&scheduler, false),
             Event::ProxyPort(id, state) => self.apply_proxy_port(*id, state),
+            Event::HandDrainBegan(drain) => self.apply_hand_drain(&drain, true),
+            Event::HandDrainEnded(drain) => self.apply_hand_drain(&drain, false),
         }
     }
 

@@ -9,7 +9,7 @@ use plan::planner::{Plan, Planner};
 
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{Observer, Pass, Round, RuleCount};
+use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RuleCount};
 
 /// Observers that all get every report.
 #[derive(Debug)]
@@ -88,6 +88,10 @@ impl Observer for Observers {
         self.each(|observer| observer.held_up(note));
     }
 
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        self.each(|observer| observer.hand_drained(report));
+    }
+
     fn full_speed(&mut self, on: bool) {
         self.each(|observer| observer.full_speed(on));
     }
@@ -140,6 +144,17 @@ impl Observer for EventObserver {
             reason: "SysctlChanged",
             action: "SetSysctl",
             note: note.to_owned(),
+            extent: Extent::ThisNode,
+        });
+    }
+
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        self.0.record(NewEvent {
+            regarding: Regarding::Node,
+            severity: Severity::Normal,
+            reason: if report.has_begun { "EndpointDrained" } else { "EndpointUndrained" },
+            action: "DrainEndpoint",
+            note: report.note.to_owned(),
             extent: Extent::ThisNode,
         });
     }

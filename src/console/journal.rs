@@ -13,7 +13,7 @@ use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
 use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{Observer, Pass, Round, RoundKind};
+use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RoundKind};
 
 /// Most notes that are kept.
 const MOST: usize = 4_096;
@@ -84,6 +84,8 @@ pub enum Happened {
     SysctlWarning(String),
     /// Rules of the mode before still lead connections, for this reason; none: no longer.
     HeldUp(Option<String>),
+    /// A drain by hand has begun or ended.
+    HandDrained(String),
     /// Flows that led nowhere were removed.
     FlowsRemoved {
         /// Their family.
@@ -226,6 +228,8 @@ impl Arrival {
             Event::SchedulerMissing(_) => Self::Inside("the kernel lacks a scheduler"),
             Event::SchedulerLoaded(_) => Self::Inside("the kernel may have a scheduler now"),
             Event::ProxyPort(..) => Self::Inside("the relay reports a proxy port"),
+            Event::HandDrainBegan(_) => Self::Inside("an endpoint is drained by hand"),
+            Event::HandDrainEnded(_) => Self::Inside("an endpoint is no longer drained by hand"),
         }
     }
 }
@@ -279,6 +283,10 @@ impl Observer for JournalObserver {
 
     fn held_up(&mut self, note: Option<&str>) {
         self.0.note(Happened::HeldUp(note.map(ToOwned::to_owned)));
+    }
+
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        self.0.note(Happened::HandDrained(report.note.to_owned()));
     }
 
     fn pass_ended(&mut self, pass: &Pass) {

@@ -2,7 +2,8 @@
 //!
 //! A question is a function that reads what the loop has. It runs on the loop's thread, so it must be
 //! short: about one Service, or about a limited number of things, and the rest by another question.
-//! Whoever asks waits; the loop does not, and it changes nothing for a question.
+//! Whoever asks waits; the loop does not, and it changes nothing for a question. An order of the operator
+//! comes the same way, and is taken as input is.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,10 +16,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::error;
 
-use super::Status;
 use super::context::Context;
+use super::hand_drains::HandDrains;
 use super::retry_queue::RetryQueue;
 use super::writer::Writer;
+use super::{Input, Status};
 
 /// Most Services, frontends or retries that one question should walk: a few milliseconds of work.
 pub const CHUNK: usize = 256;
@@ -37,12 +39,24 @@ pub struct View<'a> {
     pub pending: &'a RetryQueue,
     /// Time for which the oldest change has been waiting; none if none waits.
     pub waiting: Option<Duration>,
+    /// Endpoints that an operator drains by hand.
+    pub hand_drains: &'a HandDrains,
     pub(super) context: &'a Context,
     pub(super) writer: &'a Writer,
 }
 
+/// Question or order to the loop.
+pub struct Inquiry(pub(super) Asked);
+
+/// Content of an [`Inquiry`].
+pub(super) enum Asked {
+    Question(Question),
+    /// Input of the operator's, and whom to tell when it is taken.
+    Order(Input, oneshot::Sender<()>),
+}
+
 /// Question to the loop.
-pub struct Inquiry(Box<dyn FnOnce(&View<'_>) + Send>);
+pub(super) struct Question(Box<dyn FnOnce(&View<'_>) + Send>);
 
 /// The way for questions to reach the loop.
 #[derive(Debug, Clone)]
@@ -72,18 +86,28 @@ impl Inquiries {
         question: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, LoopGone> {
         let (sender, answer) = oneshot::channel();
-        let inquiry = Inquiry(Box::new(move |view| {
+        let question = Question(Box::new(move |view| {
             // Whoever asked may be gone.
             let _ = sender.send(question(view));
         }));
-        self.0.send(inquiry).await.map_err(|_| LoopGone)?;
+        self.0.send(Inquiry(Asked::Question(question))).await.map_err(|_| LoopGone)?;
         answer.await.map_err(|_| LoopGone)
+    }
+
+    /// Gives an order, and waits until the loop has taken it. What follows of it is written after that.
+    ///
+    /// # Errors
+    /// [`LoopGone`].
+    pub async fn order(&self, input: Input) -> Result<(), LoopGone> {
+        let (sender, taken) = oneshot::channel();
+        self.0.send(Inquiry(Asked::Order(input, sender))).await.map_err(|_| LoopGone)?;
+        taken.await.map_err(|_| LoopGone)
     }
 }
 
-// === impl Inquiry ===
+// === impl Question ===
 
-impl Inquiry {
+impl Question {
     /// Answers it. A panic is the question's own: it has changed nothing, and the loop goes on.
     pub(super) fn answer(self, view: &View<'_>) {
         if catch_unwind(AssertUnwindSafe(|| (self.0)(view))).is_err() {
@@ -91,6 +115,8 @@ impl Inquiry {
         }
     }
 }
+
+// === impl Inquiry ===
 
 impl fmt::Debug for Inquiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,12 +127,13 @@ impl fmt::Debug for Inquiry {
 // === impl View ===
 
 impl<'a> View<'a> {
-    pub(super) fn new(cx: &'a Context, writer: &'a Writer) -> Self {
+    pub(super) fn new(cx: &'a Context, writer: &'a Writer, hand_drains: &'a HandDrains) -> Self {
         Self {
             planner: &cx.planner,
             status: *cx.status.borrow(),
             pending: writer.retry_queue(),
             waiting: cx.planner.oldest().map(|since| cx.age(since)),
+            hand_drains,
             context: cx,
             writer,
         }

@@ -17,6 +17,7 @@
 //!   mode's rules led until then.
 //! - `writer`: from then on writes changes in rounds, and retries what the kernel refused. It holds
 //!   the pending retries, the draining real servers, the flows to remove, and the times of these.
+//! - `hand_drains`: ends drains by hand when their time is up.
 //! - `auditor`: finds changes by other programs: every second by their signs, and by comparing
 //!   all state but the rules and chains once every sync period. It holds the schedule of that, the
 //!   expected counts, and the sysctls that another program keeps setting.
@@ -41,6 +42,7 @@ mod comparison;
 mod context;
 pub mod differences;
 mod dispatch;
+pub mod hand_drains;
 pub mod inquiry;
 mod leaving_ipvs;
 pub mod observer;
@@ -54,6 +56,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt as _;
 use plan::event::Event;
+use plan::hand_drain::HandDrain;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
@@ -67,7 +70,8 @@ use crate::kernel::worker::{KernelHandle, WorkerGone};
 use auditor::Auditor;
 use context::Context;
 use dispatch::Dispatch;
-use inquiry::{Inquiry, View};
+use hand_drains::HandDrains;
+use inquiry::{Asked, Inquiry, View};
 use leaving_ipvs::LeavingIpvs;
 use observer::Observer;
 pub use status::Status;
@@ -86,7 +90,7 @@ const MOST_INPUTS: usize = 4_096;
 /// Stands for "never": one year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Input from a source.
+/// Input from a source, or from an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Something changed.
@@ -95,6 +99,10 @@ pub enum Input {
     Triggered(Family, SystemTime),
     /// Everything that there is has been delivered once.
     Complete,
+    /// An operator drains endpoints by hand, for this long.
+    Drain(Box<HandDrain>, Duration),
+    /// An operator ends a drain by hand.
+    Undrain(Box<HandDrain>),
 }
 
 /// Default of [`Pace::drain_deadline`].
@@ -118,6 +126,8 @@ pub struct Reconciler {
     context: Context,
     writer: Writer,
     auditor: Auditor,
+    /// Endpoints that an operator drains.
+    hand_drains: HandDrains,
     /// Rules that lead to IPVS, on a node whose connections were led by others.
     dispatch: Dispatch,
     /// Virtual servers that IPVS mode left, in another mode.
@@ -178,6 +188,7 @@ impl Reconciler {
             context: Context::new(planner, kernel, pace),
             writer: Writer::new(now),
             auditor: Auditor::new(now),
+            hand_drains: HandDrains::default(),
             dispatch: Dispatch::default(),
             leaving_ipvs,
             inquiries: None,
@@ -256,31 +267,58 @@ impl Reconciler {
 
     /// Takes an input, and those that have come meanwhile, up to a limit.
     fn take_all(&mut self, first: Input, inputs: &mut mpsc::Receiver<Input>) {
-        let cx = &mut self.context;
-        let timestamp = cx.timestamp();
+        let timestamp = self.context.timestamp();
         let later = std::iter::from_fn(|| inputs.try_recv().ok());
         let mut n_changes = 0;
         for input in std::iter::once(first).chain(later).take(MOST_INPUTS) {
-            match input {
-                Input::Change(event) => {
-                    if matches!(event, Event::ProxyPort(..)) {
-                        self.writer.write_now();
-                    }
-                    cx.apply_at(event, timestamp);
-                    n_changes += 1;
+            n_changes += usize::from(matches!(input, Input::Change(_)));
+            self.take(input, timestamp);
+        }
+        self.context.observer.taken(n_changes);
+        self.report_waiting();
+    }
+
+    fn take(&mut self, input: Input, timestamp: u64) {
+        let cx = &mut self.context;
+        match input {
+            Input::Change(event) => {
+                if matches!(event, Event::ProxyPort(..)) {
+                    self.writer.write_now();
                 }
-                Input::Triggered(family, at) => self.writer.triggered(family, at),
-                Input::Complete => self.stage.source_is_complete(),
+                cx.apply_at(event, timestamp);
+            }
+            Input::Triggered(family, at) => self.writer.triggered(family, at),
+            Input::Complete => self.stage.source_is_complete(),
+            Input::Drain(drain, time) => {
+                self.writer.write_now();
+                self.hand_drains.begin(cx, *drain, time);
+            }
+            Input::Undrain(drain) => {
+                self.writer.write_now();
+                self.hand_drains.end_now(cx, &drain);
             }
         }
-        cx.observer.taken(n_changes);
+    }
+
+    fn report_waiting(&mut self) {
+        let cx = &mut self.context;
         if !matches!(self.stage, Stage::Incomplete) && cx.planner.is_dirty() {
             cx.observer.waiting(cx.planner.backlog());
         }
     }
 
-    fn answer(&self, inquiry: Inquiry) {
-        inquiry.answer(&View::new(&self.context, &self.writer));
+    fn answer(&mut self, inquiry: Inquiry) {
+        match inquiry.0 {
+            Asked::Question(question) => {
+                question.answer(&View::new(&self.context, &self.writer, &self.hand_drains));
+            }
+            Asked::Order(input, taken) => {
+                self.take(input, self.context.timestamp());
+                self.report_waiting();
+                // Whoever gave it may be gone.
+                let _ = taken.send(());
+            }
+        }
     }
 
     async fn addresses_changed(&mut self, happened: Happened) -> Result<(), WorkerGone> {
@@ -310,6 +348,7 @@ impl Reconciler {
                     self.writer.next_wake(&self.context),
                     self.dispatch.next_due(&self.context, now),
                     self.leaving_ipvs.next_due(),
+                    self.hand_drains.next_due(),
                 ];
                 others.into_iter().flatten().fold(audit, Instant::min)
             }
@@ -318,7 +357,9 @@ impl Reconciler {
 
     /// Does some of what is due.
     async fn step(&mut self) -> Result<(), WorkerGone> {
-        let Self { context: cx, writer, auditor, dispatch, leaving_ipvs, stage, .. } = self;
+        let Self {
+            context: cx, writer, auditor, hand_drains, dispatch, leaving_ipvs, stage, ..
+        } = self;
         match stage {
             Stage::Incomplete => {}
             Stage::Unread(retry) if Instant::now() < *retry => {}
@@ -338,6 +379,7 @@ impl Reconciler {
                 writer.retry_due(cx, is_over).await?;
             }
             Stage::Running => {
+                hand_drains.step(cx);
                 writer.write_changes(cx).await?;
                 writer.retry_due(cx, true).await?;
                 dispatch.step(cx, writer).await?;

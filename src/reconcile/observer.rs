@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use plan::event::Event;
+use plan::hand_drain::HandDrain;
 use plan::model::Family;
 use plan::op::Op;
 use plan::planner::{Plan, Planner};
@@ -83,6 +84,11 @@ pub trait Observer: fmt::Debug + Send {
         let _ = note;
     }
 
+    /// Reports a drain by hand that has begun or ended.
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        let _ = report;
+    }
+
     /// Reports that the audit runs at full speed from now on, because another program changed the
     /// kernel; or no longer does.
     fn full_speed(&mut self, on: bool) {
@@ -128,6 +134,19 @@ pub struct Round<'a> {
     pub oldest: Duration,
     /// Writes that the kernel refused, and that are retried.
     pub pending: &'a RetryQueue,
+}
+
+/// A drain by hand that has begun or ended.
+#[derive(Debug, Clone, Copy)]
+pub struct HandDrainReport<'a> {
+    /// Endpoints that are drained.
+    pub drain: &'a HandDrain,
+    /// True if it has begun.
+    pub has_begun: bool,
+    /// Number of drains by hand that are in force now.
+    pub count: usize,
+    /// The same in words.
+    pub note: &'a str,
 }
 
 /// Rules of a family's table in mode iptables.

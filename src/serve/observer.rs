@@ -20,7 +20,7 @@ use super::metrics::Metrics;
 use super::service_health::{CheckUpdates, NodeAddresses};
 use crate::kernel::ReadError;
 use crate::kernel::Refusal;
-use crate::reconcile::observer::{Observer, Pass, Round, RoundKind, RuleCount};
+use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RoundKind, RuleCount};
 use crate::reconcile::retry_queue::RetryQueue;
 use endpoint_changes::EndpointChanges;
 
@@ -122,7 +122,9 @@ impl Observer for ServerObserver {
             | Event::OtherNodeRemoved(_)
             | Event::SchedulerMissing(_)
             | Event::SchedulerLoaded(_)
-            | Event::ProxyPort(..) => {}
+            | Event::ProxyPort(..)
+            | Event::HandDrainBegan(_)
+            | Event::HandDrainEnded(_) => {}
         }
     }
 
@@ -205,6 +207,10 @@ impl Observer for ServerObserver {
 
     fn held_up(&mut self, note: Option<&str>) {
         self.metrics.own.switch_held_up.set(note.is_some().into());
+    }
+
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        self.metrics.own.drained_endpoints.set(gauge(report.count));
     }
 
     fn full_speed(&mut self, on: bool) {

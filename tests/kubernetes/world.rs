@@ -256,7 +256,9 @@ impl Said {
                 Event::LocalAddresses(_)
                 | Event::SchedulerMissing(_)
                 | Event::SchedulerLoaded(_)
-                | Event::ProxyPort(..),
+                | Event::ProxyPort(..)
+                | Event::HandDrainBegan(_)
+                | Event::HandDrainEnded(_),
             ) => panic!("not a source's to say"),
             SourceEvent::Triggered(..) => self.triggered += 1,
             SourceEvent::NodeLeaving(leaving) => self.leaving.push(leaving),

@@ -17,6 +17,7 @@ mod explained;
 mod faults;
 mod first_sync;
 mod flows;
+mod hand_drain;
 mod iptables;
 mod led_by_rules;
 mod log;

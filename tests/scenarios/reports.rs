@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use kube_ipvs::kernel::{Refusal, RefusalClass};
-use kube_ipvs::reconcile::observer::{Observer, Round, RoundKind, RuleCount};
+use kube_ipvs::reconcile::observer::{HandDrainReport, Observer, Round, RoundKind, RuleCount};
 use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
@@ -51,6 +51,10 @@ impl Observer for Reports {
 
     fn sysctl_warning(&mut self, note: &str) {
         self.note(note);
+    }
+
+    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
+        self.note(format!("{} ({} in force)", report.note, report.count));
     }
 
     fn held_up(&mut self, note: Option<&str>) {

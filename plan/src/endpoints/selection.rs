@@ -54,6 +54,8 @@ pub enum Decision {
     ForOtherZones,
     /// It is on another node, and the policy allows this node's only.
     Elsewhere,
+    /// An operator drains it by hand: it counts as if it was not there.
+    DrainedByHand,
 }
 
 /// Rule by which endpoints are chosen for clients under one traffic policy.

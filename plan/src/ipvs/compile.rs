@@ -14,6 +14,7 @@
 
 mod admission;
 mod claims;
+mod hand_drains;
 mod short_circuits;
 
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub fn compile(exposure: &Exposure<'_>, facts: &NodeFacts, settings: &Settings) 
     let mut problems = exposure.problems.clone();
     let service = exposure.service;
     let server = virtual_server(service, facts, settings, &mut problems);
+    let families = hand_drains::kept(&exposure.families, &server);
     let mut compiler = Compiler {
         service,
         facts,
@@ -62,7 +64,7 @@ pub fn compile(exposure: &Exposure<'_>, facts: &NodeFacts, settings: &Settings) 
         entries: Vec::new(),
         problems,
     };
-    let families = exposure.families.iter();
+    let families = families.iter();
     let families: Vec<Admitted<'_>> = families.map(|it| compiler.family(it)).collect();
     compiler.frontends(&families);
     compiler.finish()

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::Planner;
 use super::chains::unspecified;
 use crate::claimants::Origin;
-use crate::endpoints::{Candidate, Decision, EndpointsByPort, Topology};
+use crate::endpoints::{Decision, EndpointsByPort, Topology};
 use crate::exposure::{selection, source_ranges};
 use crate::iptables::fragment::RuleClaim;
 use crate::ipvs::fragment::Claim;
@@ -199,16 +199,21 @@ impl Planner {
         let endpoints = EndpointsByPort::new(family, slices);
         let explain = |port: &ServicePort| {
             let candidates = endpoints.candidates(port);
-            let selection = selection(service, &candidates, self.store.facts(), &self.settings);
+            let facts = self.store.facts();
+            let usable = facts.hand_drains().others(&service.name, &candidates);
+            let selection = selection(service, &usable, facts, &self.settings);
             let cluster = selection.decisions(TrafficPolicy::Cluster);
             let local = selection.decisions(TrafficPolicy::Local);
-            let decisions = cluster.into_iter().zip(local);
-            let endpoints =
-                candidates.iter().zip(decisions).map(|(candidate, (cluster, local))| {
-                    let Candidate { port, endpoint } = *candidate;
-                    let socket = SocketAddr::new(endpoint.address, port);
-                    ExplainedEndpoint { socket, endpoint: endpoint.clone(), cluster, local }
-                });
+            // The usable ones are in the same order.
+            let mut decisions = usable.iter().zip(cluster.into_iter().zip(local)).peekable();
+            let endpoints = candidates.iter().map(|candidate| {
+                let socket = candidate.socket();
+                let decided = decisions.next_if(|(it, _)| it.socket() == socket);
+                let drained = (Decision::DrainedByHand, Decision::DrainedByHand);
+                let (cluster, local) = decided.map_or(drained, |(_, decisions)| decisions);
+                let endpoint = candidate.endpoint.clone();
+                ExplainedEndpoint { socket, endpoint, cluster, local }
+            });
             ExplainedPort {
                 family,
                 port: port.clone(),

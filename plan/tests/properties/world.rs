@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use plan::event::Event;
+use plan::hand_drain::HandDrain;
 use plan::model::{
     Conditions, Endpoint, EndpointSlice, Family, Hints, Node, ObjectName, Overrides, Protocol,
     Service, ServiceKind, ServiceName, ServicePort, SliceName, SlicePort, TrafficPolicy, Weights,
@@ -88,6 +89,7 @@ pub(crate) struct World {
     local: Vec<IpAddr>,
     others: BTreeMap<Arc<str>, Vec<IpAddr>>,
     missing: BTreeSet<SchedulerName>,
+    hand_drains: BTreeSet<HandDrain>,
 }
 
 // === impl World ===
@@ -125,6 +127,12 @@ impl World {
                 }
                 // The relay's, which follow from what it is asked for.
                 Event::ProxyPort(..) => {}
+                Event::HandDrainBegan(drain) => {
+                    world.hand_drains.insert(*drain);
+                }
+                Event::HandDrainEnded(drain) => {
+                    world.hand_drains.remove(&*drain);
+                }
             }
         }
         world
@@ -138,7 +146,9 @@ impl World {
         let local = Event::LocalAddresses(self.local.clone());
         let others = self.others.iter().map(|(n, a)| Event::OtherNodeApplied(n.clone(), a.clone()));
         let missing = self.missing.iter().cloned().map(Event::SchedulerMissing);
-        services.chain(slices).chain(node).chain([local]).chain(others).chain(missing).collect()
+        let drains = self.hand_drains.iter().cloned().map(Box::new).map(Event::HandDrainBegan);
+        let of_node = node.into_iter().chain([local]).chain(others).chain(missing).chain(drains);
+        services.chain(slices).chain(of_node).collect()
     }
 }
 
@@ -226,6 +236,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => other_node().prop_map(Event::OtherNodeRemoved),
         1 => scheduler().prop_map(Event::SchedulerMissing),
         1 => scheduler().prop_map(Event::SchedulerLoaded),
+        2 => hand_drain().prop_map(|drain| Event::HandDrainBegan(Box::new(drain))),
+        1 => hand_drain().prop_map(|drain| Event::HandDrainEnded(Box::new(drain))),
     ]
 }
 
@@ -236,6 +248,20 @@ fn other_node() -> impl Strategy<Value = Arc<str>> {
 /// One of them may be the operator's choice as well.
 fn scheduler() -> impl Strategy<Value = SchedulerName> {
     select(vec!["wrr", "sh", "mh"]).prop_map(|name| SchedulerName::new(name).unwrap())
+}
+
+fn hand_drain() -> impl Strategy<Value = HandDrain> {
+    let address = (1_u8..6, any::<bool>()).prop_map(|(last, is_v4)| match is_v4 {
+        true => IpAddr::from([10, 244, 0, last]),
+        false => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, last.into()).into(),
+    });
+    let (port, service) =
+        (option::of(port(vec![8080, 8443])), option::weighted(0.3, service_name()));
+    (address, port, service).prop_map(|(address, port, service)| HandDrain {
+        address,
+        port,
+        service,
+    })
 }
 
 fn zone() -> impl Strategy<Value = Arc<str>> {

@@ -26,6 +26,8 @@ pub enum Use {
     ForOtherZones,
     /// It is on another node, and the traffic policy is Local.
     Elsewhere,
+    /// An operator drains it by hand (`kube-ipvs drain`).
+    DrainedByHand,
     /// It is no endpoint of the Service any more: the kernel still has it.
     Gone,
 }
@@ -66,6 +68,7 @@ impl From<Decision> for Use {
             Decision::ForOtherNodes => Self::ForOtherNodes,
             Decision::ForOtherZones => Self::ForOtherZones,
             Decision::Elsewhere => Self::Elsewhere,
+            Decision::DrainedByHand => Self::DrainedByHand,
         }
     }
 }
@@ -81,6 +84,7 @@ impl fmt::Display for Use {
             Self::ForOtherNodes => "not used: its hints are for other nodes",
             Self::ForOtherZones => "not used: its hints are for other zones",
             Self::Elsewhere => "not used: on another node, and the traffic policy is Local",
+            Self::DrainedByHand => "not used: drained by hand",
             Self::Gone => "not used: no endpoint of the Service any more",
         })
     }

@@ -114,6 +114,7 @@ fn describe(happened: &Happened) -> Happening {
         }
         Happened::SysctlWarning(note) => ("sysctl", note.clone(), None),
         Happened::HeldUp(Some(note)) => ("switch", format!("held up: {note}"), None),
+        Happened::HandDrained(note) => ("drain", note.clone(), None),
         Happened::HeldUp(None) => ("switch", "no longer held up".to_owned(), None),
         Happened::FlowsRemoved { family, count } => {
             ("flows", format!("removed {count} {family} flows that led nowhere"), None)

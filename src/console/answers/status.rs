@@ -159,6 +159,9 @@ pub struct DrainStatus {
     pub virtual_servers: usize,
     /// Connections of draining real servers, as they were read last.
     pub connections: u64,
+    /// Drains by hand (`kube-ipvs drain`).
+    #[serde(default)]
+    pub by_hand: usize,
 }
 
 /// A set.
@@ -272,6 +275,7 @@ fn of_loop(view: &View<'_>) -> OfLoop {
         draining: DrainStatus {
             virtual_servers: view.n_with_draining(),
             connections: view.n_draining_connections(),
+            by_hand: view.hand_drains.len(),
         },
         sets: sets(view),
         is_held_up: status.is_held_up,

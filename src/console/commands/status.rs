@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{Session, written};
 use crate::console::answers::events::counted;
-use crate::console::answers::status::{KernelStatus, Status};
+use crate::console::answers::status::{DrainStatus, KernelStatus, Status};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{aligned, bad, duration, good, heading, notable, table};
 
@@ -57,22 +57,29 @@ fn text(status: &Status) -> String {
     line("Kernel", kernel_text(&status.kernel));
     line("Drift", drift_text(&status.kernel));
     line("Sysctls", sysctls_text(&status.kernel));
-    line(
-        "Draining",
-        match status.draining.virtual_servers {
-            0 => "nothing".to_owned(),
-            number => format!(
-                "{}, {} connections",
-                counted(number, "virtual server"),
-                status.draining.connections
-            ),
-        },
-    );
+    line("Draining", draining_text(&status.draining));
     let mut text = aligned(&lines);
     text += &sets_text(status);
     text += &pending_text(&status.kernel);
     text += &errors_text(status);
     text
+}
+
+fn draining_text(draining: &DrainStatus) -> String {
+    let by_themselves = match draining.virtual_servers {
+        0 => None,
+        number => Some(format!(
+            "{}, {} connections",
+            counted(number, "virtual server"),
+            draining.connections
+        )),
+    };
+    let by_hand = match draining.by_hand {
+        0 => None,
+        number => Some(notable(format!("{} by hand", counted(number, "endpoint")))),
+    };
+    let all: Vec<String> = by_themselves.into_iter().chain(by_hand).collect();
+    if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
 }
 
 fn mode_text(status: &Status) -> String {

@@ -55,6 +55,8 @@ pub struct OwnMetrics {
     drift: IntCounterVec,
     /// Sysctls without the value that Services need.
     pub sysctl_mismatches: IntGauge,
+    /// Drains by hand that are in force.
+    pub drained_endpoints: IntGauge,
     mode: IntGaugeVec,
     /// State that the mode has left in which the node served before, by kind.
     pub left_by_former_mode: IntGaugeVec,
@@ -106,6 +108,11 @@ impl OwnMetrics {
                 "kube_ipvs_sysctl_mismatches",
                 "Number of sysctls without the value that Services need, because they could not be set or \
                  another program sets them again and again. The log and an Event of the Node name them.",
+            )?,
+            drained_endpoints: make.gauge(
+                "kube_ipvs_drained_endpoints",
+                "Number of endpoints that an operator has drained by hand on this node (kube-ipvs drain), \
+                 each as it was named: an address with all its ports counts once.",
             )?,
             mode: make.gauges_by(
                 "kube_ipvs_mode",

@@ -286,7 +286,9 @@ impl FolderReader<'_> {
             | Event::OtherNodeRemoved(_)
             | Event::SchedulerMissing(_)
             | Event::SchedulerLoaded(_)
-            | Event::ProxyPort(..) => return,
+            | Event::ProxyPort(..)
+            | Event::HandDrainBegan(_)
+            | Event::HandDrainEnded(_) => return,
         };
         if !self.insert(key, event) {
             return;

@@ -87,6 +87,9 @@ fn short(event: &SourceEvent) -> String {
         SourceEvent::Change(Event::SchedulerMissing(name)) => format!("no {name}"),
         SourceEvent::Change(Event::SchedulerLoaded(name)) => format!("{name} is back"),
         SourceEvent::Change(Event::ProxyPort(id, _)) => format!("proxy port of {}", id.service),
+        SourceEvent::Change(Event::HandDrainBegan(drain) | Event::HandDrainEnded(drain)) => {
+            format!("by hand: {drain}")
+        }
         SourceEvent::Triggered(Family::V6, time) => {
             format!("triggered {}", time.duration_since(START).unwrap().as_secs())
         }

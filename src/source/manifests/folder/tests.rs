@@ -46,7 +46,9 @@ fn words(events: &[Event]) -> Vec<String> {
         Event::LocalAddresses(_)
         | Event::SchedulerMissing(_)
         | Event::SchedulerLoaded(_)
-        | Event::ProxyPort(..) => panic!("not a manifest's"),
+        | Event::ProxyPort(..)
+        | Event::HandDrainBegan(_)
+        | Event::HandDrainEnded(_) => panic!("not a manifest's"),
     };
     events.iter().map(word).collect()
 }
