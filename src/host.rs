@@ -4,6 +4,7 @@ mod conntrack;
 mod fallback;
 mod local_ports;
 mod oom;
+pub(crate) mod survey;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,7 +23,7 @@ use crate::config::{Action, Configuration, Conntrack, IpvsTimeouts};
 use crate::kernel::estimators::{self, EstimatorSettings};
 use crate::kernel::linux::Linux;
 use crate::kernel::nfacct::NfacctClient;
-use crate::kernel::probe::{self, Attempts, Findings, IpvsAttempts};
+use crate::kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts};
 use crate::kernel::rules::{Backend, Rules};
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::kernel::{modules, sysctl};
@@ -342,6 +343,11 @@ fn probe(
     configuration: &Configuration,
     rules: &HashMap<Family, Result<Rules, String>>,
 ) -> Findings {
+    probe::judge(&gather(configuration, rules))
+}
+
+/// Loads the modules of the configuration's mode, and asks the host about all that the mode needs.
+fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, String>>) -> Facts {
     let Settings { mode, scheduler, .. } = &configuration.settings;
     let kinds: Vec<Backend> = rules.values().flatten().map(Rules::backend).collect();
     let needed = modules::needed(*mode, scheduler, &kinds);
@@ -355,7 +361,7 @@ fn probe(
         dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
     };
     let is_ipvs = *mode == Mode::Ipvs;
-    let facts = probe::gather(
+    probe::gather(
         &probe::ProcRoot::default(),
         &wanted_sysctls(configuration),
         &mut Attempts {
@@ -367,8 +373,7 @@ fn probe(
                 None => Err("not looked for".into()),
             },
         },
-    );
-    probe::judge(&facts)
+    )
 }
 
 /// Logs what was found.

@@ -22,6 +22,8 @@
 //! - `forwarding`: what programs in user space that forward connections share: copying, limits;
 //! - [`switch`]: switching a running process to another mode;
 //! - [`console`]: the operator's commands, and the socket at which the running program answers them;
+//! - [`preflight`]: checks of the host before a takeover;
+//! - [`bundle`]: support bundles, without secrets;
 //! - [`cleanup`]: `--cleanup`, and removing the state of kube-proxy's other modes;
 //! - `spread`: times at which nodes do the same, apart from each other; `version`: the version and
 //!   the commit.
@@ -30,6 +32,7 @@
 //! of [`kernel`], the port, the worker and the address monitor.
 
 pub mod app;
+pub mod bundle;
 pub mod cleanup;
 pub mod cli;
 pub mod config;
@@ -39,6 +42,7 @@ mod forwarding;
 mod host;
 pub mod kernel;
 pub mod localhost;
+pub mod preflight;
 pub mod reconcile;
 pub mod relay;
 pub mod serve;

@@ -1,5 +1,6 @@
 //! State that other modes have left on the node, counted: nothing is changed.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use plan::kernel_objects::LINK;
@@ -7,9 +8,10 @@ use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
 
-use super::{rules, scope, state, used_alone};
+use super::{NFTABLES_TABLE, rules, scope, state, used_alone};
 use crate::kernel::ReadError;
 use crate::kernel::leftovers::{Connections, Leftovers};
+use crate::kernel::nftables::NftablesClient;
 use crate::kernel::rules::{Rules, Variant};
 
 /// State of mode ipvs, of ours or of kube-proxy's.
@@ -74,7 +76,35 @@ pub fn chains_with_affinity(variant: Variant) -> Result<usize, ReadError> {
     let lines = saved.iter().flat_map(|(text, _)| text.lines());
     let of_services = lines.filter(|line| line.contains("--rcheck"));
     let chains = of_services.filter_map(|line| line.split_whitespace().nth(1));
-    Ok(chains.collect::<std::collections::BTreeSet<_>>().len())
+    Ok(chains.collect::<BTreeSet<_>>().len())
+}
+
+/// Counts the virtual servers without an ownership marker. A kernel without IPVS has none.
+///
+/// # Errors
+/// When they cannot be read.
+pub fn of_other_programs(chosen: &Settings) -> Result<usize, ReadError> {
+    let found = Leftovers::open()?.read()?;
+    let ours = state::removal(&found, chosen).virtual_servers.len();
+    Ok(found.actual.virtual_servers.len() - ours)
+}
+
+/// Returns the families that have a table of kube-proxy's mode nftables.
+///
+/// # Errors
+/// When the tables cannot be listed.
+pub fn nftables_families() -> Result<Vec<Family>, ReadError> {
+    let unread = |error: netlink::Error| ReadError::new("nftables tables", error);
+    let Some(mut nftables) = NftablesClient::open().map_err(unread)? else { return Ok(Vec::new()) };
+    nftables.families_with(NFTABLES_TABLE).map_err(unread)
+}
+
+/// Sorts the chains of saved rules whose names begin with `KUBE-`. Returns the number of those that a
+/// proxy has made, ours or kube-proxy's in any mode, and those of other programs. The kubelet's are
+/// among neither.
+#[must_use]
+pub fn sort_chains(saved: &str) -> (usize, BTreeSet<&str>) {
+    rules::sort_chains(saved)
 }
 
 /// Reads the rules of each kind of iptables, with what would go from it in this mode.

@@ -112,6 +112,10 @@ const USERSPACE_CHAINS: [(&str, &str); 10] = [
     ("filter", "KUBE-PROXY-FIREWALL"),
 ];
 
+/// Chains that the kubelet makes.
+const KUBELET_CHAINS: [&str; 4] =
+    ["KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-MARK-DROP"];
+
 /// Other programs (host ports of containers, older kubelets) mark packets with the first of these,
 /// and what is marked is masqueraded by the second. They stay together or go together.
 const MARKING: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
@@ -120,6 +124,22 @@ const MARKING: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
 /// remove are left out.
 pub(super) fn removals(saved: &str, scope: RemovalScope) -> Vec<TableRemoval> {
     tables(saved).iter().filter_map(|table| table.removal(scope)).collect()
+}
+
+/// Sorts the chains whose names begin with `KUBE-`. Returns the number of those that a proxy has made,
+/// and those of other programs. The kubelet's are among neither.
+pub(super) fn sort_chains(saved: &str) -> (usize, BTreeSet<&str>) {
+    let (mut n_of_proxies, mut others) = (0, BTreeSet::new());
+    for table in tables(saved) {
+        for chain in table.chains.iter().filter(|chain| chain.starts_with("KUBE-")) {
+            if table.is_listed(chain, RemovalScope::Everything) {
+                n_of_proxies += 1;
+            } else if !KUBELET_CHAINS.contains(chain) {
+                others.insert(*chain);
+            }
+        }
+    }
+    (n_of_proxies, others)
 }
 
 /// The tables whose rules `iptables-nft-save` could not print, because something made them that

@@ -66,6 +66,12 @@ impl Output {
         Self { format, stream: AutoStream::new(Box::new(io::stdout()), choice) }
     }
 
+    /// JSON into a stream.
+    #[must_use]
+    pub fn json_to(stream: Box<dyn Write>) -> Self {
+        Self { format: Format::Json, stream: AutoStream::new(stream, ColorChoice::Never) }
+    }
+
     /// Returns the format.
     #[must_use]
     pub fn format(&self) -> Format {

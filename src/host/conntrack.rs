@@ -56,6 +56,12 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
     outcome
 }
 
+/// Returns the sysctls that are to be set.
+pub(super) fn wanted(root: &Root, chosen: &Conntrack) -> Vec<Sysctl> {
+    let size = entries(chosen.max_per_core, chosen.min, processors(root)).map(size);
+    size.into_iter().chain(sysctls(chosen)).collect()
+}
+
 /// Returns the number of entries that the table is to have; none: as it has.
 fn entries(max_per_core: Option<u32>, min: u32, processors: u32) -> Option<u32> {
     let max_per_core = max_per_core.filter(|entries| *entries > 0)?;
@@ -104,10 +110,13 @@ fn sysctls(chosen: &Conntrack) -> Vec<Sysctl> {
     sysctls
 }
 
-fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
+fn size(entries: u32) -> Sysctl {
     let why = "as many connections are tracked as conntrack.maxPerCore and conntrack.min say";
-    let sysctl = Sysctl::new(MAX, entries, true, why);
-    let applied = sysctl::apply(&root.proc_sys, &[sysctl]);
+    Sysctl::new(MAX, entries, true, why)
+}
+
+fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
+    let applied = sysctl::apply(&root.proc_sys, &[size(entries)]);
     outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
     if let Some(error) = applied.failed.first() {
         match tolerable(&root.proc_sys, error) {

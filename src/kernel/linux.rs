@@ -2,7 +2,7 @@
 
 mod addresses;
 mod arp;
-mod bridges;
+pub(crate) mod bridges;
 mod chains;
 mod connections;
 mod count;

@@ -28,7 +28,7 @@ pub mod estimators;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod leftovers;
-mod link;
+pub(crate) mod link;
 pub mod linux;
 pub mod modules;
 pub mod nfacct;
@@ -36,7 +36,7 @@ pub mod nftables;
 pub mod probe;
 pub mod processors;
 pub mod reader;
-mod route;
+pub(crate) mod route;
 pub mod rules;
 mod stopwatch;
 pub mod sysctl;

@@ -1,9 +1,12 @@
 //! The operator's console on a real node: what commands say, beside what the usual tools show.
 
 mod diff;
+mod drain;
 mod explain;
+mod preflight;
 mod service;
 mod status;
+mod support_bundle;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};

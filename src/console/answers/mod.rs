@@ -4,6 +4,7 @@
 
 pub mod decision;
 pub mod diff;
+pub mod drains;
 pub mod events;
 pub mod explain;
 pub mod plan;
@@ -80,6 +81,9 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/explain", get(explain::answer))
         .route("/v1/diff", get(diff::answer))
         .route("/v1/plan", post(plan::answer))
+        .route("/v1/drains", get(drains::answer))
+        .route("/v1/drain", post(drains::begin))
+        .route("/v1/undrain", post(drains::end))
         .fallback(|| async {
             FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
         })

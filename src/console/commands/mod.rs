@@ -1,13 +1,16 @@
 //! Commands: their arguments, what they ask, and how people read it. One module for each.
 
 pub mod diff;
+pub mod drain;
 pub mod events;
 pub mod explain;
 pub mod plan;
+pub mod preflight;
 pub mod service;
 pub mod services;
 pub mod source;
 pub mod status;
+pub mod support_bundle;
 
 use std::ffi::OsString;
 use std::io;
@@ -58,6 +61,10 @@ enum Command {
     Explain(explain::Arguments),
     Diff(diff::Arguments),
     Plan(plan::Arguments),
+    Drain(drain::DrainArguments),
+    Undrain(drain::UndrainArguments),
+    Preflight(preflight::Arguments),
+    SupportBundle(support_bundle::Arguments),
 }
 
 /// What a command works with.
@@ -113,6 +120,10 @@ impl Command {
             Self::Explain(arguments) => explain::run(&arguments, session),
             Self::Diff(arguments) => diff::run(&arguments, session),
             Self::Plan(arguments) => plan::run(&arguments, session),
+            Self::Drain(arguments) => drain::drain(&arguments, session),
+            Self::Undrain(arguments) => drain::undrain(&arguments, session),
+            Self::Preflight(arguments) => preflight::run(&arguments, session),
+            Self::SupportBundle(arguments) => support_bundle::run(&arguments, session),
         }
     }
 }

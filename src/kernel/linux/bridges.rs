@@ -5,7 +5,7 @@
 //! the Service's address; without it, the client drops the answer. Setting the sysctl is left to
 //! the host, since it applies to all bridges.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plan::model::Family;
 
@@ -57,7 +57,7 @@ impl Bridges {
             .collect()
     }
 
-    /// Returns warnings about bridges that have an address of the family, as pods' bridges have.
+    /// Returns warnings about bridges that have an address of the family.
     fn warnings(
         &mut self,
         hidden: &[(Family, Bridged)],
@@ -66,14 +66,10 @@ impl Bridges {
     ) -> Vec<String> {
         let mut warnings = Vec::new();
         for (family, bridged) in hidden {
-            let has_address = |bridge: &&Link| {
-                let mut own = addresses.iter().filter(|it| it.index == bridge.index);
-                own.any(|it| Family::of(it.address) == *family && !it.is_link_local_v6())
-            };
-            let found = bridges.iter().filter(has_address);
-            let names: Vec<&str> = found.map(|bridge| bridge.name.as_str()).collect();
+            let names = with_address(bridges, *family, addresses);
             if !names.is_empty() {
-                warnings.push(warning(*family, *bridged, &names.join(", ")));
+                let hidden = HiddenBridges::new(*family, *bridged, &names.join(", "));
+                warnings.push(format!("{}. {}", hidden.what, hidden.remedy));
                 self.families.retain(|it| it != family);
             }
         }
@@ -81,17 +77,71 @@ impl Bridges {
     }
 }
 
-fn warning(family: Family, bridged: Bridged, bridges: &str) -> String {
-    let sysctl = sysctl::bridged_sysctl(family).replace('/', ".");
-    let (is, load) = match bridged {
-        Bridged::NoModule => ("is not there", "modprobe br_netfilter && "),
-        _ => ("is not 1", ""),
+/// Bridges whose packets IPVS does not see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HiddenBridges {
+    /// Family whose packets are hidden.
+    pub(crate) family: Family,
+    /// Sysctl that hides them, and what follows.
+    pub(crate) what: String,
+    /// Advice on what to do.
+    pub(crate) remedy: String,
+}
+
+/// Returns the bridges with an address whose packets are hidden, by family.
+///
+/// # Errors
+/// When the interfaces cannot be read.
+pub(crate) fn hidden(
+    proc_sys: &Path,
+    links: &mut Links,
+    addresses: &[LinkAddress],
+) -> Result<Vec<HiddenBridges>, netlink::Error> {
+    let bridges = links.bridges()?;
+    let mut hidden = Vec::new();
+    for family in Family::BOTH {
+        let bridged = Bridged::read(proc_sys, family);
+        let names = with_address(&bridges, family, addresses).join(", ");
+        if bridged != Bridged::Shown && !names.is_empty() {
+            hidden.push(HiddenBridges::new(family, bridged, &names));
+        }
+    }
+    Ok(hidden)
+}
+
+/// Returns the names of the bridges that have an address of the family, as pods' bridges have.
+fn with_address<'a>(
+    bridges: &'a [Link],
+    family: Family,
+    addresses: &[LinkAddress],
+) -> Vec<&'a str> {
+    let has_address = |bridge: &&Link| {
+        let mut own = addresses.iter().filter(|it| it.index == bridge.index);
+        own.any(|it| Family::of(it.address) == family && !it.is_link_local_v6())
     };
-    format!(
-        "{sysctl} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
-         reaches a pod on the same bridge through a Service gets no answer. If pods of this node are \
-         on a bridge, set it on the host ({load}sysctl -w {sysctl}=1)"
-    )
+    bridges.iter().filter(has_address).map(|bridge| bridge.name.as_str()).collect()
+}
+
+// === impl HiddenBridges ===
+
+impl HiddenBridges {
+    fn new(family: Family, bridged: Bridged, bridges: &str) -> Self {
+        let sysctl = sysctl::bridged_sysctl(family).replace('/', ".");
+        let (is, load) = match bridged {
+            Bridged::NoModule => ("is not there", "modprobe br_netfilter && "),
+            _ => ("is not 1", ""),
+        };
+        Self {
+            family,
+            what: format!(
+                "{sysctl} {is}: IPVS does not see what is sent within a bridge ({bridges}). A pod that \
+                 reaches a pod on the same bridge through a Service gets no answer"
+            ),
+            remedy: format!(
+                "If pods of this node are on a bridge, set it on the host ({load}sysctl -w {sysctl}=1)"
+            ),
+        }
+    }
 }
 
 #[cfg(test)]

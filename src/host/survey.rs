@@ -1,0 +1,61 @@
+//! Survey of the host for a preflight: the probes of a start, with all facts.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use plan::mode::Mode;
+use plan::model::Family;
+
+use super::conntrack;
+use crate::config::Configuration;
+use crate::kernel::linux::Linux;
+use crate::kernel::probe::Facts;
+use crate::kernel::rules::Rules;
+use crate::kernel::sysctl::{self, Sysctl};
+
+/// The host as the probes of a start see it.
+pub(crate) struct Surveyed {
+    /// Facts about the host.
+    pub(crate) facts: Facts,
+    /// The programs of each family.
+    pub(crate) rules: HashMap<Family, Result<Rules, String>>,
+    /// Reasons for which families have no short circuits, in words.
+    pub(crate) without_short_circuits: Vec<String>,
+}
+
+/// Probes the host for a configuration. Modules stay loaded; everything else that the probes make is
+/// removed.
+pub(crate) fn survey(configuration: &Configuration) -> Surveyed {
+    let rules = super::open_rules(configuration);
+    let had_dummy = Linux::has_dummy();
+    let facts = super::gather(configuration, &rules);
+    super::remove_dummy_unless(had_dummy);
+    let networks = configuration.settings.short_circuit_networks;
+    let lack = |(family, rules): (&Family, &Result<Rules, String>)| {
+        let error = rules.as_ref().ok()?.try_short_circuits(networks.of(*family)?).err()?;
+        Some(format!("{family} has none: {error}"))
+    };
+    let without_short_circuits = rules.iter().filter_map(lack).collect();
+    Surveyed { facts, rules, without_short_circuits }
+}
+
+/// Returns the sysctls that a start would set, with the values that they have now.
+pub(crate) fn sysctls_to_set(configuration: &Configuration) -> Vec<(Sysctl, Option<String>)> {
+    let root = Path::new(sysctl::ROOT);
+    let mut wanted = super::wanted_sysctls(configuration);
+    if configuration.settings.mode != Mode::Ipvs && Linux::has_dummy() {
+        wanted.extend(sysctl::left_by_ipvs());
+    }
+    wanted.extend(conntrack::wanted(&conntrack::Root::default(), &configuration.conntrack));
+    let differing = sysctl::differing(root, &wanted);
+    let with_value = |sysctl: Sysctl| {
+        let value = std::fs::read_to_string(root.join(sysctl.path)).ok();
+        (sysctl, value.map(|value| value.trim().to_owned()))
+    };
+    differing.into_iter().map(with_value).collect()
+}
+
+/// Returns a warning if programs of this node may connect from a port that is a NodePort.
+pub(crate) fn local_ports() -> Option<String> {
+    super::local_ports::warning(Path::new(sysctl::ROOT))
+}
