@@ -145,6 +145,18 @@ impl SchedulerName {
         format!("ip_vs_{self}")
     }
 
+    /// Returns the share of new connections that a real server of this weight gets, of this number of
+    /// real servers that have `weights` together. None: it depends on the connections that there
+    /// are, or on the client.
+    #[must_use]
+    pub fn share(&self, weight: u32, weights: u64, number: usize) -> Option<f64> {
+        match self.as_str() {
+            "rr" => Some(1.0 / number as f64),
+            "wrr" => Some(f64::from(weight) / weights as f64),
+            _ => None,
+        }
+    }
+
     /// Returns the scheduler of this name; none if Linux has none.
     #[must_use]
     pub fn known(&self) -> Option<&'static Scheduler> {

@@ -19,10 +19,11 @@ mod walk;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::kernel_objects::{Frontend, VirtualServer};
+use crate::kernel_objects::{Entry, Frontend, VirtualServer};
 use crate::model::{Protocol, ServiceName};
 use crate::planner::Planner;
 use crate::rule_set::Table;
+use crate::sets::SetId;
 pub use client::Client;
 pub use packet::{Origin, Packet};
 pub use rule::UnreadableRule;
@@ -43,7 +44,8 @@ pub struct Way {
     pub steps: Vec<Step>,
     /// The packet's end.
     pub fate: Fate,
-    /// Share of connections that take this way, where it is known: rules choose by chance.
+    /// Share of connections that take this way: none where it depends on the connections that there
+    /// are, or on the client.
     pub share: Option<f64>,
 }
 
@@ -62,6 +64,13 @@ pub enum Step {
         number: usize,
         /// Its text.
         rule: String,
+        /// The entries by which sets know the packet.
+        entries: Vec<(SetId, Entry)>,
+    },
+    /// It has another mark from here on.
+    Marked {
+        /// The mark.
+        mark: u32,
     },
     /// Its destination was changed.
     Translated {
@@ -81,6 +90,8 @@ pub enum Step {
         server: VirtualServer,
         /// The endpoint.
         endpoint: SocketAddr,
+        /// The endpoint's weight.
+        weight: u32,
     },
     /// It comes to the relay of mode userspace, on this port.
     Relayed {

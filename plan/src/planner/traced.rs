@@ -14,7 +14,8 @@ use crate::userspace::ProxyPortState;
 
 impl Planner {
     /// The Service that a client's destination belongs to.
-    pub(crate) fn owner_as_seen_by_clients(&self, frontend: &Frontend) -> Option<&ServiceName> {
+    #[must_use]
+    pub fn owner_as_seen_by_clients(&self, frontend: &Frontend) -> Option<&ServiceName> {
         if !self.settings.mode.leads_by_rules() {
             return self.desired.owner(frontend);
         }
@@ -35,6 +36,19 @@ impl Planner {
             return Some(destination);
         }
         self.own_address(Family::of(destination))
+    }
+
+    /// Returns the frontends that a Service claims, short circuits included. In modes whose rules lead,
+    /// that of a node port has the family's unspecified address. None: there is no such Service.
+    #[must_use]
+    pub fn frontends_claimed_by(&self, service: &ServiceName) -> Option<Vec<Frontend>> {
+        if self.settings.mode.leads_by_rules() {
+            let claims = self.chains_of(service)?.claims;
+            return Some(claims.into_iter().map(|claim| claim.frontend).collect());
+        }
+        self.store.service(service)?;
+        let claims = self.desired.fragment(service).map_or(&[][..], |it| &it.claims);
+        Some(claims.iter().map(|claim| claim.frontend).collect())
     }
 
     /// Returns the endpoints that the relay chooses from for clients of a proxy port of a Service.

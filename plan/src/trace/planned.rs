@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::rule::{Rule, UnreadableRule};
 use super::{Packet, frontend};
 use crate::chains::ChainId;
@@ -60,21 +62,24 @@ impl<'a> Planned<'a> {
         rules.map(|text| Ok((text.as_str(), Rule::read(text)?))).collect()
     }
 
-    /// True if a set has what a rule looks up.
-    pub(super) fn is_in_set(&self, set: SetId, of: &Looked) -> bool {
+    /// Returns the entry by which a set has what a rule looks up; none: it has not.
+    pub(super) fn entry_in_set(&self, set: SetId, of: &Looked) -> Option<Entry> {
         let desired = self.planner.desired();
         let [first, last] = [of.first, of.last];
-        let has = |entry| desired.has_entry(set, &entry);
-        match set.set_type() {
-            SetType::HashAddress => has(Entry::Address(first)),
-            SetType::BitmapPort => has(Entry::Port(of.frontend.port)),
-            SetType::HashAddressPort => has(Entry::AddressPort(of.frontend)),
-            SetType::HashAddressPortAddress => has(Entry::AddressPortAddress(of.frontend, last)),
-            SetType::HashAddressPortNet => desired.entries(set).any(|entry| {
-                matches!(entry, Entry::AddressPortNet(frontend, network)
-                    if *frontend == of.frontend && network.contains(&last))
-            }),
-        }
+        let has = |entry: &Entry| desired.has_entry(set, entry);
+        let entry = match set.set_type() {
+            SetType::HashAddress => Entry::Address(first),
+            SetType::BitmapPort => Entry::Port(of.frontend.port),
+            SetType::HashAddressPort => Entry::AddressPort(of.frontend),
+            SetType::HashAddressPortAddress => Entry::AddressPortAddress(of.frontend, last),
+            // By each prefix, the longest first, as the kernel does.
+            SetType::HashAddressPortNet => {
+                let networks = networks_with(last);
+                let mut entries = networks.map(|net| Entry::AddressPortNet(of.frontend, net));
+                return entries.find(has);
+            }
+        };
+        Some(entry).filter(has)
     }
 
     /// Returns the virtual server of a frontend.
@@ -126,6 +131,13 @@ impl<'a> Planned<'a> {
     fn chain(&mut self, chain: &ChainId) -> &mut Vec<String> {
         self.chains.entry((chain.table, chain.name.to_string())).or_default()
     }
+}
+
+/// Returns the networks that have an address, the smallest first.
+fn networks_with(address: IpAddr) -> impl Iterator<Item = IpNet> {
+    let host = IpNet::from(address);
+    let lengths = (0..=host.max_prefix_len()).rev();
+    lengths.filter_map(move |length| IpNet::new(address, length).ok()).map(|net| net.trunc())
 }
 
 /// Addresses and port that a rule looks up in a set.

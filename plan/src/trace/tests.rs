@@ -4,7 +4,8 @@ use crate::event::Event;
 use crate::facts::{BoundAddresses, SynCopies};
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::mode::Mode;
-use crate::model::{Family, Service, ServiceKind, TrafficPolicy};
+use crate::model::{Family, Overrides, Service, ServiceKind, TrafficPolicy, Weights};
+use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, Settings};
 
 const POD_HERE: &str = "10.244.1.12:40000";
@@ -38,8 +39,8 @@ fn mk_planner(mode: Mode, change: impl FnOnce(&mut Service)) -> Planner {
     planner
 }
 
-/// Returns what can become of a packet, each once.
-fn fates(planner: &Planner, source: &str, destination: &str) -> Vec<String> {
+/// Returns the ways of a packet of TCP.
+fn traced(planner: &Planner, source: &str, destination: &str) -> Trace {
     let source: SocketAddr = source.parse().unwrap();
     let interface =
         |name: &str, is_by_bridge_port| Origin::Interface { name: name.into(), is_by_bridge_port };
@@ -50,8 +51,13 @@ fn fates(planner: &Planner, source: &str, destination: &str) -> Vec<String> {
     };
     let destination = destination.parse().unwrap();
     let packet = Packet { protocol: Protocol::Tcp, source, destination, origin };
-    let trace = planner.trace(&packet).unwrap();
-    let mut fates: Vec<Fate> = trace.ways.into_iter().map(|way| way.fate).collect();
+    planner.trace(&packet).unwrap()
+}
+
+/// Returns what can become of a packet, each once.
+fn fates(planner: &Planner, source: &str, destination: &str) -> Vec<String> {
+    let ways = traced(planner, source, destination).ways;
+    let mut fates: Vec<Fate> = ways.into_iter().map(|way| way.fate).collect();
     fates.sort();
     fates.dedup();
     let text = |fate: Fate| match fate {
@@ -133,4 +139,64 @@ fn every_constant_rule_can_be_followed() {
     }
     let unknown = Rule::read("-m set --match-set KUBE-OTHER dst -j DROP").unwrap_err();
     assert!(unknown.to_string().contains("unknown set KUBE-OTHER"), "{unknown}");
+}
+
+#[test]
+fn a_rule_names_the_entries_by_which_sets_know_the_packet() {
+    let planner = mk_planner(Mode::Ipvs, |it| {
+        let ranges = ["192.168.0.101/32", "192.168.0.0/25", "10.0.0.0/8"];
+        it.source_ranges = ranges.map(|range| range.parse().unwrap()).into();
+    });
+    let entries = |source: &str| -> Vec<String> {
+        let trace = traced(&planner, source, "203.0.113.10:80");
+        let steps = trace.ways[0].steps.iter();
+        let entries = steps.filter_map(|step| match step {
+            Step::Rule { entries, .. } => Some(entries),
+            _ => None,
+        });
+        entries.flatten().map(|(set, entry)| format!("{set} {entry}")).collect()
+    };
+    let outside = entries(OUTSIDE);
+    let range = "KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.10,tcp:80,192.168.0.0/25";
+    assert!(outside.contains(&range.to_owned()), "{outside:?}");
+    assert!(outside.contains(&"KUBE-LOAD-BALANCER-FW 203.0.113.10,tcp:80".to_owned()));
+    // As the kernel does it: the smallest network that has the address.
+    let other = entries(OTHER);
+    let range = "KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.10,tcp:80,192.168.0.101/32";
+    assert!(other.contains(&range.to_owned()), "{other:?}");
+}
+
+#[test]
+fn a_new_mark_is_a_step_of_its_own() {
+    let marks = |source| -> Vec<u32> {
+        let trace = traced(&mk_planner(Mode::Ipvs, |_| {}), source, "10.96.0.9:80");
+        let steps = trace.ways[0].steps.iter();
+        let marks = steps.filter_map(|step| match step {
+            Step::Marked { mark } => Some(*mark),
+            _ => None,
+        });
+        marks.collect()
+    };
+    assert_eq!(marks(OUTSIDE), [0x4000, 0], "masqueraded, and the mark is taken off");
+    assert_eq!(marks(POD_HERE), [0; 0]);
+}
+
+#[test]
+fn shares_are_known_where_neither_connections_nor_clients_decide() {
+    let shares = |mode, scheduler: Option<&str>, weights| -> Vec<Option<f64>> {
+        let planner = mk_planner(mode, |it| {
+            let scheduler = scheduler.map(|name| SchedulerName::new(name).unwrap());
+            let overrides = Overrides { scheduler, weights, ..Overrides::default() };
+            it.overrides = Some(overrides.into());
+        });
+        let mut ways = traced(&planner, POD_HERE, "10.96.0.9:80").ways;
+        ways.sort_by(|one, other| one.fate.cmp(&other.fate));
+        ways.into_iter().map(|way| way.share).collect()
+    };
+    let three_to_one = Some(Weights { node: 3, zone: 1, elsewhere: 1 });
+    assert_eq!(shares(Mode::Ipvs, None, None), [Some(0.5); 2]);
+    assert_eq!(shares(Mode::Iptables, None, None), [Some(0.5); 2]);
+    assert_eq!(shares(Mode::Ipvs, Some("rr"), three_to_one), [Some(0.5); 2]);
+    assert_eq!(shares(Mode::Ipvs, Some("wrr"), three_to_one), [Some(0.75), Some(0.25)]);
+    assert_eq!(shares(Mode::Ipvs, Some("lc"), None), [None; 2]);
 }

@@ -12,7 +12,9 @@ use ipnet::IpNet;
 use super::planned::{Looked, Planned};
 use super::rule::{Condition, Extent, Match, Side, State, Target, UnreadableRule};
 use super::{Fate, Hook, Origin, Packet, Source, Step, Way, frontend};
+use crate::kernel_objects::{Entry, RealServer};
 use crate::rule_set::Table;
+use crate::sets::SetId;
 use crate::virtual_server::DesiredFrontend;
 
 /// Tables of each hook, in order.
@@ -81,8 +83,8 @@ pub(super) fn walk(planned: &Planned<'_>, packet: &Packet) -> Result<Vec<Way>, U
         share: Some(1.0),
     };
     match packet.origin {
-        Origin::Node => walk.sends(walker)?,
-        Origin::Interface { .. } => walk.receives(walker)?,
+        Origin::Node => walk.sends(vec![walker])?,
+        Origin::Interface { .. } => walk.receives(vec![walker])?,
     }
     Ok(walk.ways)
 }
@@ -90,49 +92,43 @@ pub(super) fn walk(planned: &Planned<'_>, packet: &Packet) -> Result<Vec<Way>, U
 // === impl Walk ===
 
 impl Walk<'_> {
-    /// A packet comes in.
-    fn receives(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
-        for mut walker in self.hook(Hook::Prerouting, &BEFORE_ROUTING, walker)? {
+    /// Packets come in.
+    fn receives(&mut self, walkers: Vec<Walker>) -> Result<(), UnreadableRule> {
+        let mut walkers = self.hook(Hook::Prerouting, &BEFORE_ROUTING, walkers)?;
+        for walker in &mut walkers {
             let is_local = self.planned.is_local(walker.destination.ip());
             walker.steps.push(Step::Routed { is_local });
-            if is_local {
-                self.enters(walker)?;
-            } else {
-                for walker in self.hook(Hook::Forward, &[Table::Mangle, Table::Filter], walker)? {
-                    self.leaves(walker)?;
-                }
-            }
         }
-        Ok(())
+        let is_local = |walker: &Walker| self.planned.is_local(walker.destination.ip());
+        let (local, other): (Vec<_>, Vec<_>) = walkers.into_iter().partition(is_local);
+        self.enters(local)?;
+        let forwarded = self.hook(Hook::Forward, &[Table::Mangle, Table::Filter], other)?;
+        self.leaves(forwarded)
     }
 
-    /// The node sends a packet of its own.
-    fn sends(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
-        for walker in self.hook(Hook::Output, &BEFORE_ROUTING, walker)? {
-            if self.is_balanced(&walker) {
-                self.balance(walker, Hook::Output)?;
-                continue;
-            }
-            for walker in self.hook(Hook::Output, &[Table::Filter], walker)? {
-                if !self.planned.is_local(walker.destination.ip()) {
-                    self.leaves(walker)?;
-                    continue;
-                }
-                // By the loopback interface it comes in again, and rules of nat are not asked again.
-                for walker in self.hook(Hook::Prerouting, &[Table::Mangle], walker)? {
-                    self.enters(walker)?;
-                }
-            }
-        }
-        Ok(())
+    /// The node sends packets of its own.
+    fn sends(&mut self, walkers: Vec<Walker>) -> Result<(), UnreadableRule> {
+        let walkers = self.hook(Hook::Output, &BEFORE_ROUTING, walkers)?;
+        let is_balanced = |walker: &Walker| self.is_balanced(walker);
+        let (balanced, other): (Vec<_>, Vec<_>) = walkers.into_iter().partition(is_balanced);
+        self.balance(balanced, Hook::Output)?;
+        let other = self.hook(Hook::Output, &[Table::Filter], other)?;
+        let is_local = |walker: &Walker| self.planned.is_local(walker.destination.ip());
+        let (local, other): (Vec<_>, Vec<_>) = other.into_iter().partition(is_local);
+        self.leaves(other)?;
+        // By the loopback interface they come in again, and rules of nat are not asked again.
+        let local = self.hook(Hook::Prerouting, &[Table::Mangle], local)?;
+        self.enters(local)
     }
 
-    /// A packet is for this node.
-    fn enters(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
-        for walker in self.hook(Hook::Input, &[Table::Mangle, Table::Filter], walker)? {
-            if self.is_balanced(&walker) {
-                self.balance(walker, Hook::Input)?;
-            } else if let Some(endpoints) = self.relayed(&walker) {
+    /// Packets are for this node.
+    fn enters(&mut self, walkers: Vec<Walker>) -> Result<(), UnreadableRule> {
+        let walkers = self.hook(Hook::Input, &[Table::Mangle, Table::Filter], walkers)?;
+        let is_balanced = |walker: &Walker| self.is_balanced(walker);
+        let (balanced, other): (Vec<_>, Vec<_>) = walkers.into_iter().partition(is_balanced);
+        self.balance(balanced, Hook::Input)?;
+        for walker in other {
+            if let Some(endpoints) = self.relayed(&walker) {
                 self.relay(&walker, &endpoints);
             } else if walker.is_translated && !self.is_first_destination(&walker) {
                 // An endpoint in the network of this node.
@@ -153,42 +149,56 @@ impl Walk<'_> {
         matches!(self.planned.virtual_server(&frontend), DesiredFrontend::Open(..))
     }
 
-    /// IPVS sends a packet that it met at a hook to one of its real servers. One in the network of this
+    /// IPVS sends packets that it met at a hook to its real servers. One in the network of this
     /// node gets what came in without any further rule (`ip_vs_nat_send_or_cont` in
     /// net/netfilter/ipvs/ip_vs_xmit.c).
-    fn balance(&mut self, walker: Walker, hook: Hook) -> Result<(), UnreadableRule> {
+    fn balance(&mut self, walkers: Vec<Walker>, hook: Hook) -> Result<(), UnreadableRule> {
+        let mut sent = Vec::new();
+        for walker in walkers {
+            for walker in self.schedule(walker) {
+                if hook == Hook::Input && self.planned.is_local(walker.destination.ip()) {
+                    self.arrives(walker);
+                } else {
+                    sent.push(walker);
+                }
+            }
+        }
+        // Rules of nat are asked once for a connection.
+        let sent = self.hook(Hook::Output, &[Table::Mangle, Table::Filter], sent)?;
+        self.leaves(sent)
+    }
+
+    /// Returns the ways that a virtual server can choose.
+    fn schedule(&mut self, walker: Walker) -> Vec<Walker> {
         let frontend = frontend(self.packet.protocol, walker.destination);
         let DesiredFrontend::Open(server, real_servers) = self.planned.virtual_server(&frontend)
         else {
-            return Ok(());
+            return Vec::new();
         };
-        let chosen: Vec<SocketAddr> =
-            real_servers.iter().filter(|it| it.weight > 0).map(|it| it.socket()).collect();
-        if chosen.is_empty() {
+        let chosen = real_servers.iter().filter(|it| it.weight > 0);
+        let weights: u64 = chosen.clone().map(|it| u64::from(it.weight)).sum();
+        let number = chosen.clone().count();
+        if number == 0 {
             self.end(walker, Fate::Refused { by: "icmp-port-unreachable of IPVS".to_owned() });
-            return Ok(());
+            return Vec::new();
         }
-        for endpoint in chosen {
-            let mut walker = walker.clone();
-            walker.steps.push(Step::Balanced { frontend, server: server.clone(), endpoint });
+        let towards = |real: &RealServer| {
+            let endpoint = real.socket();
+            let share = server.scheduler.share(real.weight, weights, number);
+            let mut walker = walker.clone().with_share(share);
+            let server = server.clone();
+            let weight = real.weight;
+            walker.steps.push(Step::Balanced { frontend, server, endpoint, weight });
             walker.destination = endpoint;
             walker.is_translated = true;
-            walker.share = None;
-            if hook == Hook::Input && self.planned.is_local(endpoint.ip()) {
-                self.arrives(walker);
-                continue;
-            }
-            // Rules of nat are asked once for a connection.
-            for walker in self.hook(Hook::Output, &[Table::Mangle, Table::Filter], walker)? {
-                self.leaves(walker)?;
-            }
-        }
-        Ok(())
+            walker
+        };
+        chosen.map(towards).collect()
     }
 
-    /// A packet leaves this node, or goes to a process of it by the loopback interface.
-    fn leaves(&mut self, walker: Walker) -> Result<(), UnreadableRule> {
-        for walker in self.hook(Hook::Postrouting, &BEFORE_ROUTING, walker)? {
+    /// Packets leave this node, or go to a process of it by the loopback interface.
+    fn leaves(&mut self, walkers: Vec<Walker>) -> Result<(), UnreadableRule> {
+        for walker in self.hook(Hook::Postrouting, &BEFORE_ROUTING, walkers)? {
             if walker.is_translated {
                 self.arrives(walker);
             } else {
@@ -202,13 +212,13 @@ impl Walk<'_> {
         self.planned.endpoints_of_proxy_port(walker.destination)
     }
 
-    /// The relay of mode userspace connects to an endpoint by itself.
+    /// The relay of mode userspace connects to an endpoint by itself, to one after the other.
     fn relay(&mut self, walker: &Walker, endpoints: &[SocketAddr]) {
         if endpoints.is_empty() {
             self.end(walker.clone(), Fate::Refused { by: "the relay has no endpoint".to_owned() });
         }
         for endpoint in endpoints {
-            let mut walker = Walker { share: None, ..walker.clone() };
+            let mut walker = walker.clone().with_share(Some(1.0 / endpoints.len() as f64));
             walker.steps.push(Step::Relayed { proxy_port: walker.destination });
             self.end(walker, Fate::Endpoint { endpoint: *endpoint, source: Source::Node });
         }
@@ -230,9 +240,9 @@ impl Walk<'_> {
         &mut self,
         hook: Hook,
         tables: &[Table],
-        walker: Walker,
+        walkers: Vec<Walker>,
     ) -> Result<Vec<Walker>, UnreadableRule> {
-        let mut passing = vec![walker];
+        let mut passing = walkers;
         for table in tables {
             let place = Place { hook, table: *table, chain: hook.chain() };
             let Passed { mut running, decided } = self.chain(place, passing)?;
@@ -247,16 +257,20 @@ impl Walk<'_> {
         Ok(passing)
     }
 
-    /// Asks the rules of a chain.
+    /// Asks the rules of a chain. Rules are read once for all packets.
     fn chain(&self, at: Place<'_>, walkers: Vec<Walker>) -> Result<Passed, UnreadableRule> {
         let mut passed = Passed { running: walkers, decided: Vec::new() };
+        if passed.running.is_empty() {
+            return Ok(passed);
+        }
         let mut returned = Vec::new();
         for (index, (text, rule)) in self.planned.rules(at.table, at.chain)?.into_iter().enumerate()
         {
+            let mut led = Vec::new();
             for walker in std::mem::take(&mut passed.running) {
                 let holds = self.holds_all(&rule.matches, at.hook, &walker);
                 if let Holds::Perhaps(chance) = holds {
-                    passed.running.push(walker.clone().with_share(1.0 - chance));
+                    passed.running.push(walker.clone().with_share(Some(1.0 - chance)));
                 }
                 let mut walker = match holds {
                     Holds::No => {
@@ -264,7 +278,7 @@ impl Walk<'_> {
                         continue;
                     }
                     Holds::Yes => walker,
-                    Holds::Perhaps(chance) => walker.with_share(chance),
+                    Holds::Perhaps(chance) => walker.with_share(Some(chance)),
                 };
                 walker.steps.push(Step::Rule {
                     hook: at.hook,
@@ -272,32 +286,54 @@ impl Walk<'_> {
                     chain: at.chain.to_owned(),
                     number: index + 1,
                     rule: text.to_owned(),
+                    entries: self.entries(&rule.matches, &walker),
                 });
                 match &rule.target {
                     None | Some(Target::Aside) => passed.running.push(walker),
                     Some(Target::Return) => returned.push(walker),
                     Some(Target::Mark { value, mask }) => {
                         walker.mark = (walker.mark & !mask) ^ value;
+                        walker.steps.push(Step::Marked { mark: walker.mark });
                         passed.running.push(walker);
                     }
-                    Some(Target::Chain(name)) => {
-                        let inside = Place { chain: name, ..at };
-                        let of_chain = self.chain(inside, vec![walker])?;
-                        passed.running.extend(of_chain.running);
-                        passed.decided.extend(of_chain.decided);
-                    }
-                    Some(Target::ChainInstead(name)) => {
-                        let inside = Place { chain: name, ..at };
-                        let of_chain = self.chain(inside, vec![walker])?;
-                        returned.extend(of_chain.running);
-                        passed.decided.extend(of_chain.decided);
-                    }
+                    Some(Target::Chain(_) | Target::ChainInstead(_)) => led.push(walker),
                     Some(terminating) => passed.decided.push(decide(walker, terminating)),
                 }
+            }
+            match &rule.target {
+                Some(Target::Chain(name)) => {
+                    let of_chain = self.chain(Place { chain: name, ..at }, led)?;
+                    passed.running.extend(of_chain.running);
+                    passed.decided.extend(of_chain.decided);
+                }
+                Some(Target::ChainInstead(name)) => {
+                    let of_chain = self.chain(Place { chain: name, ..at }, led)?;
+                    returned.extend(of_chain.running);
+                    passed.decided.extend(of_chain.decided);
+                }
+                _ => {}
             }
         }
         passed.running.extend(returned);
         Ok(passed)
+    }
+
+    /// Returns the entries by which sets know a packet for which these conditions hold.
+    fn entries(&self, matches: &[Match], walker: &Walker) -> Vec<(SetId, Entry)> {
+        let found = matches.iter().filter(|it| !it.is_negated).filter_map(|it| {
+            let Condition::InSet(set, sides) = &it.condition else { return None };
+            Some((*set, self.entry_in_set(*set, sides, walker)?))
+        });
+        found.collect()
+    }
+
+    /// Returns the entry by which a set knows these sides of a packet.
+    fn entry_in_set(&self, set: SetId, sides: &[Side], walker: &Walker) -> Option<Entry> {
+        let first = sides.first().map_or(walker.destination.ip(), |side| walker.address(*side));
+        let last = sides.last().map_or(first, |side| walker.address(*side));
+        let socket = SocketAddr::new(first, walker.destination.port());
+        let frontend = frontend(self.packet.protocol, socket);
+        self.planned.entry_in_set(set, &Looked { first, last, frontend })
     }
 
     fn holds_all(&self, matches: &[Match], hook: Hook, walker: &Walker) -> Holds {
@@ -314,29 +350,15 @@ impl Walk<'_> {
     }
 
     fn holds(&self, condition: &Condition, hook: Hook, walker: &Walker) -> Holds {
-        let address = |side: &Side| match side {
-            Side::Source => walker.source,
-            Side::Destination => walker.destination.ip(),
-        };
         let holds = match condition {
             Condition::Source(network) => network.contains(&walker.source),
             Condition::Destination(network) => network.contains(&walker.destination.ip()),
             Condition::ComesBy(name, extent) => self.comes_by(name, *extent, hook),
             Condition::Protocol(protocol) => *protocol == self.packet.protocol,
             Condition::DestinationPort(port) => *port == walker.destination.port(),
-            Condition::InSet(set, sides) => {
-                let first = sides.first().map_or(walker.destination.ip(), address);
-                let last = sides.last().map_or(first, address);
-                let port = walker.destination.port();
-                let looked = Looked {
-                    first,
-                    last,
-                    frontend: frontend(self.packet.protocol, SocketAddr::new(first, port)),
-                };
-                self.planned.is_in_set(*set, &looked)
-            }
+            Condition::InSet(set, sides) => self.entry_in_set(*set, sides, walker).is_some(),
             Condition::Mark { value, mask } => walker.mark & mask == *value,
-            Condition::IsLocal(side) => self.planned.is_local(address(side)),
+            Condition::IsLocal(side) => self.planned.is_local(walker.address(*side)),
             Condition::ComesByBridgePort => match &self.packet.origin {
                 Origin::Interface { is_by_bridge_port, .. } => *is_by_bridge_port,
                 Origin::Node => false,
@@ -370,8 +392,17 @@ impl Walk<'_> {
 // === impl Walker ===
 
 impl Walker {
-    fn with_share(self, chance: f64) -> Self {
-        Self { share: self.share.map(|share| share * chance), ..self }
+    /// The same, with this share of the connections that came here; none: it is not known.
+    fn with_share(self, of_these: Option<f64>) -> Self {
+        let share = self.share.zip(of_these).map(|(share, of_these)| share * of_these);
+        Self { share, ..self }
+    }
+
+    fn address(&self, side: Side) -> IpAddr {
+        match side {
+            Side::Source => self.source,
+            Side::Destination => self.destination.ip(),
+        }
     }
 }
 
