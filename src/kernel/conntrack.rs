@@ -1,4 +1,4 @@
-//! Connection tracking, over ctnetlink: removing stale flows.
+//! Connection tracking, over ctnetlink: removing stale flows, listing connections that are led elsewhere.
 //!
 //! Entries are listed, stale ones are picked here, then deleted one by one in batches. Since Linux
 //! 5.8 a listing can have a filter. Older kernels ignore it, so every entry is checked as if there
@@ -6,6 +6,7 @@
 //! matching entries (`ctnetlink_filter_match_tuple` in net/netfilter/nf_conntrack_netlink.c took
 //! the result of `ipv6_addr_cmp` for its opposite).
 
+mod connection;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use plan::flows::FlowTargets;
 use plan::model::{Family, Protocol};
 use rustix::io::Errno;
 
+pub(crate) use connection::{TrackedConnection, Wanted};
 use message::{ConntrackEntry, Filter};
 
 /// Most ports that are listed one by one. For each the kernel walks its whole table, which takes

@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 
-use netlink::{Batch, DecodeError, Error, Protocol, Socket, attributes};
+use netlink::{Batch, DecodeError, Error, MessageWriter, Protocol, Socket, attributes};
 use plan::kernel_objects::LINK;
 use rustix::io::Errno;
 
@@ -94,11 +94,25 @@ impl Links {
 
     /// `kube-ipvs0`, if it is there.
     pub(crate) fn find(&mut self) -> Result<Option<Link>, Error> {
-        let mut batch = Batch::new();
-        batch.push(RTM_GETLINK, 0, |message| {
+        self.get(|message| {
             message.body().extend_from_slice(&[0; LINK_HEADER]);
             message.attributes().string(IFLA_IFNAME, LINK);
-        });
+        })
+    }
+
+    /// The interface of an index, if it is there.
+    pub(crate) fn by_index(&mut self, index: u32) -> Result<Option<Link>, Error> {
+        self.get(|message| {
+            let body = message.body();
+            body.extend_from_slice(&[0; LINK_INDEX]);
+            body.extend_from_slice(&index.to_ne_bytes());
+            body.extend_from_slice(&[0; LINK_HEADER - LINK_INDEX - 4]);
+        })
+    }
+
+    fn get(&mut self, ask: impl FnOnce(&mut MessageWriter<'_>)) -> Result<Option<Link>, Error> {
+        let mut batch = Batch::new();
+        batch.push(RTM_GETLINK, 0, ask);
         match self.socket.request(&batch, decode_link) {
             Ok(links) => Ok(links.into_iter().next()),
             Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),

@@ -22,7 +22,8 @@ use plan::sets::SetId;
 use plan::table::Table;
 
 pub mod address_monitor;
-mod conntrack;
+pub(crate) mod connection_table;
+pub(crate) mod conntrack;
 pub mod counters;
 pub mod estimators;
 #[cfg(any(test, feature = "testing"))]
@@ -41,7 +42,8 @@ pub mod rules;
 mod stopwatch;
 pub mod sysctl;
 pub mod traffic;
-mod translate;
+pub(crate) mod translate;
+pub(crate) mod way;
 pub mod worker;
 
 pub use stopwatch::{KernelRead, Stopwatch, WrittenPart};

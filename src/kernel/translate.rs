@@ -22,7 +22,7 @@ const DEADLINE_MARK: u32 = 1 << 30;
 
 // === IPVS ===
 
-pub(super) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
+pub(crate) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
     let protocol = match frontend.protocol {
         Protocol::Tcp => ipvs::Protocol::TCP,
         Protocol::Udp => ipvs::Protocol::UDP,
@@ -32,7 +32,7 @@ pub(super) fn virtual_server_id(frontend: &Frontend) -> ipvs::VirtualServerId {
 }
 
 /// `None` for a virtual server that can never be ours: by firewall mark, or of another protocol.
-pub(super) fn frontend(id: &ipvs::VirtualServerId) -> Option<Frontend> {
+pub(crate) fn frontend(id: &ipvs::VirtualServerId) -> Option<Frontend> {
     let ipvs::VirtualServerId::Address { protocol, address, port } = *id else { return None };
     let protocol = match protocol {
         ipvs::Protocol::TCP => Protocol::Tcp,

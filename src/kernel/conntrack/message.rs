@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use netlink::{AttributeWriter, Batch, DecodeError, MessageWriter, attributes};
 use plan::flows::Flow;
+use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 
 /// `NFNL_SUBSYS_CTNETLINK` is the upper byte of the message type.
@@ -15,7 +16,7 @@ pub(super) const GET: u16 = SUBSYSTEM | 1;
 /// `IPCTNL_MSG_CT_DELETE`. Without a tuple it would empty the whole table.
 const DELETE: u16 = SUBSYSTEM | 2;
 /// `struct nfgenmsg`: family, version (0), resource (0).
-const HEADER: usize = 4;
+pub(super) const HEADER: usize = 4;
 
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
@@ -87,6 +88,14 @@ impl Filter {
 
     pub(super) const fn udp_port(family: Family, port: u16) -> Self {
         Self { family, protocol: Some(Protocol::Udp), port: Some(port) }
+    }
+
+    /// Those to a frontend, as far as the kernel can choose: see `super`.
+    pub(super) fn to(frontend: &Frontend) -> Self {
+        let Frontend { protocol, port, .. } = *frontend;
+        // The kernel heeds ports for TCP and UDP only.
+        let port = (protocol != Protocol::Sctp).then_some(port);
+        Self { family: frontend.family(), protocol: Some(protocol), port }
     }
 
     pub(super) fn passes(&self, flow: &Flow) -> bool {
@@ -175,7 +184,7 @@ impl Tuple {
     }
 
     /// None: it is of a protocol without ports, or in a zone.
-    fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
         let (mut addresses, mut ports, mut protocol) = ((None, None), (None, None), None);
         for attribute in attributes(bytes) {
             let attribute = attribute?;

@@ -1,21 +1,19 @@
-//! IPVS's table of connections, as the kernel prints it.
+//! Open connections in IPVS's table.
 //!
 //! The counters of a real server do not tell which of its connections are in use. With a rule for
 //! DNAT before IPVS, an endpoint's answers to a client that uses a port again bring a closed
 //! connection back as `SYN_SENT`, which counts as active (`tcp_state_active_table` in
 //! net/netfilter/ipvs/ip_vs_proto_tcp.c).
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
 
 use plan::kernel_objects::Frontend;
 use plan::model::Protocol;
 
 use super::{OpenConnections, ReadError};
-
-/// The table of the calling thread's network namespace.
-const TABLE: &str = "/proc/thread-self/net/ip_vs_conn";
+use crate::kernel::connection_table::{self, TableEntry};
 
 /// States of TCP in which an end may still send data: IPVS takes the end's side into account that
 /// closes first (`tcp_states` in net/netfilter/ipvs/ip_vs_proto_tcp.c).
@@ -26,47 +24,35 @@ const OPEN_SCTP: [&str; 5] = ["ESTABLISHED", "C-REPLIED", "C-ECHOED", "S-SENT", 
 
 /// Counts the open connections of TCP and SCTP by virtual server and real server.
 pub(super) fn count_open() -> Result<OpenConnections, ReadError> {
-    let unread = |error: std::io::Error| ReadError::new("connections of IPVS", error);
-    let table = BufReader::new(File::open(TABLE).map_err(unread)?);
     let mut counts = OpenConnections::new();
-    for line in table.lines() {
-        if let Some(servers) = open(&line.map_err(unread)?) {
+    let unread = |error: io::Error| ReadError::new("connections of IPVS", error);
+    let each = |entry: TableEntry<'_>| {
+        if let Some(servers) = open(&entry) {
             *counts.entry(servers).or_insert(0) += 1;
         }
-    }
+        ControlFlow::Continue(())
+    };
+    connection_table::read(each).map_err(unread)?;
     Ok(counts)
 }
 
-/// Returns the virtual server and the real server of a line about an open connection.
-fn open(line: &str) -> Option<(Frontend, SocketAddr)> {
-    let mut words = line.split_ascii_whitespace();
-    let (protocol, is_open) = match words.next()? {
-        "TCP" => (Protocol::Tcp, OPEN_TCP),
-        "SCTP" => (Protocol::Sctp, OPEN_SCTP),
-        _ => return None,
+/// Returns the virtual server and the real server of an open connection.
+fn open(entry: &TableEntry<'_>) -> Option<(Frontend, SocketAddr)> {
+    let is_open = match entry.protocol {
+        Protocol::Tcp => OPEN_TCP.contains(&entry.state),
+        Protocol::Sctp => OPEN_SCTP.contains(&entry.state),
+        Protocol::Udp => false,
     };
-    let mut words = words.skip(2);
-    let (address, port) = (address_of(words.next()?)?, port_of(words.next()?)?);
-    let real_server = SocketAddr::new(address_of(words.next()?)?, port_of(words.next()?)?);
-    let is_open = is_open.contains(&words.next()?);
-    is_open.then_some((Frontend { address, protocol, port }, real_server))
-}
-
-/// `0A60000A`, or `fd00:0096:0000:0000:0000:0000:0000:0010`
-fn address_of(word: &str) -> Option<IpAddr> {
-    if word.contains(':') {
-        return word.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
-    }
-    u32::from_str_radix(word, 16).ok().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
-}
-
-fn port_of(word: &str) -> Option<u16> {
-    u16::from_str_radix(word, 16).ok()
+    is_open.then_some((entry.frontend, entry.endpoint))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(line: &str) -> Option<(Frontend, SocketAddr)> {
+        super::open(&TableEntry::of_line(line)?)
+    }
 
     #[test]
     fn a_line_tells_the_servers_of_a_connection_that_may_still_carry_data() {
