@@ -35,6 +35,7 @@ use super::{QUEUE, counters::PacketCounters, held_up, mode, serving};
 use crate::config::gates::FeatureGates;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
+use crate::console::answers::top::Readings;
 use crate::console::journal::Journal;
 use crate::console::{self, Desk};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
@@ -184,6 +185,7 @@ async fn serve_at_work(
         let desk = Arc::new(Desk {
             inquiries: inquiries.clone(),
             journal,
+            readings: Readings::default(),
             configuration: configuration.clone(),
             settings: settings.clone(),
             fallen_back: fallen_back.as_ref().map(ToString::to_string),

@@ -4,6 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use plan::settings::Settings;
 
+use super::answers::top::Readings;
 use super::journal::Journal;
 use crate::config::Configuration;
 use crate::reconcile::inquiry::Inquiries;
@@ -17,6 +18,8 @@ pub struct Desk {
     pub inquiries: Inquiries,
     /// What was done lately.
     pub journal: Journal,
+    /// Readings of counters, as long as someone asks for rates.
+    pub readings: Readings,
     /// Configuration that is served with.
     pub configuration: Configuration,
     /// Settings with the families and abilities that the host has.

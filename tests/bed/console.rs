@@ -1,5 +1,6 @@
 //! The operator's console on a real node: what commands say, beside what the usual tools show.
 
+mod connections;
 mod diff;
 mod drain;
 mod explain;
@@ -7,6 +8,7 @@ mod preflight;
 mod service;
 mod status;
 mod support_bundle;
+mod trace;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};

@@ -2,6 +2,7 @@
 //!
 //! Every answer is an object with `apiVersion` and `kind` beside its own fields.
 
+pub mod connections;
 pub mod decision;
 pub mod diff;
 pub mod drains;
@@ -12,6 +13,8 @@ pub mod service;
 pub mod services;
 pub mod status;
 pub mod takeover;
+pub mod top;
+pub mod trace;
 
 use std::sync::Arc;
 
@@ -84,11 +87,26 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/drains", get(drains::answer))
         .route("/v1/drain", post(drains::begin))
         .route("/v1/undrain", post(drains::end))
+        .route("/v1/trace", get(trace::answer))
+        .route("/v1/connections", get(connections::answer))
+        .route("/v1/top", get(top::answer))
         .fallback(|| async {
             FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
         })
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .with_state(desk)
+}
+
+/// Runs what waits for the kernel on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, FailureAnswer> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        FailureAnswer::new(
+            Reason::Unavailable,
+            format!("reading the kernel has met a bug: {error}"),
+        )
+    })
 }
 
 /// Returns the words that are nearest to one that is not there, for a message: at most three.

@@ -1,5 +1,6 @@
 //! Commands: their arguments, what they ask, and how people read it. One module for each.
 
+pub mod connections;
 pub mod diff;
 pub mod drain;
 pub mod events;
@@ -11,6 +12,8 @@ pub mod services;
 pub mod source;
 pub mod status;
 pub mod support_bundle;
+pub mod top;
+pub mod trace;
 
 use std::ffi::OsString;
 use std::io;
@@ -65,6 +68,9 @@ enum Command {
     Undrain(drain::UndrainArguments),
     Preflight(preflight::Arguments),
     SupportBundle(support_bundle::Arguments),
+    Trace(trace::Arguments),
+    Connections(connections::Arguments),
+    Top(top::Arguments),
 }
 
 /// What a command works with.
@@ -124,6 +130,9 @@ impl Command {
             Self::Undrain(arguments) => drain::undrain(&arguments, session),
             Self::Preflight(arguments) => preflight::run(&arguments, session),
             Self::SupportBundle(arguments) => support_bundle::run(&arguments, session),
+            Self::Trace(arguments) => trace::run(&arguments, session),
+            Self::Connections(arguments) => connections::run(&arguments, session),
+            Self::Top(arguments) => top::run(&arguments, session),
         }
     }
 }
