@@ -1,4 +1,4 @@
-//! What the host says of itself in files: sysctls, versions, counters, and the program's process.
+//! Files of the host: sysctls, versions, counters, and the program's process.
 
 use std::fs;
 use std::path::{Path, PathBuf};

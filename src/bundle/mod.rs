@@ -1,4 +1,4 @@
-//! A support bundle: one file with what somebody needs who is to find out what is wrong on a node.
+//! Support bundles: one archive with what is needed to find out what is wrong on a node.
 //!
 //! - `scrub` takes secrets out of every text that gets in;
 //! - `kernel` dumps virtual servers, sets, rules, addresses, by own readers;
@@ -28,7 +28,7 @@ pub const LONGEST_FILE: usize = 64 << 20;
 /// Name of the file that lists the others.
 const INDEX: &str = "index.txt";
 
-/// What gets into a bundle.
+/// Content of a support bundle.
 #[derive(Debug, Clone)]
 pub struct Bundle {
     longest_file: usize,

@@ -87,7 +87,7 @@ pub fn scrubbed(text: &str) -> String {
     scrubbed
 }
 
-/// What the words so far say of the next one.
+/// Consequence of the words so far for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// Nothing.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands around it, and however it is written.
+        /// In any text, and in each way of writing it.
         #[test]
         fn no_secret_is_left(before in "[ -~\n]{0,40}", secret in "[A-Za-z0-9]{12,20}", kind in 0..5_u8) {
             let written = match kind {

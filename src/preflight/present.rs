@@ -1,4 +1,4 @@
-//! What runs now, and what other proxies have left: what a takeover meets.
+//! State that a takeover meets: proxies that run, and what they have left.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -2,7 +2,7 @@
 //!
 //! A question is a function that reads what the loop has. It runs on the loop's thread, so it must be
 //! short: about one Service, or about a limited number of things, and the rest by another question.
-//! Whoever asks waits; the loop does not, and it changes nothing for a question. An order of the operator
+//! Whoever asks waits; the loop does not, and it changes nothing for a question. An order of an operator
 //! comes the same way, and is taken as input is.
 
 use std::fmt;

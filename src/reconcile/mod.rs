@@ -315,7 +315,7 @@ impl Reconciler {
             Asked::Order(input, taken) => {
                 self.take(input, self.context.timestamp());
                 self.report_waiting();
-                // Whoever gave it may be gone.
+                // The sender may be gone.
                 let _ = taken.send(());
             }
         }

@@ -65,7 +65,7 @@ pub struct Drained {
     pub endpoints: String,
     /// Time after which they come back.
     pub seconds: u64,
-    /// What that means for each Service that has one of them.
+    /// Consequence for each Service that has one of them.
     pub services: Vec<DrainedService>,
 }
 

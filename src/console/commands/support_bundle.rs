@@ -1,4 +1,4 @@
-//! `kube-ipvs support-bundle`: one file for somebody who is to find out what is wrong.
+//! `kube-ipvs support-bundle`: one archive for finding out what is wrong.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ struct SupportBundle {
     bytes: u64,
     /// Files in the archive.
     files: usize,
-    /// What is not in it, with the reason.
+    /// Files that are not in it, each with the reason.
     missing: Vec<MissingFile>,
 }
 
