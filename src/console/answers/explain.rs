@@ -24,7 +24,7 @@ use crate::console::Desk;
 use outcome::follow;
 use question::{Chosen, Question, Target};
 
-pub use outcome::{Outcome, Reached, Rule, Seen};
+pub use outcome::{Outcome, Reached, Rule, Seen, SetEntry};
 
 /// Explanation of a Service: its clients' endpoints, and the reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -11,9 +11,10 @@ use clap::Args;
 
 use super::service::{full_name, hints_text, is_by_hints, kind_text};
 use super::{Session, written};
+use crate::console::answers::decision::Use;
 use crate::console::answers::explain::{
     Asked, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome, Reached,
-    Rule, Seen,
+    Rule, Seen, Unused,
 };
 use crate::console::answers::service::FrontendKind;
 use crate::console::outcome::{Failure, Verdict};
@@ -146,13 +147,24 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
     for client in &frontend.clients {
         client_sentences(client).into_iter().for_each(&mut sentence);
     }
-    for unused in &frontend.unused {
-        let node = unused.node.as_deref().map(|it| format!(" on node {it}")).unwrap_or_default();
-        let hints = unused.hints.as_deref().filter(|_| is_by_hints(unused.reason));
-        let hints = hints.map(|it| format!(" ({it})")).unwrap_or_default();
-        sentence(format!("{}{node} is {}{hints}.", unused.endpoint, unused.reason));
-    }
+    let unused = frontend.unused.iter().map(|it| unused_sentence(it, frontend.kind));
+    unused.for_each(&mut sentence);
     text
+}
+
+fn unused_sentence(unused: &Unused, kind: FrontendKind) -> String {
+    let Unused { endpoint, reason, .. } = unused;
+    let node = unused.node.as_deref().map(|it| format!(" on node {it}")).unwrap_or_default();
+    let hints = unused.hints.as_deref().filter(|_| is_by_hints(*reason));
+    let hints = hints.map(|it| format!(" ({it})")).unwrap_or_default();
+    // The cluster's own clients get all endpoints, whatever the policy for others is.
+    let whom = match (reason, kind) {
+        (Use::Elsewhere, FrontendKind::ClusterAddress) => "",
+        (Use::Elsewhere, _) => " for clients outside of the cluster",
+        _ => "",
+    };
+    let reason = reason.to_string().replacen("not used", &format!("not used{whom}"), 1);
+    format!("{endpoint}{node} is {reason}{hints}.")
 }
 
 fn policy_sentence(frontend: &FrontendExplanation) -> String {
@@ -268,5 +280,11 @@ fn reasons(outcome: &Outcome) -> Vec<&Rule> {
 }
 
 fn rule_text(rule: &Rule) -> String {
-    format!("rule {} of {} in table {}: {}", rule.number, rule.chain, rule.table, rule.rule)
+    let entries = rule.entries.iter();
+    let entries: String =
+        entries.map(|it| format!(" [entry {} of {}]", it.entry, it.set)).collect();
+    format!(
+        "rule {} of {} in table {}: {}{entries}",
+        rule.number, rule.chain, rule.table, rule.rule
+    )
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use bed::{ClusterSpec, Namespace, Protocol, Question, Service, ask};
-use serde_json::Value;
 
 use super::run;
 use crate::fixture::{Bed, TARGET, ip};
@@ -35,7 +34,7 @@ fn explained(bed: &Bed, from: &str, address: &str) -> Answered {
         let pod = bed.cluster.pods().find(|pod| pod.addresses().contains(&socket.ip()));
         pod.unwrap().name.clone()
     });
-    Some((names.collect(), outcome["seen"] != Value::from("node")))
+    Some((names.collect(), outcome["seen"] != "node"))
 }
 
 /// Outcome of packets of a client with these addresses.

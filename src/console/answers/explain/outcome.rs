@@ -64,6 +64,18 @@ pub struct Rule {
     pub number: usize,
     /// Its text.
     pub rule: String,
+    /// Entries by which sets know the packet.
+    pub entries: Vec<SetEntry>,
+}
+
+/// An entry of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetEntry {
+    /// Name of the set.
+    pub set: String,
+    /// The entry, as ipset writes it.
+    pub entry: String,
 }
 
 /// Outcomes, or the reason for which they are not known.
@@ -98,6 +110,7 @@ pub(super) fn follow(
         outcome.endpoints.sort_unstable();
         outcome.endpoints.dedup();
     }
+    outcomes.sort_by(|one, other| one.endpoints.cmp(&other.endpoints));
     Ok(outcomes)
 }
 
@@ -129,13 +142,17 @@ fn outcome(way: &Way, destination: SocketAddr) -> (Outcome, Option<SocketAddr>) 
 
 /// Returns a rule that decides about the packet, changes it, or looks into a set.
 fn rule(step: &Step) -> Option<Rule> {
-    let Step::Rule { hook, table, chain, number, rule, .. } = step else { return None };
+    let Step::Rule { hook, table, chain, number, rule, entries } = step else { return None };
     let rule = Rule {
         hook: hook.chain().to_owned(),
         table: table.name().to_owned(),
         chain: chain.clone(),
         number: *number,
         rule: rule.clone(),
+        entries: entries
+            .iter()
+            .map(|(set, entry)| SetEntry { set: set.to_string(), entry: entry.to_string() })
+            .collect(),
     };
     let looks_into_set = rule.rule.split_whitespace().any(|word| word == "--match-set");
     (TARGETS.contains(&rule.target()) || looks_into_set).then_some(rule)

@@ -159,7 +159,7 @@ fn endpoints_that_are_not_used_have_the_reason() {
         unused.map(|it| (it.endpoint.ip().to_string(), it.reason)).collect::<Vec<_>>()
     };
     let starting = ("10.244.2.12".to_owned(), Use::NotReady);
-    assert_eq!(unused(FrontendKind::ClusterAddress), [starting.clone()]);
+    assert_eq!(unused(FrontendKind::ClusterAddress), std::slice::from_ref(&starting));
     let elsewhere = ("10.244.2.11".to_owned(), Use::Elsewhere);
     assert_eq!(unused(FrontendKind::LoadBalancer), [elsewhere, starting]);
 }

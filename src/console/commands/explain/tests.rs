@@ -83,19 +83,31 @@ fn sentences_say_who_gets_what_and_by_which_rule() {
          10.244.1.11:8080, which sees the client's own address.",
         "  A client outside of this node (such as 192.0.2.254) outside of the source ranges is not \
          answered: its packets are dropped.",
-        "  10.244.2.11:8080 on node n2 is not used: on another node, and the traffic policy is Local.",
+        "  10.244.2.11:8080 on node n2 is not used for clients outside of the cluster: on another node, and the \
+         traffic policy is Local.",
     ];
     for line in expected {
         assert!(text.lines().any(|it| it == line), "{line}\nis not in\n{text}");
     }
     let masqueraded = text.lines().find(|it| it.contains("KUBE-MARK-MASQ")).unwrap();
     assert!(masqueraded.starts_with("    by rule "), "{masqueraded}");
-    let dropped = text.lines().find(|it| it.contains("-j DROP")).unwrap();
-    assert!(dropped.contains("of KUBE-SOURCE-RANGES-FIREWALL in table"), "{dropped}");
-    let before = text.lines().take_while(|it| *it != dropped).last().unwrap();
     assert!(
-        before.ends_with("KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL"),
-        "{before}"
+        masqueraded.ends_with(" [entry 10.96.0.10,tcp:80 of KUBE-CLUSTER-IP]"),
+        "{masqueraded}"
+    );
+    let mut of_outside = text.lines().skip_while(|it| !it.contains("such as 192.0.2.254) outside"));
+    let led = of_outside.nth(1).unwrap();
+    assert!(
+        led.ends_with(
+            "KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL \
+             [entry 203.0.113.10,tcp:80 of KUBE-LOAD-BALANCER-FW]"
+        ),
+        "{led}"
+    );
+    let dropped = of_outside.next().unwrap();
+    assert!(
+        dropped.ends_with("of KUBE-SOURCE-RANGES-FIREWALL in table filter: -j DROP"),
+        "{dropped}"
     );
 }
 
