@@ -1,6 +1,7 @@
 //! Choice of what is served, from the configuration.
 
 use anyhow::Context as _;
+use axum::Router;
 use plan::settings::Settings;
 
 use crate::config::{Configuration, gates};
@@ -16,6 +17,7 @@ pub(super) fn options(
     settings: &Settings,
     following: Option<Following>,
     set_verbosity: SetVerbosity,
+    more: Router,
 ) -> anyhow::Result<serve::Options> {
     let flags = configuration.flags.iter();
     let served = configuration.served;
@@ -37,6 +39,7 @@ pub(super) fn options(
             flagz: configuration.gates.is_enabled(gates::FLAGZ),
             statusz: configuration.gates.is_enabled(gates::STATUSZ),
             following,
+            more,
         },
     })
 }

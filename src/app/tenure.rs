@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
+use axum::Router;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::planner::Planner;
@@ -116,6 +117,8 @@ pub(super) struct Parts<K> {
     /// Reason for which the mode is not the preferred one; none: it is.
     pub(super) fallen_back: Option<FallenBack>,
     pub(super) source: Source,
+    /// Pages of the operator's console, for the metrics server.
+    pub(super) pages: Router,
     /// The way for questions to reach the event loop.
     pub(super) inquiries: Inquiries,
     /// Questions to the event loop.
@@ -181,17 +184,23 @@ async fn serve_at_work(
     let (inquiries, questions) = inquiry::inquiries();
     let journal = Journal::default();
     observers.push(Box::new(journal.observer()));
+    let desk = Arc::new(Desk {
+        inquiries: inquiries.clone(),
+        journal,
+        readings: Readings::default(),
+        configuration: configuration.clone(),
+        settings: settings.clone(),
+        fallen_back: fallen_back.as_ref().map(ToString::to_string),
+        following: source.following(),
+        since: (Instant::now(), SystemTime::now()),
+    });
+    let pages = match configuration.served.console_page {
+        Some(readers) => {
+            console::page::router(Arc::clone(&desk), readers, threads.console.handle())
+        }
+        None => Router::new(),
+    };
     if let Some(path) = console::socket_path(&configuration.console_socket) {
-        let desk = Arc::new(Desk {
-            inquiries: inquiries.clone(),
-            journal,
-            readings: Readings::default(),
-            configuration: configuration.clone(),
-            settings: settings.clone(),
-            fallen_back: fallen_back.as_ref().map(ToString::to_string),
-            following: source.following(),
-            since: (Instant::now(), SystemTime::now()),
-        });
         threads.console.spawn(async move { console::server::serve(&path, desk).await });
     }
     let parts = Parts {
@@ -203,6 +212,7 @@ async fn serve_at_work(
         localhost: localhost.clone(),
         fallen_back,
         source,
+        pages,
         inquiries,
         questions,
         kernel: linux,
@@ -260,8 +270,9 @@ impl<K: Kernel + 'static> Parts<K> {
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
+        let (following, set_verbosity) = (source.following(), self.set_verbosity);
         let options =
-            serving::options(&configuration, &settings, source.following(), self.set_verbosity)?;
+            serving::options(&configuration, &settings, following, set_verbosity, self.pages)?;
         let servers = Servers::new(options, failures)?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;

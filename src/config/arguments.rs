@@ -56,6 +56,8 @@ pub struct Arguments {
     #[arg(long)]
     pub bind_address_hard_fail: Option<bool>,
     #[arg(long)]
+    pub console_page: Option<String>,
+    #[arg(long)]
     pub service_metrics: Option<String>,
     #[arg(long)]
     pub profiling: Option<bool>,

@@ -92,6 +92,7 @@ pub(super) fn own(arguments: &Arguments, own: &mut KubeIpvsConfiguration) {
     set(&arguments.fallback, &mut own.fallback);
     set(&arguments.iptables_variant, &mut own.iptables_variant);
     set(&arguments.manifests, &mut own.manifests);
+    set(&arguments.console_page, &mut own.console_page);
     set(&arguments.service_metrics, &mut own.service_metrics);
     if arguments.udp_timeout.is_some() {
         own.udp_idle_timeout = arguments.udp_timeout;

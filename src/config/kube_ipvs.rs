@@ -35,6 +35,8 @@ pub const DEFAULT_CONSOLE_SOCKET: &str = "/run/kube-ipvs/console.sock";
 pub struct KubeIpvsConfiguration {
     pub api_version: String,
     pub cleanup_other_modes: Option<bool>,
+    #[serde(deserialize_with = "text_of_scalar")]
+    pub console_page: String,
     pub console_socket: Option<String>,
     pub drain_deadline: Option<GoDuration>,
     pub estimators: Estimators,
@@ -103,6 +105,7 @@ impl KubeIpvsConfiguration {
         self.udp_idle_timeout.get_or_insert(GoDuration::from(DEFAULT_UDP_IDLE));
         self.fallback_retry.get_or_insert(GoDuration::from_secs(FALLBACK_RETRY_SECONDS));
         for (field, default) in [
+            (&mut self.console_page, "off"),
             (&mut self.estimators.run, "auto"),
             (&mut self.fallback_return, "never"),
             (&mut self.follow_nodes, "auto"),

@@ -21,6 +21,7 @@ use crate::kernel::rules::Variant;
 use crate::kernel::sysctl::ServiceAddressesArp;
 use crate::reconcile::Pace;
 use crate::relay::PortRange;
+use crate::serve::listen::Readers;
 use crate::serve::metrics::services::MeasuredServices;
 use crate::source::FollowNodes;
 use crate::syntax::address;
@@ -140,6 +141,8 @@ pub struct Served {
     pub hard_fail: bool,
     /// True if profiles are served.
     pub profiling: bool,
+    /// Clients that may read the console's pages; none: there are no pages.
+    pub console_page: Option<Readers>,
 }
 
 /// The kernel's connection tracking. What is absent stays as the kernel has it.
@@ -253,6 +256,11 @@ impl Merged {
                 metrics,
                 hard_fail: document.bind_address_hard_fail,
                 profiling: document.enable_profiling,
+                console_page: match own.console_page.as_str() {
+                    "loopback" => Some(Readers::Loopback),
+                    "network" => Some(Readers::Network),
+                    _ => None,
+                },
             },
             measured_services: own.service_metrics.parse().unwrap_or_default(),
             conntrack: conntrack(&document.conntrack),

@@ -14,7 +14,8 @@
 //! - `comparison` reads the kernel and compares it with the plan; `rehearsal` plans a change that is not
 //!   made, and `present` completes its manifests; `words` has operations in words;
 //! - `offline` does the same without a running program;
-//! - `journal` remembers what was done lately.
+//! - `journal` remembers what was done lately;
+//! - `page` shows answers to a browser, on the metrics server.
 //!
 //! An answer is made once, as JSON, and the command makes its text from that: both say the same. What
 //! the program does and why is asked of the planner that does it. Answers never hold the loop up: each
@@ -29,6 +30,7 @@ pub mod journal;
 pub mod offline;
 pub mod outcome;
 pub mod output;
+pub mod page;
 pub mod present;
 pub mod rehearsal;
 pub mod server;

@@ -78,12 +78,6 @@ pub struct Guard {
     is_settled: bool,
 }
 
-/// True if the kernel's estimators are stopped: rates and totals stand still then.
-#[must_use]
-pub fn are_stopped(proc_sys: &Path) -> bool {
-    fs::read_to_string(proc_sys.join(RUN)).is_ok_and(|value| value.trim() == "0")
-}
-
 // === impl EstimatorSettings ===
 
 impl EstimatorSettings {

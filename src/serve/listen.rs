@@ -12,7 +12,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -47,6 +47,19 @@ pub enum Server {
     Health,
     /// At `metricsBindAddress`.
     Metrics,
+}
+
+/// Address of the client of a request, which the request has as an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// Clients that may read pages that say much of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// Those of the node itself, such as `kubectl port-forward`.
+    Loopback,
+    /// All that reach the server.
+    Network,
 }
 
 /// A server cannot listen, and the operator wants that to be the end (`bindAddressHardFail`).
@@ -149,12 +162,13 @@ pub async fn serve(listener: TcpListener, router: Router, most: usize) -> Infall
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     open.retain(|connection| !connection.is_finished());
                     if open.len() >= most && let Some(oldest) = open.pop_front() {
                         oldest.abort();
                     }
-                    open.push_back(connections.spawn(converse(stream, router.clone())));
+                    let router = router.clone().layer(Extension(Peer(peer)));
+                    open.push_back(connections.spawn(converse(stream, router)));
                 }
                 Err(error) => {
                     // The peer has gone already, or the process has no file left.

@@ -2,7 +2,8 @@
 //!
 //! `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`, `/statusz`; and
 //! with profiling also `/debug/flags/v`. Paths and answers are kube-proxy's, so that what reads
-//! them goes on working. Our own is `/following`: whether changes arrive from the API server.
+//! them goes on working. Our own are `/following`, whether changes arrive from the API server, and what the
+//! rest of the program adds, such as the pages below `/console/`.
 
 mod zpages;
 
@@ -61,6 +62,8 @@ pub struct Pages {
     pub statusz: bool,
     /// Answer of `/following`; nothing: there is no such page.
     pub following: Option<Following>,
+    /// Pages of other parts of the program.
+    pub more: Router,
 }
 
 struct PageState {
@@ -103,6 +106,7 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
     let (profiling, has_following) = (pages.profiling.is_some(), pages.following.is_some());
     let (flagz, statusz) = (pages.flagz, pages.statusz);
     let started = (Instant::now(), SystemTime::now());
+    let more = std::mem::take(&mut pages.more);
     let state = Arc::new(PageState { pages, metrics: Arc::clone(metrics), started });
     let mut router = Router::new()
         .route("/metrics", any(metrics_page))
@@ -135,7 +139,7 @@ pub(super) fn router(mut pages: Pages, metrics: &Arc<Metrics>) -> Router {
             .route("/debug/pprof/", any(no_profiler))
             .route("/debug/pprof/{*profile}", any(no_profiler));
     }
-    router.layer(DefaultBodyLimit::max(LONGEST_BODY)).with_state(state)
+    router.with_state(state).merge(more).layer(DefaultBodyLimit::max(LONGEST_BODY))
 }
 
 async fn metrics_page(State(state): Page) -> Response {

@@ -74,6 +74,7 @@ fn options() -> Options {
             flagz: true,
             statusz: true,
             following: Some(Box::new(|| "Service: following\n".to_owned())),
+            more: Router::new(),
         },
     }
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use kube_ipvs::config::Configuration;
 use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
+use kube_ipvs::serve::listen::Readers;
 use kube_ipvs::serve::metrics::services::MeasuredServices;
 use kube_ipvs::source::FollowNodes;
 use plan::capacity::Capacity;
@@ -43,6 +44,7 @@ fn without_a_word_everything_is_as_kube_proxy_has_it() {
         assert!(!configuration.settings.load_balancers_before_nodes);
         assert_eq!(configuration.settings.limits, Limits::default());
         assert_eq!(configuration.measured_services, MeasuredServices::Off);
+        assert_eq!(configuration.served.console_page, None);
     }
 }
 
@@ -105,6 +107,7 @@ fn words_that_mean_nothing_are_refused() {
         ("limits: {setEntries: 0}", "within the range [1, 10000000] [limits.setEntries]"),
         ("limits: {setSize: 1024}", "within the range [65536, 2147483648] [limits.setSize]"),
         ("limits: {schedulers: [best]}", "fo, ovf, mh, twos [limits.schedulers]"),
+        ("consolePage: everyone", "must be one of off, loopback, network [consolePage]"),
         ("serviceMetrics: top", "must be off, top:N, all or namespaces:NAME,… [serviceMetrics]"),
         ("serviceMetrics: top:0", "takes a number from 1 to 10000 [serviceMetrics]"),
         ("serviceMetrics: top:10001", "takes a number from 1 to 10000 [serviceMetrics]"),
@@ -144,6 +147,21 @@ fn estimators_are_read_however_yaml_takes_them() {
     }
     let list = load_file(&format!("{OWN}estimators: {{run: [on]}}\n"), &[]);
     assert!(list.is_err_and(|error| error.to_string().contains("neither a word nor a number")));
+}
+
+#[test]
+fn pages_are_for_those_who_were_chosen() {
+    for (written, expected) in [
+        ("off", None),
+        ("false", None),
+        ("loopback", Some(Readers::Loopback)),
+        ("network", Some(Readers::Network)),
+    ] {
+        let configuration = from("", &format!("consolePage: {written}\n"));
+        assert_eq!(configuration.served.console_page, expected, "{written}");
+    }
+    let flag = from_flags(&["--console-page=loopback"]);
+    assert_eq!(flag.served.console_page, Some(Readers::Loopback));
 }
 
 #[test]

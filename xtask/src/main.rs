@@ -9,6 +9,7 @@ mod build;
 mod demo;
 mod dependencies;
 mod docs;
+mod page;
 mod scripts;
 mod test;
 mod vm;
@@ -29,6 +30,8 @@ enum Task {
     Demo(demo::DemoArguments),
     /// Write docs/config.md and docs/metrics.md anew, from what the program says of itself.
     Docs,
+    /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
+    Page,
     /// Disturb and kill the program at random on a real kernel, for hours.
     Soak(test::SoakArguments),
     /// Run every check and test there is.
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Docs => docs::write(),
+        Task::Page => page::look(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),

@@ -8,7 +8,7 @@ use super::{Setting, field};
 
 /// The fields of our own document. Its flags apply together with `--config`: kube-proxy has none by
 /// these names.
-pub const OWN_FIELDS: [Setting; 27] = [
+pub const OWN_FIELDS: [Setting; 28] = [
     field("apiVersion", "string", Does("Must be kube-ipvs.io/v1alpha1")),
     field(
         "cleanupOtherModes",
@@ -20,6 +20,17 @@ pub const OWN_FIELDS: [Setting; 27] = [
         ),
     )
     .flag("cleanup-other-modes", "BOOL", Actions)
+    .with_config(),
+    field(
+        "consolePage",
+        "string",
+        Does(
+            "Pages for a browser at /console/ of the metrics server, for reading only: off, loopback \
+             (for clients on the node, such as kubectl port-forward) or network (for all that reach \
+             metricsBindAddress: nothing is encrypted, and nobody is asked who they are)",
+        ),
+    )
+    .flag("console-page", "READERS", Serving)
     .with_config(),
     field(
         "consoleSocket",

@@ -38,6 +38,7 @@ pub fn validate_own(
 ) -> Vec<Violation> {
     let mut found = KubeIpvsViolations(Vec::new());
     found.one_of("followNodes", &own.follow_nodes, &["auto", "always", "never"]);
+    found.one_of("consolePage", &own.console_page, &["off", "loopback", "network"]);
     found.one_of("iptablesVariant", &own.iptables_variant, &["auto", "nft", "legacy"]);
     let deadline = own.drain_deadline.unwrap_or_default();
     if deadline < GoDuration::ZERO {

@@ -213,7 +213,7 @@ pub async fn service(desk: &Desk, name: &ServiceName) -> Result<ServiceState, Fa
     let shown = explained.frontends.iter().take(MOST_FRONTENDS);
     let frontends = shown.map(|it| it.frontend).collect();
     let (counted, uncounted) = match count(mode, frontends).await {
-        Ok(counted) if estimators::are_stopped(Path::new(sysctl::ROOT)) => {
+        Ok(counted) if !estimators::are_running(Path::new(sysctl::ROOT)) => {
             (Some(counted), Some(STAND_STILL.to_owned()))
         }
         Ok(counted) => (Some(counted), None),

@@ -1,0 +1,189 @@
+//! Pages for a browser, on the metrics server: status, Services, one Service's picture.
+//!
+//! ```text
+//!   browser ──▶ guard ──▶ a page ──▶ answers (as the commands get them, as JSON) ──▶ HTML
+//! ```
+//!
+//! The pages only read. They are made of the answers that the commands are made of, and are whole
+//! without scripts; `src/console/page/live.js` loads them again for live figures.
+
+mod guard;
+mod layout;
+mod markup;
+mod picture;
+mod service;
+mod services;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use axum::{Extension, Router, middleware};
+use tokio::runtime::Handle;
+use tower::ServiceExt as _;
+
+use super::Desk;
+use super::answers::{self, Answer, Content, FailureAnswer};
+use crate::serve::listen::Readers;
+use layout::Place;
+
+/// Longest answer that a page is made of.
+const LONGEST_ANSWER: usize = 16 << 20;
+
+/// Longest query of a page.
+const LONGEST_QUERY: usize = 2_048;
+
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPT: &str = include_str!("page/live.js");
+
+/// What pages are made from.
+#[derive(Debug, Clone)]
+struct Site {
+    answers: Router,
+    /// Runtime that answers.
+    runtime: Handle,
+}
+
+/// A page that could not be made.
+#[derive(Debug)]
+struct Failure {
+    status: StatusCode,
+    message: String,
+}
+
+/// Every page that there is, below `/console/`. Answers are made on the runtime, so that they hold no
+/// other request to the metrics server up.
+pub fn router(desk: Arc<Desk>, readers: Readers, runtime: &Handle) -> Router {
+    pages(Site { answers: answers::router(desk), runtime: runtime.clone() }, readers)
+}
+
+fn pages(site: Site, readers: Readers) -> Router {
+    Router::new()
+        .route("/console", get(|| async { Redirect::permanent("/console/") }))
+        .route("/console/", get(status_page))
+        .route("/console/services", get(services_page))
+        .route("/console/service", get(service_page))
+        .route("/console/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE) }))
+        .route(
+            "/console/live.js",
+            get(|| async { asset("text/javascript; charset=utf-8", SCRIPT) }),
+        )
+        .layer(middleware::from_fn(guard::guard))
+        .layer(Extension(readers))
+        .with_state(site)
+}
+
+async fn status_page(State(site): State<Site>) -> Response {
+    match site.ask("/v1/status", &[]).await {
+        Ok(found) => layout::page(Place::Status, "Status", |main| status::write(main, &found)),
+        Err(failure) => failure.page(Place::Status),
+    }
+}
+
+async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+    let asked = Parameters::read(query);
+    match site.ask("/v1/services", &asked.only(&["namespace", "after"])).await {
+        Ok(found) => layout::page(Place::Services, "Services", |main| {
+            services::write(main, &found, &asked);
+        }),
+        Err(failure) => failure.page(Place::Services),
+    }
+}
+
+async fn service_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+    let asked = Parameters::read(query);
+    match site.ask("/v1/service", &asked.only(&["name"])).await {
+        Ok(found) => {
+            layout::page(Place::Service, asked.get("name"), |main| service::write(main, &found))
+        }
+        Err(failure) => failure.page(Place::Service),
+    }
+}
+
+fn asset(media_type: &'static str, text: &'static str) -> Response {
+    ([(CONTENT_TYPE, media_type)], text).into_response()
+}
+
+/// Parameters of a page, from its query.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Parameters(Vec<(String, String)>);
+
+// === impl Parameters ===
+
+impl Parameters {
+    fn read(query: Option<String>) -> Self {
+        let query = query.filter(|query| query.len() <= LONGEST_QUERY).unwrap_or_default();
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        Self(pairs.map(|(name, value)| (name.into_owned(), value.trim().to_owned())).collect())
+    }
+
+    /// The first value of a parameter; empty: there is none.
+    fn get(&self, name: &str) -> &str {
+        let found = self.0.iter().find(|(other, _)| other == name);
+        found.map_or("", |(_, value)| value.as_str())
+    }
+
+    /// Those of these names that have a value.
+    fn only<'a>(&'a self, names: &[&'a str]) -> Vec<(&'a str, &'a str)> {
+        let pairs = names.iter().map(|name| (*name, self.get(name)));
+        pairs.filter(|(_, value)| !value.is_empty()).collect()
+    }
+}
+
+/// Returns a link to a page of ours with these parameters.
+fn link(page: &str, parameters: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(parameters);
+    match query.finish() {
+        none if none.is_empty() => page.to_owned(),
+        query => format!("{page}?{query}"),
+    }
+}
+
+// === impl Site ===
+
+impl Site {
+    /// Asks for an answer as a command does.
+    async fn ask<T: Content>(&self, path: &str, asked: &[(&str, &str)]) -> Result<T, Failure> {
+        let request = Request::get(link(path, asked)).body(Body::empty());
+        let request = request.map_err(|error| Failure::of_ours(&error))?;
+        let answering = self.runtime.spawn(self.answers.clone().oneshot(request));
+        let Ok(response) = answering.await.map_err(|error| Failure::of_ours(&error))?;
+        let status = response.status();
+        let body = to_bytes(response.into_body(), LONGEST_ANSWER).await;
+        let body = body.map_err(|error| Failure::of_ours(&error))?;
+        if status.is_success() {
+            let answer: Answer<T> =
+                serde_json::from_slice(&body).map_err(|error| Failure::of_ours(&error))?;
+            return Ok(answer.content);
+        }
+        // The router itself says in plain words what it cannot read of a query.
+        let message = serde_json::from_slice::<Answer<FailureAnswer>>(&body).map_or_else(
+            |_| String::from_utf8_lossy(&body).into_owned(),
+            |answer| answer.content.message,
+        );
+        Err(Failure { status, message })
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn of_ours(error: &dyn std::error::Error) -> Self {
+        let message = format!("the page cannot be made of the answer, which is a bug: {error}");
+        Self { status: StatusCode::INTERNAL_SERVER_ERROR, message }
+    }
+
+    fn page(&self, place: Place) -> Response {
+        layout::failure(place, self.status, |main| {
+            main.labelled("p", &[("class", "bad")], &self.message);
+        })
+    }
+}

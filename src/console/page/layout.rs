@@ -1,0 +1,85 @@
+//! The frame of every page.
+
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse, Response};
+
+use super::markup::Markup;
+
+/// Milliseconds between two readings of a page with live figures. The kernel estimates rates every two
+/// seconds.
+const PAUSE: &str = "2000";
+
+/// Place of a page among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The program and its node.
+    Status,
+    /// All Services.
+    Services,
+    /// One Service.
+    Service,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Place in the navigation.
+    const fn heading(self) -> Self {
+        match self {
+            Self::Service => Self::Services,
+            other => other,
+        }
+    }
+}
+
+/// Returns a page with this title.
+pub(super) fn page(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Response {
+    Html(document(place, title, content)).into_response()
+}
+
+/// Returns a page that says why it is not what was asked for.
+pub(super) fn failure(
+    place: Place,
+    status: StatusCode,
+    content: impl FnOnce(&mut Markup),
+) -> Response {
+    let reason = status.canonical_reason().unwrap_or("No answer");
+    (status, page(place, reason, content)).into_response()
+}
+
+fn document(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> String {
+    let mut document = Markup::default();
+    document.element("html", &[("lang", "en")], |html| {
+        html.element("head", &[], |head| {
+            head.void("meta", &[("charset", "utf-8")])
+                .void("meta", &[("name", "viewport"), ("content", "width=device-width")])
+                .labelled("title", &[], format!("{title} - kube-ipvs"))
+                .void("link", &[("rel", "stylesheet"), ("href", "/console/style.css")])
+                .labelled("script", &[("src", "/console/live.js"), ("defer", "")], "");
+        });
+        html.element("body", &[], |body| {
+            body.element("header", &[], |header| navigation(header, place));
+            body.element("main", &[("data-live", PAUSE)], |main| {
+                main.labelled("h1", &[], title);
+                content(main);
+            });
+        });
+    });
+    document.into_document()
+}
+
+fn navigation(header: &mut Markup, place: Place) {
+    header.labelled("strong", &[], "kube-ipvs");
+    header.element("nav", &[], |nav| {
+        for (other, path, name) in [
+            (Place::Status, "/console/", "Status"),
+            (Place::Services, "/console/services", "Services"),
+        ] {
+            let is_current = [("href", path), ("aria-current", "page")];
+            let attributes =
+                if place.heading() == other { &is_current[..] } else { &is_current[..1] };
+            nav.labelled("a", attributes, name);
+        }
+    });
+    header.labelled("span", &[("id", "live-state")], "");
+}
