@@ -53,10 +53,10 @@ impl HandDrains {
     }
 
     /// Begins a drain, or sets another end to one that there is.
-    pub(super) fn begin(&mut self, cx: &mut Context, drain: HandDrain, time: Duration) {
+    pub(super) fn begin(&mut self, cx: &mut Context, drain: &HandDrain, time: Duration) {
         let time = time.min(LONGEST_HAND_DRAIN);
         let end = Instant::now() + time;
-        if let Some(there) = self.ends.get_mut(&drain) {
+        if let Some(there) = self.ends.get_mut(drain) {
             *there = end;
             info!("{drain} stays drained by hand for {} s from now on", time.as_secs());
             return;
@@ -74,7 +74,7 @@ impl HandDrains {
             time.as_secs()
         );
         info!("{note}");
-        self.report(cx, &drain, true, &note);
+        self.report(cx, drain, true, &note);
     }
 
     /// Ends a drain. Does nothing if there is no such drain.

@@ -291,7 +291,7 @@ impl Reconciler {
             Input::Complete => self.stage.source_is_complete(),
             Input::Drain(drain, time) => {
                 self.writer.write_now();
-                self.hand_drains.begin(cx, *drain, time);
+                self.hand_drains.begin(cx, &drain, time);
             }
             Input::Undrain(drain) => {
                 self.writer.write_now();
