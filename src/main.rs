@@ -7,6 +7,7 @@ use kube_ipvs::config::{Configuration, LogFormat, Logging};
 use kube_ipvs::{app, console, switch};
 
 fn main() -> ExitCode {
+    console::commands::completion::answer_shell();
     let arguments = match cli::invocation(std::env::args_os()) {
         Ok(Invocation::Run(arguments)) => *arguments,
         Ok(Invocation::Switch(arguments)) => {

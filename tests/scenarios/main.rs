@@ -18,6 +18,7 @@ mod faults;
 mod first_sync;
 mod flows;
 mod hand_drain;
+mod inquiries;
 mod iptables;
 mod led_by_rules;
 mod log;

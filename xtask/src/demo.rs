@@ -20,6 +20,9 @@ pub(crate) struct DemoArguments {
     /// Show a node that changes its mode under traffic, from ipvs to iptables and back.
     #[arg(long)]
     switch: bool,
+    /// Leave the node running, with traffic and a shell on it to try the console's commands.
+    #[arg(long, conflicts_with = "switch")]
+    stay: bool,
     /// Accelerator of the guest; user mode is quick where qemu has no KVM.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
@@ -43,9 +46,14 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
         limit: Duration::from_secs(if arguments.switch { 900 } else { 300 }),
         ..Guest::default()
     };
-    let switch = arguments.switch.then_some("--switch");
-    let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(switch);
+    let stay = arguments.stay;
+    let option = arguments.switch.then_some("--switch").or(stay.then_some("--stay"));
+    let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(option);
     let arguments: Vec<String> = arguments.map(str::to_owned).collect();
+    if stay {
+        guest.on_terminal(&program.to_string_lossy(), &arguments)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let verdict = guest.run(&program.to_string_lossy(), &arguments, &mut std::io::stdout())?;
     eprintln!("demo: {verdict} ({} s after the build)", started.elapsed().as_secs());
     Ok(ExitCode::from(verdict.exit_code()))

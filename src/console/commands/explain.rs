@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
 use super::service::{full_name, hints_text, is_by_hints, kind_text};
-use super::{Session, written};
+use super::{Session, completion, written};
 use crate::console::answers::decision::Use;
 use crate::console::answers::explain::{
     Asked, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome, Reached,
@@ -29,7 +30,7 @@ use crate::console::output::{bad, duration, good, heading, notable};
     none is sent. The exit code is 1 if any of the clients reaches no endpoint.")]
 pub struct Arguments {
     /// The Service, and a port of it by number or name; without a namespace, in the namespace default
-    #[arg(value_name = "NAMESPACE/NAME[:PORT]")]
+    #[arg(value_name = "NAMESPACE/NAME[:PORT]", add = ArgValueCompleter::new(completion::services))]
     service: String,
     /// One kind of client: pod (of this node), node, outside, or the address of a client
     #[arg(long, value_name = "CLIENT")]

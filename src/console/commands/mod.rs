@@ -1,5 +1,6 @@
 //! Commands: their arguments, what they ask, and how people read it. One module for each.
 
+pub mod completion;
 pub mod connections;
 pub mod diff;
 pub mod drain;
@@ -71,6 +72,7 @@ enum Command {
     Trace(trace::Arguments),
     Connections(connections::Arguments),
     Top(top::Arguments),
+    Completion(completion::Arguments),
 }
 
 /// What a command works with.
@@ -133,6 +135,7 @@ impl Command {
             Self::Trace(arguments) => trace::run(&arguments, session),
             Self::Connections(arguments) => connections::run(&arguments, session),
             Self::Top(arguments) => top::run(&arguments, session),
+            Self::Completion(arguments) => completion::run(&arguments, session),
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
 use super::services::DEFAULT_NAMESPACE;
-use super::{Session, written};
+use super::{Session, completion, written};
 use crate::console::answers::decision::{Hints, Use};
 use crate::console::answers::service::{
     EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
@@ -21,7 +22,7 @@ use crate::console::output::{aligned, bad, duration, good, heading, notable, tab
     in the kernel, or if there are warnings.")]
 pub struct Arguments {
     /// The Service; without a namespace, in the namespace default
-    #[arg(value_name = "NAMESPACE/NAME")]
+    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: String,
 }
 

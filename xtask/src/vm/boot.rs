@@ -117,15 +117,27 @@ impl Machine {
         }
     }
 
-    /// Boots the guest with a shell on this terminal and waits until it is switched off.
-    pub(crate) fn boot_shell(&self) -> Result<()> {
-        let mut arguments = self.arguments();
-        let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
-        arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
-        let mut process = Process::start(&mut qemu(&arguments))?;
-        let status = process.0.wait().context("qemu cannot be waited for")?;
+    /// Boots the guest with its program on this terminal and waits until it is switched off. `scratch` is
+    /// a directory of its own for this boot.
+    pub(crate) fn boot_on_terminal(&self, scratch: &Path) -> Result<()> {
+        // Claimed until the guest is over.
+        let mut processor = None;
+        let mut command = match self.accel {
+            Accel::Tcg | Accel::Kvm => {
+                let mut arguments = self.arguments();
+                let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
+                arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
+                qemu(&arguments)
+            }
+            Accel::Uml => {
+                let processor = processor.insert(user_mode::Processor::claim()?);
+                user_mode::command_on_terminal(self, processor, scratch)
+            }
+        };
+        let mut process = Process::start(&mut command)?;
+        let status = process.0.wait().context("the guest cannot be waited for")?;
         if !status.success() {
-            bail!("qemu failed ({status})");
+            bail!("the guest's process failed ({status})");
         }
         Ok(())
     }

@@ -115,12 +115,15 @@ impl Guest {
 
     /// Boots a fresh guest with a shell on this terminal.
     pub(crate) fn shell(&self) -> Result<()> {
-        if self.accel == AccelChoice::Uml {
-            bail!("there is no shell in user-mode-linux; run a program, or choose another --accel");
-        }
-        let job = self.job()?;
+        self.on_terminal("bash", &["--norc".to_owned(), "-i".to_owned()])
+    }
+
+    /// Boots a fresh guest in which this program, as of [`Guest::run`], has this terminal.
+    pub(crate) fn on_terminal(&self, program: &str, arguments: &[String]) -> Result<()> {
+        let mut job = self.job()?;
+        job.add_program(program, arguments)?;
         let scratch = Scratch::make(&cache_directory())?;
-        self.machine(job, &scratch.directory)?.boot_shell()
+        self.machine(job, &scratch.directory)?.boot_on_terminal(&scratch.directory)
     }
 
     /// Returns the files that the guest gets besides the base image, but for the program.

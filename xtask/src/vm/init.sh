@@ -31,7 +31,7 @@ cd /job || exit
 
 if grep -qw vm.shell /proc/cmdline; then
 	echo "kernel $(uname -r); files are in /job; leave with ctrl-d, or ctrl-a x to cut the power"
-	setsid cttyhack bash --norc -i
+	setsid cttyhack sh /vm/command
 	poweroff -f
 fi
 

@@ -68,6 +68,23 @@ pub(crate) struct Processor {
 
 /// The command for a guest, whose console is `output` in `scratch` and whose report is beside it.
 pub(crate) fn command(machine: &Machine, processor: &Processor, scratch: &Path) -> Result<Command> {
+    let mut command = without_console(machine, processor, scratch);
+    command.args(["con=null", "con0=null,fd:1"]).stdout(File::create(&machine.log)?);
+    Ok(command)
+}
+
+/// The command for a guest whose console is this terminal.
+pub(crate) fn command_on_terminal(
+    machine: &Machine,
+    processor: &Processor,
+    scratch: &Path,
+) -> Command {
+    let mut command = without_console(machine, processor, scratch);
+    command.args(["con=null", "con0=fd:0,fd:1", "quiet", "vm.shell"]);
+    command
+}
+
+fn without_console(machine: &Machine, processor: &Processor, scratch: &Path) -> Command {
     let directory = machine.kernel.parent().unwrap_or(Path::new("/"));
     let libraries = directory.join("libraries");
     let mut command = Command::new("setpriv");
@@ -91,9 +108,8 @@ pub(crate) fn command(machine: &Machine, processor: &Processor, scratch: &Path) 
     }
     // Its own command socket, which no program uses.
     command.arg(argument("uml_dir", scratch));
-    command.args(["con=null", "con0=null,fd:1", "panic=-1", "oops=panic", "loglevel=4"]);
-    command.current_dir(directory).stdout(File::create(&machine.log)?);
-    Ok(command)
+    command.args(["panic=-1", "oops=panic", "loglevel=4"]).current_dir(directory);
+    command
 }
 
 fn argument(name: &str, value: &Path) -> String {

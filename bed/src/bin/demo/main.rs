@@ -2,17 +2,19 @@
 //! traffic flows.
 //!
 //! ```text
-//! demo PROGRAM EXAMPLES [--switch]
+//! demo PROGRAM EXAMPLES [--switch | --stay]
 //! ```
 //!
 //! `PROGRAM` is kube-ipvs, `EXAMPLES` the folder of example manifests. With `--switch`, the node changes
-//! its mode under traffic instead, with Services of its own. Ends with success only if
+//! its mode under traffic instead, with Services of its own. With `--stay`, traffic goes on, and a shell on
+//! the node has the terminal until it ends. Ends with success only if
 //! everything that was expected came true. Needs root, and a kernel with IPVS for itself.
 
 mod change;
 mod report;
 mod services;
 mod state;
+mod stay;
 mod switch;
 
 use std::fs;
@@ -33,8 +35,11 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         [program, examples] => run(&mut report, program, examples),
         [program, _, option] if option == Path::new("--switch") => run_switch(&mut report, program),
+        [program, examples, option] if option == Path::new("--stay") => {
+            stay::run(&report, program, examples)
+        }
         _ => {
-            eprintln!("usage: demo PROGRAM EXAMPLES [--switch]");
+            eprintln!("usage: demo PROGRAM EXAMPLES [--switch | --stay]");
             return ExitCode::from(2);
         }
     };
@@ -49,20 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
-    report.step("loading the modules that every node has loaded");
-    load_modules()?;
-    report.step("laying out 2 nodes with 2 pods each, and a client outside");
-    let cluster = Cluster::build(&ClusterSpec::default())?;
-    let _servers = cluster
-        .pods()
-        .map(|pod| Server::start(pod, &POD_PORTS))
-        .collect::<Result<Vec<_>>>()
-        .context("starting the servers in the pods")?;
-    let manifests = Manifests::new()?;
-    let copied = copy_examples(examples, &manifests)?;
-    report.step(&format!("starting kube-ipvs on node1 with {copied} manifests"));
-    let node = &cluster.node(1)?.namespace;
-    let proxy = Proxy::start_program(program, node, &manifests, &[])?;
+    let Node { cluster, manifests, proxy, _servers } = Node::start(report, program, examples)?;
     let shown = show(report, &cluster, &manifests);
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", proxy.log()?.trim_end());
@@ -73,6 +65,34 @@ fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
     report.expect("it ends well within 10 s of SIGTERM", stopped);
     report.step(&report.summary());
     Ok(())
+}
+
+/// The first node of a cluster, with kube-ipvs and the examples.
+struct Node {
+    cluster: Cluster,
+    manifests: Manifests,
+    proxy: Proxy,
+    _servers: Vec<Server>,
+}
+
+impl Node {
+    fn start(report: &Report, program: &Path, examples: &Path) -> Result<Self> {
+        report.step("loading the modules that every node has loaded");
+        load_modules()?;
+        report.step("laying out 2 nodes with 2 pods each, and a client outside");
+        let cluster = Cluster::build(&ClusterSpec::default())?;
+        let servers = cluster
+            .pods()
+            .map(|pod| Server::start(pod, &POD_PORTS))
+            .collect::<Result<Vec<_>>>()
+            .context("starting the servers in the pods")?;
+        let manifests = Manifests::new()?;
+        let copied = copy_examples(examples, &manifests)?;
+        report.step(&format!("starting kube-ipvs on node1 with {copied} manifests"));
+        let node = &cluster.node(1)?.namespace;
+        let proxy = Proxy::start_program(program, node, &manifests, &[])?;
+        Ok(Self { cluster, manifests, proxy, _servers: servers })
+    }
 }
 
 fn run_switch(report: &mut Report, program: &Path) -> Result<()> {
