@@ -2,6 +2,7 @@
 
 mod conntrack;
 mod fallback;
+pub(crate) mod foresight;
 mod local_ports;
 mod oom;
 pub(crate) mod survey;

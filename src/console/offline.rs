@@ -25,6 +25,7 @@ use super::rehearsal::{Rehearsed, services_of};
 use super::words::{Beside, describe};
 use crate::cleanup::left;
 use crate::config::Configuration;
+use crate::host::foresight;
 use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::rules::Rules;
@@ -57,6 +58,8 @@ impl Node {
     /// # Errors
     /// When the source or the kernel cannot be read.
     pub fn read(configuration: Configuration) -> Result<Self, Failure> {
+        let settings = foresight::settings(&configuration);
+        let configuration = Configuration { settings, ..configuration };
         let found = Leftovers::open()
             .and_then(|mut leftovers| leftovers.read())
             .map_err(|error| unread(&error))?;

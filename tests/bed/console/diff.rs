@@ -1,5 +1,6 @@
 //! `kube-ipvs diff` and `kube-ipvs plan`, beside what the program then writes.
 
+use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use serde_json::Value;
 
 use super::run;
@@ -16,7 +17,7 @@ fn operations(answer: &Value, field: &str) -> Vec<String> {
 
 /// Operations that a log has, in order: at verbosity 4, there is a line for each.
 fn written(log: &str) -> Vec<String> {
-    let verbs = ["add ", "change ", "create ", "remove ", "drain ", "write "];
+    let verbs = ["add ", "change ", "create ", "remove ", "drain ", "write ", "insert ", "delete "];
     let lines = log.lines().filter_map(|line| line.split_once("writer: ").map(|(_, text)| text));
     let operations = lines.filter(|text| verbs.iter().any(|verb| text.starts_with(verb)));
     let mut operations: Vec<String> = operations.map(str::to_owned).collect();
@@ -110,4 +111,31 @@ fn what_plan_says_of_a_manifest_is_what_applying_it_writes() {
     let wrong = run(&bed, &["plan", "-f", &file]);
     assert!(wrong.code == 2 && wrong.err.contains(&file), "{wrong:?}");
     proxy.stop().unwrap();
+}
+
+#[test]
+fn in_mode_iptables_a_node_is_whole_and_a_takeover_is_foretold_too() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
+    let flags = ["--proxy-mode=iptables", &local];
+    let proxy = bed.start(&flags);
+    bed.wait_until("nothing differs", || is_whole(&bed));
+    proxy.stop().unwrap();
+    let saved = bed.tool("iptables-save", &["-t", "nat"]);
+    let chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+    let endpoint = chains.clone().find(|chain| chain.starts_with("KUBE-SEP-")).unwrap();
+    bed.tool("iptables", &["-t", "nat", "-F", endpoint]);
+    bed.tool("iptables", &["-t", "nat", "-F", "KUBE-POSTROUTING"]);
+    bed.tool("iptables", &["-t", "nat", "-I", "KUBE-SERVICES", "-s", "192.0.2.77", "-j", "RETURN"]);
+    let manifests = format!("--manifests={}", bed.manifests.path().display());
+    let words = ["diff", "--with=kube-proxy", "-o", "json", "--", "--hostname-override=node1"];
+    let takeover = run(&bed, &[&words[..], &[&manifests], &flags].concat());
+    assert_eq!(takeover.code, 1, "{takeover:?}");
+    let foretold = operations(&takeover.json(), "operations");
+    assert!(foretold.iter().any(|operation| operation.contains(endpoint)), "{foretold:?}");
+    assert!(foretold.contains(&"write IPv4 rules".to_owned()), "{foretold:?}");
+    let proxy = bed.start(&[&flags[..], &["--v=4"]].concat());
+    assert_eq!(written(&proxy.log().unwrap()), foretold, "{}", proxy.log().unwrap());
+    bed.wait_until("nothing differs", || is_whole(&bed));
 }
