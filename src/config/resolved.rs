@@ -201,8 +201,6 @@ impl Merged {
         let gates =
             FeatureGates::new(&document.feature_gates).map_err(|problems| problems.join(", "))?;
         notes.extend(gates.warnings());
-        let metrics = address::socket(&document.metrics_bind_address)
-            .ok_or("metricsBindAddress must be IP:port")?;
         let connection = &document.client_connection;
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let modes = ModeChoice::new(&document, &own);
@@ -251,17 +249,7 @@ impl Merged {
                 _ => FollowNodes::Auto,
             },
             bind_address: address::ip(&document.bind_address).filter(|a| !a.is_unspecified()),
-            served: Served {
-                healthz: address::socket(&document.healthz_bind_address),
-                metrics,
-                hard_fail: document.bind_address_hard_fail,
-                profiling: document.enable_profiling,
-                console_page: match own.console_page.as_str() {
-                    "loopback" => Some(Readers::Loopback),
-                    "network" => Some(Readers::Network),
-                    _ => None,
-                },
-            },
+            served: served(&document, &own)?,
             measured_services: own.service_metrics.parse().unwrap_or_default(),
             conntrack: conntrack(&document.conntrack),
             gates,
@@ -283,6 +271,24 @@ impl Merged {
             notes,
         })
     }
+}
+
+fn served(
+    document: &KubeProxyConfiguration,
+    own: &KubeIpvsConfiguration,
+) -> Result<Served, String> {
+    let metrics = address::socket(&document.metrics_bind_address);
+    Ok(Served {
+        healthz: address::socket(&document.healthz_bind_address),
+        metrics: metrics.ok_or("metricsBindAddress must be IP:port")?,
+        hard_fail: document.bind_address_hard_fail,
+        profiling: document.enable_profiling,
+        console_page: match own.console_page.as_str() {
+            "loopback" => Some(Readers::Loopback),
+            "network" => Some(Readers::Network),
+            _ => None,
+        },
+    })
 }
 
 fn estimators(own: &kube_ipvs::Estimators) -> EstimatorSettings {

@@ -248,7 +248,7 @@ mod tests {
             attributes.nested(message::CTA_TUPLE_ORIG, |it| original.write(it));
             let reply = tuple(protocol, endpoint, seen);
             attributes.nested(message::CTA_TUPLE_REPLY, |it| reply.write(it));
-            attributes.u32_be(CTA_STATUS, 0x18c | u32::from(state == 3) * SEEN_REPLY);
+            attributes.u32_be(CTA_STATUS, 0x18c | (u32::from(state == 3) * SEEN_REPLY));
             attributes.u32_be(CTA_TIMEOUT, 86_399);
             let kind = match protocol {
                 Protocol::Tcp => CTA_PROTOINFO_TCP,
