@@ -1,4 +1,4 @@
-//! Pages for a browser, on the metrics server: status, Services, one Service's picture.
+//! Pages for a browser, on the metrics server: status, Services, one Service's picture, a packet's way.
 //!
 //! ```text
 //!   browser ──▶ guard ──▶ a page ──▶ answers (as the commands get them, as JSON) ──▶ HTML
@@ -16,6 +16,7 @@ mod services;
 mod status;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use super::Desk;
 use super::answers::{self, Answer, Content, FailureAnswer};
 use crate::serve::listen::Readers;
 use layout::Place;
+use markup::Markup;
 
 /// Longest answer that a page is made of.
 const LONGEST_ANSWER: usize = 16 << 20;
@@ -70,6 +72,7 @@ fn pages(site: Site, readers: Readers) -> Router {
         .route("/console/", get(status_page))
         .route("/console/services", get(services_page))
         .route("/console/service", get(service_page))
+        .route("/console/trace", get(trace_page))
         .route("/console/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE) }))
         .route(
             "/console/live.js",
@@ -104,6 +107,24 @@ async fn service_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Re
             layout::page(Place::Service, asked.get("name"), |main| service::write(main, &found))
         }
         Err(failure) => failure.page(Place::Service),
+    }
+}
+
+async fn trace_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
+    let asked = Parameters::read(query);
+    let form = |main: &mut Markup| trace::write_form(main, &asked);
+    if asked.get("destination").is_empty() {
+        return layout::page(Place::Trace, "Trace a packet", form);
+    }
+    match site.ask("/v1/trace", &asked.only(&["source", "destination", "protocol"])).await {
+        Ok(found) => layout::page(Place::Trace, "Trace a packet", |main| {
+            form(main);
+            trace::write(main, &found);
+        }),
+        Err(failure) => layout::failure(Place::Trace, failure.status, |main| {
+            form(main);
+            main.labelled("p", &[("class", "bad")], &failure.message);
+        }),
     }
 }
 

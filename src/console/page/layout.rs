@@ -18,6 +18,8 @@ pub(super) enum Place {
     Services,
     /// One Service.
     Service,
+    /// A packet's way.
+    Trace,
 }
 
 // === impl Place ===
@@ -29,6 +31,11 @@ impl Place {
             Self::Service => Self::Services,
             other => other,
         }
+    }
+
+    /// True if its figures change without a question.
+    const fn is_live(self) -> bool {
+        matches!(self, Self::Status | Self::Services | Self::Service)
     }
 }
 
@@ -59,7 +66,8 @@ fn document(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Str
         });
         html.element("body", &[], |body| {
             body.element("header", &[], |header| navigation(header, place));
-            body.element("main", &[("data-live", PAUSE)], |main| {
+            let attributes: &[_] = if place.is_live() { &[("data-live", PAUSE)] } else { &[] };
+            body.element("main", attributes, |main| {
                 main.labelled("h1", &[], title);
                 content(main);
             });
@@ -74,6 +82,7 @@ fn navigation(header: &mut Markup, place: Place) {
         for (other, path, name) in [
             (Place::Status, "/console/", "Status"),
             (Place::Services, "/console/services", "Services"),
+            (Place::Trace, "/console/trace", "Trace"),
         ] {
             let is_current = [("href", path), ("aria-current", "page")];
             let attributes =

@@ -1,8 +1,10 @@
 //! Page of one Service: its picture, and what the picture is of.
 
+use std::net::SocketAddr;
+
 use super::markup::Markup;
-use super::picture;
 use super::status::duration;
+use super::{link, picture};
 use crate::console::answers::service::{EndpointState, FrontendState, ServiceState};
 
 /// Writes the page.
@@ -66,6 +68,16 @@ fn write_frontend(main: &mut Markup, frontend: &FrontendState) {
         main.labelled("p", &[("class", "bad")], format!("Service {other} has it."));
     } else if frontend.is_in_kernel == Some(false) && uses_any(frontend) {
         main.labelled("p", &[("class", "bad")], "The kernel has no virtual server for it.");
+    }
+    if let Some(address) = frontend.address {
+        let destination = SocketAddr::new(address, frontend.port).to_string();
+        let protocol = frontend.protocol.to_ascii_lowercase();
+        let asked =
+            [("source", "outside"), ("destination", &*destination), ("protocol", &*protocol)];
+        let target = link("/console/trace", &asked);
+        main.element("p", &[], |line| {
+            line.labelled("a", &[("href", target.as_str())], "Trace a packet to it");
+        });
     }
     main.element("div", &[("class", "wide")], |wide| {
         wide.element("table", &[], |table| {

@@ -91,6 +91,26 @@ fn service(name: &str) -> Value {
     })
 }
 
+fn trace() -> Value {
+    json!({
+        "mode": "ipvs",
+        "packet": {"protocol": "tcp", "asked": "outside", "source": "192.0.2.7",
+            "destination": "203.0.113.9:80", "interface": "eth0"},
+        "service": "shop/cart", "arrives": true,
+        "ways": [{"steps": [
+            {"step": "rule", "hook": "PREROUTING", "table": "nat", "chain": "KUBE-SERVICES", "number": 3,
+                "rule": "-m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER",
+                "entries": ["KUBE-LOAD-BALANCER: 203.0.113.9,tcp:80"], "isOfEndpoint": false},
+            {"step": "mark", "mark": "0x4000"},
+            {"step": "routing", "isLocal": true},
+            {"step": "virtualServer", "address": "203.0.113.9:80", "scheduler": "rr", "persistence": null},
+            ], "end": "endpoint", "share": null,
+            "endpoints": [{"endpoint": "10.244.1.5:8080", "weight": 1, "share": 0.5, "sees": null,
+                "isMasqueraded": true}]}],
+        "notes": ["the kernel is not in sync yet"],
+    })
+}
+
 fn site() -> Site {
     Site { answers: answers(), runtime: Handle::current() }
 }
@@ -105,16 +125,24 @@ fn answers() -> Router {
             _ => failure(Reason::NotFound, "there is no Service shop/crat; is it shop/cart?"),
         }
     };
+    let of_trace = move |Query(asked): Query<Asked>| async move {
+        match asked.destination.parse::<SocketAddr>() {
+            Ok(_) => answer("Trace", trace()).into_response(),
+            Err(_) => failure(Reason::BadRequest, "it needs an address and a port"),
+        }
+    };
     Router::new()
         .route("/v1/status", get(|| async { answer("Status", status()) }))
         .route("/v1/services", get(|| async { answer("Services", services()) }))
         .route("/v1/service", get(of_service))
+        .route("/v1/trace", get(of_trace))
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 struct Asked {
     name: String,
+    destination: String,
 }
 
 async fn ask(path: &str) -> Response {
@@ -156,6 +184,8 @@ async fn every_page_is_whole_html_without_scripts_in_it() {
         ("/console/", "node-1"),
         ("/console/services", "shop/cart"),
         ("/console/service?name=shop/cart", "10.96.0.10:80"),
+        ("/console/trace", "<form"),
+        ("/console/trace?source=outside&destination=203.0.113.9:80", "KUBE-LOAD-BALANCER"),
     ] {
         let (status, page) = read(path).await;
         assert_eq!(status, 200, "{path}: {page}");
@@ -186,6 +216,27 @@ async fn names_are_text_and_never_elements() {
     assert_well_formed(&page);
     let (_, page) = read("/console/").await;
     assert!(page.contains("add 10.96.0.9 to &lt;b&gt;"), "{page}");
+    let (status, page) = read("/console/trace?destination=%22%3E%3Cb%3E").await;
+    assert_eq!(status, 400);
+    assert!(
+        page.contains("value=\"&quot;&gt;&lt;b&gt;\""),
+        "what was asked stays in the form: {page}"
+    );
+    assert!(page.contains("it needs an address and a port"), "{page}");
+    assert_well_formed(&page);
+}
+
+#[tokio::test]
+async fn live_pages_ask_again_and_a_form_does_not() {
+    for (path, expected) in [
+        ("/console/", true),
+        ("/console/services", true),
+        ("/console/service?name=shop/cart", true),
+        ("/console/trace?source=node&destination=203.0.113.9:80", false),
+    ] {
+        let (_, page) = read(path).await;
+        assert_eq!(page.contains("<main data-live=\"2000\">"), expected, "{path}");
+    }
 }
 
 #[tokio::test]
@@ -217,6 +268,8 @@ async fn a_service_is_drawn_with_its_frontends_and_each_endpoint_once() {
     for text in ["port 8o is no number", "A change of it is not written yet", "192.0.2.0/24"] {
         assert!(page.contains(text), "{text}: {page}");
     }
+    let link = "/console/trace?source=outside&amp;destination=203.0.113.9%3A80&amp;protocol=tcp";
+    assert!(tables.contains(link), "{tables}");
 }
 
 #[tokio::test]

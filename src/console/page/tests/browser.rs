@@ -90,9 +90,12 @@ async fn a_browser_shows_every_page_and_keeps_figures_up_to_date() {
     assert!(live.contains("<span id=\"live-state\">live</span>"), "{live}");
 
     let Some(folder) = std::env::var_os("KUBE_IPVS_SCREENSHOTS").map(PathBuf::from) else { return };
-    for (name, path) in
-        [("status", ""), ("services", "services"), ("service", "service?name=shop/cart")]
-    {
+    for (name, path) in [
+        ("status", ""),
+        ("services", "services"),
+        ("service", "service?name=shop/cart"),
+        ("trace", "trace?source=outside&destination=203.0.113.9:80"),
+    ] {
         let file = folder.join(format!("console-{name}.png"));
         let picture = format!("--screenshot={}", file.display());
         browse(format!("{root}/console/{path}"), vec![picture]).await;
