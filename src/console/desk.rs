@@ -1,4 +1,4 @@
-//! What answers are made from.
+//! The desk: parts of the program that answers are made from.
 
 use std::time::{Instant, SystemTime};
 
@@ -16,7 +16,7 @@ pub type Following = Box<dyn Fn() -> String + Send + Sync>;
 pub struct Desk {
     /// The way to the loop.
     pub inquiries: Inquiries,
-    /// What was done lately.
+    /// Journal of what was done lately.
     pub journal: Journal,
     /// Readings of counters, as long as someone asks for rates.
     pub readings: Readings,
@@ -26,7 +26,7 @@ pub struct Desk {
     pub settings: Settings,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub fallen_back: Option<String>,
-    /// Whether changes arrive; none: from a folder of manifests.
+    /// State of following the API server; none: the source is a folder of manifests.
     pub following: Option<Following>,
     /// Time at which this mode began to serve.
     pub since: (Instant, SystemTime),

@@ -1,6 +1,6 @@
 //! The journal: the last things that the loop did, in memory.
 //!
-//! The loop notes what happened in a few words of memory; sentences are made when somebody asks. The
+//! The loop notes what happened in a few words of memory; sentences are made for a question. The
 //! oldest notes go when there are too many.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const MOST: usize = 4_096;
 /// Most operations of one write, or repairs, that are kept as they are. The others are counted.
 const MOST_OPERATIONS: usize = 4;
 
-/// What was done lately. Clones share it.
+/// Notes of what was done lately. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Journal(Arc<Mutex<Notes>>);
 
@@ -40,7 +40,7 @@ pub struct Note {
     pub number: u64,
     /// Time at which it happened.
     pub at: SystemTime,
-    /// What happened.
+    /// The event.
     pub happened: Happened,
 }
 

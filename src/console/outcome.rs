@@ -19,7 +19,7 @@ pub enum Failure {
     Asked(String),
     /// The program cannot be asked, or has no answer.
     Unanswered(String),
-    /// What was named is not there.
+    /// The named object is not there.
     NotFound(String),
 }
 

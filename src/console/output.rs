@@ -1,6 +1,6 @@
 //! Output of commands: tables, colours, JSON.
 //!
-//! Texts have their colours in them; the stream takes them out where nobody would see them: in a
+//! Texts have their colours in them; the stream takes them out where they would not be seen: in a
 //! pipe, with `NO_COLOR`, or if told so.
 
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ pub enum Colour {
     Never,
 }
 
-/// Where the output goes.
+/// Output of a command.
 pub struct Output {
     format: Format,
     stream: AutoStream<Box<dyn Write>>,

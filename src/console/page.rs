@@ -45,7 +45,7 @@ const LONGEST_QUERY: usize = 2_048;
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/live.js");
 
-/// What pages are made from.
+/// Sources of the pages.
 #[derive(Debug, Clone)]
 struct Site {
     answers: Router,

@@ -127,7 +127,7 @@ fn may_ask(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -185,7 +185,7 @@ mod tests {
         drop(listener);
         assert!(path.exists());
         let socket = Socket::bind(&path).unwrap();
-        // Whoever comes later has the place.
+        // A later program has the place.
         fs::remove_file(&path).unwrap();
         let later = Socket::bind(&path).unwrap();
         drop(socket);

@@ -2,7 +2,7 @@
 //!
 //! A question is a function that reads what the loop has. It runs on the loop's thread, so it must be
 //! short: about one Service, or about a limited number of things, and the rest by another question.
-//! Whoever asks waits; the loop does not, and it changes nothing for a question. An order of an operator
+//! The asker waits; the loop does not, and it changes nothing for a question. An order of an operator
 //! comes the same way, and is taken as input is.
 
 use std::fmt;
@@ -25,15 +25,15 @@ use super::{Input, Status};
 /// Most Services, frontends or retries that one question should walk: a few milliseconds of work.
 pub const CHUNK: usize = 256;
 
-/// Questions that wait for an answer. Whoever asks one more waits before.
+/// Questions that wait for an answer. With so many, one more waits to be asked.
 const QUEUE: usize = 16;
 
-/// What the loop shows to a question.
+/// The loop's state, as a question sees it.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The planner, with the desired state.
     pub planner: &'a Planner,
-    /// What the loop has done.
+    /// Counts of the loop's work.
     pub status: Status,
     /// Writes that the kernel refused, and that are retried.
     pub pending: &'a RetryQueue,
@@ -87,7 +87,7 @@ impl Inquiries {
     ) -> Result<T, LoopGone> {
         let (sender, answer) = oneshot::channel();
         let question = Question(Box::new(move |view| {
-            // Whoever asked may be gone.
+            // The asker may be gone.
             let _ = sender.send(question(view));
         }));
         self.0.send(Inquiry(Asked::Question(question))).await.map_err(|_| LoopGone)?;

@@ -132,7 +132,7 @@ pub struct Reconciler {
     dispatch: Dispatch,
     /// Virtual servers that IPVS mode left, in another mode.
     leaving_ipvs: LeavingIpvs,
-    /// Questions of the operator's console; none: nobody can ask.
+    /// Questions of the operator's console; none: there is no console.
     inquiries: Option<mpsc::Receiver<Inquiry>>,
     /// Input ends the first stage, the loop's turns the others.
     stage: Stage,
@@ -414,7 +414,7 @@ async fn changed(addresses: &mut Option<AddressChanges>) -> Happened {
     std::future::pending().await
 }
 
-/// Ready when there is a question; never, if nobody can ask.
+/// Ready when there is a question; never, without a console.
 async fn asked(inquiries: &mut Option<mpsc::Receiver<Inquiry>>) -> Inquiry {
     if let Some(questions) = inquiries {
         if let Some(inquiry) = questions.recv().await {

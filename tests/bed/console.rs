@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 use crate::fixture::Bed;
 
-/// What a command has said.
+/// Output of a command.
 #[derive(Debug)]
 struct Said {
     code: i32,

@@ -33,7 +33,7 @@ pub struct Connections {
     pub connections: Vec<Connection>,
     /// Number of all.
     pub total: usize,
-    /// What was not read; none: everything was.
+    /// Reason for which something was not read; none: everything was.
     pub incomplete: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct ConnectionState {
     pub expires: u32,
 }
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Asked {

@@ -14,7 +14,7 @@ use crate::console::journal::{Arrival, Happened, Note};
 /// Most events in one answer.
 const MOST: usize = 4_096;
 
-/// What was done lately, the oldest first.
+/// Things that were done lately, the oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Events {
@@ -37,13 +37,13 @@ pub struct EventLine {
     pub service: Option<String>,
     /// True if something went wrong.
     pub is_error: bool,
-    /// What happened, in words.
+    /// The event in words.
     pub text: String,
     /// Seconds that it took.
     pub seconds: Option<f64>,
 }
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Asked {

@@ -67,9 +67,9 @@ pub struct FailureAnswer {
 /// Kinds of reasons for having no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// What was asked makes no sense.
+    /// The question makes no sense.
     BadRequest,
-    /// What was named is not there.
+    /// The named object is not there.
     NotFound,
     /// It cannot be answered now.
     Unavailable,

@@ -20,7 +20,7 @@ pub struct Names {
     pub names: Vec<String>,
 }
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Asked {

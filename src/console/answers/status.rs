@@ -27,13 +27,13 @@ pub struct Status {
     pub program: ProgramStatus,
     /// The mode.
     pub mode: ModeStatus,
-    /// Where the input comes from.
+    /// Source of the input.
     pub source: SourceStatus,
-    /// What there is to balance.
+    /// Objects to balance.
     pub input: InputStatus,
-    /// How far the kernel is.
+    /// Progress of the kernel.
     pub kernel: KernelStatus,
-    /// What ends by itself.
+    /// Connections that are left to end.
     pub draining: DrainStatus,
     /// Sets of mode ipvs.
     pub sets: Vec<SetStatus>,
@@ -77,17 +77,17 @@ pub struct ModeStatus {
     pub left_by_ipvs: Option<usize>,
 }
 
-/// Where the input comes from.
+/// Source of the input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
     /// A folder of manifests, if there is no API server.
     pub manifests: Option<String>,
-    /// Whether changes arrive from the API server, a line for each kind of object.
+    /// State of following the API server, a line for each kind of object.
     pub following: Vec<String>,
 }
 
-/// What there is to balance.
+/// Objects to balance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InputStatus {
@@ -105,7 +105,7 @@ pub struct InputStatus {
     pub waiting_seconds: Option<f64>,
 }
 
-/// How far the kernel is.
+/// Progress of the kernel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelStatus {
@@ -151,7 +151,7 @@ pub struct PendingWrite {
     pub attempts: u32,
 }
 
-/// What ends by itself.
+/// Connections that are left to end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
@@ -180,7 +180,7 @@ impl Content for Status {
     const KIND: &'static str = "Status";
 }
 
-/// What the loop knows of it.
+/// The loop's part of it.
 struct OfLoop {
     input: InputStatus,
     kernel: KernelStatus,

@@ -2,7 +2,7 @@
 //!
 //! Rates are differences between two readings of IPVS' counters. A reading is one listing of the
 //! virtual servers; real servers are read of the Services alone that are shown. The last two readings
-//! are kept as long as someone asks, so that whoever watches pays for one reading each time.
+//! are kept as long as someone asks, so that watching costs one reading each time.
 
 mod rates;
 mod reading;
@@ -33,7 +33,7 @@ use reading::Reading;
 /// The kernel adds counters up every 2 seconds: less makes no sense between two readings.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// A reading is not repeated before this time: whoever else asks gets the same.
+/// A reading is not repeated before this time: others who ask get the same.
 const FRESH: Duration = Duration::from_millis(900);
 
 /// Readings that are older are no base for rates of now.
@@ -68,7 +68,7 @@ pub struct Top {
     pub services: Vec<ServiceTraffic>,
 }
 
-/// What goes through a Service.
+/// Traffic of a Service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceTraffic {
@@ -86,7 +86,7 @@ pub struct ServiceTraffic {
     pub endpoints: Vec<EndpointTraffic>,
 }
 
-/// What goes to an endpoint of a Service.
+/// Traffic to an endpoint of a Service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointTraffic {
@@ -117,7 +117,7 @@ pub enum Sort {
     Name,
 }
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Asked {
@@ -283,7 +283,7 @@ impl Kept {
         }
     }
 
-    /// Forgets the readings when nobody has asked for a while.
+    /// Forgets the readings when they were not asked for during a while.
     fn forget_later(&mut self, readings: &Readings) {
         let readings = readings.clone();
         let task = tokio::spawn(async move {

@@ -44,7 +44,7 @@ pub struct Trace {
     pub arrives: bool,
     /// The ways: those that differ in the endpoint alone are one.
     pub ways: Vec<TracedWay>,
-    /// What to keep in mind.
+    /// Notes to keep in mind.
     pub notes: Vec<String>,
     /// Connections that there are for it, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct TracedWay {
     pub steps: Vec<TracedStep>,
     /// Its end.
     pub end: End,
-    /// How the client is refused.
+    /// Kind of the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_by: Option<String>,
     /// Share of new connections that take this way; none: it depends on the connections that there
@@ -181,7 +181,7 @@ pub struct Choice {
     pub is_masqueraded: bool,
 }
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Asked {
     /// `node`, `localhost`, `outside`, or an address.

@@ -75,10 +75,10 @@ enum Command {
     Completion(completion::Arguments),
 }
 
-/// What a command works with.
+/// Surroundings of a command.
 pub struct Session {
     options: Options,
-    /// Where its output goes.
+    /// Its output.
     pub output: Output,
 }
 
@@ -89,7 +89,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     let command = match CommandLine::try_parse_from(words) {
         Ok(command) => command,
         Err(answer) => {
-            // Also the text of --help comes this way. Whoever reads it may be gone.
+            // Also the text of --help comes this way. Its reader may be gone.
             let _ = answer.print();
             let is_mistake = answer.use_stderr();
             return if is_mistake {
@@ -152,7 +152,7 @@ impl Session {
     }
 }
 
-/// What cannot be written has no reader any more, as with `| head`: that is no error.
+/// Ignores that the output has no reader any more, as with `| head`.
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -88,7 +88,7 @@ fn text(top: &Top, has_endpoints: bool) -> String {
     text
 }
 
-/// What is to be said where counters stand still.
+/// Note for counters that stand still.
 const STANDS_STILL: &str = "IPVS' counters stand still on this node, and so do all rates: \
                             its estimators do not run (docs/estimators.md)";
 

@@ -33,7 +33,7 @@ pub struct Arguments {
     live: bool,
 }
 
-/// What a packet asks for.
+/// Destination of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Destination {
     socket: SocketAddr,

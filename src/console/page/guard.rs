@@ -1,4 +1,4 @@
-//! Who may read the page, and what a browser may do with it.
+//! Guard of the pages: their readers, and the rights of a browser.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 8;
 /// Flows that are tried for each frontend.
 const FLOWS_PER_FRONTEND: usize = 2;
 
-/// What a trace says of a flow.
+/// Words of a trace on a flow.
 #[derive(Debug, PartialEq, Eq)]
 enum Foretold {
     /// These servers answer, each of which sees this source.

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Questions of each client to each Service, in one round.
 const QUESTIONS: usize = 5;
 
-/// What is said before the shell begins.
+/// Text before the shell begins.
 const HINTS: &str = "
 This is node1: kube-ipvs runs, and a client and a pod ask Services all the time. For example:
 

@@ -36,7 +36,7 @@ pub(in crate::console::answers) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) found: Vec<Found>,
-    /// What was not read; none: everything was.
+    /// Reason for which something was not read; none: everything was.
     pub(super) incomplete: Option<String>,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Sort;
 
-/// What happens in a second.
+/// Traffic of a second.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rates {

@@ -13,7 +13,7 @@ pub(super) struct Sender {
     pub(super) source: Option<IpAddr>,
     /// Interface by which its packets come; none: it is this node.
     pub(super) interface: Option<Interface>,
-    /// What to keep in mind.
+    /// Notes to keep in mind.
     pub(super) notes: Vec<String>,
 }
 

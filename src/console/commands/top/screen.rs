@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Services that are asked for: more than a screen has lines.
 const LIMIT: &str = "100";
 
-/// What is asked for.
+/// Parameters of the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Asked {
     sort: Sort,
@@ -46,7 +46,7 @@ struct Screen {
     table: TableState,
 }
 
-/// What follows from a key.
+/// Consequence of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Consequence {
     /// Nothing but another look of the same.

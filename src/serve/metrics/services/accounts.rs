@@ -1,4 +1,4 @@
-//! What each Service had of traffic, added up from readings of virtual servers.
+//! Traffic of each Service, added up from readings of virtual servers.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
