@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use crate::bench;
 use crate::build;
 use crate::dependencies;
+use crate::page;
 use crate::scripts;
 use crate::vm::accel::AccelChoice;
 use crate::vm::kernel::Kernel;
@@ -50,6 +51,8 @@ const SLOW: Duration = Duration::from_secs(10);
 /// this one takes 75 s, 4 s of them of processor time.
 const WAITING: [&str; 1] = ["kubernetes"];
 const THREADS_OF_WAITING: &str = "8";
+/// Options that leave out what needs a guest or a browser.
+const LEFT_OUT: [&str; 5] = ["--", "--skip", guests::INSIDE, "--skip", page::TESTS];
 
 /// The long form of what is random.
 #[derive(Debug, Args)]
@@ -117,6 +120,9 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
             scope.spawn(|| guests::prepare(&suites, &kernels));
             outcomes.push(host(filter));
             outcomes.push(properties(filter, "10000"));
+            if filter.is_none() {
+                outcomes.push(check("pages in a browser", page::check));
+            }
         });
     }
     if !suites.is_empty() {
@@ -175,7 +181,7 @@ fn host(filter: Option<&str>) -> SuiteResult {
 }
 
 /// Built with the features that guests' tests have, or else everything would be built twice: what
-/// needs a guest is left out by name.
+/// needs a guest, or a browser, is left out by name.
 fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()> {
     let programs = build::host_programs()?;
     let (waiting, busy): (Vec<&str>, Vec<&str>) =
@@ -184,8 +190,7 @@ fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()>
     let tests = |targets: &[&str], programs: &[&str], options: &[&str], output: &mut Tee| {
         let programs = programs.iter().flat_map(|name| ["--test", name]);
         let words = all.iter().chain(targets).copied().chain(programs).chain(filter);
-        let words: Vec<&str> =
-            words.chain(["--", "--skip", guests::INSIDE]).chain(options.iter().copied()).collect();
+        let words: Vec<&str> = words.chain(LEFT_OUT).chain(options.iter().copied()).collect();
         build::cargo_into(&words, &[], output)
     };
     let busy = tests(&["--lib", "--bins"], &busy, &[], output);

@@ -70,7 +70,6 @@ fn rate(document: &str) -> u64 {
 }
 
 #[tokio::test]
-#[ignore = "it needs a browser, which `cargo xtask page` installs"]
 async fn a_browser_shows_every_page_and_keeps_figures_up_to_date() {
     let asked = Arc::new(AtomicU64::new(0));
     let with_scripts = pages(rising(Arc::clone(&asked)), Readers::Loopback);
