@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::{Result, ensure};
 use criterion::Criterion;
 use kube_ipvs::config::{Arguments, Configuration};
 use kube_ipvs::console::answers::Content;
@@ -31,6 +32,7 @@ use plan::model::{
 };
 use plan::planner::Planner;
 use plan::settings::Settings;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 const SERVICES: u32 = 10_000;
@@ -74,14 +76,12 @@ fn events() -> impl Iterator<Item = Event> {
 }
 
 /// Runs the loop and the console, for ever.
-fn serve(socket: PathBuf, configuration: Configuration) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+fn serve(socket: PathBuf, configuration: Configuration) -> Result<()> {
     let settings = Settings { families: vec![Family::V4], ..Settings::new("node-1") };
-    let kernel = KernelHandle::start(Fake::new(Actual::default()), ()).expect("a thread");
+    let kernel = KernelHandle::start(Fake::new(Actual::default()), ())?;
     let (inquiries, questions) = inquiries();
     let planner = Planner::new(settings.clone());
-    let reconciler = Reconciler::new(planner, kernel, Pace::default()).expect("rules");
+    let reconciler = Reconciler::new(planner, kernel, Pace::default())?;
     let reconciler = reconciler.answering(questions);
     let desk = Arc::new(Desk {
         inquiries,
@@ -94,51 +94,57 @@ fn serve(socket: PathBuf, configuration: Configuration) {
         since: (Instant::now(), SystemTime::now()),
     });
     let (inputs, inbox) = mpsc::channel(1_024);
+    let asked = runtime()?;
     // On a thread of its own, as in the program.
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(server::serve(&socket, desk))
-    });
-    runtime.block_on(async move {
-        let source = tokio::spawn(async move {
+    thread::spawn(move || asked.block_on(server::serve(&socket, desk)));
+    runtime()?.block_on(async move {
+        let _source = tokio::spawn(async move {
             for event in events() {
-                inputs.send(Input::Change(event)).await.expect("the loop");
+                inputs.send(Input::Change(event)).await?;
             }
-            inputs.send(Input::Complete).await.expect("the loop");
+            inputs.send(Input::Complete).await?;
             // The source stays.
-            std::future::pending::<()>().await;
+            std::future::pending::<Result<()>>().await
         });
-        reconciler.run(inbox, None, std::future::pending()).await.expect("the loop");
-        drop(source);
-    });
+        Ok(reconciler.run(inbox, None, std::future::pending()).await?)
+    })
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// Waits until all Services are written.
-fn wait_in_sync(client: &Client) {
+fn wait_in_sync(client: &Client) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let status = client.get::<Status>("/v1/status", &[]);
         if status.is_ok_and(|it| it.kernel.in_sync_once && it.input.waiting == 0) {
-            return;
+            return Ok(());
         }
-        assert!(Instant::now() < deadline, "the loop is not in sync after {PATIENCE:?}");
+        ensure!(Instant::now() < deadline, "the loop is not in sync after {PATIENCE:?}");
         thread::sleep(Duration::from_millis(100));
     }
 }
 
-fn main() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn main() -> Result<()> {
+    let folder = tempfile::tempdir()?;
     let socket = folder.path().join("console.sock");
-    let configuration = Configuration::load(&Arguments::default()).expect("a configuration");
+    let configuration = Configuration::load(&Arguments::default())?;
     let place = socket.clone();
-    thread::spawn(move || serve(place, configuration));
-    let client = Client::find(Some(Path::new(&socket))).expect("a client");
-    wait_in_sync(&client);
+    thread::spawn(move || {
+        if let Err(error) = serve(place, configuration) {
+            eprintln!("the loop has ended: {error:#}");
+        }
+    });
+    let client = Client::find(Some(Path::new(&socket)))?;
+    wait_in_sync(&client)?;
     let mut criterion = Criterion::default().configure_from_args().sample_size(20);
     measure::<Names>(&mut criterion, &client, "names", "/v1/names", &[("prefix", "none")]);
     measure::<Status>(&mut criterion, &client, "status", "/v1/status", &[]);
     measure::<Events>(&mut criterion, &client, "events", "/v1/events", &[("limit", "200")]);
     criterion.final_summary();
+    Ok(())
 }
 
 fn measure<T: Content>(
@@ -149,6 +155,9 @@ fn measure<T: Content>(
     query: &[(&str, &str)],
 ) {
     criterion.bench_function(&format!("console/{name}"), |bencher| {
-        bencher.iter(|| client.get::<T>(path, query).expect("an answer"));
+        bencher.iter(|| {
+            let answer = client.get::<T>(path, query);
+            assert!(answer.is_ok(), "{name}: {:?}", answer.err());
+        });
     });
 }
