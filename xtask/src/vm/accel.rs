@@ -25,6 +25,9 @@ pub(crate) enum AccelChoice {
     Tcg,
     /// The processor's virtualisation.
     Kvm,
+    /// Software emulation in which one nanosecond of the guest's clock is one instruction, so that
+    /// what something costs can be counted. A busy machine makes it slower and changes no count.
+    Counted,
     /// None: the kernel is a program of this machine, Debian's user-mode-linux. Its code and that
     /// of its programs run at native speed; system calls and new processes do not. Its iptables are
     /// the legacy ones.
@@ -36,6 +39,7 @@ pub(crate) enum AccelChoice {
 pub(crate) enum Accel {
     Tcg,
     Kvm,
+    Counted,
     Uml,
 }
 
@@ -44,6 +48,7 @@ impl Accel {
         match self {
             Self::Tcg => "tcg",
             Self::Kvm => "kvm",
+            Self::Counted => "counted",
             Self::Uml => "uml",
         }
     }
@@ -55,6 +60,7 @@ pub(crate) fn choose(choice: AccelChoice, image: &Image) -> Result<Accel> {
     match choice {
         AccelChoice::Tcg => return Ok(Accel::Tcg),
         AccelChoice::Kvm => return Ok(Accel::Kvm),
+        AccelChoice::Counted => return Ok(Accel::Counted),
         AccelChoice::Uml => return Ok(Accel::Uml),
         AccelChoice::Auto => {}
     }

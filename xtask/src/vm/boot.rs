@@ -74,7 +74,7 @@ impl Machine {
         // Claimed until the guest is over.
         let mut processor = None;
         let mut command = match self.accel {
-            Accel::Tcg | Accel::Kvm => {
+            Accel::Tcg | Accel::Kvm | Accel::Counted => {
                 let mut arguments = self.arguments();
                 arguments.extend(channel_arguments(&output, &report_file, &self.log));
                 arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
@@ -123,7 +123,7 @@ impl Machine {
         // Claimed until the guest is over.
         let mut processor = None;
         let mut command = match self.accel {
-            Accel::Tcg | Accel::Kvm => {
+            Accel::Tcg | Accel::Kvm | Accel::Counted => {
                 let mut arguments = self.arguments();
                 let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
                 arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
@@ -143,19 +143,26 @@ impl Machine {
     }
 
     fn arguments(&self) -> Vec<OsString> {
-        let (accel, cpu) = if self.accel == Accel::Kvm {
-            ("kvm", "host")
-        } else {
+        let emulated = "Nehalem,+rdrand,-cx16";
+        let (accel, cpu) = match self.accel {
+            Accel::Kvm => ("kvm", "host"),
+            // qemu counts instructions in one thread only.
+            Accel::Counted => ("tcg,thread=single", emulated),
             // Without cmpxchg16b: qemu before 8 leaves garbage in the flags after it, and when an
             // interrupt saves them just then, the guest goes on with random trap and direction
             // flags. The kernel has another way for processors that lack it.
             // An old model, because newer features make emulation slower.
-            ("tcg,thread=multi", "Nehalem,+rdrand,-cx16")
+            Accel::Tcg | Accel::Uml => ("tcg,thread=multi", emulated),
         };
         let cpus = self.cpus.to_string();
         let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
         arguments.extend(words(&["-display", "none", "-accel", accel, "-cpu", cpu]));
         arguments.extend(words(&["-smp", &cpus, "-m", &self.memory]));
+        if self.accel == Accel::Counted {
+            // 2^0 ns for each instruction. A guest that has nothing to do does not wait for the
+            // machine's clock.
+            arguments.extend(words(&["-icount", "shift=0,sleep=off"]));
+        }
         arguments.extend(["-kernel".into(), self.kernel.clone().into()]);
         arguments.extend(["-initrd".into(), self.initrd.clone().into()]);
         if let Some(disk) = &self.disk {
