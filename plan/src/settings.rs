@@ -54,6 +54,9 @@ pub struct Settings {
     pub load_balancers_before_nodes: bool,
     /// Networks of the short circuits: see [`ShortCircuitNetworks`].
     pub short_circuit_networks: ShortCircuitNetworks,
+    /// The networks of the short circuits that mode ipvs has, whatever the mode is: what it left inside
+    /// them is ours.
+    pub ipvs_short_circuit_networks: ShortCircuitNetworks,
     /// The networks in which a local route stands for the addresses: these are not bound one by
     /// one. None: all addresses are.
     pub service_routes: Vec<IpNet>,
@@ -161,6 +164,7 @@ impl Settings {
             external_ips: true,
             load_balancers_before_nodes: false,
             short_circuit_networks: ShortCircuitNetworks::default(),
+            ipvs_short_circuit_networks: ShortCircuitNetworks::default(),
             service_routes: Vec::new(),
             exclude: Vec::new(),
             limits: Limits::default(),

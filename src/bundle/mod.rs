@@ -110,10 +110,10 @@ impl Bundle {
     /// The file system's.
     pub fn write_file(&self, path: &Path, folder: &str) -> io::Result<u64> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".part");
+        name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        // Made here and now: what somebody else put at this place is neither followed nor written to.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
         let written = self.write_to(file, folder).and_then(|file| {
             file.sync_all()?;
             file.metadata()

@@ -43,7 +43,8 @@ pub(super) enum LinkRemoval {
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
 /// networks everything belongs to other programs, and in which everything is a short circuit's.
 pub(super) fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
-    let (exclude, short_circuit_networks) = (chosen.exclude.clone(), chosen.short_circuit_networks);
+    let (exclude, short_circuit_networks) =
+        (chosen.exclude.clone(), chosen.ipvs_short_circuit_networks);
     let settings = Settings { exclude, short_circuit_networks, ..Settings::new("") };
     let excludes = |address: &IpAddr| settings.excludes(*address);
     let is_foreign = |entry: &Entry| entry.address().is_some_and(|address| excludes(&address));
@@ -185,7 +186,8 @@ mod tests {
             found.actual.virtual_servers.insert(short_circuit, there);
         }
         let of_ours = |short_circuit_networks: ShortCircuitNetworks| {
-            let chosen = Settings { short_circuit_networks, ..Settings::new("") };
+            let ipvs_short_circuit_networks = short_circuit_networks;
+            let chosen = Settings { ipvs_short_circuit_networks, ..Settings::new("") };
             removal(&found, &chosen).virtual_servers
         };
         let is_removed = |networks| {

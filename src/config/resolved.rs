@@ -345,6 +345,7 @@ fn with_mode(
     Settings {
         mode,
         short_circuit_networks,
+        ipvs_short_circuit_networks: own.short_circuit.networks(),
         service_routes,
         iptables_localhost_node_ports,
         ..settings

@@ -19,7 +19,7 @@ use super::answers::{Answer, Content, FailureAnswer, Reason};
 use super::outcome::Failure;
 use super::socket_path;
 use crate::config::kube_ipvs::DEFAULT_CONSOLE_SOCKET;
-use crate::switch::process;
+use crate::switch::process::{self, FindError};
 
 /// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -50,12 +50,19 @@ impl Client {
         let running = match process::find(process::PROC.as_ref()) {
             Ok(running) => running,
             // It may run where /proc does not show it.
-            Err(_) if Path::new(DEFAULT_CONSOLE_SOCKET).exists() => {
+            Err(FindError::None | FindError::Unlisted(_))
+                if Path::new(DEFAULT_CONSOLE_SOCKET).exists() =>
+            {
                 return Ok(Self { socket: DEFAULT_CONSOLE_SOCKET.into(), process: None });
+            }
+            Err(error @ FindError::Several(_)) => {
+                return Err(Failure::Unanswered(format!(
+                    "{error}. Say with --socket which one is meant"
+                )));
             }
             Err(error) => {
                 return Err(Failure::Unanswered(format!(
-                    "{error:#}. Looked for it in /proc, and for its socket at {DEFAULT_CONSOLE_SOCKET}; \
+                    "{error}. Looked for it in /proc, and for its socket at {DEFAULT_CONSOLE_SOCKET}; \
                      --socket names another place"
                 )));
             }

@@ -35,6 +35,7 @@ use plan::mode::Mode;
 use plan::model::{Family, Protocol};
 use plan::op::{Op, Subject};
 use plan::sets::{SetId, SetKind};
+use plan::settings::Settings;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -339,7 +340,9 @@ async fn drain(
     writer: &mut Writer,
     mut found: Unadopted,
 ) -> Result<Option<usize>, WorkerGone> {
-    let settings = cx.planner.settings().clone();
+    let settings = cx.planner.settings();
+    let short_circuit_networks = settings.ipvs_short_circuit_networks;
+    let settings = Settings { short_circuit_networks, ..settings.clone() };
     let mut n_found = 0;
     loop {
         let desired = cx.planner.desired();

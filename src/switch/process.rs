@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use rustix::process::{Pid, Signal};
 
 use crate::cli::{self, Invocation};
@@ -29,11 +29,45 @@ pub(crate) struct Running {
     folder: PathBuf,
 }
 
+/// Reason for which no process can be named.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FindError {
+    /// None is to be seen.
+    #[error(
+        "no kube-ipvs runs in this network namespace, or this user must not look at it: run the \
+         command as the same user, on the node or in the container of kube-ipvs"
+    )]
+    None,
+    /// There are several.
+    #[error(
+        "{} processes of kube-ipvs run in this network namespace, and only one should: {}",
+        .0.len(),
+        .0.join("; ")
+    )]
+    Several(Vec<String>),
+    /// Processes cannot be listed.
+    #[error("{0:#}")]
+    Unlisted(#[from] anyhow::Error),
+}
+
 /// Finds the one that runs in this network namespace. Other commands of this program do not count.
 ///
 /// # Errors
 /// When there is none, or more than one.
-pub(crate) fn find(proc: &Path) -> anyhow::Result<Running> {
+pub(crate) fn find(proc: &Path) -> Result<Running, FindError> {
+    let mut found = find_all(proc)?;
+    match found.pop() {
+        Some(running) if found.is_empty() => Ok(running),
+        Some(last) => {
+            found.push(last);
+            found.sort_unstable_by_key(|running| running.pid.as_raw_nonzero());
+            Err(FindError::Several(found.iter().map(Running::description).collect()))
+        }
+        None => Err(FindError::None),
+    }
+}
+
+fn find_all(proc: &Path) -> anyhow::Result<Vec<Running>> {
     let own = proc.join("self");
     let namespace = fs::read_link(own.join("ns/net")).context("read the own network namespace")?;
     let program = identity(&own.join("exe"));
@@ -52,20 +86,7 @@ pub(crate) fn find(proc: &Path) -> anyhow::Result<Running> {
             found.extend(Running::read(pid, folder)?);
         }
     }
-    let pids: Vec<String> =
-        found.iter().map(|it: &Running| it.pid.as_raw_nonzero().to_string()).collect();
-    match found.pop() {
-        Some(running) if found.is_empty() => Ok(running),
-        Some(_) => bail!(
-            "{} processes of kube-ipvs run in this network namespace ({}), and only one should",
-            pids.len(),
-            pids.join(", ")
-        ),
-        None => bail!(
-            "no kube-ipvs runs in this network namespace, or this user must not look at it: run the \
-             command as the same user, on the node or in the container of kube-ipvs"
-        ),
-    }
+    Ok(found)
 }
 
 /// True if a process runs this program, or a file of its name.
@@ -114,6 +135,13 @@ impl Running {
             running.arguments.config = Some(path.to_string_lossy().into_owned());
         }
         Ok(Some(running))
+    }
+
+    /// Its number and its command line.
+    fn description(&self) -> String {
+        let line = fs::read(self.folder.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        format!("process {} ({})", self.pid.as_raw_nonzero(), line.trim_end())
     }
 
     /// True if it handles a signal.
@@ -190,7 +218,10 @@ mod tests {
         assert_eq!(running.arguments.file(), path.to_str());
         mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &["kube-ipvs", "-v=2"]);
         let said = find(proc.path()).unwrap_err().to_string();
-        assert!(said.contains("2 processes") && said.contains("21"), "{said}");
+        assert!(said.contains("2 processes"), "{said}");
+        let each =
+            "process 20 (kube-ipvs --config=/etc/kube-ipvs.conf); process 21 (kube-ipvs -v=2)";
+        assert!(said.ends_with(each), "{said}");
     }
 
     #[test]

@@ -24,6 +24,9 @@ const SHARE: u32 = 10;
 /// Longest time until the process serves in the other mode.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Time after which state that does not become less is said to stay, if no connection keeps it.
+const STANDSTILL: Duration = Duration::from_secs(120);
+
 /// State that is left of other modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Left {
@@ -45,14 +48,17 @@ pub(super) fn follow(
     let mode = wanted.settings.mode;
     until_served(running, wanted)?;
     writeln!(out, "the node serves in mode {mode}")?;
-    let mut before = None;
+    let (mut before, mut changed) = (None, Instant::now());
     loop {
         require_alive(running)?;
         require_served(mode, wanted)?;
         let started = Instant::now();
         let left = Left::read(wanted)?;
-        if before != Some(left) && !left.is_empty() {
-            writeln!(out, "left of other modes: {left}")?;
+        if before != Some(left) {
+            changed = started;
+            if !left.is_empty() {
+                writeln!(out, "left of other modes: {left}")?;
+            }
         }
         if left.is_empty() {
             writeln!(out, "nothing of another mode is left")?;
@@ -60,6 +66,15 @@ pub(super) fn follow(
         }
         if !wanted.cleanup_other_modes && left.by_ipvs.virtual_servers == 0 {
             writeln!(out, "the rest stays, since cleanupOtherModes is off")?;
+            return Ok(());
+        }
+        if left.stays_after(changed.elapsed()) {
+            writeln!(
+                out,
+                "that stays: it is inside excludeCIDRs, or another program uses it (a rule that looks \
+                 into a set, for example). The log says what could not be removed. Once it is free, \
+                 the next start of kube-ipvs removes it"
+            )?;
             return Ok(());
         }
         before = Some(left);
@@ -131,6 +146,11 @@ impl Left {
     fn is_empty(&self) -> bool {
         self.by_ipvs.is_empty() && self.rules.is_some_and(|rules| rules.is_empty())
     }
+
+    /// True if it will not go by itself, having been like this for so long.
+    fn stays_after(&self, unchanged: Duration) -> bool {
+        self.by_ipvs.virtual_servers == 0 && unchanged >= STANDSTILL
+    }
 }
 
 impl fmt::Display for Left {
@@ -140,5 +160,20 @@ impl fmt::Display for Left {
             (Some(rules), false) => write!(f, "{}; {rules}", self.by_ipvs),
             (None, _) => write!(f, "{}", self.by_ipvs),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_connection_keeps_is_not_waited_for_forever() {
+        let interface = LeftByIpvs { interface: true, ..LeftByIpvs::default() };
+        let left = Left { by_ipvs: interface, rules: Some(LeftRules::default()) };
+        assert!(!left.stays_after(STANDSTILL / 2));
+        assert!(left.stays_after(STANDSTILL));
+        let draining = LeftByIpvs { virtual_servers: 1, ..interface };
+        assert!(!Left { by_ipvs: draining, rules: None }.stays_after(STANDSTILL * 100));
     }
 }

@@ -150,6 +150,8 @@ fn what_only_ipvs_has_is_off_in_another_mode() {
     assert_eq!(iptables.settings.mode, Mode::Iptables);
     assert!(iptables.settings.service_routes.is_empty());
     assert_eq!(iptables.settings.short_circuit_networks, ShortCircuitNetworks::NONE);
+    let of_ipvs = iptables.settings.ipvs_short_circuit_networks;
+    assert_eq!(of_ipvs, ipvs.settings.short_circuit_networks, "to know what mode ipvs left");
     assert_eq!(iptables.in_mode(Mode::Ipvs), ipvs, "and back");
 }
 
@@ -163,27 +165,19 @@ fn settings_of_a_mode_that_the_node_cannot_be_in_are_said_to_have_no_effect() {
          shortCircuit: {ipv4: ''}\nserviceAddressesArp: compatible\nfallback: iptables\n",
     );
     let expected = [
-        "ipvs.excludeCIDRs",
         "ipvs.scheduler",
         "ipvs.strictARP",
         "ipvs.tcpTimeout",
-        "drainDeadline",
         "estimators.run",
         "fallback",
         "serviceRoutes",
         "shortCircuit.ipv4",
     ];
-    let of_modes = |name: &str| match name {
-        "drainDeadline" | "--drain-deadline" => {
-            format!("{name} has no effect: it belongs to modes ipvs and userspace")
-        }
-        name => belongs(name, "ipvs"),
-    };
+    let of_modes = |name: &str| belongs(name, "ipvs");
     assert_eq!(configuration.notes, expected.map(of_modes));
 
     let flags = ["--proxy-mode=iptables", "--ipvs-scheduler=sh", "--drain-deadline=1m"];
-    let expected = ["--ipvs-scheduler", "--drain-deadline"].map(of_modes);
-    assert_eq!(from_flags(&flags).notes, expected);
+    assert_eq!(from_flags(&flags).notes, [of_modes("--ipvs-scheduler")]);
 
     let in_ipvs = from("iptables: {localhostNodePorts: false, minSyncPeriod: 1s}\n", "");
     assert_eq!(in_ipvs.notes, [belongs("iptables.localhostNodePorts", "iptables")]);

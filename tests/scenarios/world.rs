@@ -20,7 +20,7 @@ use plan::model::{
 };
 use plan::op::Op;
 use plan::planner::Planner;
-use plan::settings::Settings;
+use plan::settings::{Settings, ShortCircuitNetworks};
 use plan::virtual_server::DesiredFrontend;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -216,9 +216,13 @@ pub(crate) fn settings() -> Settings {
     Settings { families: vec![Family::V4], ..Settings::new("node-1") }
 }
 
-/// The same of a node in this mode.
+/// The same of a node in this mode, as the configuration makes them: only mode ipvs has short circuits.
 pub(crate) fn settings_in(mode: Mode) -> Settings {
-    Settings { mode, ..settings() }
+    let short_circuit_networks = match mode {
+        Mode::Ipvs => ShortCircuitNetworks::default(),
+        Mode::Iptables | Mode::Userspace => ShortCircuitNetworks::NONE,
+    };
+    Settings { mode, short_circuit_networks, ..settings() }
 }
 
 /// A Service of type ClusterIP, `10.96.x.y:80`, named after its number.

@@ -2,7 +2,7 @@
 
 use plan::mode::Mode;
 
-use super::Effect::{Does, DoesIn, DoesInAny};
+use super::Effect::{Does, DoesIn};
 use super::Heading::{Actions, ApiServer, Balancing, Masquerading, Serving};
 use super::{Setting, field};
 
@@ -45,9 +45,9 @@ pub const OWN_FIELDS: [Setting; 28] = [
     field(
         "drainDeadline",
         "duration",
-        DoesInAny(
-            &[Mode::Ipvs, Mode::Userspace],
-            "Time that the connections of a removed endpoint have to end before they are cut",
+        Does(
+            "Time that the connections of a removed endpoint have to end before they are cut; in \
+             mode iptables, those that mode ipvs left",
         ),
     )
     .flag("drain-deadline", "DURATION", Balancing)

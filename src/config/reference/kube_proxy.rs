@@ -237,9 +237,9 @@ pub const FIELDS: [Setting; 63] = [
     field(
         "ipvs.excludeCIDRs",
         "list of networks",
-        DoesIn(Mode::Ipvs,
+        Does(
             "Networks of other programs: virtual servers, addresses and set entries inside them \
-             that no Service asks for are not removed",
+             that no Service asks for are not removed, in mode ipvs and after a switch from it",
         ),
     )
     .flag("ipvs-exclude-cidrs", "CIDR,...", Balancing),

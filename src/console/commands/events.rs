@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Session, written};
+use super::{Session, has_reader};
 use crate::console::answers::events::{EventLine, Events};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Format, bad, duration, table};
@@ -45,7 +45,10 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
         if shows {
             let has_headings = is_first && session.output.format() == Format::Text;
             let answer = Events { events };
-            written(session.output.show(answer, |answer| text(answer, has_headings)))?;
+            let shown = session.output.show(answer, |answer| text(answer, has_headings));
+            if !has_reader(shown)? {
+                return Ok(Verdict::Yes);
+            }
         }
         if !arguments.follow {
             return Ok(Verdict::Yes);

@@ -154,10 +154,14 @@ impl Session {
 
 /// Ignores that the output has no reader any more, as with `| head`.
 fn written(result: io::Result<()>) -> Result<(), Failure> {
+    has_reader(result).map(drop)
+}
+
+/// True if the output was written; false if it has no reader any more.
+fn has_reader(result: io::Result<()>) -> Result<bool, Failure> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Unanswered(format!("cannot write the output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::Unanswered(format!("cannot write the output: {error}"))),
     }
 }

@@ -107,7 +107,8 @@ fn collected(session: &Session) -> Bundle {
     let running = process::find(process::PROC.as_ref());
     let process =
         running.as_ref().ok().and_then(|it| u32::try_from(it.pid.as_raw_nonzero().get()).ok());
-    let configuration = running.and_then(|running| running.configuration());
+    let configuration =
+        running.map_err(anyhow::Error::from).and_then(|running| running.configuration());
     match &configuration {
         Ok(configuration) => {
             bundle.add("configuration.json", configured(configuration));
