@@ -93,6 +93,8 @@ pub struct Asked {
     namespace: Option<String>,
     /// Only those after this name.
     after: Option<String>,
+    /// At most this many.
+    limit: Option<usize>,
 }
 
 impl Content for Services {
@@ -113,13 +115,15 @@ pub async fn answer(
 async fn services(desk: &Desk, asked: Asked) -> Result<Services, FailureAnswer> {
     let mut after = asked.after.as_deref().map(name).transpose()?;
     let mut found: Vec<ServiceSummary> = Vec::new();
+    let most = asked.limit.unwrap_or(MOST).clamp(1, MOST);
     let mut is_last = false;
-    while !is_last && found.len() < MOST {
+    while !is_last && found.len() < most {
+        let some = CHUNK.min(most - found.len());
         let (from, namespace) = (after.clone(), asked.namespace.clone());
         let chunk: Summaries = desk
             .inquiries
             .ask(move |view| {
-                view.planner.summarize_services(from.as_ref(), namespace.as_deref(), CHUNK)
+                view.planner.summarize_services(from.as_ref(), namespace.as_deref(), some)
             })
             .await?;
         is_last = chunk.is_last;

@@ -1,11 +1,13 @@
 //! `/v1/top`: Services and endpoints by connections, packets and bytes a second.
 //!
 //! Rates are differences between two readings of IPVS' counters. A reading is one listing of the
-//! virtual servers; real servers are read of the Services alone that are shown. The last two readings
-//! are kept as long as someone asks, so that watching costs one reading each time.
+//! virtual servers; real servers are read of the Services alone that are shown. The last readings are
+//! kept as long as someone asks, and are shared by all who ask: another order or filter, and another
+//! reader, get the same readings until the next one is due.
 
 mod rates;
 mod reading;
+mod real_servers;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -25,16 +27,17 @@ use tokio::time::{Instant, sleep};
 use super::connections::owners_of;
 use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::console::Desk;
-use crate::kernel::traffic::TrafficCounters;
 use crate::kernel::{estimators, sysctl};
 pub use rates::Rates;
-use reading::Reading;
+use reading::{Reading, RealServerTraffic};
+use real_servers::RealServers;
 
-/// The kernel adds counters up every 2 seconds: less makes no sense between two readings.
+/// Least time between two readings: the kernel adds counters up every 2 seconds
+/// (`ip_vs_est.c`), so that a shorter time shows nothing, or twice the rate.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// A reading is not repeated before this time: others who ask get the same.
-const FRESH: Duration = Duration::from_millis(900);
+/// Part of the time that readings may take, as its reciprocal: one fortieth.
+const SHARE: u32 = 40;
 
 /// Readings that are older are no base for rates of now.
 const STALE: Duration = Duration::from_secs(15);
@@ -137,10 +140,20 @@ struct Kept {
     last: Option<Reading>,
     owners: HashMap<Frontend, ServiceName>,
     owners_since: Option<Instant>,
-    /// Counters of the real servers that were read last, with the time.
-    real_servers: HashMap<(Frontend, SocketAddr), (Instant, TrafficCounters)>,
+    real_servers: RealServers,
     /// Task that forgets all of it.
     forgetting: Option<AbortHandle>,
+}
+
+/// What is due before an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// Nothing: the last two readings are those of now.
+    Nothing,
+    /// A reading, after this time.
+    Reading(Duration),
+    /// A reading, and another one after [`PERIOD`].
+    Both,
 }
 
 impl Content for Top {
@@ -166,10 +179,13 @@ pub async fn answer(
     kept.read().await?;
     kept.know_owners(&desk).await?;
     let (mut top, shown) = kept.top(&asked);
-    let counted = blocking(move || reading::real_servers(&shown)).await??;
+    let now = Instant::now();
+    let to_read = kept.real_servers.to_read(&shown, now);
+    let read = blocking(move || reading::real_servers(&to_read)).await??;
+    kept.real_servers.add(read, now);
     let are_running = || estimators::are_running(Path::new(sysctl::ROOT));
     top.stands_still = !blocking(are_running).await?;
-    kept.add_endpoints(&mut top, counted, asked.sort);
+    kept.add_endpoints(&mut top, &shown, asked.sort);
     kept.forget_later(&desk.readings);
     Ok(Answer::new(top))
 }
@@ -177,21 +193,33 @@ pub async fn answer(
 // === impl Kept ===
 
 impl Kept {
-    /// Reads the counters, twice if there is no former reading that rates could be told by.
+    /// Reads the counters as far as that is due.
     async fn read(&mut self) -> Result<(), FailureAnswer> {
-        let age = self.last.as_ref().map(|last| last.at.elapsed());
-        if age.is_some_and(|age| age < FRESH) && self.former.is_some() {
-            return Ok(());
+        match self.due(Instant::now()) {
+            Due::Nothing => return Ok(()),
+            Due::Reading(pause) => sleep(pause).await,
+            Due::Both => {
+                (self.former, self.last) = (None, Some(blocking(Reading::now).await??));
+                sleep(PERIOD).await;
+            }
         }
-        if age.is_none_or(|age| age > STALE) {
-            self.last = Some(blocking(Reading::now).await??);
-            sleep(PERIOD).await;
-        } else if let Some(age) = age.filter(|age| *age < FRESH) {
-            sleep(PERIOD.saturating_sub(age)).await;
-        }
-        self.former = self.last.take();
-        self.last = Some(blocking(Reading::now).await??);
+        let next = blocking(Reading::now).await??;
+        self.former = self.last.replace(next);
         Ok(())
+    }
+
+    /// Returns what is due. Readings take [`SHARE`] of the time at most, however many ask.
+    fn due(&self, now: Instant) -> Due {
+        let Some(last) = &self.last else { return Due::Both };
+        let pause = PERIOD.max(last.took.saturating_mul(SHARE));
+        let age = now.saturating_duration_since(last.at);
+        match &self.former {
+            _ if age > STALE.max(pause * 2) => Due::Both,
+            Some(_) if age < pause => Due::Nothing,
+            // Who asked for the first reading has gone before the second one.
+            None => Due::Reading(PERIOD.saturating_sub(age)),
+            Some(_) => Due::Reading(Duration::ZERO),
+        }
     }
 
     /// Asks whose the frontends are that are not known, and now and then all of them.
@@ -251,29 +279,16 @@ impl Kept {
         (Top { seconds, stands_still: false, total, all, services }, frontends)
     }
 
-    /// Adds the endpoints, with their connections and rates.
-    fn add_endpoints(
-        &mut self,
-        top: &mut Top,
-        counted: Vec<(Frontend, reading::RealServerTraffic)>,
-        sort: Sort,
-    ) {
-        let now = Instant::now();
-        let former = std::mem::take(&mut self.real_servers);
+    /// Adds the endpoints of these frontends, with their connections and rates.
+    fn add_endpoints(&self, top: &mut Top, shown: &[Frontend], sort: Sort) {
         let mut places: HashMap<Option<String>, &mut ServiceTraffic> =
             top.services.iter_mut().map(|it| (it.service.clone(), it)).collect();
-        for (frontend, read) in counted {
-            let key = (frontend, read.endpoint);
-            let rates = match former.get(&key) {
-                Some((at, before)) if now.duration_since(*at) < STALE => {
-                    reading::rates(&read.counted, before, now.duration_since(*at).as_secs_f64())
-                }
-                _ => read.estimated,
-            };
-            self.real_servers.insert(key, (now, read.counted));
-            let service = self.owners.get(&frontend).map(ToString::to_string);
+        for frontend in shown {
+            let service = self.owners.get(frontend).map(ToString::to_string);
             let Some(place) = places.get_mut(&service) else { continue };
-            place.add(&read, rates);
+            for (read, rates) in self.real_servers.of(frontend) {
+                place.add(read, *rates);
+            }
         }
         for service in &mut top.services {
             service.endpoints.sort_by(|one, other| {
@@ -300,7 +315,7 @@ impl Kept {
 
 impl ServiceTraffic {
     /// Adds a real server of one of its virtual servers.
-    fn add(&mut self, read: &reading::RealServerTraffic, rates: Rates) {
+    fn add(&mut self, read: &RealServerTraffic, rates: Rates) {
         self.active += read.active;
         self.inactive += read.inactive;
         let place = self.endpoints.iter_mut().find(|it| it.endpoint == read.endpoint);
@@ -323,96 +338,4 @@ impl ServiceTraffic {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use plan::model::Protocol;
-
-    use super::*;
-
-    fn frontend(last: u8) -> Frontend {
-        Frontend { address: IpAddr::from([10, 96, 0, last]), protocol: Protocol::Tcp, port: 80 }
-    }
-
-    fn counted(connections: u64, packets: u64, bytes: u64) -> TrafficCounters {
-        TrafficCounters {
-            connections,
-            incoming_packets: packets,
-            outgoing_packets: packets,
-            incoming_bytes: bytes,
-            outgoing_bytes: 0,
-        }
-    }
-
-    fn reading(at: Instant, servers: [(u8, TrafficCounters); 3]) -> Reading {
-        let servers = servers.into_iter().map(|(last, counted)| (frontend(last), counted));
-        Reading { at, servers: servers.collect() }
-    }
-
-    /// Two readings, 2 s apart: `shop/cart` has two virtual servers, and a foreign program one.
-    fn kept() -> Kept {
-        let now = Instant::now();
-        let before = [(1, counted(0, 0, 0)), (2, counted(10, 0, 0)), (9, counted(5, 5, 5))];
-        let after = [(1, counted(4, 20, 600)), (2, counted(16, 0, 0)), (9, counted(1, 5, 5))];
-        let cart = ServiceName::new("shop", "cart");
-        Kept {
-            former: Some(reading(now, before)),
-            last: Some(reading(now + PERIOD, after)),
-            owners: [(frontend(1), cart.clone()), (frontend(2), cart)].into(),
-            ..Kept::default()
-        }
-    }
-
-    fn names(top: &Top) -> Vec<Option<&str>> {
-        top.services.iter().map(|it| it.service.as_deref()).collect()
-    }
-
-    #[test]
-    fn rates_are_differences_of_all_of_a_services_virtual_servers() {
-        let (top, _) = kept().top(&Asked::default());
-        assert_eq!(names(&top), [Some("shop/cart"), None]);
-        let cart = &top.services[0];
-        assert_eq!(cart.virtual_servers, 2);
-        assert_eq!((cart.rates.connections, cart.rates.packets_in), (5.0, 10.0));
-        assert_eq!((cart.rates.bytes_in, cart.rates.bytes_out), (300.0, 0.0));
-        // Counters of a virtual server that was made anew begin at 0.
-        assert_eq!(top.services[1].rates.connections, 0.5);
-        assert_eq!(top.all.connections, 5.5);
-        assert_eq!((top.seconds, top.total), (2.0, 2));
-    }
-
-    #[test]
-    fn the_order_and_the_filter_are_those_that_were_asked_for() {
-        let by_name = Asked { sort: Sort::Name, ..Asked::default() };
-        assert_eq!(names(&kept().top(&by_name).0), [None, Some("shop/cart")]);
-        let filtered = Asked { filter: "shop/".to_owned(), ..Asked::default() };
-        let (top, _) = kept().top(&filtered);
-        assert_eq!((names(&top), top.total), (vec![Some("shop/cart")], 1));
-        let none = Asked { filter: "x".to_owned(), ..Asked::default() };
-        assert!(kept().top(&none).0.services.is_empty());
-    }
-
-    #[test]
-    fn endpoints_add_up_over_the_frontends_of_their_service() {
-        let mut kept = kept();
-        let (mut top, frontends) = kept.top(&Asked::default());
-        assert_eq!(frontends.len(), 3);
-        let first = Asked { limit: Some(1), ..Asked::default() };
-        let (cart, frontends) = kept.top(&first);
-        assert_eq!((cart.services.len(), cart.total, frontends.len()), (1, 2, 2));
-        let endpoint: SocketAddr = "10.244.1.11:8080".parse().unwrap();
-        let read = |connections, estimate| reading::RealServerTraffic {
-            endpoint,
-            counted: counted(connections, 0, 0),
-            estimated: Rates { connections: estimate, ..Rates::default() },
-            active: 3,
-            inactive: 1,
-            weight: 1,
-        };
-        let of_both = vec![(frontend(1), read(2, 1.0)), (frontend(2), read(2, 0.5))];
-        kept.add_endpoints(&mut top, of_both, Sort::Connections);
-        let cart = &top.services[0];
-        assert_eq!((cart.active, cart.inactive, cart.endpoints.len()), (6, 2, 1));
-        assert_eq!(cart.endpoints[0].rates.connections, 1.5, "as the kernel estimates it");
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use plan::kernel_objects::Frontend;
 use tokio::time::Instant;
@@ -15,11 +16,13 @@ use crate::kernel::translate;
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
+    /// Time that it took.
+    pub(super) took: Duration,
     pub(super) servers: HashMap<Frontend, TrafficCounters>,
 }
 
 /// A real server of a virtual server.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct RealServerTraffic {
     pub(super) endpoint: SocketAddr,
     pub(super) counted: TrafficCounters,
@@ -35,24 +38,25 @@ pub(super) struct RealServerTraffic {
 impl Reading {
     /// Reads the counters of all virtual servers. Those by firewall mark are no Service's.
     pub(super) fn now() -> Result<Self, FailureAnswer> {
+        let began = Instant::now();
         let mut reader = TrafficReader::open().map_err(|error| unread(&error))?;
         let servers = reader.counters().map_err(|error| unread(&error))?;
-        Ok(Self { at: Instant::now(), servers: servers.into_iter().collect() })
+        let servers = servers.into_iter().collect();
+        Ok(Self { at: Instant::now(), took: began.elapsed(), servers })
     }
 }
 
 /// Reads the real servers of these virtual servers. One that has gone has none.
 pub(super) fn real_servers(
     frontends: &[Frontend],
-) -> Result<Vec<(Frontend, RealServerTraffic)>, FailureAnswer> {
+) -> Result<Vec<(Frontend, Vec<RealServerTraffic>)>, FailureAnswer> {
     let mut ipvs = ipvs::Client::open().map_err(|error| unread(&error))?;
-    let mut all = Vec::new();
-    for frontend in frontends {
+    let mut read = |frontend: &Frontend| {
         let id = translate::virtual_server_id(frontend);
         let listed = ipvs.list_destinations(&id).map_err(|error| unread(&error))?;
-        all.extend(listed.iter().map(|real| (*frontend, RealServerTraffic::of(real))));
-    }
-    Ok(all)
+        Ok((*frontend, listed.iter().map(RealServerTraffic::of).collect()))
+    };
+    frontends.iter().map(&mut read).collect()
 }
 
 /// Returns the rates between two readings that are so many seconds apart.
