@@ -13,14 +13,16 @@ mod markup;
 mod picture;
 mod service;
 mod services;
+mod shared;
 mod status;
 #[cfg(test)]
 mod tests;
 mod trace;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, StatusCode};
@@ -35,9 +37,16 @@ use super::answers::{self, Answer, Content, FailureAnswer};
 use crate::serve::listen::Readers;
 use layout::Place;
 use markup::Markup;
+use shared::SharedAnswers;
+
+/// Time between two loads of a page with live figures. The kernel estimates rates every two seconds.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Longest answer that a page is made of.
 const LONGEST_ANSWER: usize = 16 << 20;
+
+/// Services on a page. The next page has more.
+const SERVICES: &str = "100";
 
 /// Longest query of a page.
 const LONGEST_QUERY: usize = 2_048;
@@ -51,6 +60,15 @@ struct Site {
     answers: Router,
     /// Runtime that answers.
     runtime: Handle,
+    /// Answers that live pages share.
+    shared: SharedAnswers,
+}
+
+/// An answer as it comes.
+#[derive(Debug, Clone)]
+struct Answered {
+    status: StatusCode,
+    body: Bytes,
 }
 
 /// A page that could not be made.
@@ -63,7 +81,7 @@ struct Failure {
 /// Every page that there is, below `/console/`. Answers are made on the runtime, so that they hold no
 /// other request to the metrics server up.
 pub fn router(desk: Arc<Desk>, readers: Readers, runtime: &Handle) -> Router {
-    pages(Site { answers: answers::router(desk), runtime: runtime.clone() }, readers)
+    pages(Site::new(answers::router(desk), runtime.clone(), PAUSE), readers)
 }
 
 fn pages(site: Site, readers: Readers) -> Router {
@@ -84,7 +102,7 @@ fn pages(site: Site, readers: Readers) -> Router {
 }
 
 async fn status_page(State(site): State<Site>) -> Response {
-    match site.ask("/v1/status", &[]).await {
+    match site.ask_shared("/v1/status", &[]).await {
         Ok(found) => layout::page(Place::Status, "Status", |main| status::write(main, &found)),
         Err(failure) => failure.page(Place::Status),
     }
@@ -92,7 +110,9 @@ async fn status_page(State(site): State<Site>) -> Response {
 
 async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
     let asked = Parameters::read(query);
-    match site.ask("/v1/services", &asked.only(&["namespace", "after"])).await {
+    let mut query = asked.only(&["namespace", "after"]);
+    query.push(("limit", SERVICES));
+    match site.ask_shared("/v1/services", &query).await {
         Ok(found) => layout::page(Place::Services, "Services", |main| {
             services::write(main, &found, &asked);
         }),
@@ -102,7 +122,7 @@ async fn services_page(State(site): State<Site>, RawQuery(query): RawQuery) -> R
 
 async fn service_page(State(site): State<Site>, RawQuery(query): RawQuery) -> Response {
     let asked = Parameters::read(query);
-    match site.ask("/v1/service", &asked.only(&["name"])).await {
+    match site.ask_shared("/v1/service", &asked.only(&["name"])).await {
         Ok(found) => {
             layout::page(Place::Service, asked.get("name"), |main| service::write(main, &found))
         }
@@ -171,26 +191,52 @@ fn link(page: &str, parameters: &[(&str, &str)]) -> String {
 // === impl Site ===
 
 impl Site {
+    fn new(answers: Router, runtime: Handle, pause: Duration) -> Self {
+        Self { answers, runtime, shared: SharedAnswers::new(pause) }
+    }
+
     /// Asks for an answer as a command does.
     async fn ask<T: Content>(&self, path: &str, asked: &[(&str, &str)]) -> Result<T, Failure> {
-        let request = Request::get(link(path, asked)).body(Body::empty());
+        self.answer(&link(path, asked)).await?.read()
+    }
+
+    /// Asks for an answer of a page that loads itself again: all its viewers get the same one.
+    async fn ask_shared<T: Content>(
+        &self,
+        path: &str,
+        asked: &[(&str, &str)],
+    ) -> Result<T, Failure> {
+        let question = link(path, asked);
+        self.shared.get(&question, || self.answer(&question)).await?.read()
+    }
+
+    async fn answer(&self, question: &str) -> Result<Answered, Failure> {
+        let request = Request::get(question).body(Body::empty());
         let request = request.map_err(|error| Failure::of_ours(&error))?;
         let answering = self.runtime.spawn(self.answers.clone().oneshot(request));
         let Ok(response) = answering.await.map_err(|error| Failure::of_ours(&error))?;
         let status = response.status();
         let body = to_bytes(response.into_body(), LONGEST_ANSWER).await;
         let body = body.map_err(|error| Failure::of_ours(&error))?;
-        if status.is_success() {
+        Ok(Answered { status, body })
+    }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    fn read<T: Content>(&self) -> Result<T, Failure> {
+        if self.status.is_success() {
             let answer: Answer<T> =
-                serde_json::from_slice(&body).map_err(|error| Failure::of_ours(&error))?;
+                serde_json::from_slice(&self.body).map_err(|error| Failure::of_ours(&error))?;
             return Ok(answer.content);
         }
         // The router itself says in plain words what it cannot read of a query.
-        let message = serde_json::from_slice::<Answer<FailureAnswer>>(&body).map_or_else(
-            |_| String::from_utf8_lossy(&body).into_owned(),
+        let message = serde_json::from_slice::<Answer<FailureAnswer>>(&self.body).map_or_else(
+            |_| String::from_utf8_lossy(&self.body).into_owned(),
             |answer| answer.content.message,
         );
-        Err(Failure { status, message })
+        Err(Failure { status: self.status, message })
     }
 }
 

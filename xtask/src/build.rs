@@ -13,14 +13,14 @@ pub(crate) const QUICK: &str = "dev";
 /// The profile of what is measured: what people run.
 pub(crate) const RELEASE: &str = "release";
 
-/// Features of what exists only where there is a real kernel. Every build of tests has all of them,
-/// so that nothing is built again for want of another's.
-const KERNEL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs-bed/kernel-tests,\
+/// Features of what exists only where there is a real kernel, or a browser. Every build of tests has
+/// all of them, so that nothing is built again for want of another's.
+const ALL_TESTS: &str = "kube-ipvs/kernel-tests,kube-ipvs/browser-tests,kube-ipvs-bed/kernel-tests,\
     ipset-netlink/kernel-tests,ipvs-rs/kernel-tests";
 
 /// Arguments of cargo for all tests. They name the whole workspace, since a package that is built
 /// by itself is built again wherever it, or a dependency of it, is to have other features.
-pub(crate) const TEST: [&str; 4] = ["test", "--workspace", "--features", KERNEL_TESTS];
+pub(crate) const TEST: [&str; 4] = ["test", "--workspace", "--features", ALL_TESTS];
 
 /// Place of tests in a package.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +177,7 @@ pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     // What is only to be seen to work has the features of what is tested, and is there already.
     let package: &[&str] =
         if profile == QUICK { &["--workspace"] } else { &["--package", "kube-ipvs"] };
-    let features = if profile == QUICK { KERNEL_TESTS } else { "kube-ipvs/kernel-tests" };
+    let features = if profile == QUICK { ALL_TESTS } else { "kube-ipvs/kernel-tests" };
     let arguments = [&["build", "--features", features, "--bench", name], package].concat();
     program(&arguments, name, profile)
 }

@@ -3,11 +3,8 @@
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 
+use super::PAUSE;
 use super::markup::Markup;
-
-/// Milliseconds between two readings of a page with live figures. The kernel estimates rates every two
-/// seconds.
-const PAUSE: &str = "2000";
 
 /// Place of a page among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +63,8 @@ fn document(place: Place, title: &str, content: impl FnOnce(&mut Markup)) -> Str
         });
         html.element("body", &[], |body| {
             body.element("header", &[], |header| navigation(header, place));
-            let attributes: &[_] = if place.is_live() { &[("data-live", PAUSE)] } else { &[] };
+            let pause = PAUSE.as_millis().to_string();
+            let attributes: &[_] = if place.is_live() { &[("data-live", &*pause)] } else { &[] };
             body.element("main", attributes, |main| {
                 main.labelled("h1", &[], title);
                 content(main);

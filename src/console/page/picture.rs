@@ -12,10 +12,18 @@ const MOST_FRONTENDS: usize = 16;
 const MOST_ENDPOINTS: usize = 24;
 
 /// Horizontal places of the three columns, and the widths of their boxes.
-const CLIENTS: (usize, usize) = (4, 150);
-const FRONTENDS: (usize, usize) = (290, 330);
-const ENDPOINTS: (usize, usize) = (760, 300);
-const WIDTH: usize = 1_064;
+const CLIENTS: (usize, usize) = (4, 130);
+const FRONTENDS: (usize, usize) = (220, 450);
+const ENDPOINTS: (usize, usize) = (760, 390);
+const WIDTH: usize = 1_154;
+
+/// Space between a box and its texts, to the left and to the right.
+const MARGIN: usize = 10;
+
+/// Widths of a character in tenths of a unit, on average and with DejaVu, which is wide: of the first
+/// line of a box, and of the second.
+const FIRST_LINE: usize = 75;
+const SECOND_LINE: usize = 60;
 
 /// Height of a box, and from one box to the next.
 const BOX: usize = 40;
@@ -100,9 +108,10 @@ pub(super) fn write(main: &mut Markup, state: &ServiceState) {
             shape(svg, CLIENTS, middle(index, clients.len(), rows), "", [it.name(), ""]);
         }
         for (index, frontend) in frontends.iter().enumerate() {
-            let rates = frontend.traffic.as_ref().map(rates).unwrap_or_default();
+            let rates = frontend.traffic.as_ref().map(rates);
+            let of_it = [Some(kind(frontend).to_owned()), rates].into_iter().flatten();
             let class = if frontend.taken_by.is_some() { "bad" } else { "" };
-            let texts = [&*frontend_title(frontend), &*rates];
+            let texts = [&*socket(frontend), &*of_it.collect::<Vec<_>>().join(", ")];
             shape(svg, FRONTENDS, middle(index, frontends.len(), rows), class, texts);
         }
         for (index, endpoint) in shown.iter().enumerate() {
@@ -156,18 +165,26 @@ fn add(known: &mut EndpointState, other: &EndpointState) {
 
 /// `TCP 10.96.0.1:443 (cluster address)`.
 pub(super) fn frontend_title(frontend: &FrontendState) -> String {
-    let kind = match frontend.kind {
-        FrontendKind::ClusterAddress => "cluster address",
-        FrontendKind::NodePort => "node port",
-        FrontendKind::LoadBalancer => "load balancer",
-        FrontendKind::External => "external",
-    };
-    let kind = if frontend.short_circuit_of.is_some() { "short circuit" } else { kind };
+    format!("{} ({})", socket(frontend), kind(frontend))
+}
+
+/// `TCP 10.96.0.1:443`.
+fn socket(frontend: &FrontendState) -> String {
     let socket = frontend.address.map_or_else(
         || format!("port {} of the node", frontend.port),
         |address| SocketAddr::new(address, frontend.port).to_string(),
     );
-    format!("{} {socket} ({kind})", frontend.protocol)
+    format!("{} {socket}", frontend.protocol)
+}
+
+const fn kind(frontend: &FrontendState) -> &'static str {
+    match (frontend.short_circuit_of, frontend.kind) {
+        (Some(_), _) => "short circuit",
+        (None, FrontendKind::ClusterAddress) => "cluster address",
+        (None, FrontendKind::NodePort) => "node port",
+        (None, FrontendKind::LoadBalancer) => "load balancer",
+        (None, FrontendKind::External) => "external",
+    }
 }
 
 fn endpoint_text(endpoint: &EndpointState) -> String {
@@ -200,7 +217,7 @@ pub(super) fn rates(traffic: &Traffic) -> String {
 }
 
 /// `1 connection`, `2 connections`.
-fn counted(number: u64, thing: &str) -> String {
+pub(super) fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -238,7 +255,8 @@ fn label(svg: &mut Markup, class: &'static str, x: usize, y: usize, text: &str) 
     svg.labelled("text", &[("class", class), ("x", &x), ("y", &y)], text);
 }
 
-/// Draws a box with one or two lines of text.
+/// Draws a box with one or two lines of text. What does not fit is cut, and shown in full by a pointer
+/// above the box.
 fn shape(
     svg: &mut Markup,
     (x, width): (usize, usize),
@@ -248,24 +266,37 @@ fn shape(
 ) {
     let places = [x, middle - BOX / 2, width, BOX].map(|place| place.to_string());
     let [left, top, across, down] = &places;
-    svg.element(
-        "rect",
-        &[
-            ("class", class),
-            ("x", left),
-            ("y", top),
-            ("width", across),
-            ("height", down),
-            ("rx", "5"),
-        ],
-        |_| {},
-    );
-    if second.is_empty() {
-        label(svg, "", x + 10, middle + 4, first);
-    } else {
-        label(svg, "", x + 10, middle - 4, first);
-        label(svg, "small", x + 10, middle + 12, second);
+    let attributes = [
+        ("class", class),
+        ("x", left),
+        ("y", top),
+        ("width", across),
+        ("height", down),
+        ("rx", "5"),
+    ];
+    svg.element("g", &[], |group| {
+        let fitted = [fitted(first, width, FIRST_LINE), fitted(second, width, SECOND_LINE)];
+        if fitted != [first, second] {
+            group.labelled("title", &[], format!("{first}\n{second}").trim_end());
+        }
+        group.element("rect", &attributes, |_| {});
+        let [first, second] = &fitted;
+        if second.is_empty() {
+            label(group, "", x + MARGIN, middle + 4, first);
+        } else {
+            label(group, "", x + MARGIN, middle - 4, first);
+            label(group, "small", x + MARGIN, middle + 12, second);
+        }
+    });
+}
+
+/// Returns a text as far as it fits into a box of this width, in characters of so many tenths.
+fn fitted(text: &str, width: usize, of_character: usize) -> String {
+    let most = (width - 2 * MARGIN) * 10 / of_character;
+    if text.chars().count() <= most {
+        return text.to_owned();
     }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Draws a line from one box to another. More connections a second make it wider.
@@ -305,6 +336,21 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text, "{number}");
         }
+    }
+
+    #[test]
+    fn a_text_that_does_not_fit_is_cut() {
+        let longest = "TCP [2001:db8:1111:2222:3333:4444:5555:6666]:65535";
+        assert_eq!(fitted(longest, FRONTENDS.1, FIRST_LINE), longest);
+        let reason = "12 open, not used: terminates, and does not serve any more";
+        assert_eq!(fitted(reason, ENDPOINTS.1, SECOND_LINE), reason);
+        let cut = fitted(&"w".repeat(400), ENDPOINTS.1, SECOND_LINE);
+        assert!(cut.ends_with("w…") && cut.chars().count() == 61, "{cut}");
+        let mut markup = Markup::default();
+        shape(&mut markup, CLIENTS, 40, "", ["clients in the cluster and outside", ""]);
+        let drawn = markup.into_document();
+        assert!(drawn.contains("<title>clients in the cluster and outside</title>"), "{drawn}");
+        assert!(drawn.contains(">clients in th…</text>"), "{drawn}");
     }
 
     #[test]

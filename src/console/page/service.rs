@@ -42,7 +42,8 @@ fn more(main: &mut Markup, state: &ServiceState) {
         format!("a client stays with its endpoint for {}", duration(f64::from(seconds)))
     });
     let check = state.health_check.as_ref().map(|check| {
-        format!("port {}: {} ready endpoints on this node", check.port, check.local_endpoints)
+        let ready = picture::counted(check.local_endpoints as u64, "ready endpoint");
+        format!("port {}: {ready} on this node", check.port)
     });
     let ranges = Some(state.source_ranges.join(", ")).filter(|ranges| !ranges.is_empty());
     let terms = [("affinity", affinity), ("source ranges", ranges), ("health check", check)];
@@ -82,14 +83,7 @@ fn write_frontend(main: &mut Markup, frontend: &FrontendState) {
     main.element("div", &[("class", "wide")], |wide| {
         wide.element("table", &[], |table| {
             table.headings(&[
-                "Endpoint",
-                "Node",
-                "Use",
-                "Weight",
-                "Active",
-                "Inactive",
-                "Traffic",
-                "Drains for",
+                "Endpoint", "Node", "Use", "Weight", "Active", "Inactive", "Traffic", "Drains",
             ]);
             table.element("tbody", &[], |body| {
                 for endpoint in &frontend.endpoints {
@@ -105,7 +99,7 @@ fn write_endpoint(row: &mut Markup, endpoint: &EndpointState) {
     let draining = endpoint.draining_seconds.map(duration).unwrap_or_default();
     let class = if endpoint.used.is_used() { "good" } else { "soft" };
     row.labelled("td", &[("class", "address")], endpoint.endpoint)
-        .labelled("td", &[], endpoint.node.as_deref().unwrap_or_default())
+        .labelled("td", &[("class", "name")], endpoint.node.as_deref().unwrap_or_default())
         .labelled("td", &[("class", class)], endpoint.used)
         .labelled("td", &[("class", "number")], count(endpoint.weight))
         .labelled("td", &[("class", "number")], count(endpoint.active))

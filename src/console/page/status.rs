@@ -97,8 +97,9 @@ fn running(cards: &mut Markup, status: &Status) {
     card(cards, "At work", |section| {
         section.element("dl", &[], |list| {
             list.term("virtual servers with draining endpoints", status.draining.virtual_servers)
-                .term("connections of draining endpoints", status.draining.connections)
-                .term("audit passes", status.kernel.audit_passes)
+                .term("connections of draining endpoints", status.draining.connections);
+            coloured(list, "endpoints drained by hand", status.draining.by_hand, "notable");
+            list.term("audit passes", status.kernel.audit_passes)
                 .term("sysctls set again", status.kernel.sysctls_put_back)
                 .term("stale flows removed", status.kernel.flows_removed);
             if let Some(left) = status.mode.left_by_ipvs {

@@ -1,10 +1,14 @@
+#[cfg(feature = "browser-tests")]
 mod browser;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::Json;
 use axum::extract::Query;
 use axum::http::header::{CONTENT_SECURITY_POLICY, LOCATION};
+use plan::kernel_objects::Frontend;
+use plan::model::Protocol;
+use plan::problem::Problem;
 use serde_json::{Value, json};
 
 use super::*;
@@ -35,7 +39,7 @@ fn status() -> Value {
             "pending": 1, "pendingFirst": [{"operation": "add 10.96.0.9 to <b>", "reason": "full",
                 "attempts": 3}],
             "sysctlMismatches": 0, "sysctlsPutBack": 0, "flowsRemoved": 4},
-        "draining": {"virtualServers": 1, "connections": 2},
+        "draining": {"virtualServers": 1, "connections": 2, "byHand": 3},
         "sets": [{"name": "KUBE-CLUSTER-IP", "entries": 65_000, "capacity": 65_536},
             {"name": "KUBE-LOOP-BACK", "entries": 0, "capacity": 65_536}],
         "errors": [{"number": 1, "at": "2026-11-24T03:00:00.000Z", "what": "write",
@@ -68,6 +72,13 @@ fn endpoint(address: &str, used: &str, weight: Option<u32>, draining: Option<f64
         "traffic": weight.map(|_| traffic(3))})
 }
 
+/// A warning in the planner's words.
+fn warning() -> String {
+    let address = IpAddr::from([203, 0, 113, 9]);
+    let frontend = Frontend { address, protocol: Protocol::Tcp, port: 443 };
+    Problem::FrontendTwice { frontend }.to_string()
+}
+
 fn service(name: &str) -> Value {
     let frontend = |address: &str, port: u16, kind: &str, endpoints: Value| {
         json!({"protocol": "TCP", "address": address, "port": port, "portName": "http", "kind": kind,
@@ -84,7 +95,7 @@ fn service(name: &str) -> Value {
         "namespace": "shop", "name": name, "type": "LoadBalancer", "mode": "ipvs",
         "internalTrafficPolicy": "Cluster", "externalTrafficPolicy": "Local", "affinitySeconds": 600,
         "sourceRanges": ["192.0.2.0/24"], "healthCheck": {"port": 31000, "localEndpoints": 1},
-        "isWaiting": true, "warnings": ["port 8o is no number"],
+        "isWaiting": true, "warnings": [warning()],
         "frontends": [frontend("10.96.0.10", 80, "clusterAddress", endpoints.clone()),
             frontend("203.0.113.9", 80, "loadBalancer", endpoints)],
         "moreFrontends": 0, "uncounted": null,
@@ -112,7 +123,7 @@ fn trace() -> Value {
 }
 
 fn site() -> Site {
-    Site { answers: answers(), runtime: Handle::current() }
+    Site::new(answers(), Handle::current(), Duration::ZERO)
 }
 
 /// Answers as the program gives them.
@@ -265,7 +276,7 @@ async fn a_service_is_drawn_with_its_frontends_and_each_endpoint_once() {
     // What two frontends give to one endpoint is added up.
     assert!(svg.contains("4 open, 6 connections/s, 2.4 kB/s in, 80.0 kB/s out"), "{svg}");
     assert!(tables.contains("1 m 1 s") && tables.contains("not used: not ready"), "{tables}");
-    for text in ["port 8o is no number", "A change of it is not written yet", "192.0.2.0/24"] {
+    for text in [warning().as_str(), "A change of it is not written yet", "192.0.2.0/24"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let link = "/console/trace?source=outside&amp;destination=203.0.113.9%3A80&amp;protocol=tcp";
