@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build;
+mod dashboard;
 mod demo;
 mod dependencies;
 mod docs;

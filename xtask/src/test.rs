@@ -16,6 +16,7 @@ use clap::{Args, ValueEnum};
 
 use crate::bench;
 use crate::build;
+use crate::dashboard;
 use crate::dependencies;
 use crate::page;
 use crate::scripts;
@@ -71,7 +72,7 @@ pub(crate) struct SoakArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, dependencies, packages, shell scripts: without a warning.
+    /// Formatting, clippy, rustdoc, dependencies, packages, the dashboard, shell scripts: without a warning.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
@@ -167,6 +168,7 @@ fn lint() -> Vec<SuiteResult> {
         cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
         check("dependencies", dependencies::check),
         check("packages", package::check),
+        check("dashboard", dashboard::check),
         check("scripts", scripts::check),
     ]
 }
