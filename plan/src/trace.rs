@@ -125,6 +125,14 @@ pub enum Fate {
         /// The source that it sees.
         source: Source,
     },
+    /// An endpoint on another node gets it from a client on another node, and answers the client by
+    /// itself: past this node, which alone could give the answer the address that the client asked.
+    Unanswered {
+        /// The endpoint.
+        endpoint: SocketAddr,
+        /// The client's address, which the endpoint sees.
+        client: IpAddr,
+    },
     /// The client is refused at once.
     Refused {
         /// How: as iptables names it.
@@ -165,6 +173,9 @@ impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Endpoint { endpoint, source } => write!(f, "{endpoint}, which sees {source}"),
+            Self::Unanswered { endpoint, client } => {
+                write!(f, "{endpoint}, which answers {client} past this node: the answer is lost")
+            }
             Self::Refused { by } => write!(f, "refused ({by})"),
             Self::Dropped => f.write_str("dropped: the client hears nothing"),
             Self::Delivered => f.write_str("delivered to this node's own processes"),

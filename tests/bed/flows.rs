@@ -38,10 +38,10 @@ fn every_flow_goes_where_the_table_says_in(mode: Mode) {
     let world = World::build(table::ROWS, mode);
     let foretold = traced::require_foretold(&world, table::ROWS);
     let started = Instant::now();
-    let flows = trial::try_all(&world, table::ROWS);
+    let flows = trial::try_all(&world, table::ROWS, &foretold);
     eprintln!("{flows} flows in {:?}", started.elapsed());
     assert!(flows > 2000, "{flows}");
-    assert_eq!(foretold, flows);
+    assert_eq!(foretold.len(), flows);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::chains::unspecified;
 use crate::facts::NodeFacts;
 use crate::kernel_objects::Frontend;
 use crate::model::{Family, ServiceName};
+use crate::store::Store;
 use crate::userspace::ProxyPortState;
 
 // === impl Planner ===
@@ -64,6 +65,11 @@ impl Planner {
         let listening = Some(&ProxyPortState::Listening(socket));
         let (_, endpoints) = each.find(|(id, _)| known.get(id) == listening)?;
         Some(Arc::clone(endpoints))
+    }
+
+    /// The objects.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// The facts about this node.

@@ -63,6 +63,14 @@ impl Planner {
         }
     }
 
+    /// True if a client with an address is neither this node nor a pod of it. False where no network of
+    /// this node's pods is known.
+    pub(super) fn is_elsewhere(&self, address: IpAddr) -> bool {
+        let family = Family::of(address);
+        let is_known = self.pod_networks().iter().any(|net| Family::of_net(net) == family);
+        is_known && self.client_at(address) == Client::Elsewhere(address)
+    }
+
     /// Returns a pod of this node that is no endpoint of any Service, as an example. None: no network
     /// of its pods is known.
     #[must_use]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::rule::{Rule, UnreadableRule};
-use super::{Packet, frontend};
+use super::{Origin, Packet, frontend};
 use crate::chains::ChainId;
 use crate::iptables::fragment::ChainFragment;
 use crate::kernel_objects::{Entry, Frontend};
@@ -95,6 +95,30 @@ impl<'a> Planned<'a> {
     /// True if packets to an address are for this node.
     pub(super) fn is_local(&self, address: IpAddr) -> bool {
         self.planner.is_local(address)
+    }
+
+    /// True if an endpoint's answer does not pass this node: the client and the endpoint are on other
+    /// nodes, or outside. False where that is not known, without the Node's `podCIDRs` or an endpoint's
+    /// `nodeName`.
+    pub(super) fn is_answered_past(&self, packet: &Packet, endpoint: IpAddr) -> bool {
+        let client = packet.source.ip();
+        let is_by_uplink =
+            matches!(&packet.origin, Origin::Interface { is_by_bridge_port: false, .. });
+        if !is_by_uplink || self.is_local(endpoint) || !self.planner.is_elsewhere(client) {
+            return false;
+        }
+        let service =
+            self.service.as_ref().and_then(|service| self.planner.store().service(service));
+        let Some((_, slices)) = service else { return false };
+        let here = &self.planner.settings().node_name;
+        let endpoints = || slices.iter().flat_map(|slice| &slice.endpoints);
+        let is_client_here =
+            endpoints().any(|it| it.address == client && it.node.as_ref() == Some(here));
+        let mut of_address = endpoints().filter(|it| it.address == endpoint).peekable();
+        let is_known = of_address.peek().is_some();
+        let is_elsewhere =
+            is_known && of_address.all(|it| it.node.as_ref().is_some_and(|node| node != here));
+        is_elsewhere && !is_client_here
     }
 
     fn add_constant(&mut self, family: Family) {

@@ -4,7 +4,7 @@ use crate::event::Event;
 use crate::facts::{BoundAddresses, SynCopies};
 use crate::fixtures::{addresses, mk_port, mk_service, mk_slice};
 use crate::mode::Mode;
-use crate::model::{Family, Overrides, Service, ServiceKind, TrafficPolicy, Weights};
+use crate::model::{Family, Node, Overrides, Service, ServiceKind, TrafficPolicy, Weights};
 use crate::scheduler::SchedulerName;
 use crate::settings::{LocalDetection, Settings};
 
@@ -63,6 +63,7 @@ fn fates(planner: &Planner, source: &str, destination: &str) -> Vec<String> {
     let text = |fate: Fate| match fate {
         Fate::Endpoint { endpoint, source: Source::Client(_) } => format!("{endpoint}"),
         Fate::Endpoint { endpoint, source: Source::Node } => format!("{endpoint} masqueraded"),
+        Fate::Unanswered { endpoint, .. } => format!("{endpoint} unanswered"),
         Fate::Refused { .. } => "refused".to_owned(),
         Fate::Dropped => "dropped".to_owned(),
         Fate::Delivered => "delivered".to_owned(),
@@ -199,4 +200,73 @@ fn shares_are_known_where_neither_connections_nor_clients_decide() {
     assert_eq!(shares(Mode::Ipvs, Some("rr"), three_to_one), [Some(0.5); 2]);
     assert_eq!(shares(Mode::Ipvs, Some("wrr"), three_to_one), [Some(0.75), Some(0.25)]);
     assert_eq!(shares(Mode::Ipvs, Some("lc"), None), [None; 2]);
+}
+
+/// The same, on a node with pod networks, where pods are told by the cluster's network.
+fn mk_planner_of_node(mode: Mode, change: impl FnOnce(&mut Service)) -> Planner {
+    let pods = vec!["10.244.0.0/16".parse().unwrap()];
+    let settings = Settings {
+        mode,
+        local_detection: LocalDetection::ClusterCidr(pods),
+        ..Settings::new("n1")
+    };
+    let mut planner = Planner::new(settings);
+    planner.apply(Event::NodeApplied(Box::new(Node {
+        addresses: addresses(&["192.0.2.1"]),
+        pod_cidrs: vec!["10.244.1.0/24".parse().unwrap()],
+        ..Node::default()
+    })));
+    let mut service = Service {
+        kind: ServiceKind::NodePort,
+        ports: vec![mk_port("http", Protocol::Tcp, 80, Some(30_080))],
+        ..mk_service()
+    };
+    change(&mut service);
+    let slice = mk_slice(Family::V4, &[("10.244.1.11", "n1"), ("10.244.2.11", "n2")]);
+    planner.apply(Event::LocalAddresses(addresses(&["192.0.2.1", "10.244.1.1"])));
+    planner.apply(Event::ServiceApplied(Box::new(service)));
+    planner.apply(Event::SliceApplied(Box::new(slice)));
+    planner.plan();
+    planner
+}
+
+#[test]
+fn an_answer_between_two_other_hosts_goes_past_this_node() {
+    let by_eth0 = |planner: &Planner, source: &str| {
+        let origin = Origin::Interface { name: "eth0".into(), is_by_bridge_port: false };
+        let (source, destination) = (source.parse().unwrap(), "192.0.2.1:30080".parse().unwrap());
+        let packet = Packet { protocol: Protocol::Tcp, source, destination, origin };
+        let mut fates: Vec<Fate> =
+            planner.trace(&packet).unwrap().ways.into_iter().map(|way| way.fate).collect();
+        fates.sort();
+        fates
+    };
+    let endpoint = |address: &str| address.parse::<SocketAddr>().unwrap();
+    let local = |service: &mut Service| service.external_policy = TrafficPolicy::Local;
+    // Rules take a pod of another node for one of the cluster, and leave it its address.
+    let planner = mk_planner_of_node(Mode::Iptables, local);
+    let client: IpAddr = "10.244.2.12".parse().unwrap();
+    assert_eq!(
+        by_eth0(&planner, "10.244.2.12:40000"),
+        [
+            Fate::Endpoint { endpoint: endpoint(HERE), source: Source::Client(client) },
+            Fate::Unanswered { endpoint: endpoint(AWAY), client },
+        ]
+    );
+    let own = by_eth0(&planner, "10.244.1.12:40000");
+    assert!(own.iter().all(|fate| matches!(fate, Fate::Endpoint { .. })), "{own:?}");
+    // Mode ipvs masquerades it.
+    let planner = mk_planner_of_node(Mode::Ipvs, local);
+    let fates = by_eth0(&planner, "10.244.2.12:40000");
+    let is_masqueraded = |fate: &Fate| matches!(fate, Fate::Endpoint { source: Source::Node, .. });
+    assert!(fates.len() == 2 && fates.iter().all(is_masqueraded), "{fates:?}");
+    // Without pod networks, nobody knows where the client is.
+    let mut planner = mk_planner_of_node(Mode::Iptables, local);
+    planner.apply(Event::NodeApplied(Box::new(Node {
+        addresses: addresses(&["192.0.2.1"]),
+        ..Node::default()
+    })));
+    planner.plan();
+    let fates = by_eth0(&planner, "10.244.2.12:40000");
+    assert!(fates.iter().all(|fate| matches!(fate, Fate::Endpoint { .. })), "{fates:?}");
 }

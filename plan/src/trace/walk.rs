@@ -225,9 +225,14 @@ impl Walk<'_> {
     }
 
     fn arrives(&mut self, walker: Walker) {
-        let source =
-            if walker.is_masqueraded { Source::Node } else { Source::Client(walker.source) };
-        let fate = Fate::Endpoint { endpoint: walker.destination, source };
+        let endpoint = walker.destination;
+        let fate = if walker.is_masqueraded {
+            Fate::Endpoint { endpoint, source: Source::Node }
+        } else if self.planned.is_answered_past(self.packet, endpoint.ip()) {
+            Fate::Unanswered { endpoint, client: walker.source }
+        } else {
+            Fate::Endpoint { endpoint, source: Source::Client(walker.source) }
+        };
         self.end(walker, fate);
     }
 

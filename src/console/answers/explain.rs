@@ -181,10 +181,26 @@ async fn explain(desk: &Desk, asked: &Asked) -> Result<Explanation, FailureAnswe
                 .inquiries
                 .ask(move |view| follow(view.planner, from, protocol, destination))
                 .await?;
-            client.outcomes = Some(followed);
+            client.outcomes = Some(correct_by_routes(client.address(), followed).await?);
         }
     }
     Ok(chosen.finish())
+}
+
+/// Corrects the plan's outcomes by the node's routes: an answer is not lost if this node is between
+/// the client and the endpoint.
+async fn correct_by_routes(
+    client: Option<IpAddr>,
+    followed: outcome::Followed,
+) -> Result<outcome::Followed, FailureAnswer> {
+    let (Some(client), Ok(outcomes)) = (client, &followed) else { return Ok(followed) };
+    let unanswered = outcomes.iter().filter(|it| it.reached == Reached::Unanswered);
+    let endpoints: Vec<SocketAddr> = unanswered.flat_map(|it| it.endpoints.clone()).collect();
+    if endpoints.is_empty() {
+        return Ok(followed);
+    }
+    let answered = super::trace::answered_through(client, endpoints).await?;
+    Ok(followed.map(|outcomes| outcome::corrected(outcomes, &answered)))
 }
 
 /// Explains a Service by a planner of the caller's own.

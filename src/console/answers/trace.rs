@@ -23,6 +23,7 @@ use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::console::Desk;
 use crate::reconcile::inquiry::View;
 use sender::Sender;
+pub use sender::own_sources;
 
 /// Port of the client: no rule asks for it.
 const CLIENT_PORT: u16 = 40_000;
@@ -155,6 +156,9 @@ pub enum TracedStep {
 pub enum End {
     /// An endpoint gets it.
     Endpoint,
+    /// An endpoint on another node gets it, and answers the client past this node: the answer comes from
+    /// an address that the client did not ask, and is lost.
+    Unanswered,
     /// This node's own processes get it.
     Delivered,
     /// It is routed on as it is.
@@ -225,16 +229,20 @@ pub async fn answer(
     let Sender { mut notes, .. } = found.clone();
     let followed =
         desk.inquiries.ask(move |view| follow(view, &found, protocol, destination)).await??;
-    let planned = followed.trace.map_err(|error| {
+    let mut planned = followed.trace.map_err(|error| {
         FailureAnswer::new(
             Reason::Unavailable,
             format!("{error}. Please report this: a rule of kube-ipvs is not known to its trace"),
         )
     })?;
     notes.extend(followed.notes);
+    let unanswered = ways::unanswered(&planned);
+    let interface = name_of(&followed.packet.origin).unwrap_or_default().to_owned();
+    let answered = blocking(move || sender::behind_others(unanswered, &interface)).await??;
+    ways::set_answered(&mut planned, &answered);
     let mut ways = ways::merged(&planned);
     let nodes = ways::masqueraded(&ways);
-    let sources = blocking(move || sender::own_sources(nodes)).await??;
+    let sources = blocking(move || own_sources(nodes)).await??;
     ways::set_own_sources(&mut ways, &sources);
     let packet = traced_packet(&asked.source, &followed.packet);
     let live = if asked.live {
@@ -256,6 +264,19 @@ pub async fn answer(
         notes,
         live,
     }))
+}
+
+/// Returns those of these endpoints whose answers to a client come back by this node, as its routes
+/// have it.
+pub(super) async fn answered_through(
+    client: IpAddr,
+    endpoints: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, FailureAnswer> {
+    let find = move || match sender::at(client)?.interface {
+        Some(interface) => sender::behind_others(endpoints, &interface.name),
+        None => Ok(endpoints),
+    };
+    blocking(find).await?
 }
 
 fn protocol_named(name: &str) -> Result<Protocol, FailureAnswer> {
@@ -339,9 +360,14 @@ fn traced_packet(asked: &str, packet: &Packet) -> TracedPacket {
         asked: asked.to_owned(),
         source: packet.source.ip(),
         destination: packet.destination,
-        interface: match &packet.origin {
-            Origin::Node => None,
-            Origin::Interface { name, .. } => Some(name.to_string()),
-        },
+        interface: name_of(&packet.origin).map(str::to_owned),
+    }
+}
+
+/// Returns the interface by which a packet comes; none: this node sends it.
+fn name_of(origin: &Origin) -> Option<&str> {
+    match origin {
+        Origin::Node => None,
+        Origin::Interface { name, .. } => Some(name),
     }
 }

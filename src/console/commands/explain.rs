@@ -85,7 +85,9 @@ fn is_served(explanation: &Explanation) -> bool {
         let is_restricted = !frontend.source_ranges.is_empty();
         frontend.clients.iter().all(|client| {
             client.outcomes.iter().all(|outcome| match outcome.reached {
+                // Where another node serves the same address, its pods ask that.
                 Reached::Endpoint => true,
+                Reached::Unanswered => frontend.kind == FrontendKind::ClusterAddress,
                 Reached::Dropped => is_restricted && client.is_example,
                 Reached::Refused(_) | Reached::Node | Reached::PassedOn => false,
             })
@@ -223,12 +225,7 @@ fn who(client: &ClientExplanation) -> String {
 fn outcome_text(outcome: &Outcome) -> String {
     match &outcome.reached {
         Reached::Endpoint => {
-            let endpoints: Vec<String> =
-                outcome.endpoints.iter().map(ToString::to_string).collect();
-            let endpoints = match &endpoints[..] {
-                [one] => format!("gets {}", good(one)),
-                several => format!("gets one of {}", good(several.join(", "))),
-            };
+            let endpoints = endpoints_text(&outcome.endpoints);
             let seen = match outcome.seen {
                 Some(Seen::Node) => ", which sees an address of this node: it is masqueraded",
                 Some(Seen::Client(_)) | None => ", which sees the client's own address",
@@ -239,10 +236,23 @@ fn outcome_text(outcome: &Outcome) -> String {
             };
             format!("{endpoints}{led}{seen}.")
         }
+        Reached::Unanswered => format!(
+            "{}, whose answer goes past this node, and is {}: a pod of another node asks that node.",
+            endpoints_text(&outcome.endpoints),
+            bad("lost")
+        ),
         Reached::Refused(by) => format!("is {} ({by}).", bad("refused at once")),
         Reached::Dropped => format!("is {}: its packets are dropped.", bad("not answered")),
         Reached::Node => bad("reaches a process of the node, not the Service."),
         Reached::PassedOn => bad("is routed on: this node has no part in it."),
+    }
+}
+
+fn endpoints_text(endpoints: &[SocketAddr]) -> String {
+    let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+    match &endpoints[..] {
+        [one] => format!("gets {}", good(one)),
+        several => format!("gets one of {}", good(several.join(", "))),
     }
 }
 
@@ -265,7 +275,7 @@ fn reasons(outcome: &Outcome) -> Vec<&Rule> {
             let led = with_target(&["NETMAP"]);
             led.chain(masqueraded.filter(|_| is_masqueraded)).collect()
         }
-        Reached::Node | Reached::PassedOn => Vec::new(),
+        Reached::Unanswered | Reached::Node | Reached::PassedOn => Vec::new(),
     };
     let mut reasons: Vec<&Rule> = Vec::new();
     for (index, rule) in decisive.into_iter().filter_map(|it| Some((it, outcome.rules.get(it)?))) {

@@ -52,7 +52,10 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
         query.push(("live", "true"));
     }
     let trace: Trace = session.client()?.get("/v1/trace", &query)?;
-    let is_lost = trace.ways.iter().any(|way| matches!(way.end, End::Refused | End::Dropped));
+    let is_lost = trace
+        .ways
+        .iter()
+        .any(|way| matches!(way.end, End::Refused | End::Dropped | End::Unanswered));
     written(session.output.show(trace, text))?;
     Ok(Verdict::from(!is_lost))
 }
@@ -132,6 +135,10 @@ fn way_text(way: &TracedWay, (number, of): (usize, usize)) -> String {
     }
     let end = match way.end {
         End::Endpoint => good("an endpoint gets it"),
+        End::Unanswered => bad(
+            "an endpoint on another node gets it, and answers past this node: the client takes no answer from \
+             an address that it did not ask, and hears nothing",
+        ),
         End::Delivered => "this node's own processes get it".to_owned(),
         End::PassedOn => "it is routed on as it is".to_owned(),
         End::Dropped => bad("dropped: the client hears nothing"),

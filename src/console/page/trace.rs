@@ -140,6 +140,10 @@ fn write_step(item: &mut Markup, step: &TracedStep) {
 fn end(way: &TracedWay) -> (&'static str, String) {
     match way.end {
         End::Endpoint => ("good", "an endpoint gets it".to_owned()),
+        End::Unanswered => (
+            "bad",
+            "an endpoint gets it, and answers past this node: the client hears nothing".to_owned(),
+        ),
         End::Delivered => ("", "this node's own processes get it".to_owned()),
         End::PassedOn => ("", "it is routed on as it is".to_owned()),
         End::Dropped => ("bad", "dropped: the client hears nothing".to_owned()),

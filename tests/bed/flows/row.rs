@@ -118,9 +118,13 @@ pub(super) enum Outcome {
     Refused,
     /// The client hears nothing.
     Dropped,
-    /// No endpoint answers. Whether the client hears that at once depends on the family, the protocol
-    /// and where it is.
-    NotServed,
+    /// Exactly these servers get the packet, and the client hears nothing: they answer it past the node
+    /// that led there, from an address that it did not ask.
+    Unanswered(&'static [&'static str]),
+    /// Rules refuse with an ICMP message.
+    Rejected,
+    /// It leaves the client's node as it is, for a host that has no such address: no server answers.
+    PassedOn,
 }
 
 /// For each of the clients, frontends and policies: given these endpoints and ranges, this comes
@@ -200,7 +204,15 @@ impl fmt::Display for Outcome {
             }
             Self::Refused => formatter.write_str("refused at once"),
             Self::Dropped => formatter.write_str("no answer"),
-            Self::NotServed => formatter.write_str("no answer of an endpoint"),
+            Self::Unanswered(servers) => {
+                write!(
+                    formatter,
+                    "no answer, since {} answers past the node",
+                    servers.join(" and ")
+                )
+            }
+            Self::PassedOn => formatter.write_str("no answer, since it is routed on"),
+            Self::Rejected => formatter.write_str("refused with an ICMP message"),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::row::Endpoints::{
     Away, Both, Ended, EndingAway, EndingHere, EndingHereReadyAway, Here, HostAway, HostHere, None,
 };
 use super::row::Frontend::{Balancer, Cluster, External, NodePort, PortElsewhere};
-use super::row::Outcome::{Answer, Dropped, NotServed, Refused};
+use super::row::Outcome::{Answer, Dropped, PassedOn, Refused, Rejected, Unanswered};
 use super::row::Policy::{Anywhere, ExternalLocal, InternalLocal};
 use super::row::Ranges::{
     Node as NodeOnly, OutsideAndPod, OutsideAndPodSharing, SecondOutsideSharing, Underlay,
@@ -302,11 +302,11 @@ pub(super) fn in_mode_userspace(
     match outcome {
         // An endpoint is asked itself.
         _ if frontend == Frontend::None => Some(outcome),
-        _ if protocol == Protocol::Sctp => Some(NotServed),
+        _ if protocol == Protocol::Sctp => Some(Rejected),
         _ if (client, frontend, given.policy) == (PodElsewhere, NodePort, ExternalLocal) => {
             Option::None
         }
-        Refused => Some(NotServed),
+        Refused => Some(refused_by_rules(client, frontend)),
         Answer(servers, _) => Some(Answer(servers, Node)),
         outcome => Some(outcome),
     }
@@ -314,8 +314,8 @@ pub(super) fn in_mode_userspace(
 
 /// Outcome in mode iptables of a flow with this outcome in mode ipvs; none: it depends on chance.
 ///
-/// - kube-proxy's rules refuse with an ICMP message, and for the node's own clients in OUTPUT. IPVS
-///   mode has rules that reset TCP connections.
+/// - kube-proxy's rules refuse with an ICMP message ([`refused_by_rules`]). IPVS mode has rules that reset
+///   TCP connections.
 /// - A pod elsewhere that asks the node port of this node is taken for one of this node's pods, and
 ///   keeps its address. An endpoint on the pod's node answers it directly, from an address that it
 ///   did not ask.
@@ -326,15 +326,19 @@ pub(super) fn in_mode_iptables(
     outcome: Outcome,
 ) -> Option<Outcome> {
     match (client, frontend, given.policy, given.endpoints) {
-        _ if outcome == Refused => Some(NotServed),
+        _ if outcome == Refused => Some(refused_by_rules(client, frontend)),
         (PodElsewhere, NodePort, ExternalLocal, Both) => Option::None,
         (PodElsewhere, NodePort, ExternalLocal, Here | EndingHere) => Some(Answer(POD1, Itself)),
-        (
-            PodElsewhere,
-            NodePort,
-            ExternalLocal,
-            Away | EndingAway | EndingHereReadyAway | HostAway,
-        ) => Some(Dropped),
+        (PodElsewhere, NodePort, ExternalLocal, Away | EndingAway | EndingHereReadyAway) => {
+            Some(Unanswered(POD2))
+        }
+        (PodElsewhere, NodePort, ExternalLocal, HostAway) => Some(Unanswered(NODE2)),
         _ => Some(outcome),
     }
+}
+
+/// Outcome of a flow that IPVS mode refuses, where kube-proxy's rules refuse: in OUTPUT only what is for
+/// cluster addresses (`KUBE-SERVICES`). What a node sends to a public address leaves it.
+fn refused_by_rules(client: Client, frontend: Frontend) -> Outcome {
+    if NODES.contains(&client) && PUBLIC.contains(&frontend) { PassedOn } else { Rejected }
 }

@@ -1,13 +1,14 @@
 //! Traces of all flows, by the planner alone, beside what the table says.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use bed::Protocol;
+use kube_ipvs::console::answers::trace::own_sources;
 use kube_ipvs::source::manifests::Manifests;
 use kube_ipvs::source::{Options, SourceEvent};
 use plan::event::Event;
-use plan::mode::Mode;
 use plan::model;
 use plan::planner::{Plan, Planner};
 use plan::settings::{LocalDetection, Settings};
@@ -25,30 +26,48 @@ const CLIENT_PORT: u16 = 40_000;
 /// The first proxy port.
 const PROXY_PORTS: u16 = 41_000;
 
-/// The planners of both nodes.
+/// Servers that get a client's packets at a place, each with the source that it sees. None: no server gets
+/// them, or what they answer is lost.
+pub(super) type Foretold = BTreeMap<(Place, Client), BTreeMap<String, IpAddr>>;
+
+/// End of a packet, with the address that an endpoint sees.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Endpoint { endpoint: SocketAddr, sees: IpAddr },
+    Unanswered { endpoint: SocketAddr },
+    Refused { by: String },
+    Dropped,
+    Delivered,
+    PassedOn,
+}
+
+/// The planners of both nodes, and the sources that these take for addresses, as far as they were asked.
 struct Traced<'a> {
     world: &'a World,
     planners: [Planner; 2],
+    own_sources: RefCell<HashMap<(usize, SocketAddr), Option<IpAddr>>>,
 }
 
-/// Requires that the outcome of every flow is foretold as the table has it. Returns how many.
-pub(super) fn require_foretold(world: &World, rows: &[&[Row]]) -> usize {
-    let traced = Traced { world, planners: [1, 2].map(|node| planner(world, node)) };
+/// Requires that the outcome of every flow is foretold as the table has it. Returns what is foretold.
+pub(super) fn require_foretold(world: &World, rows: &[&[Row]]) -> Foretold {
+    let planners = [1, 2].map(|node| planner(world, node));
+    let traced = Traced { world, planners, own_sources: RefCell::default() };
     let trials = trials(rows, world.mode);
-    let mut wrong = Vec::new();
+    let (mut foretold, mut wrong) = (Foretold::new(), Vec::new());
     for (place, clients) in &trials {
         for (client, expected) in clients {
-            let fates = traced.fates(*place, *client);
-            if !traced.is_as_expected(*place, *client, *expected, &fates) {
-                wrong.push(format!(
-                    "{client:?} at {place:?}: expected {expected}, traced {fates:?}"
-                ));
+            let ends = traced.ends(*place, *client);
+            if traced.is_as_expected(*place, *client, *expected, &ends) {
+                foretold.insert((*place, *client), traced.seen(&ends));
+            } else {
+                wrong
+                    .push(format!("{client:?} at {place:?}: expected {expected}, traced {ends:?}"));
             }
         }
     }
-    let flows = trials.values().map(std::collections::BTreeMap::len).sum();
+    let flows = trials.values().map(BTreeMap::len).sum::<usize>();
     assert!(wrong.is_empty(), "{} of {flows}:\n{}", wrong.len(), wrong.join("\n"));
-    flows
+    foretold
 }
 
 /// A node's planner, which has read the manifests.
@@ -114,7 +133,7 @@ fn listening(plan: &Plan) -> Vec<Event> {
 
 impl Traced<'_> {
     /// Returns what can become of a client's packet, on all nodes that it passes.
-    fn fates(&self, place: Place, client: Client) -> BTreeSet<Fate> {
+    fn ends(&self, place: Place, client: Client) -> BTreeSet<End> {
         let (address, port) = self.world.target(place.given, place.frontend, place.ipv4);
         let host = self.world.host(client);
         let source = if place.ipv4 { host.ipv4.into() } else { host.ipv6().unwrap().into() };
@@ -136,24 +155,53 @@ impl Traced<'_> {
         };
         let destination = SocketAddr::new(address, port);
         let source = match origin {
-            Origin::Node => self.planners[node].own_source(address).unwrap_or(source),
+            Origin::Node => self.own_source(node, destination),
             Origin::Interface { .. } => source,
         };
         let source = SocketAddr::new(source, CLIENT_PORT);
         let packet = Packet { protocol, source, destination, origin };
-        let fates = fates(&self.planners[node], &packet);
-        if !fates.contains(&Fate::PassedOn) {
-            return fates;
+        let ends = self.ends_on(node, &packet);
+        if !ends.contains(&End::PassedOn) {
+            return ends;
         }
         if place.frontend == Frontend::None {
-            return [Fate::Endpoint { endpoint: destination, source: Source::Client(source.ip()) }]
-                .into();
+            return [End::Endpoint { endpoint: destination, sees: source.ip() }].into();
         }
-        // To the other node, which has the address.
-        let packet = Packet { origin: interface("eth0", false), ..packet };
-        self.planners
-            .get(1 - node)
-            .map_or_else(BTreeSet::new, |planner| self::fates(planner, &packet))
+        let other = u8::try_from(2 - node).unwrap();
+        let has_address = self.world.node_addresses(other, place.ipv4).contains(&address);
+        if !has_address {
+            return ends;
+        }
+        self.ends_on(1 - node, &Packet { origin: interface("eth0", false), ..packet })
+    }
+
+    fn ends_on(&self, node: usize, packet: &Packet) -> BTreeSet<End> {
+        let trace = self.planners[node].trace(packet).unwrap();
+        let end = |fate| match fate {
+            Fate::Endpoint { endpoint, source: Source::Client(sees) } => {
+                End::Endpoint { endpoint, sees }
+            }
+            Fate::Endpoint { endpoint, source: Source::Node } => {
+                End::Endpoint { endpoint, sees: self.own_source(node, endpoint) }
+            }
+            Fate::Unanswered { endpoint, .. } => End::Unanswered { endpoint },
+            Fate::Refused { by } => End::Refused { by },
+            Fate::Dropped => End::Dropped,
+            Fate::Delivered => End::Delivered,
+            Fate::PassedOn => End::PassedOn,
+        };
+        trace.ways.into_iter().map(|way| end(way.fate)).collect()
+    }
+
+    /// Returns the address of a node by which it comes to another one, as the console asks for it.
+    fn own_source(&self, node: usize, to: SocketAddr) -> IpAddr {
+        let mut known = self.own_sources.borrow_mut();
+        let ask = || {
+            let namespace = &self.world.bed.cluster.nodes()[node].namespace;
+            let sources = namespace.enter(|| own_sources(vec![to])).unwrap().unwrap();
+            sources.get(&to).copied()
+        };
+        known.entry((node, to)).or_insert_with(ask).unwrap_or_else(|| panic!("{node} to {to}"))
     }
 
     fn is_as_expected(
@@ -161,54 +209,54 @@ impl Traced<'_> {
         place: Place,
         client: Client,
         expected: Outcome,
-        fates: &BTreeSet<Fate>,
+        ends: &BTreeSet<End>,
     ) -> bool {
-        let all = |is_so: fn(&Fate) -> bool| !fates.is_empty() && fates.iter().all(is_so);
-        let is_passed_by =
-            self.world.mode == Mode::Iptables && place.frontend == Frontend::NodePort;
+        let all = |is_so: fn(&End) -> bool| !ends.is_empty() && ends.iter().all(is_so);
+        let by_icmp = if place.ipv4 { "icmp-port-unreachable" } else { "icmp6-port-unreachable" };
+        let only = |end: End| *ends == BTreeSet::from([end]);
         match expected {
             Outcome::Answer(servers, seen) => {
-                let found = fates.iter().map(|fate| self.server(fate));
-                let found: Option<BTreeSet<&str>> = found.collect();
-                found == Some(servers.iter().copied().collect())
-                    && fates.iter().all(|fate| self.is_seen(fate, place, client, seen))
+                let sources = match seen {
+                    Seen::Itself => self.world.own_addresses(client, place.ipv4),
+                    Seen::Node => self.world.entry_addresses(client, place.frontend, place.ipv4),
+                };
+                let is_seen =
+                    |end: &End| matches!(end, End::Endpoint { sees, .. } if sources.contains(sees));
+                // Each server sees one source.
+                let by_server = self.seen(ends);
+                by_server.keys().map(String::as_str).eq(servers.iter().copied())
+                    && by_server.len() == ends.len()
+                    && ends.iter().all(is_seen)
             }
-            Outcome::Refused => all(|fate| matches!(fate, Fate::Refused { .. })),
-            // Led to a pod of the client's own node, which sees the client itself, and whose answer goes
-            // past the node that led there.
-            Outcome::Dropped if client == Client::PodElsewhere && is_passed_by => all(|fate| {
-                matches!(fate, Fate::Dropped | Fate::Endpoint { source: Source::Client(_), .. })
-            }),
-            Outcome::Dropped => all(|fate| *fate == Fate::Dropped),
-            Outcome::NotServed => all(|fate| !matches!(fate, Fate::Endpoint { .. })),
+            Outcome::Unanswered(servers) => {
+                all(|end| matches!(end, End::Unanswered { .. }))
+                    && ends.len() == servers.len()
+                    && ends.iter().all(|end| match end {
+                        End::Unanswered { endpoint } => servers.contains(&&*self.server(*endpoint)),
+                        _ => false,
+                    })
+            }
+            Outcome::Refused => all(|end| matches!(end, End::Refused { .. })),
+            Outcome::Rejected => only(End::Refused { by: by_icmp.to_owned() }),
+            Outcome::Dropped => only(End::Dropped),
+            Outcome::PassedOn => only(End::PassedOn),
         }
     }
 
-    /// Returns the name of the server that gets the packet.
-    fn server(&self, fate: &Fate) -> Option<&str> {
-        let Fate::Endpoint { endpoint, .. } = fate else { return None };
+    /// Returns the servers that get the packet, and answer it by this node, with the source of each.
+    fn seen(&self, ends: &BTreeSet<End>) -> BTreeMap<String, IpAddr> {
+        let seen = ends.iter().filter_map(|end| match end {
+            End::Endpoint { endpoint, sees } => Some((self.server(*endpoint), *sees)),
+            _ => None,
+        });
+        seen.collect()
+    }
+
+    /// Returns the name of the server that has an address.
+    fn server(&self, endpoint: SocketAddr) -> String {
         let cluster = &self.world.bed.cluster;
         let mut hosts = cluster.pods().chain(cluster.nodes());
-        let host = hosts.find(|host| host.addresses().contains(&endpoint.ip()))?;
-        Some(&host.name)
+        let host = hosts.find(|host| host.addresses().contains(&endpoint.ip()));
+        host.unwrap_or_else(|| panic!("{endpoint}")).name.clone()
     }
-
-    fn is_seen(&self, fate: &Fate, place: Place, client: Client, seen: Seen) -> bool {
-        let Fate::Endpoint { source, .. } = fate else { return false };
-        let own = self.world.own_addresses(client, place.ipv4);
-        let entry = self.world.entry_addresses(client, place.frontend, place.ipv4);
-        let is = |address: &IpAddr, of: &[IpAddr]| of.contains(address);
-        match (seen, source) {
-            (Seen::Itself, Source::Client(address)) => is(address, &own),
-            (Seen::Node, Source::Client(address)) => is(address, &entry),
-            (Seen::Node, Source::Node) => true,
-            // Of several addresses of its own, a node may take another one.
-            (Seen::Itself, Source::Node) => own == entry,
-        }
-    }
-}
-
-fn fates(planner: &Planner, packet: &Packet) -> BTreeSet<Fate> {
-    let trace = planner.trace(packet).unwrap();
-    trace.ways.into_iter().map(|way| way.fate).collect()
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bed::{Answer, Namespace, Protocol, Question, Refusal, ask};
 use plan::mode::Mode;
 
-use super::row::{Client, Frontend, Given, Outcome, Row, Seen};
+use super::row::{Client, Frontend, Given, Outcome, Row};
+use super::traced::Foretold;
 use super::world::{PROTOCOLS, World};
 use super::{mistaken, table};
 
@@ -50,8 +51,9 @@ struct Failure {
     seen: String,
 }
 
-/// Tries all rows with each protocol and family. Returns how many flows that were.
-pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
+/// Tries all rows with each protocol and family: endpoints see the sources that were foretold. Returns
+/// how many flows that were.
+pub(super) fn try_all(world: &World, rows: &[&[Row]], foretold: &Foretold) -> usize {
     let trials = trials(rows, world.mode);
     let places: Vec<_> = trials.iter().collect();
     let groups = places.chunk_by(|(one, _), (other, _)| one.takes_turns_with(other, world.mode));
@@ -63,7 +65,7 @@ pub(super) fn try_all(world: &World, rows: &[&[Row]]) -> usize {
                 while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
                     for (place, clients) in *group {
                         let found = clients.iter().filter_map(|(client, expected)| {
-                            attempt(world, **place, *client, *expected)
+                            attempt(world, foretold, **place, *client, *expected)
                         });
                         let found: Vec<Failure> = found.collect();
                         failures.lock().unwrap().extend(found);
@@ -111,26 +113,35 @@ pub(super) fn trials(rows: &[&[Row]], mode: Mode) -> Trials {
     trials
 }
 
-fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Option<Failure> {
+fn attempt(
+    world: &World,
+    foretold: &Foretold,
+    place: Place,
+    client: Client,
+    expected: Outcome,
+) -> Option<Failure> {
     let target = world.target(place.given, place.frontend, place.ipv4);
     let question = Question::new(place.protocol, target);
     let from = &world.host(client).namespace;
     let seen = match expected {
-        Outcome::Answer(servers, source) => {
-            let sources = match source {
-                Seen::Itself => world.own_addresses(client, place.ipv4),
-                Seen::Node => world.entry_addresses(client, place.frontend, place.ipv4),
-            };
+        Outcome::Answer(servers, _) => {
+            let expected = &foretold[&(place, client)];
+            assert!(
+                expected.keys().map(String::as_str).eq(servers.iter().copied()),
+                "{expected:?}"
+            );
             let attempt = || {
                 answers(from, question.within(ANSWER), servers.len(), world.mode).and_then(
                     |answers| {
                         let names: BTreeSet<&str> =
                             answers.iter().map(|answer| answer.server.as_str()).collect();
+                        let is_foretold = |answer: &Answer| {
+                            expected.get(&*answer.server) == Some(&answer.seen_source.ip())
+                        };
                         let right = names == servers.iter().copied().collect()
-                            && answers
-                                .iter()
-                                .all(|answer| sources.contains(&answer.seen_source.ip()));
-                        if right { Ok(()) } else { Err(describe(&answers)) }
+                            && answers.iter().all(is_foretold);
+                        let seen = || format!("{}; foretold {expected:?}", describe(&answers));
+                        if right { Ok(()) } else { Err(seen()) }
                     },
                 )
             };
@@ -149,10 +160,12 @@ fn attempt(world: &World, place: Place, client: Client, expected: Outcome) -> Op
             seen
         }
         Outcome::Refused => refusal(from, question),
-        Outcome::Dropped => silence(from, question.within(SILENCE)),
-        Outcome::NotServed => match ask(from, question.within(SILENCE)) {
+        Outcome::Dropped | Outcome::Unanswered(_) => silence(from, question.within(SILENCE)),
+        Outcome::Rejected => rejection(from, question.within(SILENCE), place, client),
+        Outcome::PassedOn => match ask(from, question.within(SILENCE)) {
+            Err(Refusal::Timeout | Refusal::Unreachable) => Ok(()),
+            Err(refusal) => Err(refusal.to_string()),
             Ok(answer) => Err(describe(&[answer])),
-            Err(_) => Ok(()),
         },
     };
     seen.err().map(|seen| Failure { place, client, expected, seen })
@@ -193,6 +206,27 @@ fn refusal(from: &Namespace, question: Question) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Asks where rules refuse with an ICMP message. A socket of TCP over IPv6 may hear of it with its second
+/// SYN. A node's own rules drop a datagram before it has left: the socket gets an error.
+fn rejection(
+    from: &Namespace,
+    question: Question,
+    place: Place,
+    client: Client,
+) -> Result<(), String> {
+    let is_own = matches!(client, Client::ThisNode | Client::OtherNode);
+    let is_in_output = is_own && place.frontend == Frontend::Cluster;
+    match (ask(from, question), place.protocol) {
+        (Err(Refusal::Other(error)), Protocol::Udp) if is_in_output => {
+            if error.contains("not permitted") { Ok(()) } else { Err(error) }
+        }
+        (Err(Refusal::Refused), Protocol::Udp) if is_in_output => Err("an ICMP message".to_owned()),
+        (Err(Refusal::Refused), _) => Ok(()),
+        (Err(refusal), _) => Err(refusal.to_string()),
+        (Ok(answer), _) => Err(describe(&[answer])),
+    }
 }
 
 fn silence(from: &Namespace, question: Question) -> Result<(), String> {

@@ -30,6 +30,9 @@ pub struct Outcome {
 pub enum Reached {
     /// One of the endpoints.
     Endpoint,
+    /// One of the endpoints, on another node than this one, which answers the client past this node: the
+    /// answer comes from an address that the client did not ask, and is lost.
+    Unanswered,
     /// The client is refused at once, in this way.
     Refused(String),
     /// Its packets are dropped.
@@ -114,16 +117,38 @@ pub(super) fn follow(
     Ok(outcomes)
 }
 
+/// Returns outcomes with the knowledge that these endpoints' answers come back by this node.
+pub(super) fn corrected(outcomes: Vec<Outcome>, answered: &[SocketAddr]) -> Vec<Outcome> {
+    let mut corrected = Vec::new();
+    for outcome in outcomes {
+        if outcome.reached != Reached::Unanswered {
+            corrected.push(outcome);
+            continue;
+        }
+        let (back, lost): (Vec<_>, Vec<_>) =
+            outcome.endpoints.iter().copied().partition(|it| answered.contains(it));
+        for (reached, endpoints) in [(Reached::Endpoint, back), (Reached::Unanswered, lost)] {
+            if !endpoints.is_empty() {
+                corrected.push(Outcome { reached, endpoints, ..outcome.clone() });
+            }
+        }
+    }
+    corrected
+}
+
 fn outcome(way: &Way, destination: SocketAddr) -> (Outcome, Option<SocketAddr>) {
     let (reached, endpoint, seen) = match &way.fate {
-        Fate::Endpoint { endpoint, source } => (Reached::Endpoint, Some(*endpoint), Some(source)),
+        Fate::Endpoint { endpoint, source } => (Reached::Endpoint, Some(*endpoint), Some(*source)),
+        Fate::Unanswered { endpoint, client } => {
+            (Reached::Unanswered, Some(*endpoint), Some(Source::Client(*client)))
+        }
         Fate::Refused { by } => (Reached::Refused(by.clone()), None, None),
         Fate::Dropped => (Reached::Dropped, None, None),
         Fate::Delivered => (Reached::Node, None, None),
         Fate::PassedOn => (Reached::PassedOn, None, None),
     };
     let seen = seen.map(|source| match source {
-        Source::Client(address) => Seen::Client(*address),
+        Source::Client(address) => Seen::Client(address),
         Source::Node => Seen::Node,
     });
     let balanced = way.steps.iter().find_map(|step| match step {

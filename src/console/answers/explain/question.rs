@@ -273,11 +273,16 @@ fn client_at(planner: &Planner, explained: &ExplainedService, address: IpAddr) -
 // === impl Asker ===
 
 impl Asker {
-    pub(super) fn finish(self, source_ranges: &[IpNet]) -> ClientExplanation {
-        let address = self.client.and_then(|client| match client {
+    /// The client's address; none: it is not known.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.client.and_then(|client| match client {
             Client::Pod(address) | Client::Elsewhere(address) => Some(address),
             Client::Node => self.own_source,
-        });
+        })
+    }
+
+    pub(super) fn finish(self, source_ranges: &[IpNet]) -> ClientExplanation {
+        let address = self.address();
         // The node may use an address if the ranges have its own, whatever source it takes.
         let ranged = address.filter(|_| {
             !source_ranges.is_empty() && self.client.is_some_and(|it| it != Client::Node)

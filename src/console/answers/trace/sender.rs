@@ -9,7 +9,7 @@ use crate::kernel::way::{Interface, Ways};
 /// A sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sender {
-    /// Its address; none: that which the kernel takes for the node's own connections.
+    /// Its address; none: it is this node, and no route says which it takes.
     pub(super) source: Option<IpAddr>,
     /// Interface by which its packets come; none: it is this node.
     pub(super) interface: Option<Interface>,
@@ -29,7 +29,11 @@ pub(super) fn find(
         IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
     match word {
-        "node" => Ok(Sender { source: None, interface: None, notes: Vec::new() }),
+        "node" => {
+            let to = SocketAddr::new(destination, 0);
+            let source = own_sources(vec![to])?.remove(&to);
+            Ok(Sender { source, interface: None, notes: Vec::new() })
+        }
         "localhost" => Ok(Sender { source: Some(localhost), interface: None, notes: Vec::new() }),
         "outside" => {
             let outside = outside.ok_or_else(|| {
@@ -66,8 +70,12 @@ pub(super) fn client_of(word: &str, source: IpAddr) -> Option<IpAddr> {
     (word != "outside").then_some(source)
 }
 
-/// Returns the address of this node that each of these endpoints sees, if it sees one.
-pub(super) fn own_sources(
+/// Returns the address of this node by which it comes to each of these endpoints, as the routes of the
+/// calling thread's network namespace have it.
+///
+/// # Errors
+/// When the routes cannot be read.
+pub fn own_sources(
     endpoints: Vec<SocketAddr>,
 ) -> Result<BTreeMap<SocketAddr, IpAddr>, FailureAnswer> {
     let mut sources = BTreeMap::new();
@@ -84,7 +92,28 @@ pub(super) fn own_sources(
     Ok(sources)
 }
 
-fn at(address: IpAddr) -> Result<Sender, FailureAnswer> {
+/// Returns those of these endpoints that are not behind an interface: between a client that is and them,
+/// packets pass this node both ways.
+pub(super) fn behind_others(
+    endpoints: Vec<SocketAddr>,
+    interface: &str,
+) -> Result<Vec<SocketAddr>, FailureAnswer> {
+    let mut behind_others = Vec::new();
+    if endpoints.is_empty() {
+        return Ok(behind_others);
+    }
+    let mut ways = Ways::open().map_err(|error| unread(&error))?;
+    for endpoint in endpoints {
+        let Some(way) = ways.to(endpoint.ip()).map_err(|error| unread(&error))? else { continue };
+        let by = ways.interface(way.interface).map_err(|error| unread(&error))?;
+        if by.is_some_and(|by| by.name != interface) {
+            behind_others.push(endpoint);
+        }
+    }
+    Ok(behind_others)
+}
+
+pub(super) fn at(address: IpAddr) -> Result<Sender, FailureAnswer> {
     let mut ways = Ways::open().map_err(|error| unread(&error))?;
     let mut sender = Sender { source: Some(address), interface: None, notes: Vec::new() };
     match ways.to(address).map_err(|error| unread(&error))? {
@@ -126,8 +155,10 @@ mod tests {
 
     #[test]
     fn a_word_stands_for_an_address_of_the_destinations_family() {
-        let node = Sender { source: None, interface: None, notes: Vec::new() };
-        assert_eq!(find("node", "10.96.0.10").unwrap(), node);
+        let loopback = Some(Ipv4Addr::LOCALHOST.into());
+        let node = Sender { source: loopback, interface: None, notes: Vec::new() };
+        assert_eq!(find("node", "127.0.0.1").unwrap(), node);
+        // A connection to an address of its own has that as its source.
         let localhost = |destination| find("localhost", destination).unwrap().source;
         assert_eq!(localhost("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(localhost("::1"), Some(Ipv6Addr::LOCALHOST.into()));

@@ -19,7 +19,7 @@ pub(super) fn merged(trace: &Planned) -> Vec<TracedWay> {
     let mut merged: BTreeMap<(End, Common), TracedWay> = BTreeMap::new();
     for way in &trace.ways {
         let endpoint = match &way.fate {
-            Fate::Endpoint { endpoint, .. } => Some(*endpoint),
+            Fate::Endpoint { endpoint, .. } | Fate::Unanswered { endpoint, .. } => Some(*endpoint),
             _ => None,
         };
         let steps: Vec<TracedStep> = way.steps.iter().map(|step| traced(step, endpoint)).collect();
@@ -45,6 +45,28 @@ pub(super) fn merged(trace: &Planned) -> Vec<TracedWay> {
     }
     ways.sort_by_key(|way| (way.end, std::cmp::Reverse(way.endpoints.len())));
     ways
+}
+
+/// Returns the endpoints whose answers, as the planner has it, do not pass this node.
+pub(super) fn unanswered(trace: &Planned) -> Vec<SocketAddr> {
+    let fates = trace.ways.iter().map(|way| &way.fate);
+    fates
+        .filter_map(|fate| match fate {
+            Fate::Unanswered { endpoint, .. } => Some(*endpoint),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Corrects the plan by the routes: this node is between the client and these endpoints.
+pub(super) fn set_answered(trace: &mut Planned, answered: &[SocketAddr]) {
+    for way in &mut trace.ways {
+        if let Fate::Unanswered { endpoint, client } = way.fate
+            && answered.contains(&endpoint)
+        {
+            way.fate = Fate::Endpoint { endpoint, source: Source::Client(client) };
+        }
+    }
 }
 
 /// Returns the endpoints that see an address of this node.
@@ -104,6 +126,7 @@ fn common(step: &TracedStep) -> String {
 fn end(fate: &Fate) -> (End, Option<String>) {
     match fate {
         Fate::Endpoint { .. } => (End::Endpoint, None),
+        Fate::Unanswered { .. } => (End::Unanswered, None),
         Fate::Refused { by } => (End::Refused, Some(by.clone())),
         Fate::Dropped => (End::Dropped, None),
         Fate::Delivered => (End::Delivered, None),
@@ -112,7 +135,11 @@ fn end(fate: &Fate) -> (End, Option<String>) {
 }
 
 fn choice(way: &Way) -> Option<Choice> {
-    let Fate::Endpoint { endpoint, source } = way.fate else { return None };
+    let (endpoint, source) = match way.fate {
+        Fate::Endpoint { endpoint, source } => (endpoint, source),
+        Fate::Unanswered { endpoint, client } => (endpoint, Source::Client(client)),
+        _ => return None,
+    };
     let weight = way.steps.iter().find_map(|step| match step {
         Step::Balanced { weight, .. } => Some(*weight),
         _ => None,
