@@ -19,8 +19,11 @@ use kube_ipvs::console::answers::events::Events;
 use kube_ipvs::console::answers::names::Names;
 use kube_ipvs::console::answers::status::Status;
 use kube_ipvs::console::client::Client;
+use kube_ipvs::console::lately::Repairs;
+use kube_ipvs::console::pods::PodFinder;
 use kube_ipvs::console::{Desk, server};
 use kube_ipvs::kernel::fake::Fake;
+use kube_ipvs::kernel::linux::Versions;
 use kube_ipvs::kernel::worker::KernelHandle;
 use kube_ipvs::reconcile::inquiry::inquiries;
 use kube_ipvs::reconcile::{Input, Pace, Reconciler};
@@ -90,7 +93,10 @@ fn serve(socket: PathBuf, configuration: Configuration) -> Result<()> {
         configuration,
         settings,
         fallen_back: None,
-        following: None,
+        api: None,
+        pods: PodFinder::Manifests(PathBuf::new()),
+        repairs: Repairs::default(),
+        versions: Versions::default(),
         since: (Instant::now(), SystemTime::now()),
     });
     let (inputs, inbox) = mpsc::channel(1_024);

@@ -6,11 +6,12 @@ use tokio::sync::mpsc;
 
 use super::threads::TaskThread;
 use crate::config::{CONTROLLER, Configuration};
+use crate::console::pods::PodFinder;
 use crate::events::{EventRecorder, EventReporter, Publisher};
 use crate::serve::health::SharedHealth;
 use crate::serve::metrics::Metrics;
 use crate::serve::pages::Following;
-use crate::source::kubernetes::{self, Clients, Kubernetes};
+use crate::source::kubernetes::{self, ClientMetrics, Clients, Kubernetes};
 use crate::source::manifests::Manifests;
 use crate::source::{self, SourceEvent};
 
@@ -52,6 +53,30 @@ impl Source {
         match self {
             Self::Manifests(_) => Ok(()),
             Self::Kubernetes(clients, _) => metrics.add(clients.metrics.clone()),
+        }
+    }
+
+    /// Returns the measurements of the API client, if there is one.
+    pub(super) fn client_metrics(&self) -> Option<ClientMetrics> {
+        match self {
+            Self::Manifests(_) => None,
+            Self::Kubernetes(clients, _) => Some(clients.metrics.clone()),
+        }
+    }
+
+    /// Returns the way to find Pods by name, by this thread if it is the API server that knows them.
+    pub(super) fn pod_finder(
+        &self,
+        configuration: &Configuration,
+        thread: &TaskThread,
+    ) -> PodFinder {
+        match self {
+            Self::Manifests(_) => {
+                PodFinder::Manifests(configuration.manifests.clone().unwrap_or_default())
+            }
+            Self::Kubernetes(clients, _) => {
+                PodFinder::Kubernetes(clients.questions.clone(), thread.handle().clone())
+            }
         }
     }
 

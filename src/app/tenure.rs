@@ -38,6 +38,7 @@ use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
 use crate::console::answers::top::Readings;
 use crate::console::journal::Journal;
+use crate::console::lately::Repairs;
 use crate::console::{self, Desk};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::host::{self, FallenBack, Host};
@@ -164,7 +165,7 @@ async fn serve_at_work(
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
     };
-    let Host { configuration, fallen_back, backends, linux } = host;
+    let Host { configuration, fallen_back, backends, mut linux } = host;
     let settings = Settings {
         localhost_node_ports: configuration.localhost_node_ports,
         ..configuration.settings.clone()
@@ -184,6 +185,8 @@ async fn serve_at_work(
     let (inquiries, questions) = inquiry::inquiries();
     let journal = Journal::default();
     observers.push(Box::new(journal.observer()));
+    let repairs = Repairs::default();
+    observers.push(Box::new(repairs.observer()));
     let desk = Arc::new(Desk {
         inquiries: inquiries.clone(),
         journal,
@@ -191,7 +194,10 @@ async fn serve_at_work(
         configuration: configuration.clone(),
         settings: settings.clone(),
         fallen_back: fallen_back.as_ref().map(ToString::to_string),
-        following: source.following(),
+        api: source.client_metrics(),
+        pods: source.pod_finder(&configuration, &threads.source),
+        repairs,
+        versions: linux.versions(),
         since: (Instant::now(), SystemTime::now()),
     });
     let pages = match configuration.served.console_page {

@@ -6,11 +6,12 @@ use plan::settings::Settings;
 
 use super::answers::top::Readings;
 use super::journal::Journal;
+use super::lately::Repairs;
+use super::pods::PodFinder;
 use crate::config::Configuration;
+use crate::kernel::linux::Versions;
 use crate::reconcile::inquiry::Inquiries;
-
-/// Function that returns, for people, whether changes arrive from the API server.
-pub type Following = Box<dyn Fn() -> String + Send + Sync>;
+use crate::source::kubernetes::ClientMetrics;
 
 /// Everything that the program's answers are made from.
 pub struct Desk {
@@ -26,8 +27,14 @@ pub struct Desk {
     pub settings: Settings,
     /// Reason for which the mode is not the preferred one; none: it is.
     pub fallen_back: Option<String>,
-    /// State of following the API server; none: the source is a folder of manifests.
-    pub following: Option<Following>,
+    /// Metrics of following the API server; none: the source is a folder of manifests.
+    pub api: Option<ClientMetrics>,
+    /// Way to find Pods by name.
+    pub pods: PodFinder,
+    /// Counts of repairs lately.
+    pub repairs: Repairs,
+    /// Versions of the kernel's parts and of the programs that write it.
+    pub versions: Versions,
     /// Time at which this mode began to serve.
     pub since: (Instant, SystemTime),
 }

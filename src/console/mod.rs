@@ -13,8 +13,9 @@
 //!   the exit codes;
 //! - `comparison` reads the kernel and compares it with the plan; `rehearsal` plans a change that is not
 //!   made, and `present` completes its manifests; `words` has operations in words;
+//! - `pods` has the source look for a Pod that is named;
 //! - `offline` does the same without a running program;
-//! - `journal` remembers what was done lately;
+//! - `journal` remembers what was done lately, and `lately` counts repairs;
 //! - `page` shows answers to a browser, on the metrics server.
 //!
 //! An answer is made once, as JSON, and the command makes its text from that: both say the same. What
@@ -27,10 +28,12 @@ pub mod commands;
 pub mod comparison;
 pub mod desk;
 pub mod journal;
+pub mod lately;
 pub mod offline;
 pub mod outcome;
 pub mod output;
 pub mod page;
+pub mod pods;
 pub mod present;
 pub mod rehearsal;
 pub mod server;

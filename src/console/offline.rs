@@ -16,13 +16,14 @@ use ::plan::preview::Previewed;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::answers::diff::{Diff, DiffLine};
 use super::answers::plan::{self, PlanRequest, Planned, PlannedOperation};
 use super::answers::takeover::Takeover;
 use super::comparison::{open_reader, services_by_address};
 use super::outcome::Failure;
 use super::present::Change;
 use super::rehearsal::{Rehearsed, services_of};
-use super::words::{Beside, describe};
+use super::words::{Beside, Described, describe};
 use crate::cleanup::left;
 use crate::config::Configuration;
 use crate::host::foresight;
@@ -49,6 +50,15 @@ pub struct Node {
     notes: Vec<String>,
 }
 
+/// Differences of the kernel from the plan.
+struct Differences {
+    planner: Planner,
+    /// Operations that end them, by phases, in words, with the Services that ask for their objects.
+    described: Vec<(Op, Described, Vec<ServiceName>)>,
+    /// Parts that could not be read, each with the reason.
+    unread: Vec<String>,
+}
+
 // === impl Node ===
 
 impl Node {
@@ -62,7 +72,7 @@ impl Node {
         let configuration = Configuration { settings, ..configuration };
         let found = Leftovers::open()
             .and_then(|mut leftovers| leftovers.read())
-            .map_err(|error| unread(&error))?;
+            .map_err(|error| unread_part(&error))?;
         let local = found.actual.local_addresses.iter().copied().collect();
         let (mut events, mut notes) = (vec![Event::LocalAddresses(local)], Vec::new());
         for event in delivered(&configuration)? {
@@ -107,44 +117,71 @@ impl Node {
     /// # Errors
     /// When the kernel cannot be read.
     pub fn takeover(mut self) -> Result<Takeover, Failure> {
-        self.read_virtual_servers().map_err(|error| unread(&error))?;
-        let planner = self.planner();
+        let Differences { planner, described, unread } = self.differences()?;
         let mode = planner.settings().mode;
-        let (mut ops, mut differences) = (Vec::new(), HashMap::new());
-        for family in &planner.settings().families {
-            match self.compare_rules(&planner, *family, &mut ops) {
-                Ok(text) => drop(differences.insert(*family, text)),
-                Err(error) => self.notes.push(format!("{error}; a takeover would fail there")),
-            }
-        }
-        if mode == Mode::Ipvs {
-            let others = planner.diff(&self.actual).into_iter();
-            ops.extend(others.filter(|op| !matches!(op, Op::WriteRuleSet(_))));
-        }
-        ops.sort_by_key(Op::phase);
+        let failing =
+            unread.into_iter().map(|error| format!("{error}; a takeover would fail there"));
+        self.notes.extend(failing);
         if self.configuration.cleanup_other_modes {
             let beside = left::rules_beside(mode, self.configuration.variant)
-                .map_err(|error| unread(&error))?;
+                .map_err(|error| unread_part(&error))?;
             if !beside.is_empty() {
                 self.notes.push(format!("{beside} would be removed after the takeover"));
             }
         }
+        let operations = described
+            .into_iter()
+            .map(|(op, described, services)| PlannedOperation::new(&op, described, &services));
+        Ok(Takeover::new(mode.to_string(), operations.collect(), self.notes))
+    }
+
+    /// Returns the differences of the kernel from the plan.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    pub fn diff(mut self) -> Result<Diff, Failure> {
+        let Differences { planner, described, unread } = self.differences()?;
+        let lines = described
+            .into_iter()
+            .map(|(op, described, services)| DiffLine::at_start(&op, described, &services));
+        let mode = planner.settings().mode.to_string();
+        Ok(Diff::without_program(mode, lines.collect(), unread, self.notes))
+    }
+
+    /// Compares the kernel with the plan.
+    fn differences(&mut self) -> Result<Differences, Failure> {
+        self.read_virtual_servers().map_err(|error| unread_part(&error))?;
+        let planner = self.planner();
+        let (mut ops, mut texts, mut unread) = (Vec::new(), HashMap::new(), Vec::new());
+        for family in &planner.settings().families {
+            match self.compare_rules(&planner, *family, &mut ops) {
+                Ok(text) => drop(texts.insert(*family, text)),
+                Err(error) => unread.push(error.to_string()),
+            }
+        }
+        if planner.settings().mode == Mode::Ipvs {
+            let others = planner.diff(&self.actual).into_iter();
+            ops.extend(others.filter(|op| !matches!(op, Op::WriteRuleSet(_))));
+        }
+        ops.sort_by_key(Op::phase);
         let desired = planner.desired();
         let owners = desired.frontends().filter_map(|at| Some((at, desired.owner(at)?)));
         let by_address = [services_by_address(owners)];
-        let operations = ops.iter().map(|op| {
-            let rules = match op {
-                Op::WriteRuleSet(family) => differences.get(family).map_or("", String::as_str),
+        let described = ops.into_iter().map(|op| {
+            let rules = match &op {
+                Op::WriteRuleSet(family) => texts.get(family).map_or("", String::as_str),
                 _ => "",
             };
             let virtual_server = match op.subject() {
                 Subject::VirtualServer(at) => self.actual.virtual_servers.get(&at),
                 _ => None,
             };
-            let described = describe(op, &Beside { virtual_server, rules, ..Beside::default() });
-            PlannedOperation::new(op, described, &services_of(op, &[&planner], &by_address))
+            let described = describe(&op, &Beside { virtual_server, rules, ..Beside::default() });
+            let services = services_of(&op, &[&planner], &by_address);
+            (op, described, services)
         });
-        Ok(Takeover::new(mode.to_string(), operations.collect(), self.notes))
+        let described = described.collect();
+        Ok(Differences { planner, described, unread })
     }
 
     /// Returns a planner that has planned everything.
@@ -196,7 +233,7 @@ impl Node {
     }
 }
 
-fn unread(error: &ReadError) -> Failure {
+fn unread_part(error: &ReadError) -> Failure {
     Failure::Unanswered(error.to_string())
 }
 

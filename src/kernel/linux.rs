@@ -14,6 +14,7 @@ mod open;
 mod routes;
 mod rules;
 mod sysctls;
+mod versions;
 #[cfg(test)]
 mod tests {
     #[cfg(feature = "kernel-tests")]
@@ -33,6 +34,8 @@ use plan::op::Op;
 use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
+
+pub use versions::Versions;
 
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};

@@ -23,6 +23,7 @@ mod watch;
 
 pub use folder::{FileChange, FileName, Folder, FolderScan};
 pub use object::Object;
+pub(super) use parse::documents;
 pub use parse::{ParseError, parse};
 
 use std::io;

@@ -6,12 +6,14 @@
 //! - [`object`]: the Kubernetes objects as they are written, reduced to the fields that matter;
 //! - [`convert`]: from those objects to the words of `plan`;
 //! - [`kubernetes`]: the API of a cluster as the source;
-//! - [`manifests`]: a folder of YAML files as the source.
+//! - [`manifests`]: a folder of YAML files as the source;
+//! - [`pods`]: addresses of a Pod, looked for on demand.
 
 pub mod convert;
 pub mod kubernetes;
 pub mod manifests;
 pub mod object;
+pub mod pods;
 
 use std::fmt;
 use std::path::PathBuf;

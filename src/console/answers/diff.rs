@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use plan::model::ServiceName;
+use plan::op::Op;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Content, FailureAnswer, Reason};
 use crate::console::Desk;
 use crate::console::comparison::{Compared, Comparison, ComparisonError, Found, open_reader};
-use crate::console::words::Effect;
+use crate::console::words::{Described, Effect};
 use crate::kernel::ReadError;
 use crate::reconcile::differences::Standing;
 
@@ -31,6 +33,9 @@ pub struct Diff {
     pub waiting: usize,
     /// Virtual servers that could not be read, each with the reason.
     pub unread: Vec<String>,
+    /// Notes on the source of Services, where no running program was asked.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// A difference.
@@ -81,6 +86,8 @@ pub enum DifferenceState {
     Pending,
     /// Connections of an endpoint that is gone: it ends by itself.
     Draining,
+    /// No running program was asked: one with this source writes it when it starts.
+    AtStart,
 }
 
 pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Diff>, FailureAnswer> {
@@ -114,11 +121,45 @@ impl Diff {
             omitted,
             waiting: n_waiting,
             unread,
+            notes: Vec::new(),
         }
+    }
+
+    /// The answer for a comparison without a running program.
+    #[must_use]
+    pub fn without_program(
+        mode: String,
+        mut differences: Vec<DiffLine>,
+        unread: Vec<String>,
+        notes: Vec<String>,
+    ) -> Self {
+        let whole = differences.is_empty() && unread.is_empty();
+        let omitted = differences.len().saturating_sub(MOST);
+        differences.truncate(MOST);
+        Self { mode, whole, differences, omitted, waiting: 0, unread, notes }
     }
 }
 
 // === impl DiffLine ===
+
+impl DiffLine {
+    /// A difference that this operation ends at the start of a program.
+    #[must_use]
+    pub fn at_start(op: &Op, described: Described, services: &[ServiceName]) -> Self {
+        Self {
+            kind: DifferenceKind::from(described.effect),
+            object: described.object,
+            found: described.found,
+            desired: described.desired,
+            services: services.iter().map(ToString::to_string).collect(),
+            operation: op.to_string(),
+            state: DifferenceState::AtStart,
+            reason: None,
+            attempts: None,
+            seconds: None,
+        }
+    }
+}
 
 impl From<Found> for DiffLine {
     fn from(found: Found) -> Self {

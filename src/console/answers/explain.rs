@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::decision::{Hints, Use};
 use super::service::{FrontendKind, policy_text};
 use super::services::{kind_text, name, unknown};
-use super::{Answer, Content, FailureAnswer};
+use super::{Answer, Content, FailureAnswer, Reason};
 use crate::console::Desk;
+use crate::source::pods::FoundPod;
 use outcome::follow;
 use question::{Chosen, Question, Target};
 
@@ -49,6 +50,25 @@ pub struct Explanation {
     pub more_frontends: usize,
     /// Warnings, each a sentence for its author.
     pub warnings: Vec<String>,
+    /// The pod that was asked for by its name.
+    #[serde(default)]
+    pub pod: Option<AskingPod>,
+}
+
+/// A pod that was asked for by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AskingPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its node.
+    pub node: Option<String>,
+    /// True if that is this node.
+    pub is_here: bool,
 }
 
 /// Clients of a frontend, and what becomes of them.
@@ -141,6 +161,8 @@ pub struct Asked {
     pub port: Option<String>,
     /// A client: `pod`, `node`, `outside` or an address.
     pub from: Option<String>,
+    /// With `pod`: a certain one, as `NAMESPACE/NAME`.
+    pub pod: Option<String>,
 }
 
 impl Content for Explanation {
@@ -160,7 +182,11 @@ pub async fn answer(
 
 async fn explain(desk: &Desk, asked: &Asked) -> Result<Explanation, FailureAnswer> {
     let wanted = name(&asked.name)?;
-    let question = Question::read(asked)?;
+    let pod = match asked.pod_named()? {
+        Some((namespace, name)) => Some(desk.pods.find(namespace, name).await?),
+        None => None,
+    };
+    let question = Question::read(asked, pod)?;
     let begin = move |name, question: Question| {
         desk.inquiries.ask(move |view| {
             let explained = view.planner.explain_service(&name)?;
@@ -210,9 +236,11 @@ async fn correct_by_routes(
 pub fn explain_with(
     planner: &plan::planner::Planner,
     asked: &Asked,
+    find_pod: impl FnOnce(&str, &str) -> Result<FoundPod, FailureAnswer>,
 ) -> Result<Explanation, FailureAnswer> {
     let wanted = name(&asked.name)?;
-    let question = Question::read(asked)?;
+    let pod = asked.pod_named()?.map(|(namespace, name)| find_pod(namespace, name)).transpose()?;
+    let question = Question::read(asked, pod)?;
     let Some(explained) = planner.explain_service(&wanted) else {
         let names = planner.service_names(None, usize::MAX);
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -229,11 +257,32 @@ pub fn explain_with(
     Ok(chosen.finish())
 }
 
+// === impl Asked ===
+
+impl Asked {
+    /// Namespace and name of the pod that is asked for.
+    fn pod_named(&self) -> Result<Option<(&str, &str)>, FailureAnswer> {
+        let Some(pod) = self.pod.as_deref() else { return Ok(None) };
+        let parts = pod.split_once('/').filter(|(namespace, name)| {
+            let is_label = |part: &str| {
+                let is_allowed = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit();
+                !part.is_empty() && part.chars().all(|it| is_allowed(it) || "-.".contains(it))
+            };
+            is_label(namespace) && is_label(name)
+        });
+        let wrong = || {
+            let text = format!("{pod:?} is no pod's name: say NAMESPACE/NAME");
+            FailureAnswer::new(Reason::BadRequest, text)
+        };
+        parts.map(Some).ok_or_else(wrong)
+    }
+}
+
 // === impl Chosen ===
 
 impl Chosen {
     fn finish(self) -> Explanation {
-        let Self { explained, mode, node, targets, more } = self;
+        let Self { explained, mode, node, targets, more, pod } = self;
         let service = &explained.service;
         let frontends = targets.into_iter().map(|target| target.finish(&explained));
         Explanation {
@@ -246,6 +295,13 @@ impl Chosen {
             frontends: frontends.collect(),
             more_frontends: more,
             warnings: explained.problems.iter().map(ToString::to_string).collect(),
+            pod: pod.map(|pod| AskingPod {
+                is_here: pod.node.as_deref() == Some(&*node),
+                namespace: pod.namespace,
+                name: pod.name,
+                addresses: pod.addresses,
+                node: pod.node,
+            }),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! `/v1/status`: one screen about the program and its node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use jiff::Timestamp;
 use plan::mode::Mode;
+use plan::model::Family;
 use plan::sets::SetId;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +15,11 @@ use super::events::EventLine;
 use super::{Answer, Content, FailureAnswer};
 use crate::console::Desk;
 use crate::console::journal::Happened;
+use crate::console::lately::{HOUR, Repairs, TEN_MINUTES};
+use crate::kernel::linux::Versions;
+use crate::kernel::rules::{Backend, IptablesVersion};
 use crate::reconcile::inquiry::View;
+use crate::source::kubernetes::{ClientMetrics, FollowedKind};
 use crate::version::{COMMIT, VERSION};
 
 /// Most pending writes, and errors, that are shown.
@@ -57,6 +63,27 @@ pub struct ProgramStatus {
     pub seconds: f64,
     /// The kernel's release.
     pub kernel_release: String,
+    /// Programs that write rules: name, version and the place where they keep rules.
+    #[serde(default)]
+    pub iptables: Vec<IptablesStatus>,
+    /// Version of IPVS; none: the mode does without it.
+    #[serde(default)]
+    pub ipvs_version: Option<String>,
+    /// Version of ipset's protocol; none: the mode does without sets.
+    #[serde(default)]
+    pub ipset_protocol: Option<u8>,
+}
+
+/// An iptables program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IptablesStatus {
+    /// Family whose rules it writes.
+    pub family: String,
+    /// Its version.
+    pub version: String,
+    /// Variant: `nf_tables` or `legacy`.
+    pub variant: String,
 }
 
 /// The mode.
@@ -85,6 +112,32 @@ pub struct SourceStatus {
     pub manifests: Option<String>,
     /// State of following the API server, a line for each kind of object.
     pub following: Vec<String>,
+    /// The API server.
+    #[serde(default)]
+    pub server: Option<String>,
+    /// State of following the API server, for each kind of object.
+    #[serde(default)]
+    pub kinds: Vec<KindStatus>,
+}
+
+/// State of following a kind of object.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KindStatus {
+    /// The kind.
+    pub kind: String,
+    /// True while changes arrive.
+    pub is_following: bool,
+    /// Time since which that is so, as RFC 3339 has it; none: changes never arrived.
+    pub since: Option<String>,
+    /// Seconds since then.
+    pub seconds: Option<f64>,
+    /// Time at which the server last sent something about the kind, bookmarks included.
+    pub last_heard: Option<String>,
+    /// Seconds since then: this node is behind by no more than that.
+    pub lag_seconds: Option<f64>,
+    /// Number of lists that were begun, by their reasons.
+    pub lists: BTreeMap<String, u64>,
 }
 
 /// Objects to balance.
@@ -123,6 +176,15 @@ pub struct KernelStatus {
     pub refused: u64,
     /// Operations that repaired what other programs had changed.
     pub drift_repaired: u64,
+    /// Those of the last ten minutes, to the minute.
+    #[serde(default)]
+    pub drift_last_ten_minutes: u64,
+    /// Those of the last hour, to the minute.
+    #[serde(default)]
+    pub drift_last_hour: u64,
+    /// Time of the last one, as RFC 3339 has it.
+    #[serde(default)]
+    pub drift_last: Option<String>,
     /// Passes of the audit.
     pub audit_passes: u64,
     /// Failed readings of the kernel.
@@ -203,10 +265,14 @@ pub async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Status>, Fai
 /// # Errors
 /// When the loop has ended.
 pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
-    let of_loop = desk.inquiries.ask(of_loop).await?;
+    let mut of_loop = desk.inquiries.ask(of_loop).await?;
+    of_loop.kernel.set_repairs(&desk.repairs);
     let settings = &desk.settings;
     let errors = desk.journal.newest(MOST, Happened::is_error);
-    let following = desk.following.as_ref().map(|following| following()).unwrap_or_default();
+    let following = desk.api.as_ref().map(ClientMetrics::page).unwrap_or_default();
+    let kinds = desk.api.as_ref().map(ClientMetrics::kinds).unwrap_or_default();
+    let now = SystemTime::now();
+    let versions = &desk.versions;
     let manifests = desk.configuration.manifests.as_ref();
     Ok(Status {
         program: ProgramStatus {
@@ -216,6 +282,9 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
             node: settings.node_name.to_string(),
             seconds: desk.since.0.elapsed().as_secs_f64(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            iptables: iptables(versions),
+            ipvs_version: versions.ipvs.clone(),
+            ipset_protocol: versions.ipset_protocol,
         },
         mode: ModeStatus {
             served: settings.mode.name().to_owned(),
@@ -228,6 +297,8 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
         source: SourceStatus {
             manifests: manifests.map(|folder| folder.display().to_string()),
             following: following.lines().map(ToOwned::to_owned).collect(),
+            server: desk.api.as_ref().map(|api| api.server().to_owned()),
+            kinds: kinds.into_iter().map(|kind| KindStatus::new(kind, now)).collect(),
         },
         input: of_loop.input,
         kernel: of_loop.kernel,
@@ -235,6 +306,42 @@ pub async fn status(desk: &Desk) -> Result<Status, FailureAnswer> {
         sets: of_loop.sets,
         errors: errors.iter().map(EventLine::of).collect(),
     })
+}
+
+fn iptables(versions: &Versions) -> Vec<IptablesStatus> {
+    let status = |(family, version, backend): &(Family, IptablesVersion, Backend)| IptablesStatus {
+        family: family.to_string(),
+        version: version.to_string(),
+        variant: backend.to_string(),
+    };
+    versions.iptables.iter().map(status).collect()
+}
+
+// === impl KindStatus ===
+
+impl KindStatus {
+    fn new(of: FollowedKind, now: SystemTime) -> Self {
+        let age = |at: SystemTime| now.duration_since(at).unwrap_or_default().as_secs_f64();
+        Self {
+            kind: of.kind.to_owned(),
+            is_following: of.is_following,
+            since: of.since.map(timestamp),
+            seconds: of.since.map(age),
+            last_heard: of.heard.map(timestamp),
+            lag_seconds: of.heard.map(age),
+            lists: of.lists,
+        }
+    }
+}
+
+// === impl KernelStatus ===
+
+impl KernelStatus {
+    fn set_repairs(&mut self, repairs: &Repairs) {
+        self.drift_last_ten_minutes = repairs.within(TEN_MINUTES);
+        self.drift_last_hour = repairs.within(HOUR);
+        self.drift_last = repairs.last().map(timestamp);
+    }
 }
 
 fn of_loop(view: &View<'_>) -> OfLoop {
@@ -258,6 +365,9 @@ fn of_loop(view: &View<'_>) -> OfLoop {
             operations: status.operations,
             refused: status.failures,
             drift_repaired: status.drift_repaired,
+            drift_last_ten_minutes: 0,
+            drift_last_hour: 0,
+            drift_last: None,
             audit_passes: status.passes,
             failed_readings: status.failed_readings,
             pending: status.pending,

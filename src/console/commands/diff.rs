@@ -16,7 +16,8 @@ use crate::console::output::{bad, duration, notable, table};
 #[command(after_help = "Example: kube-ipvs diff && echo whole\n\n\
     Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
     not. What only drains is no difference.\n\n\
-    Example before a takeover: kube-ipvs diff --with kube-proxy -- --config=/var/lib/kube-proxy/config.conf")]
+    Without a running kube-ipvs, with the flags that it is started with: kube-ipvs diff -- \
+    --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover: kube-ipvs diff --with kube-proxy -- --config=/var/lib/kube-proxy/config.conf")]
 pub struct Arguments {
     /// Shows endpoints that drain, too: they end by themselves
     #[arg(short, long)]
@@ -42,12 +43,11 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
         written(session.output.show(takeover, takeover_text))?;
         return Ok(verdict);
     }
-    if arguments.source.is_given() {
-        let text =
-            "flags of kube-ipvs are for --with kube-proxy; without it, the running one is asked";
-        return Err(Failure::Asked(text.to_owned()));
-    }
-    let diff: Diff = session.client()?.get("/v1/diff", &[])?;
+    let diff: Diff = if arguments.source.is_given() {
+        Node::read(arguments.source.configuration()?)?.diff()?
+    } else {
+        session.client()?.get("/v1/diff", &[])?
+    };
     let verdict = Verdict::from(diff.whole);
     written(session.output.show(diff, |diff| text(diff, arguments.all)))?;
     Ok(verdict)
@@ -57,6 +57,9 @@ fn text(diff: &Diff, all: bool) -> String {
     let shown = |line: &&DiffLine| all || line.state != DifferenceState::Draining;
     let rows: Vec<[String; 6]> = diff.differences.iter().filter(shown).map(row).collect();
     let mut text = String::new();
+    for note in &diff.notes {
+        text += &format!("{}: {note}\n", notable("Note"));
+    }
     if !rows.is_empty() {
         let headings =
             ["DIFFERENCE", "OBJECT", "KERNEL HAS", "PLAN WANTS", "ASKED FOR BY", "STATE"];
@@ -94,6 +97,7 @@ fn row(line: &DiffLine) -> [String; 6] {
     };
     let state = match line.state {
         DifferenceState::Drift => bad("drift"),
+        DifferenceState::AtStart => notable("until kube-ipvs starts"),
         DifferenceState::Pending => {
             let reason = line.reason.as_deref().unwrap_or_default();
             notable(match line.attempts {
@@ -151,6 +155,7 @@ mod tests {
             omitted: 0,
             waiting: 2,
             unread: Vec::new(),
+            notes: Vec::new(),
         };
         assert_eq!(plain(&diff, true), "");
         diff.differences.push(line(DifferenceKind::Foreign, DifferenceState::Draining));
@@ -170,6 +175,7 @@ mod tests {
             omitted: 4,
             waiting: 2,
             unread: vec!["cannot read virtual server TCP 10.96.0.1:443: no".to_owned()],
+            notes: Vec::new(),
         };
         assert_eq!(
             plain(&diff, false),

@@ -14,8 +14,8 @@ use super::service::{full_name, hints_text, is_by_hints, kind_text};
 use super::{Session, completion, written};
 use crate::console::answers::decision::Use;
 use crate::console::answers::explain::{
-    Asked, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome, Reached,
-    Rule, Seen, Unused,
+    Asked, AskingPod, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome,
+    Reached, Rule, Seen, Unused,
 };
 use crate::console::answers::service::FrontendKind;
 use crate::console::outcome::{Failure, Verdict};
@@ -25,16 +25,18 @@ use crate::console::output::{bad, duration, good, heading, notable};
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Examples:\n  kube-ipvs explain shop/cart:80\n  \
     kube-ipvs explain shop/cart --from 10.244.1.7\n  \
+    kube-ipvs explain shop/cart --from pod web-5d4f\n  \
     kube-ipvs explain shop/cart --manifests ./deploy --node worker-1\n\n\
     Clients are examples unless --from names an address: packets are followed through the plan, and \
     none is sent. The exit code is 1 if any of the clients reaches no endpoint.")]
 pub struct Arguments {
     /// The Service, and a port of it by number or name; without a namespace, in the namespace default
     #[arg(value_name = "NAMESPACE/NAME[:PORT]", add = ArgValueCompleter::new(completion::services))]
-    service: String,
-    /// One kind of client: pod (of this node), node, outside, or the address of a client
-    #[arg(long, value_name = "CLIENT")]
-    from: Option<String>,
+    service: Option<String>,
+    /// One kind of client: pod (of this node), node, outside, or the address of a client; or a certain pod,
+    /// by its name in the Service's namespace or with one of its own
+    #[arg(long, value_names = ["CLIENT", "POD"], num_args = 1..=2)]
+    from: Vec<String>,
     /// Explains what these manifests would be on a node, without asking the program
     #[arg(long, value_name = "FOLDER")]
     manifests: Option<PathBuf>,
@@ -47,7 +49,7 @@ pub struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
-    let asked = arguments.asked();
+    let asked = arguments.asked()?;
     let explanation: Explanation = match &arguments.manifests {
         Some(folder) => offline::explain(
             folder,
@@ -59,6 +61,7 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
             let mut query = vec![("name", asked.name.as_str())];
             query.extend(asked.port.as_deref().map(|port| ("port", port)));
             query.extend(asked.from.as_deref().map(|from| ("from", from)));
+            query.extend(asked.pod.as_deref().map(|pod| ("pod", pod)));
             session.client()?.get("/v1/explain", &query)?
         }
     };
@@ -70,12 +73,34 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
 // === impl Arguments ===
 
 impl Arguments {
-    fn asked(&self) -> Asked {
-        let (name, port) = match self.service.split_once(':') {
-            Some((name, port)) => (name, Some(port.to_owned())),
-            None => (self.service.as_str(), None),
+    fn asked(&self) -> Result<Asked, Failure> {
+        // An option with one or two values takes the Service for its second one, if it comes last.
+        let (service, from, pod) = match (self.service.as_deref(), &self.from[..]) {
+            (Some(service), [from, pod]) if from == "pod" => (service, Some(from), Some(pod)),
+            (None, [from, service]) => (service.as_str(), Some(from), None),
+            (Some(service), []) => (service, None, None),
+            (Some(service), [from]) => (service, Some(from), None),
+            (Some(_), [from, name, ..]) => {
+                let text = format!("--from {from} takes no name, such as {name}: only pod does");
+                return Err(Failure::Asked(text));
+            }
+            (None, _) => {
+                let text = "which Service? kube-ipvs explain NAMESPACE/NAME[:PORT]";
+                return Err(Failure::Asked(text.to_owned()));
+            }
         };
-        Asked { name: full_name(name), port, from: self.from.clone() }
+        let (name, port) = match service.split_once(':') {
+            Some((name, port)) => (name, Some(port.to_owned())),
+            None => (service, None),
+        };
+        let name = full_name(name);
+        let namespace = name.split_once('/').map_or("default", |(namespace, _)| namespace);
+        let in_namespace = |pod: &String| match pod.contains('/') {
+            true => pod.clone(),
+            false => format!("{namespace}/{pod}"),
+        };
+        let pod = pod.map(in_namespace);
+        Ok(Asked { name, port, from: from.cloned(), pod })
     }
 }
 
@@ -101,6 +126,9 @@ fn text(explanation: &Explanation) -> String {
         "{}, {service_type}, on node {node} in mode {mode}\n",
         heading(format!("{namespace}/{name}"))
     );
+    if let Some(pod) = &explanation.pod {
+        text += &pod_text(pod);
+    }
     if explanation.is_waiting {
         text += &notable("A change of it is not written yet: packets go by the plan before it.\n");
     }
@@ -120,6 +148,21 @@ fn text(explanation: &Explanation) -> String {
         );
     }
     text
+}
+
+/// Returns where a named pod is: its packets go by its own node's proxy first.
+fn pod_text(pod: &AskingPod) -> String {
+    let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
+    let addresses = addresses.join(", ");
+    let text = format!("The pod {}/{} is {addresses}", pod.namespace, pod.name);
+    match &pod.node {
+        Some(_) if pod.is_here => format!("{text}, on this node.\n"),
+        Some(node) => format!(
+            "{text}, {}: ask there. This is about packets that it sends to this node.\n",
+            notable(format!("on node {node}"))
+        ),
+        None => format!("{text}; its node is not known.\n"),
+    }
 }
 
 fn frontend_text(frontend: &FrontendExplanation) -> String {

@@ -4,14 +4,17 @@ use clap::Args;
 
 use super::{Session, written};
 use crate::console::answers::events::counted;
-use crate::console::answers::status::{DrainStatus, KernelStatus, Status};
+use crate::console::answers::status::{
+    DrainStatus, KernelStatus, KindStatus, ProgramStatus, Status,
+};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{aligned, bad, duration, good, heading, notable, table};
 
 /// Shows one screen about the program and its node: mode, API, Services, what is pending and why
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs status\n\n\
-    The exit code is 1 while the kernel is not in sync, or a write is pending.")]
+    The exit code is 1 while the kernel is not in sync, a write is pending, or changes do not arrive from \
+    the API server.")]
 pub struct Arguments {}
 
 pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
@@ -22,7 +25,10 @@ pub(super) fn run(_: &Arguments, session: &mut Session) -> Result<Verdict, Failu
 }
 
 fn is_whole(status: &Status) -> bool {
-    status.kernel.in_sync_once && status.kernel.pending == 0 && !status.mode.is_held_up
+    status.kernel.in_sync_once
+        && status.kernel.pending == 0
+        && !status.mode.is_held_up
+        && status.source.kinds.iter().all(|kind| kind.is_following)
 }
 
 fn text(status: &Status) -> String {
@@ -36,6 +42,7 @@ fn text(status: &Status) -> String {
     line("Node", format!("{}, Linux {}", program.node, program.kernel_release));
     let since = duration(program.seconds);
     line("Program", format!("{}, process {}, for {since}", program.version, program.pid));
+    line("Versions", versions_text(program));
     line("Mode", mode_text(status));
     line("Fallback", mode.fallen_back.as_ref().map(notable).unwrap_or_default());
     line("Source", source_text(status));
@@ -104,14 +111,45 @@ fn source_text(status: &Status) -> String {
     match &status.source.manifests {
         Some(folder) => format!("manifests in {folder}"),
         None => {
-            let lines =
-                status.source.following.iter().map(|line| {
-                    if line.contains("NOT following") { bad(line) } else { line.clone() }
-                });
-            // Further lines stand below the first.
-            lines.collect::<Vec<_>>().join("\n\t")
+            let server = status.source.server.as_deref().unwrap_or("an API server");
+            let lines = status.source.kinds.iter().map(kind_text);
+            // Kinds stand below the server.
+            [server.to_owned()].into_iter().chain(lines).collect::<Vec<_>>().join("\n\t")
         }
     }
+}
+
+fn kind_text(kind: &KindStatus) -> String {
+    let time = kind.seconds.map(|seconds| format!(" for {}", duration(seconds)));
+    let time = time.unwrap_or_default();
+    let lag = match kind.lag_seconds {
+        Some(seconds) => format!("last heard {} ago", duration(seconds)),
+        None => "never heard".to_owned(),
+    };
+    let state = if kind.is_following {
+        format!("following{time}")
+    } else {
+        bad(format!("NOT following{time}"))
+    };
+    let lists = kind.lists.iter().map(|(reason, number)| format!("{reason} {number}"));
+    let lists: Vec<String> = lists.collect();
+    let lists =
+        if lists.is_empty() { String::new() } else { format!("; lists: {}", lists.join(", ")) };
+    format!("{}: {state}, {lag}{lists}", kind.kind)
+}
+
+/// Returns the versions of what is beside the program. Both families mostly have the same iptables.
+fn versions_text(program: &ProgramStatus) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for iptables in &program.iptables {
+        let word = format!("iptables {} ({})", iptables.version, iptables.variant);
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words.extend(program.ipvs_version.iter().map(|version| format!("IPVS {version}")));
+    words.extend(program.ipset_protocol.iter().map(|version| format!("ipset protocol {version}")));
+    words.join(", ")
 }
 
 fn kernel_text(kernel: &KernelStatus) -> String {
@@ -134,7 +172,15 @@ fn kernel_text(kernel: &KernelStatus) -> String {
 fn drift_text(kernel: &KernelStatus) -> String {
     let repaired = match kernel.drift_repaired {
         0 => "none".to_owned(),
-        number => notable(format!("{number} operations repaired what other programs had changed")),
+        number => {
+            let [number, hour, minutes] =
+                [number, kernel.drift_last_hour, kernel.drift_last_ten_minutes];
+            let last = kernel.drift_last.as_deref().unwrap_or("unknown");
+            let lately =
+                format!("{hour} in the last hour, {minutes} in ten minutes, the last at {last}");
+            let operations = counted(usize::try_from(number).unwrap_or(usize::MAX), "operation");
+            notable(format!("{operations} repaired what other programs had changed ({lately})"))
+        }
     };
     let failed = match kernel.failed_readings {
         0 => String::new(),

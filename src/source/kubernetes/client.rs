@@ -87,6 +87,8 @@ pub struct Clients {
     pub objects: Client,
     /// For recording Events.
     pub events: Client,
+    /// For what an operator asks.
+    pub questions: Client,
     /// Metrics of both.
     pub metrics: ClientMetrics,
     /// Number of nodes that endpoints are on, once slices are followed: up to twice as many where
@@ -127,7 +129,13 @@ pub async fn clients(options: &ClientOptions) -> Result<Clients, ClientError> {
         let rate = transport::Rate::new(options.qps, options.burst);
         transport::at_rate(client.clone(), rate)
     };
-    Ok(Clients { objects: at_rate(), events: at_rate(), metrics, n_nodes: Arc::default() })
+    Ok(Clients {
+        objects: at_rate(),
+        events: at_rate(),
+        questions: at_rate(),
+        metrics,
+        n_nodes: Arc::default(),
+    })
 }
 
 /// Reads the files that a client would be made of. No program is asked, and no server.

@@ -1,5 +1,7 @@
 //! Metrics of the API server's client, under client-go's names where it has them.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
@@ -38,8 +40,25 @@ pub struct ClientMetrics {
     lists: IntCounterVec,
     requests: IntCounterVec,
     durations: HistogramVec,
+    /// Time at which following of a kind began or ended.
+    changed: Arc<Mutex<HashMap<ResourceKind, SystemTime>>>,
     /// Host and port of the server.
     host: String,
+}
+
+/// A kind of object that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedKind {
+    /// Its name.
+    pub kind: &'static str,
+    /// True while changes arrive.
+    pub is_following: bool,
+    /// Time since which that is so; none: changes never arrived.
+    pub since: Option<SystemTime>,
+    /// Time at which the server last sent something about the kind.
+    pub heard: Option<SystemTime>,
+    /// Number of lists that were begun, by their reasons.
+    pub lists: BTreeMap<String, u64>,
 }
 
 // === impl ListReason ===
@@ -111,6 +130,7 @@ impl ClientMetrics {
                 .buckets(BUCKETS.to_vec()),
                 &["verb", "host"],
             )?,
+            changed: Arc::default(),
             host: host.to_owned(),
         };
         made.requests.with_label_values(&["200", "GET", &made.host]);
@@ -130,7 +150,55 @@ impl ClientMetrics {
 
     /// Notes whether changes of a kind arrive.
     pub(super) fn following(&self, kind: ResourceKind, is: bool) {
-        self.following.with_label_values(&[kind.label()]).set(is.into());
+        let gauge = self.following.with_label_values(&[kind.label()]);
+        let was = gauge.get() == 1;
+        gauge.set(is.into());
+        if is != was {
+            let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            changed.insert(kind, SystemTime::now());
+        }
+    }
+
+    /// Time at which a kind's changes began to arrive, or no longer did; none: they never have.
+    fn since(&self, kind: ResourceKind) -> Option<SystemTime> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).copied()
+    }
+
+    /// The server's host and port.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.host
+    }
+
+    /// The kinds that are followed. Other Nodes are among them once they were listed.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<FollowedKind> {
+        let lists = self.lists.collect();
+        let lists: Vec<_> = lists.iter().flat_map(MetricFamily::get_metric).collect();
+        let kind = |kind: ResourceKind| {
+            let of_kind = lists.iter().filter(|metric| label(metric, "kind") == kind.label());
+            let begun = of_kind.filter(|metric| metric.get_counter().get_value() > 0.0);
+            let heard = self.heard.with_label_values(&[kind.label()]).get();
+            let heard = Duration::try_from_secs_f64(heard).ok().filter(|it| !it.is_zero());
+            FollowedKind {
+                kind: kind.label(),
+                is_following: self.following.with_label_values(&[kind.label()]).get() == 1,
+                since: self.since(kind),
+                heard: heard.map(|since| UNIX_EPOCH + since),
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a whole number"
+                )]
+                lists: begun
+                    .map(|it| (label(it, "reason").to_owned(), it.get_counter().get_value() as u64))
+                    .collect(),
+            }
+        };
+        let kinds = ResourceKind::ALL.into_iter().chain([ResourceKind::OtherNode]).map(kind);
+        kinds
+            .filter(|it| it.kind != ResourceKind::OtherNode.label() || !it.lists.is_empty())
+            .collect()
     }
 
     /// The kinds that are followed, for people: whether changes arrive, when the server last sent
@@ -138,30 +206,18 @@ impl ClientMetrics {
     #[must_use]
     pub fn page(&self) -> String {
         let mut page = format!("server {}\n", self.host);
-        let lists = self.lists.collect();
-        let lists: Vec<_> = lists.iter().flat_map(MetricFamily::get_metric).collect();
-        for kind in ResourceKind::ALL.into_iter().chain([ResourceKind::OtherNode]) {
-            let of_kind = lists.iter().filter(|metric| label(metric, "kind") == kind.label());
-            let begun: Vec<String> = of_kind
-                .filter(|metric| metric.get_counter().get_value() > 0.0)
-                .map(|metric| {
-                    format!("{} {}", label(metric, "reason"), metric.get_counter().get_value())
-                })
-                .collect();
-            if begun.is_empty() {
-                if kind != ResourceKind::OtherNode {
-                    page +=
-                        &format!("{}: NOT following; nothing was asked for yet\n", kind.label());
-                }
+        for kind in self.kinds() {
+            if kind.lists.is_empty() {
+                page += &format!("{}: NOT following; nothing was asked for yet\n", kind.kind);
                 continue;
             }
-            let is = self.following.with_label_values(&[kind.label()]).get() == 1;
+            let lists = kind.lists.iter().map(|(reason, number)| format!("{reason} {number}"));
             page += &format!(
                 "{}: {}; last heard {}; lists: {}\n",
-                kind.label(),
-                if is { "following" } else { "NOT following" },
-                moment(self.heard.with_label_values(&[kind.label()]).get()),
-                begun.join(", "),
+                kind.kind,
+                if kind.is_following { "following" } else { "NOT following" },
+                moment(kind.heard),
+                lists.collect::<Vec<_>>().join(", "),
             );
         }
         page
@@ -194,11 +250,10 @@ fn label<'a>(metric: &'a Metric, name: &str) -> &'a str {
     label.map_or("", |label| label.value())
 }
 
-/// A moment in seconds since 1970, in words.
-fn moment(seconds: f64) -> String {
-    let moment = Duration::try_from_secs_f64(seconds).ok().filter(|since| !since.is_zero());
-    let moment = moment.and_then(|since| Timestamp::try_from(UNIX_EPOCH + since).ok());
-    moment.map_or("never".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+/// A moment, to the second.
+fn moment(at: Option<SystemTime>) -> String {
+    let at = at.and_then(|at| Timestamp::try_from(at).ok());
+    at.map_or("never".to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 impl Collector for ClientMetrics {

@@ -17,6 +17,7 @@
 //! - `node_poller`: listing the other Nodes every quarter of an hour; `others`: their addresses,
 //!   and the Services that wait for these;
 //! - `outage`, `backoff`, `failure`: when it is away;
+//! - `pods`: a Pod's addresses, on demand;
 //! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
@@ -36,7 +37,7 @@ mod measured;
 mod node_poller;
 mod others;
 mod outage;
-
+mod pods;
 mod proxy;
 mod renew;
 
@@ -45,7 +46,8 @@ mod turns;
 mod warnings;
 
 pub use client::{ClientError, ClientOptions, Clients, check, clients};
-pub use measured::ClientMetrics;
+pub use measured::{ClientMetrics, FollowedKind};
+pub use pods::look_for_pod;
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
 use super::object::Object;
@@ -35,6 +35,21 @@ struct Document(Object);
 /// # Errors
 /// When any of the documents is not YAML, or has a field of the wrong type.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
+    let documents: Vec<Document> = documents(bytes)?;
+    let mut objects = Vec::with_capacity(documents.len());
+    for Document(object) in documents {
+        match object {
+            Object::List(items) => objects.extend(items),
+            other => objects.push(other),
+        }
+    }
+    Ok(objects)
+}
+
+/// The documents in a text, within limits that any manifest keeps to.
+pub(in crate::source) fn documents<T: DeserializeOwned>(
+    bytes: &[u8],
+) -> Result<Vec<T>, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -54,16 +69,8 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
             max_total_replayed_events: MAX_ALIASED_NODES,
         },
     };
-    let documents: Vec<Document> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| ParseError(error.to_string()))?;
-    let mut objects = Vec::with_capacity(documents.len());
-    for Document(object) in documents {
-        match object {
-            Object::List(items) => objects.extend(items),
-            other => objects.push(other),
-        }
-    }
-    Ok(objects)
+    serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| ParseError(error.to_string()))
 }
 
 // === impl Document ===

@@ -13,6 +13,7 @@ use plan::trace::Client;
 use super::outcome::Followed;
 use super::{Asked, ClientExplanation, ClientPlace};
 use crate::console::answers::{FailureAnswer, Reason};
+use crate::source::pods::FoundPod;
 
 /// Most frontends that are explained at once.
 const MOST_FRONTENDS: usize = 32;
@@ -25,7 +26,7 @@ pub(super) struct Question {
 }
 
 /// Clients that are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum From {
     /// One of each kind.
     Each,
@@ -33,6 +34,7 @@ enum From {
     Node,
     Outside,
     Address(IpAddr),
+    Named(FoundPod),
 }
 
 /// Frontends and clients of a Service that are to be explained.
@@ -44,6 +46,8 @@ pub(super) struct Chosen {
     pub(super) targets: Vec<Target>,
     /// Number of frontends that are left out.
     pub(super) more: usize,
+    /// The pod that is asked for by its name.
+    pub(super) pod: Option<FoundPod>,
 }
 
 /// A frontend, and clients of it.
@@ -76,8 +80,20 @@ impl Question {
     ///
     /// # Errors
     /// When the client is none.
-    pub(super) fn read(asked: &Asked) -> Result<Self, FailureAnswer> {
-        let from = match asked.from.as_deref() {
+    pub(super) fn read(asked: &Asked, pod: Option<FoundPod>) -> Result<Self, FailureAnswer> {
+        let from = match (asked.from.as_deref(), pod) {
+            (None | Some("pod"), Some(pod)) => From::Named(pod),
+            (Some(other), Some(_)) => {
+                let text = format!("{other:?} has no name: only a pod has");
+                return Err(FailureAnswer::new(Reason::BadRequest, text));
+            }
+            (from, None) => Self::client(from)?,
+        };
+        Ok(Self { port: asked.port.clone(), from })
+    }
+
+    fn client(from: Option<&str>) -> Result<From, FailureAnswer> {
+        Ok(match from {
             None => From::Each,
             Some("pod") => From::Pod,
             Some("node") => From::Node,
@@ -88,14 +104,26 @@ impl Question {
                     format!("{text:?} is no client: say pod, node, outside or an IP address"),
                 )
             })?),
-        };
-        Ok(Self { port: asked.port.clone(), from })
+        })
     }
 
     fn is_about(&self, port: &ServicePort) -> bool {
         self.port
             .as_deref()
             .is_none_or(|wanted| *port.name == *wanted || wanted.parse() == Ok(port.port.get()))
+    }
+}
+
+// === impl From ===
+
+impl From {
+    /// Addresses that the client has; none: it has one of each family.
+    fn addresses(&self) -> &[IpAddr] {
+        match self {
+            Self::Address(address) => std::slice::from_ref(address),
+            Self::Named(pod) => &pod.addresses,
+            Self::Each | Self::Pod | Self::Node | Self::Outside => &[],
+        }
     }
 }
 
@@ -115,15 +143,13 @@ impl Chosen {
         if !service.ports.iter().any(|port| question.is_about(port)) {
             return Err(no_such_port(&explained, question));
         }
-        let family = match question.from {
-            From::Address(address) => Some(Family::of(address)),
-            _ => None,
-        };
+        let addresses = question.from.addresses();
+        let families: Vec<Family> = addresses.iter().map(|it| Family::of(*it)).collect();
         let is_asked_for = |it: &&ExplainedFrontend| {
             let is_of_port = service.ports.get(it.port).is_some_and(|it| question.is_about(it));
             // Clients are led to a short circuit, and do not ask for it.
             let is_asked = it.short_circuit_of.is_none();
-            let has_family = family.is_none_or(|family| it.frontend.family() == family);
+            let has_family = families.is_empty() || families.contains(&it.frontend.family());
             is_of_port && is_asked && has_family
         };
         let mut targets: Vec<Target> = Vec::new();
@@ -133,19 +159,25 @@ impl Chosen {
                 None => targets.extend(Target::new(planner, &explained, frontend)),
             }
         }
-        if let (true, Some(family)) = (targets.is_empty(), family) {
+        if targets.is_empty() && !families.is_empty() {
+            let families: Vec<String> = families.iter().map(ToString::to_string).collect();
+            let families = families.join(" or ");
             let message =
-                format!("Service {} is not served by {family} on this node", service.name);
+                format!("Service {} is not served by {families} on this node", service.name);
             return Err(FailureAnswer::new(Reason::NotFound, message));
         }
         let more = targets.len().saturating_sub(MOST_FRONTENDS);
         targets.truncate(MOST_FRONTENDS);
         for target in &mut targets {
-            target.clients = target.askers(planner, &explained, question.from);
+            target.clients = target.askers(planner, &explained, &question.from);
         }
         let settings = planner.settings();
         let (mode, node) = (settings.mode, Arc::clone(&settings.node_name));
-        Ok(Self { explained, mode, node, targets, more })
+        let pod = match &question.from {
+            From::Named(pod) => Some(pod.clone()),
+            _ => None,
+        };
+        Ok(Self { explained, mode, node, targets, more, pod })
     }
 }
 
@@ -216,7 +248,7 @@ impl Target {
         }
     }
 
-    fn askers(&self, planner: &Planner, explained: &ExplainedService, from: From) -> Vec<Asker> {
+    fn askers(&self, planner: &Planner, explained: &ExplainedService, from: &From) -> Vec<Asker> {
         // What becomes of packets to another Service's frontend is explained there.
         if self.frontend.owner.as_ref() != Some(&explained.service.name) {
             return Vec::new();
@@ -251,8 +283,24 @@ impl Target {
                 [pod(), node(true)].into_iter().chain(inside()).chain([outside()]).collect()
             }
             From::Address(address) => {
-                let client = client_at(planner, explained, address);
+                let client = client_at(planner, explained, *address);
                 vec![asker(client.into(), Some(client), false)]
+            }
+            From::Named(pod) => {
+                let mut of_family = pod.addresses.iter().filter(|it| Family::of(**it) == family);
+                let client = of_family.next().map(|address| match planner.client_at(*address) {
+                    // Its slice says where it is, whatever the Node says of its networks.
+                    Client::Pod(address) | Client::Elsewhere(address) => {
+                        let here = &*planner.settings().node_name;
+                        if pod.node.as_deref() == Some(here) {
+                            Client::Pod(address)
+                        } else {
+                            Client::Elsewhere(address)
+                        }
+                    }
+                    Client::Node => Client::Node,
+                });
+                client.map(|client| asker(client.into(), Some(client), false)).into_iter().collect()
             }
         }
     }

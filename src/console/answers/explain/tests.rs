@@ -61,7 +61,11 @@ fn mk_planner(mode: Mode, policy: &str, ranges: &str) -> Planner {
 
 fn asked(name: &str, port: Option<&str>, from: Option<&str>) -> Asked {
     let text = |text: Option<&str>| text.map(str::to_owned);
-    Asked { name: name.to_owned(), port: text(port), from: text(from) }
+    Asked { name: name.to_owned(), port: text(port), from: text(from), pod: None }
+}
+
+fn explain_with(planner: &Planner, asked: &Asked) -> Result<Explanation, FailureAnswer> {
+    super::explain_with(planner, asked, |_, _| panic!("no pod is named"))
 }
 
 fn explained(planner: &Planner, from: Option<&str>) -> Explanation {

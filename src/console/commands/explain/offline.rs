@@ -11,6 +11,7 @@ use crate::cli;
 use crate::config::Configuration;
 use crate::console::answers::explain::{Asked, Explanation, explain_with};
 use crate::console::outcome::Failure;
+use crate::console::pods::find_in_folder;
 use crate::source::Options;
 use crate::source::manifests::{FileChange, FileName, Folder};
 
@@ -39,7 +40,8 @@ pub(super) fn explain(
         planner.apply(event);
     }
     planner.plan();
-    explain_with(&planner, asked).map_err(Into::into)
+    let find = |namespace: &str, name: &str| find_in_folder(folder, namespace, name);
+    explain_with(&planner, asked, find).map_err(Into::into)
 }
 
 /// Loads the configuration as the program does, for a node of this name.

@@ -31,8 +31,8 @@ metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
 ports: [{name: http, port: 8080}]
 endpoints:
-- {addresses: [10.244.1.11], nodeName: n1}
-- {addresses: [10.244.2.11], nodeName: n2}
+- {addresses: [10.244.1.11], nodeName: n1, targetRef: {kind: Pod, name: web-a}}
+- {addresses: [10.244.2.11], nodeName: n2, targetRef: {kind: Pod, name: web-b}}
 - {addresses: [10.244.2.12], nodeName: n2, conditions: {ready: false, serving: false}}
 "#;
 
@@ -55,7 +55,7 @@ fn offline(words: &[&str]) -> Result<Explanation, Failure> {
     let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
                 mode: ipvs\nclusterCIDR: 10.244.0.0/16\n";
     fs::write(&configuration, text).unwrap();
-    let asked = arguments(words).asked();
+    let asked = arguments(words).asked()?;
     offline::explain(folder.path(), Some("n1"), Some(&configuration), &asked)
 }
 
@@ -135,8 +135,12 @@ fn mistakes_are_told_apart_by_their_kind() {
     );
     assert!(matches!(offline(&["web:81"]), Err(Failure::NotFound(_))));
     assert!(matches!(offline(&["web", "--from", "me"]), Err(Failure::Asked(_))));
-    let nowhere =
-        offline::explain("/nonexistent".as_ref(), None, None, &arguments(&["web"]).asked());
+    let nowhere = offline::explain(
+        "/nonexistent".as_ref(),
+        None,
+        None,
+        &arguments(&["web"]).asked().unwrap(),
+    );
     assert!(matches!(nowhere, Err(Failure::Asked(text)) if text.contains("/nonexistent")));
 }
 
@@ -145,4 +149,42 @@ fn a_node_is_for_manifests_only() {
     let mistake = Line::try_parse_from(["explain", "web", "--node", "n1"]).unwrap_err();
     assert!(mistake.to_string().contains("--manifests"), "{mistake}");
     Line::command().debug_assert();
+}
+
+#[test]
+fn a_pod_by_its_name_is_where_its_slice_says() {
+    let explanation = offline(&["web", "--from", "pod", "web-a"]).unwrap();
+    let text = plain(&explanation);
+    assert!(text.contains("The pod default/web-a is 10.244.1.11, on this node.\n"), "{text}");
+    assert!(text.contains("10.244.1.11, a pod of this node, gets"), "{text}");
+    let explanation = offline(&["--from", "pod", "default/web-b", "default/web:80"]).unwrap();
+    let text = plain(&explanation);
+    assert!(text.contains("on node n2: ask there."), "{text}");
+    let clients = explanation.frontends.iter().flat_map(|it| &it.clients);
+    let places: Vec<ClientPlace> = clients.map(|it| it.client).collect();
+    assert_eq!(places, [ClientPlace::Outside, ClientPlace::Outside]);
+    let Err(Failure::NotFound(missing)) = offline(&["web", "--from", "pod", "web-c"]) else {
+        panic!("it is no endpoint")
+    };
+    let words =
+        ["default/web-c", "1 EndpointSlices with 3 endpoints", "nearest: web-a, web-b", "-o wide"];
+    assert!(words.iter().all(|word| missing.contains(word)), "{missing}");
+    let wrong = offline(&["web", "--from", "pod", "no name"]);
+    assert!(matches!(wrong, Err(Failure::Asked(_))), "{wrong:?}");
+}
+
+#[test]
+fn an_option_with_two_values_does_not_hide_the_service() {
+    let asked = |words: &[&str]| arguments(words).asked();
+    let alone = asked(&["--from", "outside", "web:80"]).unwrap();
+    assert_eq!((&*alone.name, alone.from.as_deref()), ("default/web", Some("outside")));
+    let kind = asked(&["--from", "pod", "shop/web"]).unwrap();
+    assert_eq!((&*kind.name, kind.pod), ("shop/web", None));
+    let named = asked(&["shop/web", "--from", "pod", "cart-1"]).unwrap();
+    assert_eq!(named.pod.as_deref(), Some("shop/cart-1"));
+    let elsewhere = asked(&["shop/web", "--from", "pod", "other/cart-1"]).unwrap();
+    assert_eq!(elsewhere.pod.as_deref(), Some("other/cart-1"));
+    for words in [&["--from", "node"][..], &["web", "--from", "node", "n1"], &[]] {
+        assert!(matches!(asked(words), Err(Failure::Asked(_))), "{words:?}");
+    }
 }
