@@ -37,6 +37,7 @@ pub mod proxy;
 pub mod server;
 pub mod stream;
 pub mod tally;
+pub mod terminal;
 pub mod traffic;
 
 pub use cluster::{Cluster, ClusterSpec, Host, NodeSpec};
@@ -50,4 +51,5 @@ pub use proxy::{Manifests, Proxy};
 pub use server::Server;
 pub use stream::{Stream, StreamPlan, StreamReport};
 pub use tally::{Tally, ask_many};
+pub use terminal::Terminal;
 pub use traffic::{Answer, Connection, Question, Refusal, ask};

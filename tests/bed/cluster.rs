@@ -147,7 +147,7 @@ pub(crate) fn get(from: &Namespace, address: &str, path: &str) -> anyhow::Result
         let address: SocketAddr = address.parse()?;
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(3))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)

@@ -4,10 +4,12 @@ mod connections;
 mod diff;
 mod drain;
 mod explain;
+mod page;
 mod preflight;
 mod service;
 mod status;
 mod support_bundle;
+mod top;
 mod trace;
 
 use std::os::unix::process::ExitStatusExt as _;

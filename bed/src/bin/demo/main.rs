@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 fn run(report: &mut Report, program: &Path, examples: &Path) -> Result<()> {
-    let Node { cluster, manifests, proxy, _servers } = Node::start(report, program, examples)?;
+    let Node { cluster, manifests, proxy, _servers } = Node::start(report, program, examples, &[])?;
     let shown = show(report, &cluster, &manifests);
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", proxy.log()?.trim_end());
@@ -76,7 +76,8 @@ struct Node {
 }
 
 impl Node {
-    fn start(report: &Report, program: &Path, examples: &Path) -> Result<Self> {
+    /// Starts the program with these arguments, beside those of a manifest folder.
+    fn start(report: &Report, program: &Path, examples: &Path, arguments: &[&str]) -> Result<Self> {
         report.step("loading the modules that every node has loaded");
         load_modules()?;
         report.step("laying out 2 nodes with 2 pods each, and a client outside");
@@ -90,7 +91,7 @@ impl Node {
         let copied = copy_examples(examples, &manifests)?;
         report.step(&format!("starting kube-ipvs on node1 with {copied} manifests"));
         let node = &cluster.node(1)?.namespace;
-        let proxy = Proxy::start_program(program, node, &manifests, &[])?;
+        let proxy = Proxy::start_program(program, node, &manifests, arguments)?;
         Ok(Self { cluster, manifests, proxy, _servers: servers })
     }
 }

@@ -31,12 +31,17 @@ This is node1: kube-ipvs runs, and a client and a pod ask Services all the time.
     kube-ipvs top
     ipvsadm -Ln
 
+The page for a browser (consolePage: loopback), as it would come through kubectl port-forward:
+
+    busybox wget -qO- http://127.0.0.1:10249/console/
+    busybox wget -qO- 'http://127.0.0.1:10249/console/service?name=default/web'
+
 kube-ipvs --help has the flags of the program, docs/console.md all commands. ctrl-d ends it all.
 ";
 
 /// Starts the node and gives the terminal to a shell on it, until that ends.
 pub(crate) fn run(report: &Report, program: &Path, examples: &Path) -> Result<()> {
-    let node = Node::start(report, program, examples)?;
+    let node = Node::start(report, program, examples, &["--console-page=loopback"])?;
     let (client, pod) = (node.cluster.client(1)?, node.cluster.pod(1, 1)?);
     let web = Question::tcp((Ipv4Addr::new(10, 96, 0, 10), 80));
     // Connections that stay.
