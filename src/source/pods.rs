@@ -162,7 +162,7 @@ impl PodSearch {
         let items = value.get_mut("items").map(serde_json::Value::take);
         if let Some(serde_json::Value::Array(items)) = items {
             items.into_iter().for_each(|item| self.look_at_value(item));
-        } else if value["kind"] == "EndpointSlice"
+        } else if value.get("kind").is_some_and(|kind| kind == "EndpointSlice")
             && let Ok(slice) = serde_json::from_value(value)
         {
             self.look_at(&slice);

@@ -180,7 +180,7 @@ pub async fn answer(
     kept.know_owners(&desk).await?;
     let (mut top, shown) = kept.top(&asked);
     let now = Instant::now();
-    let to_read = kept.real_servers.to_read(&shown, now);
+    let to_read = kept.real_servers.next_to_read(&shown, now);
     let read = blocking(move || reading::real_servers(&to_read)).await??;
     kept.real_servers.add(read, now);
     let are_running = || estimators::are_running(Path::new(sysctl::ROOT));

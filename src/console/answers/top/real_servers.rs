@@ -25,7 +25,7 @@ struct ReadRealServers {
 impl RealServers {
     /// Returns those of these frontends whose real servers are to be read again: rates need two
     /// readings that are [`PERIOD`] apart. Forgets what is no base for rates any more.
-    pub(super) fn to_read(&mut self, shown: &[Frontend], now: Instant) -> Vec<Frontend> {
+    pub(super) fn next_to_read(&mut self, shown: &[Frontend], now: Instant) -> Vec<Frontend> {
         self.0.retain(|_, read| now.saturating_duration_since(read.at) < STALE);
         let is_due = |frontend: &&Frontend| {
             let read = self.0.get(frontend);

@@ -126,18 +126,18 @@ fn rates_of_endpoints_are_of_two_seconds_or_more() {
     let mut known = RealServers::default();
     let now = Instant::now();
     let shown = [frontend(1), frontend(2)];
-    assert_eq!(known.to_read(&shown, now), shown);
+    assert_eq!(known.next_to_read(&shown, now), shown);
     known.add(vec![(frontend(1), vec![real_server(10, 7.0)])], now);
     let rate = |known: &RealServers| -> f64 {
         known.of(&frontend(1)).map(|(_, rates)| rates.connections).sum()
     };
     assert_eq!(rate(&known), 7.0, "as the kernel estimates it");
     // A key is pressed: what is known stays, and what is shown now is read.
-    assert_eq!(known.to_read(&shown, now + PERIOD / 2), [frontend(2)]);
+    assert_eq!(known.next_to_read(&shown, now + PERIOD / 2), [frontend(2)]);
     assert_eq!(rate(&known), 7.0);
-    assert_eq!(known.to_read(&shown[..1], now + PERIOD), [frontend(1)]);
+    assert_eq!(known.next_to_read(&shown[..1], now + PERIOD), [frontend(1)]);
     known.add(vec![(frontend(1), vec![real_server(20, 7.0)])], now + PERIOD);
     assert_eq!(rate(&known), 5.0);
-    known.to_read(&[], now + PERIOD + STALE);
+    known.next_to_read(&[], now + PERIOD + STALE);
     assert_eq!(known.of(&frontend(1)).count(), 0, "it is no base any more");
 }
