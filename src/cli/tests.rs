@@ -47,8 +47,13 @@ fn the_help_of_a_flag_stands_alone() {
         ),
         (
             "drain-deadline",
-            "Modes ipvs and userspace: Time that the connections of a removed endpoint have to end before they are cut\n\
-             [default: 15m0s] [with --config: overrides drainDeadline]",
+            "Time that the connections of a removed endpoint have to end before they are cut; in mode iptables, those \
+             that mode ipvs left\n[default: 15m0s] [with --config: overrides drainDeadline]",
+        ),
+        (
+            "iptables-min-sync-period",
+            "Modes iptables and userspace: Minimum time between two writes; changes that arrive in between go together\n\
+             [default: 1s] [with --config: replaced by iptables.minSyncPeriod]",
         ),
         (
             "ipvs-min-sync-period",

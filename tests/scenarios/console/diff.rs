@@ -231,7 +231,9 @@ async fn a_refused_write_is_pending_and_no_drift() {
     let is_entry = |op: &Op| matches!(op, Op::AddEntry(set, _) if set.kind == SetKind::ClusterIp);
     world.fake.refuse(100, RefusalClass::Exhausted, is_entry);
     world.feed(&[tcp(1, &[1])]).await;
-    world.until("pending", |status, _| status.pending > 0).await;
+    // What is refused is known before the rest of the round is written.
+    let is_bound = |actual: &Actual| actual.addresses.contains(&frontend(1, Protocol::Tcp).address);
+    world.until("pending", |status, actual| status.pending > 0 && is_bound(actual)).await;
     let diff = diff(compare(&world).await);
     assert!(!diff.whole);
     let states: BTreeMap<&str, DifferenceState> =
