@@ -51,7 +51,7 @@ impl Client {
             Ok(running) => running,
             // It may run where /proc does not show it.
             Err(FindError::None | FindError::Unlisted(_))
-                if Path::new(DEFAULT_CONSOLE_SOCKET).exists() =>
+                if has_listener(Path::new(DEFAULT_CONSOLE_SOCKET)) =>
             {
                 return Ok(Self { socket: DEFAULT_CONSOLE_SOCKET.into(), process: None });
             }
@@ -190,4 +190,10 @@ impl From<FailureAnswer> for Failure {
             Reason::Unavailable => Self::Unanswered(answer.message),
         }
     }
+}
+
+/// True unless nobody listens at a socket, such as at one that a killed program left.
+fn has_listener(socket: &Path) -> bool {
+    let kind = std::os::unix::net::UnixStream::connect(socket).map_err(|error| error.kind());
+    !matches!(kind, Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
 }
