@@ -26,6 +26,8 @@ pub(crate) struct Running {
     pub(crate) arguments: Arguments,
     /// Signals that it handles, a bit for each (`SigCgt` in proc_pid_status(5)).
     handled: u64,
+    /// Process that started it.
+    parent: Option<i32>,
     folder: PathBuf,
 }
 
@@ -86,6 +88,9 @@ fn find_all(proc: &Path) -> anyhow::Result<Vec<Running>> {
             found.extend(Running::read(pid, folder)?);
         }
     }
+    // Between its start and its own program, a child such as iptables looks like its parent.
+    let pids: Vec<i32> = found.iter().map(|it: &Running| it.pid.as_raw_nonzero().get()).collect();
+    found.retain(|running| running.parent.is_none_or(|parent| !pids.contains(&parent)));
     Ok(found)
 }
 
@@ -129,7 +134,8 @@ impl Running {
         }
         let handled =
             handled(&status).ok_or_else(|| anyhow!("{} has no SigCgt", folder.display()))?;
-        let mut running = Self { pid, arguments, handled, folder };
+        let parent = parent(&status);
+        let mut running = Self { pid, arguments, handled, parent, folder };
         if let Some(path) = running.arguments.file() {
             let path = running.as_seen_from_here(Path::new(path));
             running.arguments.config = Some(path.to_string_lossy().into_owned());
@@ -170,6 +176,10 @@ impl Running {
 fn handled(status: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
     u64::from_str_radix(value.trim(), 16).ok()
+}
+
+fn parent(status: &str) -> Option<i32> {
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -222,6 +232,22 @@ mod tests {
         let each =
             "process 20 (kube-ipvs --config=/etc/kube-ipvs.conf); process 21 (kube-ipvs -v=2)";
         assert!(said.ends_with(each), "{said}");
+    }
+
+    #[test]
+    fn a_child_that_has_not_begun_its_own_program_is_none() {
+        let proc = mk_proc();
+        let words = ["kube-ipvs", "--config=/etc/kube-ipvs.conf"];
+        mk_process(proc.path(), "20", "net:[1]", "/bin/kube-ipvs", &words);
+        mk_process(proc.path(), "21", "net:[1]", "/bin/kube-ipvs", &words);
+        let start = |parent: &str| {
+            let status = format!("Name:\tx\nPPid:\t{parent}\nSigCgt:\t0000000000400a00\n");
+            fs::write(proc.path().join("21/status"), status).unwrap();
+        };
+        start("20");
+        assert_eq!(find(proc.path()).unwrap().pid, Pid::from_raw(20).unwrap());
+        start("1");
+        assert!(matches!(find(proc.path()), Err(FindError::Several(_))));
     }
 
     #[test]
