@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use kube::Client;
 use tokio::runtime::Handle;
 
+use super::answers::events::counted;
 use super::answers::{FailureAnswer, Reason, nearest};
 use crate::source::kubernetes::look_for_pod;
 use crate::source::pods::{FoundPod, PodNotFound, PodSearch};
@@ -76,6 +77,8 @@ fn unasked(namespace: &str, name: &str, place: &str, error: &str) -> FailureAnsw
 
 fn not_found(namespace: &str, name: &str, place: &str, missing: &PodNotFound) -> FailureAnswer {
     let PodNotFound { n_slices, n_endpoints, names } = missing;
+    let slices = counted(*n_slices, "EndpointSlice");
+    let endpoints = counted(*n_endpoints, "endpoint");
     let near = nearest(name, names.iter().map(String::as_str));
     let near = match &near[..] {
         [] => String::new(),
@@ -84,8 +87,8 @@ fn not_found(namespace: &str, name: &str, place: &str, missing: &PodNotFound) ->
     FailureAnswer::new(
         Reason::NotFound,
         format!(
-            "no endpoint is the pod {namespace}/{name}: looked at {n_slices} EndpointSlices with \
-             {n_endpoints} endpoints in namespace {namespace} of {place}, which this program may list, and \
+            "no endpoint is the pod {namespace}/{name}: looked at {slices} with \
+             {endpoints} in namespace {namespace} of {place}, which this program may list, and \
              Pods it may not{near}. If it is a pod of no Service, say its address (kubectl get pod -n \
              {namespace} {name} -o wide)"
         ),

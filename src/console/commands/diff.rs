@@ -6,6 +6,7 @@ use super::plan::operations_text;
 use super::source::SourceArguments;
 use super::{Session, written};
 use crate::console::answers::diff::{Diff, DiffLine, DifferenceKind, DifferenceState};
+use crate::console::answers::events::counted;
 use crate::console::answers::takeover::Takeover;
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
@@ -66,14 +67,15 @@ fn text(diff: &Diff, all: bool) -> String {
         text += &table(&headings, rows);
     }
     if diff.omitted > 0 {
-        text += &format!("and {} more differences\n", diff.omitted);
+        text += &format!("and {}\n", counted(diff.omitted, "more difference"));
     }
     for unread in &diff.unread {
         text += &format!("{}: {unread}\n", bad("not compared"));
     }
     if diff.waiting > 0 && !text.is_empty() {
-        text +=
-            &format!("{} Services wait to be planned; the plan is without them\n", diff.waiting);
+        let (services, verb) =
+            (counted(diff.waiting, "Service"), if diff.waiting == 1 { "waits" } else { "wait" });
+        text += &format!("{services} {verb} to be planned; the plan is without them\n");
     }
     text
 }

@@ -13,6 +13,7 @@ use clap_complete::engine::ArgValueCompleter;
 use super::service::{full_name, hints_text, is_by_hints, kind_text};
 use super::{Session, completion, written};
 use crate::console::answers::decision::Use;
+use crate::console::answers::events::counted;
 use crate::console::answers::explain::{
     Asked, AskingPod, ClientExplanation, ClientPlace, Explanation, FrontendExplanation, Outcome,
     Reached, Rule, Seen, Unused,
@@ -143,8 +144,8 @@ fn text(explanation: &Explanation) -> String {
     }
     if explanation.more_frontends > 0 {
         text += &format!(
-            "\n{} more frontends are not explained; name a port: {namespace}/{name}:PORT\n",
-            explanation.more_frontends
+            "\nwithout {}; name a port: {namespace}/{name}:PORT\n",
+            counted(explanation.more_frontends, "more frontend")
         );
     }
     text
@@ -173,7 +174,10 @@ fn frontend_text(frontend: &FrontendExplanation) -> String {
         text += &format!(", port {}", frontend.port_name);
     }
     if frontend.more_addresses > 0 {
-        text += &format!(" (and at {} more addresses of the node)", frontend.more_addresses);
+        text += &match frontend.more_addresses {
+            1 => " (and at 1 more address of the node)".to_owned(),
+            number => format!(" (and at {number} more addresses of the node)"),
+        };
     }
     text += "\n";
     let mut sentence = |sentence: String| text += &format!("  {sentence}\n");

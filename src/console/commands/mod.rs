@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::answers::events::counted;
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
 use super::output::{Colour, Format, Output};
@@ -150,6 +151,11 @@ impl Session {
     pub fn client(&self) -> Result<Client, Failure> {
         Client::find(self.options.socket.as_deref())
     }
+}
+
+/// Returns a number of things: `1 connection`, `2 connections`.
+fn counted_many(number: u64, noun: &str) -> String {
+    counted(usize::try_from(number).unwrap_or(usize::MAX), noun)
 }
 
 /// Ignores that the output has no reader any more, as with `| head`.

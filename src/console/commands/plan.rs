@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::source::SourceArguments;
 use super::{Session, written};
+use crate::console::answers::events::counted;
 use crate::console::answers::plan::{Manifest, PlanRequest, Planned, PlannedOperation};
 use crate::console::offline::Node;
 use crate::console::outcome::{Failure, Verdict};
@@ -91,7 +92,7 @@ pub(super) fn operations_text(operations: &[PlannedOperation], omitted: usize) -
     let text = table(&headings, operations.iter().map(row));
     match omitted {
         0 => text,
-        number => text + &format!("and {number} more operations\n"),
+        number => text + &format!("and {}\n", counted(number, "more operation")),
     }
 }
 

@@ -6,8 +6,9 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 
 use super::services::DEFAULT_NAMESPACE;
-use super::{Session, completion, written};
+use super::{Session, completion, counted_many, written};
 use crate::console::answers::decision::{Hints, Use};
+use crate::console::answers::events::counted;
 use crate::console::answers::service::{
     EndpointState, FrontendKind, FrontendState, ServiceState, Traffic,
 };
@@ -69,7 +70,8 @@ fn text(state: &ServiceState) -> String {
     line("Affinity", affinity.unwrap_or_default());
     line("Source ranges", state.source_ranges.join(", "));
     let check = state.health_check.as_ref().map(|check| {
-        format!("port {}: {} ready endpoints on this node", check.port, check.local_endpoints)
+        let endpoints = counted(check.local_endpoints, "ready endpoint");
+        format!("port {}: {endpoints} on this node", check.port)
     });
     line("Health check", check.unwrap_or_default());
     if state.is_waiting {
@@ -84,7 +86,7 @@ fn text(state: &ServiceState) -> String {
         text += &format!("\n{}\n{}", title(frontend), endpoints(frontend));
     }
     if state.more_frontends > 0 {
-        text += &format!("\nand {} more frontends\n", state.more_frontends);
+        text += &format!("\nand {}\n", counted(state.more_frontends, "more frontend"));
     }
     text
 }
@@ -151,8 +153,8 @@ pub(super) const fn hints_text(hints: Hints) -> Option<&'static str> {
 
 fn traffic_text(traffic: &Traffic) -> String {
     format!(
-        "{} connections so far, {}/s; from clients {}, {}/s; to clients {}, {}/s",
-        traffic.connections,
+        "{} so far, {}/s; from clients {}, {}/s; to clients {}, {}/s",
+        counted_many(traffic.connections, "connection"),
         traffic.connections_per_second,
         bytes(traffic.incoming_bytes),
         bytes(traffic.incoming_bytes_per_second),

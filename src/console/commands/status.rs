@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Session, written};
+use super::{Session, counted_many, written};
 use crate::console::answers::events::counted;
 use crate::console::answers::status::{
     DrainStatus, KernelStatus, KindStatus, ProgramStatus, Status,
@@ -50,7 +50,10 @@ fn text(status: &Status) -> String {
         0 => String::new(),
         number => format!(", {}", notable(format!("{number} with warnings"))),
     };
-    line("Services", format!("{}, {} endpoints{warnings}", input.services, input.endpoints));
+    line(
+        "Services",
+        format!("{}, {}{warnings}", input.services, counted(input.endpoints, "endpoint")),
+    );
     line(
         "Waiting",
         match (input.waiting, input.waiting_seconds) {
@@ -76,9 +79,9 @@ fn draining_text(draining: &DrainStatus) -> String {
     let by_themselves = match draining.virtual_servers {
         0 => None,
         number => Some(format!(
-            "{}, {} connections",
+            "{}, {}",
             counted(number, "virtual server"),
-            draining.connections
+            counted_many(draining.connections, "connection")
         )),
     };
     let by_hand = match draining.by_hand {
@@ -162,11 +165,18 @@ fn kernel_text(kernel: &KernelStatus) -> String {
         String::new()
     } else {
         format!(
-            ", {} virtual servers, {} real servers, {} addresses",
-            kernel.virtual_servers, kernel.real_servers, kernel.addresses
+            ", {}, {}, {}",
+            counted(kernel.virtual_servers, "virtual server"),
+            counted(kernel.real_servers, "real server"),
+            if kernel.addresses == 1 {
+                "1 address".to_owned()
+            } else {
+                format!("{} addresses", kernel.addresses)
+            }
         )
     };
-    format!("{state}{objects}, {} operations since the start", kernel.operations)
+    let operations = counted_many(kernel.operations, "operation");
+    format!("{state}{objects}, {operations} since the start")
 }
 
 fn drift_text(kernel: &KernelStatus) -> String {
@@ -178,15 +188,19 @@ fn drift_text(kernel: &KernelStatus) -> String {
             let last = kernel.drift_last.as_deref().unwrap_or("unknown");
             let lately =
                 format!("{hour} in the last hour, {minutes} in ten minutes, the last at {last}");
-            let operations = counted(usize::try_from(number).unwrap_or(usize::MAX), "operation");
+            let operations = counted_many(number, "operation");
             notable(format!("{operations} repaired what other programs had changed ({lately})"))
         }
     };
     let failed = match kernel.failed_readings {
         0 => String::new(),
-        number => format!(", {}", notable(format!("{number} readings failed"))),
+        number => format!(", {}", notable(format!("{} failed", counted_many(number, "reading")))),
     };
-    format!("{repaired}, {} passes of the audit{failed}", kernel.audit_passes)
+    let passes = match kernel.audit_passes {
+        1 => "1 pass".to_owned(),
+        number => format!("{number} passes"),
+    };
+    format!("{repaired}, {passes} of the audit{failed}")
 }
 
 fn sysctls_text(kernel: &KernelStatus) -> String {
@@ -196,7 +210,7 @@ fn sysctls_text(kernel: &KernelStatus) -> String {
     };
     match kernel.sysctls_put_back {
         0 => state,
-        number => format!("{state}, set again {number} times"),
+        number => format!("{state}, set again {}", counted_many(number, "time")),
     }
 }
 

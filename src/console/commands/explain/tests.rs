@@ -167,7 +167,7 @@ fn a_pod_by_its_name_is_where_its_slice_says() {
         panic!("it is no endpoint")
     };
     let words =
-        ["default/web-c", "1 EndpointSlices with 3 endpoints", "nearest: web-a, web-b", "-o wide"];
+        ["default/web-c", "1 EndpointSlice with 3 endpoints", "nearest: web-a, web-b", "-o wide"];
     assert!(words.iter().all(|word| missing.contains(word)), "{missing}");
     let wrong = offline(&["web", "--from", "pod", "no name"]);
     assert!(matches!(wrong, Err(Failure::Asked(_))), "{wrong:?}");
