@@ -49,6 +49,8 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// `node1`.
     pub node: String,
+    /// The Pod: `pod1-1`; none where a node stands for one.
+    pub pod: Option<String>,
     /// True if the endpoint takes traffic.
     pub ready: bool,
     /// True if the endpoint is about to end.
@@ -209,6 +211,10 @@ impl Service {
                 let _infallible =
                     writeln!(yaml, "    serving: {}\n    terminating: true", endpoint.serving);
             }
+            if let Some(pod) = &endpoint.pod {
+                let _infallible =
+                    writeln!(yaml, "  targetRef: {{kind: Pod, namespace: default, name: {pod}}}");
+            }
             if let Some(hints) = endpoint.hints {
                 let _infallible = writeln!(yaml, "  hints: {hints}");
             }
@@ -242,6 +248,7 @@ fn endpoints(host: &Host) -> impl Iterator<Item = Endpoint> {
     host.addresses().into_iter().map(move |address| Endpoint {
         address,
         node: node.clone(),
+        pod: host.name.starts_with("pod").then(|| host.name.clone()),
         ready: true,
         terminating: false,
         serving: true,

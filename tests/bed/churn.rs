@@ -173,6 +173,7 @@ impl Churn {
             Service::new(&name(number), cluster_ip(number)).port(protocol, 80, TARGET);
         let endpoints = self.services.get(&number).into_iter().flatten();
         service.endpoints.extend(endpoints.map(|endpoint| Endpoint {
+            pod: None,
             address: endpoint_ip(number, *endpoint),
             node: if is_here(*endpoint) { "node1" } else { "node2" }.to_owned(),
             ready: true,

@@ -1,10 +1,13 @@
 //! `kube-ipvs diff` and `kube-ipvs plan`, beside what the program then writes.
 
 use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
+use bed::{Protocol, Service};
 use serde_json::Value;
 
 use super::run;
-use crate::fixture::{Bed, ip, web};
+use crate::cluster::{Cluster, mk_web};
+use crate::fixture::{Bed, TARGET, ip, web};
+use crate::handover::{be_kube_proxy, service};
 
 /// Operations of an answer, in order.
 fn operations(answer: &Value, field: &str) -> Vec<String> {
@@ -70,6 +73,101 @@ fn damage_that_no_drift_check_sees_is_what_diff_says_and_a_takeover_repairs() {
     bed.wait_until("nothing differs", || is_whole(&bed));
     let takeover = run(&bed, &[&before[..], &["--hostname-override=node1"]].concat());
     assert_eq!(takeover.code, 0, "{takeover:?}");
+}
+
+/// Numbers that look random, the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let number = usize::try_from((mixed ^ (mixed >> 31)) % from.len() as u64).unwrap();
+        &from[number]
+    }
+}
+
+/// Services of the test that damages them, from 1.
+const SERVICES: [u8; 6] = [1, 2, 3, 4, 5, 6];
+
+/// Damages the kernel in one of the ways that leave the numbers as they are, which alone are looked at
+/// every second.
+fn damage(bed: &Bed, random: &mut Random) {
+    let number = *random.pick(&SERVICES);
+    let (address, other) = (format!("10.96.1.{number}:80"), format!("[fd00:96:1::{number}]:80"));
+    match random.pick(&[0, 1, 2, 3]) {
+        0 => {
+            let endpoint = *random.pick(&["10.244.1.11:8080", "10.244.2.11:8080"]);
+            let weight = *random.pick(&["3", "7", "11"]);
+            bed.tool("ipvsadm", &["-e", "-t", &address, "-r", endpoint, "-m", "-w", weight]);
+        }
+        1 => {
+            let which = if *random.pick(&[true, false]) { &address } else { &other };
+            bed.tool("ipvsadm", &["-E", "-t", which, "-s", *random.pick(&["wlc", "sh"])]);
+        }
+        2 => {
+            bed.tool("ipvsadm", &["-E", "-t", &address, "-s", "rr", "-p", "60"]);
+        }
+        _ => {
+            let foreign = format!("10.96.9.{number},tcp:80");
+            let own = format!("10.96.1.{number},tcp:80");
+            // Once is enough.
+            if bed.entries().contains(&format!("KUBE-CLUSTER-IP {own}")) {
+                let change =
+                    format!("del KUBE-CLUSTER-IP {own}\nadd KUBE-CLUSTER-IP {foreign}\nCOMMIT\n");
+                bed.node().command_with_input("ipset", &["restore"], &change).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_diff_says_of_random_damage_is_what_the_running_program_then_writes() {
+    let seed = std::env::var("SEED").map_or(18, |seed| seed.parse().unwrap());
+    eprintln!("SEED={seed}");
+    let mut random = Random(seed);
+    let bed = Bed::new();
+    for number in SERVICES {
+        let mut service = Service::new(&format!("web-{number}"), ip(&format!("10.96.1.{number}")));
+        service = service.port(Protocol::Tcp, 80, TARGET);
+        service.cluster.push(ip(&format!("fd00:96:1::{number}")));
+        bed.manifests.apply(&service.pods([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    }
+    let config = format!("--config={}", bed.configuration("random", ""));
+    let proxy = bed.start(&[&config, "--v=4"]);
+    bed.wait_until("nothing differs", || is_whole(&bed));
+    let mut n_compared = 0;
+    for round in 1..=6 {
+        let begin = proxy.log().unwrap().len();
+        for _ in 0..=round {
+            damage(&bed, &mut random);
+        }
+        let foretold = operations(&run(&bed, &["diff", "-o", "json"]).json(), "differences");
+        let log = proxy.log().unwrap();
+        assert_eq!(
+            written(&log[begin..]),
+            [""; 0],
+            "SEED={seed}: nothing is repaired before: {log}"
+        );
+        // The checks of every second see this, and look at everything.
+        bed.tool("ipset", &["add", "KUBE-CLUSTER-IP", "10.96.8.8,tcp:80"]);
+        let mut expected = foretold.clone();
+        expected.push("remove 10.96.8.8,tcp:80 from set KUBE-CLUSTER-IP".to_owned());
+        expected.sort();
+        bed.wait_until("all is repaired, and looked at once more", || {
+            proxy.log().unwrap()[begin..].contains("nothing else had changed")
+        });
+        assert!(is_whole(&bed), "SEED={seed}, round {round}");
+        let log = proxy.log().unwrap();
+        assert_eq!(written(&log[begin..]), expected, "SEED={seed}, round {round}: {log}");
+        n_compared += foretold.len();
+    }
+    assert!(n_compared >= 12, "{n_compared}");
+    let status = run(&bed, &["status", "-o", "json"]).json();
+    assert_eq!(status["kernel"]["driftRepaired"], n_compared + 6, "{status:#}");
+    proxy.stop().unwrap();
 }
 
 #[test]
@@ -138,4 +236,57 @@ fn in_mode_iptables_a_node_is_whole_and_a_takeover_is_foretold_too() {
     let proxy = bed.start(&[&flags[..], &["--v=4"]].concat());
     assert_eq!(written(&proxy.log().unwrap()), foretold, "{}", proxy.log().unwrap());
     bed.wait_until("nothing differs", || is_whole(&bed));
+}
+
+#[test]
+fn without_a_program_diff_compares_with_the_api_server_and_writes_nothing() {
+    let cluster = Cluster::new();
+    let bed = &cluster.bed;
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 1)]));
+    let proxy = cluster.start(1);
+    bed.wait_until("nothing differs", || is_whole(bed));
+    proxy.stop().unwrap();
+    let config = format!("--config={}", cluster.configuration().display());
+    let flags = ["diff", "-o", "json", "--", &config, "--hostname-override=node1"];
+    let whole = run(bed, &flags);
+    assert_eq!(whole.code, 0, "{whole:?}");
+    assert_eq!((&whole.json()["kind"], &whole.json()["whole"]), (&"Diff".into(), &true.into()));
+    // The cluster changes, and so does the kernel, while no program runs.
+    cluster.apply_service(&mk_web(bed, &[(1, 1), (2, 2)]));
+    bed.tool("ipset", &["del", "KUBE-CLUSTER-IP", "10.96.0.10,tcp:80"]);
+    let before = (bed.virtual_servers(), bed.entries(), bed.bound(), bed.rules("iptables"));
+    let diff = run(bed, &flags);
+    assert_eq!(diff.code, 1, "{diff:?}");
+    let answer = diff.json();
+    let lines = answer["differences"].as_array().unwrap();
+    let of = |kind: &str, object: &str| {
+        let mut found = lines.iter().filter(|it| it["kind"] == kind);
+        found.any(|it| it["object"].as_str().unwrap().contains(object))
+    };
+    assert!(of("missing", "entry 10.96.0.10,tcp:80 of set KUBE-CLUSTER-IP"), "{answer:#}");
+    assert!(of("missing", "real server 10.244.2.12:8080 of TCP 10.96.0.10:80"), "{answer:#}");
+    assert!(lines.iter().all(|it| it["state"] == "atStart"), "{answer:#}");
+    let after = (bed.virtual_servers(), bed.entries(), bed.bound(), bed.rules("iptables"));
+    assert_eq!(after, before, "nothing is written");
+    let refused = run(bed, &["diff", "--", "--kubeconfig=/nowhere"]);
+    assert!(refused.code != 0 && refused.err.contains("/nowhere"), "{refused:?}");
+}
+
+#[test]
+fn what_a_takeover_from_kube_proxy_changes_is_what_it_then_writes() {
+    let bed = Bed::new();
+    be_kube_proxy(bed.node());
+    bed.manifests.apply(&service(&bed)).unwrap();
+    let manifests = format!("--manifests={}", bed.manifests.path().display());
+    let local = "--cluster-cidr=10.244.0.0/16";
+    let flags = ["diff", "--with=kube-proxy", "-o", "json", "--", &manifests, local];
+    let takeover = run(&bed, &[&flags[..], &["--hostname-override=node1"]].concat());
+    assert_eq!(takeover.code, 1, "{takeover:?}");
+    let foretold = operations(&takeover.json(), "operations");
+    // What kube-proxy has left of a Service that is gone, and its rules.
+    assert!(foretold.iter().any(|it| it.contains("10.96.0.99")), "{foretold:#?}");
+    assert!(foretold.contains(&"write IPv4 rules".to_owned()), "{foretold:#?}");
+    let proxy = bed.start(&[local, "--v=4"]);
+    assert_eq!(written(&proxy.log().unwrap()), foretold, "{}", proxy.log().unwrap());
+    proxy.stop().unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bed::addresses::{POD_RANGE_IPV4, POD_RANGE_IPV6};
 use bed::{Connection, Protocol, Question, Service, eventually};
 use serde_json::Value;
 
@@ -142,4 +143,58 @@ fn a_service_that_is_not_there_is_answered_with_the_nearest() {
     let empty = run(&bed, &["services", "-n", "nowhere"]);
     assert_eq!(empty.out, "No Services in namespace nowhere; -A shows all namespaces.\n");
     proxy.stop().unwrap();
+}
+
+/// This node, in zone a.
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\n  labels:\n    \
+                    topology.kubernetes.io/zone: a\n";
+
+/// Words of an answer about the endpoints of each frontend: `ADDRESS USE`.
+fn uses(answer: &Value) -> Vec<(String, Vec<String>)> {
+    let frontends = answer["frontends"].as_array().unwrap().iter();
+    let of = |frontend: &Value| {
+        let endpoints = frontend["endpoints"].as_array().unwrap().iter();
+        let word = |it: &Value, field: &str| it[field].as_str().unwrap().to_owned();
+        let uses = endpoints.map(|it| format!("{} {}", word(it, "endpoint"), word(it, "use")));
+        (frontend["address"].as_str().unwrap().to_owned(), uses.collect())
+    };
+    frontends.map(of).collect()
+}
+
+#[test]
+fn hints_and_session_affinity_are_shown_as_every_mode_follows_them() {
+    for mode in ["ipvs", "iptables", "userspace"] {
+        let bed = Bed::new();
+        bed.manifests.write("node.yaml", NODE).unwrap();
+        let mut service = Service::new("web", ip("10.96.0.10")).port(Protocol::Udp, 80, TARGET);
+        service.cluster.push(ip("fd00:96::10"));
+        service = service.pods([bed.pod(1, 1), bed.pod(2, 1)]);
+        service.affinity = Some(90);
+        for endpoint in &mut service.endpoints {
+            let is_here = endpoint.node == "node1";
+            endpoint.hints =
+                Some(if is_here { "{forZones: [{name: b}]}" } else { "{forZones: [{name: a}]}" });
+        }
+        bed.manifests.apply(&service).unwrap();
+        let local = format!("--cluster-cidr={POD_RANGE_IPV4},{POD_RANGE_IPV6}");
+        let proxy = bed.start(&[&format!("--proxy-mode={mode}"), &local]);
+        let said = run(&bed, &["service", "web", "-o", "json"]);
+        let answer = said.json();
+        let expected = [
+            ("10.96.0.10", ["10.244.1.11:8080 forOtherZones", "10.244.2.11:8080 used"]),
+            ("fd00:96::10", ["[fd00:244:1::11]:8080 forOtherZones", "[fd00:244:2::11]:8080 used"]),
+        ];
+        let expected = expected.map(|(at, uses)| (at.to_owned(), uses.map(str::to_owned).to_vec()));
+        assert_eq!(uses(&answer), expected, "{mode}: {said:?}");
+        assert_eq!(answer["affinitySeconds"], 90, "{mode}: {answer:#}");
+        let text = run(&bed, &["explain", "web", "--from", "outside"]).out;
+        let words = ["Session affinity: a client stays with its endpoint for 90s", "(zones b)"];
+        assert!(words.iter().all(|word| text.contains(word)), "{mode}: {text}");
+        // Packets find the same.
+        for address in ["10.96.0.10", "fd00:96::10"] {
+            let tally = bed.ask(bed.client(), Protocol::Udp, (ip(address), 80), 6);
+            crate::fixture::assert_shares(&tally, &[("pod2-1", 6)]);
+        }
+        proxy.stop().unwrap();
+    }
 }

@@ -1,9 +1,11 @@
 //! `kube-ipvs status` and `kube-ipvs events`.
 
-use bed::{Protocol, Service, eventually};
+use bed::{Protocol, Proxy, Service, eventually};
+use serde_json::Value;
 
 use super::run;
-use crate::fixture::{Bed, PATIENCE, TARGET, ip};
+use crate::cluster::{Cluster, mk_web};
+use crate::fixture::{Bed, PATIENCE, TARGET, ip, web};
 
 fn mk_bed() -> Bed {
     let bed = Bed::new();
@@ -25,7 +27,19 @@ fn status_says_what_the_kernel_has_and_what_was_repaired() {
     let count = |word: &str| servers.lines().filter(|line| line.trim().starts_with(word)).count();
     assert_eq!(answer["kernel"]["virtualServers"], count("TCP"));
     assert_eq!(answer["kernel"]["realServers"], count("->") - 1, "{servers}");
-    assert_eq!(answer["kernel"]["driftRepaired"], 0);
+    let kernel = &answer["kernel"];
+    assert_eq!((&kernel["driftRepaired"], &kernel["driftLastHour"]), (&0.into(), &0.into()));
+    assert!(kernel["driftLast"].is_null(), "{answer:#}");
+    let program = &answer["program"];
+    let iptables = bed.tool("iptables", &["--version"]);
+    let version = format!("v{} ", program["iptables"][0]["version"].as_str().unwrap());
+    let variant = format!("({})", program["iptables"][0]["variant"].as_str().unwrap());
+    assert!(iptables.contains(&version) && iptables.contains(&variant), "{iptables} {program:#}");
+    let ipvs = format!("version {} ", program["ipvsVersion"].as_str().unwrap());
+    assert!(servers.contains(&ipvs), "{ipvs}: {servers}");
+    let ipset = bed.tool("ipset", &["version"]);
+    let protocol = format!("protocol version: {}", program["ipsetProtocol"]);
+    assert!(ipset.contains(&protocol), "{protocol}: {ipset}");
     bed.tool("ipvsadm", &["-C"]);
     let repaired = eventually(PATIENCE, "drift is repaired and told", || {
         let text = run(&bed, &["status"]).out;
@@ -33,6 +47,13 @@ fn status_says_what_the_kernel_has_and_what_was_repaired() {
         Ok(())
     });
     repaired.unwrap();
+    let answer = run(&bed, &["status", "-o", "json"]).json();
+    let kernel = &answer["kernel"];
+    assert!(kernel["driftRepaired"].as_u64().is_some_and(|number| number > 0), "{kernel:#}");
+    for lately in ["driftLastHour", "driftLastTenMinutes"] {
+        assert_eq!(kernel[lately], kernel["driftRepaired"], "{kernel:#}");
+    }
+    assert!(kernel["driftLast"].as_str().is_some_and(|at| at.ends_with('Z')), "{kernel:#}");
     let events = run(&bed, &["events"]);
     assert!(events.out.contains("another program changed the kernel"), "{events:?}");
     assert!(events.out.contains("Service default/web"), "{events:?}");
@@ -70,4 +91,113 @@ fn who_is_not_root_is_told_who_may_ask() {
     assert!(format!("{refused:#}").contains("only root and the user"), "{refused:#}");
     proxy.stop().unwrap();
     assert!(!std::path::Path::new(path).exists());
+}
+
+#[test]
+fn a_write_that_the_kernel_refuses_is_pending_with_the_reason_until_it_succeeds() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
+    let proxy = bed.start(&[]);
+    bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
+    // The interface loses its IPv6 addresses with that, and takes none.
+    let disable = |value| bed.node().set_sysctl("net/ipv6/conf/kube-ipvs0/disable_ipv6", value);
+    disable("1").unwrap();
+    let mut answer = Value::Null;
+    let outcome = eventually(PATIENCE, "a write is pending", || {
+        let status = run(&bed, &["status", "-o", "json"]);
+        answer = status.json();
+        let is_pending = answer["kernel"]["pending"].as_u64() > Some(0);
+        anyhow::ensure!(status.code == 1 && is_pending, "{status:?}");
+        Ok(())
+    });
+    outcome.unwrap();
+    let [pending] = &answer["kernel"]["pendingFirst"].as_array().unwrap()[..] else {
+        panic!("{answer:#}")
+    };
+    assert_eq!(pending["operation"], "add address fd00:96::10 to kube-ipvs0", "{pending:#}");
+    assert!(pending["reason"].as_str().is_some_and(|it| !it.is_empty()), "{pending:#}");
+    assert!(pending["attempts"].as_u64() > Some(0), "{pending:#}");
+    assert!(!answer["errors"].as_array().unwrap().is_empty(), "{answer:#}");
+    let text = run(&bed, &["status"]).out;
+    let words = ["PENDING WRITE", "REFUSED BECAUSE", "fd00:96::10 to kube-ipvs0", "LAST ERRORS"];
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    disable("0").unwrap();
+    bed.wait_until("a retry succeeds", || {
+        bed.bound().contains(&"fd00:96::10/128".to_owned()) && run(&bed, &["status"]).code == 0
+    });
+    // Sets have the entries that they should, and room for more.
+    let mut service = web([bed.pod(1, 1), bed.pod(2, 1)]);
+    service.external = (1..=9).map(|last| ip(&format!("198.51.100.{last}"))).collect();
+    bed.manifests.apply(&service).unwrap();
+    bed.wait_until("entries are there", || {
+        bed.entries().iter().filter(|it| it.starts_with("KUBE-EXTERNAL-IP 198")).count() == 9
+    });
+    let answer = run(&bed, &["status", "-o", "json"]).json();
+    let sets = answer["sets"].as_array().unwrap();
+    let set = sets.iter().find(|it| it["name"] == "KUBE-EXTERNAL-IP").unwrap();
+    assert_eq!((&set["entries"], &set["capacity"]), (&9.into(), &65_536.into()), "{set:#}");
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn a_set_of_another_type_under_our_name_is_among_the_last_errors() {
+    let bed = mk_bed();
+    bed.tool("modprobe", &["-a", "ip_set", "ip_set_hash_ip", "xt_set"]);
+    bed.tool("ipset", &["create", "KUBE-EXTERNAL-IP", "hash:ip"]);
+    let rule = ["INPUT", "-m", "set", "--match-set", "KUBE-EXTERNAL-IP", "src", "-j", "ACCEPT"];
+    bed.tool("iptables", &[&["-w", "-A"], &rule[..]].concat());
+    let manifests = bed.manifests.path().to_str().unwrap();
+    let flags = ["--manifests", manifests, "--hostname-override=node1"];
+    let proxy = Proxy::start_with(bed.node(), &flags).unwrap();
+    let outcome = eventually(PATIENCE, "the set is named", || {
+        let status = run(&bed, &["status"]);
+        let words = ["not in sync yet", "LAST ERRORS", "KUBE-EXTERNAL-IP", "hash:ip"];
+        anyhow::ensure!(status.code == 1, "{status:?}");
+        anyhow::ensure!(words.iter().all(|word| status.out.contains(word)), "{status:?}");
+        Ok(())
+    });
+    outcome.unwrap();
+    // Without the rule, the set gives way.
+    bed.tool("iptables", &[&["-w", "-D"], &rule[..]].concat());
+    bed.tool("ipset", &["destroy", "KUBE-EXTERNAL-IP"]);
+    bed.wait_until("it is whole", || run(&bed, &["status"]).code == 0);
+    proxy.stop().unwrap();
+}
+
+#[test]
+fn a_node_that_does_not_follow_the_api_server_says_since_when_and_exits_with_1() {
+    let cluster = Cluster::new();
+    cluster.apply_service(&mk_web(&cluster.bed, &[(1, 1)]));
+    let proxy = cluster.start(1);
+    let bed = &cluster.bed;
+    let kinds = || {
+        let status = run(bed, &["status", "-o", "json"]);
+        let answer = status.json();
+        let kinds = answer["source"]["kinds"].as_array().unwrap().clone();
+        (status.code, kinds, answer)
+    };
+    bed.wait_until("it follows", || kinds().0 == 0);
+    let (_, following, answer) = kinds();
+    assert_eq!(answer["source"]["server"], cluster.api.address().to_string());
+    let names: Vec<&str> = following.iter().map(|kind| kind["kind"].as_str().unwrap()).collect();
+    assert_eq!(names, ["Service", "EndpointSlice", "Node"]);
+    for kind in &following {
+        assert_eq!((&kind["isFollowing"], &kind["lists"]["start"]), (&true.into(), &1.into()));
+        let [seconds, lag] = ["seconds", "lagSeconds"].map(|field| kind[field].as_f64().unwrap());
+        assert!((0.0..120.0).contains(&seconds) && (0.0..120.0).contains(&lag), "{kind:#}");
+    }
+    let since = |kinds: &[Value]| kinds[0]["since"].as_str().unwrap().to_owned();
+    cluster.api.close();
+    bed.wait_until("it no longer follows", || {
+        kinds().1.iter().all(|it| it["isFollowing"] == false)
+    });
+    let (code, lost, answer) = kinds();
+    assert_eq!(code, 1, "{answer:#}");
+    assert!(since(&lost) > since(&following), "{answer:#}");
+    let text = run(bed, &["status"]).out;
+    assert!(text.contains("EndpointSlice: NOT following for "), "{text}");
+    let host = bed.cluster.client(2).unwrap();
+    host.namespace.enter(|| cluster.api.reopen()).unwrap().unwrap();
+    bed.wait_until("it follows again", || kinds().0 == 0);
+    proxy.stop().unwrap();
 }
