@@ -7,7 +7,8 @@
 //! - `proxies`: a server behind one;
 //! - `metrics`: what is measured of all that;
 //! - `rates`: how often a server is asked;
-//! - `outages`: a server that is away, and credentials that change.
+//! - `outages`: a server that is away, and credentials that change;
+//! - `pods`: a Pod looked for on demand.
 
 #![expect(
     clippy::expect_used,
@@ -22,6 +23,7 @@ mod metrics;
 mod nodes;
 mod objects;
 mod outages;
+mod pods;
 mod proxies;
 mod rates;
 mod watches;
