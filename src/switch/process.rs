@@ -121,6 +121,10 @@ impl Running {
         else {
             return Ok(None);
         };
+        // While a program is exchanged for another one, the new one is named and has no words yet.
+        if line.is_empty() {
+            return Ok(None);
+        }
         let words = line.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
         let mut words: Vec<OsString> = words.collect();
         words.pop();
@@ -211,6 +215,7 @@ mod tests {
         mk_process(proc.path(), "11", "net:[1]", "/usr/bin/kube-proxy", &["kube-proxy"]);
         mk_process(proc.path(), "12", "net:[2]", ours, &["kube-ipvs"]);
         mk_process(proc.path(), "13", "net:[1]", ours, &["kube-ipvs", "--cleanup"]);
+        mk_process(proc.path(), "14", "net:[1]", ours, &[]);
         fs::create_dir(proc.path().join("sys")).unwrap();
         proc
     }
