@@ -112,7 +112,7 @@ impl Bundle {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
-        // Made here and now: what somebody else put at this place is neither followed nor written to.
+        // A link or file that another user put at this place is neither followed nor written to.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
         let written = self.write_to(file, folder).and_then(|file| {
             file.sync_all()?;

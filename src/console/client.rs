@@ -192,7 +192,7 @@ impl From<FailureAnswer> for Failure {
     }
 }
 
-/// True unless nobody listens at a socket, such as at one that a killed program left.
+/// False for a socket without a listener, such as one that a killed program left.
 fn has_listener(socket: &Path) -> bool {
     let kind = std::os::unix::net::UnixStream::connect(socket).map_err(|error| error.kind());
     !matches!(kind, Err(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))

@@ -24,7 +24,9 @@ const SHARE: u32 = 10;
 /// Longest time until the process serves in the other mode.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Time after which state that does not become less is said to stay, if no connection keeps it.
+/// Time beyond the drain deadline after which state that does not become less is said to stay. Until
+/// that deadline, sockets of this node may keep the addresses of mode ipvs when its virtual servers have
+/// gone.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
 /// State that is left of other modes.
@@ -68,7 +70,7 @@ pub(super) fn follow(
             writeln!(out, "the rest stays, since cleanupOtherModes is off")?;
             return Ok(());
         }
-        if left.stays_after(changed.elapsed()) {
+        if left.stays_after(changed.elapsed(), wanted.pace.drain_deadline) {
             writeln!(
                 out,
                 "that stays: it is inside excludeCIDRs, or another program uses it (a rule that looks \
@@ -148,8 +150,8 @@ impl Left {
     }
 
     /// True if it will not go by itself, having been like this for so long.
-    fn stays_after(&self, unchanged: Duration) -> bool {
-        self.by_ipvs.virtual_servers == 0 && unchanged >= STANDSTILL
+    fn stays_after(&self, unchanged: Duration, drain_deadline: Duration) -> bool {
+        self.by_ipvs.virtual_servers == 0 && unchanged >= drain_deadline.saturating_add(STANDSTILL)
     }
 }
 
@@ -171,9 +173,11 @@ mod tests {
     fn what_no_connection_keeps_is_not_waited_for_forever() {
         let interface = LeftByIpvs { interface: true, ..LeftByIpvs::default() };
         let left = Left { by_ipvs: interface, rules: Some(LeftRules::default()) };
-        assert!(!left.stays_after(STANDSTILL / 2));
-        assert!(left.stays_after(STANDSTILL));
+        let deadline = Duration::from_secs(900);
+        assert!(!left.stays_after(deadline, deadline), "sockets may keep it until then");
+        assert!(left.stays_after(deadline + STANDSTILL, deadline));
+        assert!(left.stays_after(STANDSTILL, Duration::ZERO));
         let draining = LeftByIpvs { virtual_servers: 1, ..interface };
-        assert!(!Left { by_ipvs: draining, rules: None }.stays_after(STANDSTILL * 100));
+        assert!(!Left { by_ipvs: draining, rules: None }.stays_after(deadline * 100, deadline));
     }
 }

@@ -260,7 +260,7 @@ fn an_answer_between_two_other_hosts_goes_past_this_node() {
     let fates = by_eth0(&planner, "10.244.2.12:40000");
     let is_masqueraded = |fate: &Fate| matches!(fate, Fate::Endpoint { source: Source::Node, .. });
     assert!(fates.len() == 2 && fates.iter().all(is_masqueraded), "{fates:?}");
-    // Without pod networks, nobody knows where the client is.
+    // Without pod networks, the place of the client is not known.
     let mut planner = mk_planner_of_node(Mode::Iptables, local);
     planner.apply(Event::NodeApplied(Box::new(Node {
         addresses: addresses(&["192.0.2.1"]),

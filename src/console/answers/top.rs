@@ -145,7 +145,7 @@ struct Kept {
     forgetting: Option<AbortHandle>,
 }
 
-/// What is due before an answer.
+/// Readings that are due before an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     /// Nothing: the last two readings are those of now.
