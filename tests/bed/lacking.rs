@@ -57,9 +57,10 @@ fn has_ipvs() -> bool {
     fs::read_to_string("/proc/modules").unwrap().lines().any(|line| line.starts_with("ip_vs"))
 }
 
-/// Waits until no namespace uses IPVS any more, which a namespace that is being removed does.
+/// Waits until no namespace uses IPVS any more, which a namespace that is being removed does. Its closed
+/// connections keep it for a minute (`TCP_TIMEWAIT_LEN` of include/net/tcp.h), orphaned ones longer.
 fn unload_ipvs() {
-    eventually(Duration::from_secs(60), "IPVS to be unloaded", || {
+    eventually(Duration::from_secs(180), "IPVS to be unloaded", || {
         let output = Command::new("modprobe").args(["-r", "ip_vs_rr", "ip_vs"]).output()?;
         anyhow::ensure!(!has_ipvs(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(())
