@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
-use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
+use plan::iptables::constant::COUNTERS;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::scheduler::SchedulerName;
@@ -180,11 +180,13 @@ fn prepare_ipvs(
 /// Makes the counters that rules name: without one, the kernel refuses the rule. Returns false if
 /// they cannot be made.
 fn make_counters() -> bool {
-    let names = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
     let made = NfacctClient::open()
-        .and_then(|mut client| names.into_iter().try_for_each(|name| client.ensure(name)));
+        .and_then(|mut client| COUNTERS.into_iter().try_for_each(|name| client.ensure(name)));
     if let Err(error) = &made {
-        info!("cannot make the packet counters {}: {error}; no rule counts", names.join(" and "));
+        info!(
+            "cannot make the packet counters {}: {error}; no rule counts",
+            COUNTERS.join(" and ")
+        );
     }
     made.is_ok()
 }

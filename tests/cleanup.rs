@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 
 use bed::Namespace;
 use kube_ipvs::cleanup::{self, CleanupReport};
+use kube_ipvs::kernel::nfacct::NfacctClient;
 use kube_ipvs::kernel::rules::{Backend, Rules, Variant};
+use plan::iptables::constant::{INVALID_DROPPED, LOCALHOST_ACCEPTED};
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::rule_set::{LocalTraffic, RuleSet, RuleSetSettings};
@@ -466,6 +468,28 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
         assert!(serving.iter().all(|sign| after.contains(sign)), "{after}");
         assert_eq!(node.hand_over(), CleanupReport::default(), "the second run has nothing to do");
 
+        // The state of a node that leaves mode ipvs.
+        for route in ["10.96.0.10/32", "203.0.113.5/32", "fd00:96::10/128"] {
+            node.tool("ip", &["route", "add", "local", route, "dev", "lo", "proto", "107"], "");
+        }
+        node.tool("ip", &["addr", "del", "203.0.113.5/32", "dev", "kube-ipvs0"], "");
+        let outcome = node.hand_over();
+        assert_eq!(outcome.removed, ["3 local routes"], "{outcome}");
+        assert!(outcome.is_complete(), "{outcome}");
+        let bound = node.tool("ip", &["-oneline", "addr", "show", "dev", "kube-ipvs0"], "");
+        for address in ["10.96.0.10/32", "203.0.113.5/32", "fd00:96::10/128"] {
+            assert!(bound.contains(address), "{address}:\n{bound}");
+            let family = if address.contains(':') { "-6" } else { "-4" };
+            let address = address.split('/').next().unwrap();
+            let way = node.tool("ip", &[family, "route", "get", address], "");
+            assert!(way.starts_with("local "), "{way}");
+        }
+        let routes = |family| {
+            let shown = ["route", "show", "table", "local", "proto", "107"];
+            node.tool("ip", &[&[family], &shown[..]].concat(), "")
+        };
+        assert_eq!([routes("-4"), routes("-6")].concat(), "");
+
         node.tool(
             "ip",
             &["route", "add", "local", "172.30.0.0/16", "dev", "lo", "proto", "107"],
@@ -508,4 +532,37 @@ fn the_program_does_it_and_ends_well_twice() {
     // What cannot be removed is a failure.
     node.tool("ip", &["link", "add", "kube-ipvs0", "type", "bridge"], "");
     assert!(node.0.command(&program, &["--cleanup"]).is_err());
+}
+
+#[test]
+fn packet_counters_go_unless_a_rule_names_them() {
+    let node = Node::shared("nft");
+    let counters = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
+    let packets =
+        |name: &str| node.0.enter(|| NfacctClient::open().unwrap().packets(name).unwrap()).unwrap();
+    node.0
+        .enter(|| {
+            let mut client = NfacctClient::open().unwrap();
+            counters.iter().for_each(|name| client.ensure(name).unwrap());
+            client.ensure("of_another_program").unwrap();
+        })
+        .unwrap();
+    let rule = format!(
+        "*filter\n:OTHER - [0:0]\n-A OTHER -m nfacct --nfacct-name {LOCALHOST_ACCEPTED}\nCOMMIT\n"
+    );
+    node.restore("nft", Family::V4, &rule);
+    let outcome = node.clean(&[]);
+    assert!(outcome.is_complete(), "{outcome}");
+    assert_eq!(outcome.removed, ["1 packet counter"], "{outcome}");
+    assert!(outcome.kept.iter().any(|kept| kept.contains(LOCALHOST_ACCEPTED)), "{outcome}");
+    assert_eq!(counters.map(packets), [None, Some(0)]);
+
+    node.restore("nft", Family::V4, "*filter\n:OTHER - [0:0]\n-X OTHER\nCOMMIT\n");
+    let in_use = Family::BOTH.map(|family| (family, Backend::Nft)).into();
+    let outcome = node.0.enter(|| cleanup::other_modes(Mode::Iptables, &in_use)).unwrap();
+    assert_eq!(outcome, CleanupReport::default(), "mode iptables counts");
+    let outcome = node.0.enter(|| cleanup::other_modes(Mode::Ipvs, &in_use)).unwrap();
+    assert_eq!(outcome.removed, ["1 packet counter"], "{outcome}");
+    assert_eq!(counters.map(packets), [None, None]);
+    assert_eq!(packets("of_another_program"), Some(0));
 }

@@ -26,6 +26,10 @@ use crate::serve::metrics::own::VIRTUAL_SERVERS;
 /// Time between two looks at the node's sockets.
 const CHECK: Duration = Duration::from_secs(1);
 
+/// Pauses before what could not be removed is tried again: the first, and the longest. Each is twice as
+/// long as the one before.
+const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
+
 /// The mode that this process served in before, and the reason for which it serves in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Former {
@@ -33,6 +37,15 @@ pub(super) struct Former {
     pub(super) reason: String,
     /// True if it could not be served in, and the mode before that is taken up again.
     pub(super) has_failed: bool,
+}
+
+/// State to be removed.
+#[derive(Debug, Clone, Copy)]
+enum Removal {
+    /// That of other modes, but for what connections of mode ipvs may need.
+    OtherModes,
+    /// That of mode ipvs.
+    Ipvs,
 }
 
 /// Removal of what another mode has left. The event loop lets connections end; the rest is done here,
@@ -70,10 +83,7 @@ impl FormerMode {
         if self.status.wait_for(is_carried).await.is_err() {
             return;
         }
-        let mut removed = CleanupReport::default();
-        if let Some(backends) = self.backends.clone() {
-            removed = self.remove(move || cleanup::other_modes(mode, &backends)).await;
-        }
+        let mut removed = self.remove(Removal::OtherModes).await;
         // If the portals stay, they lead to ports that refuse; but the other rules come before them.
         if let Some(relay) = &self.relay {
             relay.stop_listening();
@@ -87,17 +97,44 @@ impl FormerMode {
                 let reason = "the program found its state".to_owned();
                 self.former = Some(Former { mode: Mode::Ipvs, reason, has_failed: false });
             }
-            if let Some(backends) = self.backends.clone() {
-                if self.until_no_socket_needs_addresses().await.is_none() {
-                    return;
-                }
-                let settings = self.settings.clone();
-                let of_ipvs = self.remove(move || cleanup::ipvs_mode(&settings, &backends)).await;
-                removed.removed.extend(of_ipvs.removed);
-                removed.failures.extend(of_ipvs.failures);
+            if self.backends.is_some() && self.until_no_socket_needs_addresses().await.is_none() {
+                return;
             }
+            removed.extend(self.remove(Removal::Ipvs).await);
         }
-        if let Some(event) = ended(mode, self.former.as_ref(), self.backends.is_some(), &removed) {
+        removed.log();
+        self.report_end(&removed);
+        self.until_all_is_removed(removed).await;
+    }
+
+    /// Tries again to remove what could not be removed, with growing pauses, until all of it is gone or
+    /// the loop has ended.
+    async fn until_all_is_removed(&mut self, mut removed: CleanupReport) {
+        let [mut pause, longest] = PAUSES;
+        while !removed.is_complete() {
+            tokio::select! {
+                _ = self.status.wait_for(|_| false) => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = longest.min(pause * 2);
+            let mut again = self.remove(Removal::OtherModes).await;
+            if self.settings.mode != Mode::Ipvs {
+                again.extend(self.remove(Removal::Ipvs).await);
+            }
+            if again.failures != removed.failures {
+                again.log();
+            }
+            if again.is_complete() {
+                self.report_end(&again);
+            }
+            removed = again;
+        }
+    }
+
+    /// Reports what has become of the state of other modes.
+    fn report_end(&self, removed: &CleanupReport) {
+        let (mode, is_removed) = (self.settings.mode, self.backends.is_some());
+        if let Some(event) = ended(mode, self.former.as_ref(), is_removed, removed) {
             info!("{}", event.note);
             self.recorder.record(event);
         }
@@ -167,19 +204,17 @@ impl FormerMode {
         }
     }
 
-    /// Removes something, on a thread of the pool: it runs programs, which takes its time.
-    async fn remove(
-        &self,
-        removal: impl FnOnce() -> CleanupReport + Send + 'static,
-    ) -> CleanupReport {
-        let removing = self.at_work.block_on_pool(move || {
-            let report = removal();
-            report.log();
-            report
+    /// Removes state of other modes, on a thread of the pool: it runs programs, which takes its time.
+    /// Without programs for it, nothing is removed.
+    async fn remove(&self, removal: Removal) -> CleanupReport {
+        let Some(backends) = self.backends.clone() else { return CleanupReport::default() };
+        let settings = self.settings.clone();
+        let removing = self.at_work.block_on_pool(move || match removal {
+            Removal::OtherModes => cleanup::other_modes(settings.mode, &backends),
+            Removal::Ipvs => cleanup::ipvs_mode(&settings, &backends),
         });
         removing.await.unwrap_or_else(|error| {
             let failure = format!("removing the state of other modes failed: {error}");
-            warn!("{failure}; the next start tries it again");
             CleanupReport { failures: vec![failure], ..CleanupReport::default() }
         })
     }

@@ -23,6 +23,7 @@ use crate::reconcile::Input;
 use crate::reconcile::observer::{Observer, Round, RoundKind};
 use crate::relay::{self, Meters, NoProxyPort, Relay, Report, Reports, Settings};
 use crate::serve::metrics::Metrics;
+use crate::serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
 
 /// A relay that runs. Copies share it; it ends with the last one.
 #[derive(Debug, Clone)]
@@ -172,7 +173,7 @@ impl RelayMetrics {
         let counters = |name, help, label| IntCounterVec::new(Opts::new(name, help), &[label]);
         Ok(Self {
             connections: IntGauge::new(
-                "kube_ipvs_relay_connections",
+                RELAY_CONNECTIONS,
                 "Number of open TCP connections of clients that the relay serves.",
             )?,
             connections_total: counters(
@@ -188,7 +189,7 @@ impl RelayMetrics {
                  the relay, which then tries another endpoint.",
             )?,
             udp_clients: IntGauge::new(
-                "kube_ipvs_relay_udp_clients",
+                RELAY_UDP_CLIENTS,
                 "Number of UDP clients that the relay serves.",
             )?,
             udp_dropped: counters(

@@ -1,7 +1,10 @@
 //! The way back to kube-proxy's mode ipvs: what that does not know goes, and the rest goes on serving
 //! until kube-proxy takes it over.
 
-use plan::kernel_objects::Entry;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use plan::kernel_objects::{Entry, LINK};
 use plan::model::Family;
 use plan::settings::Settings;
 
@@ -17,8 +20,9 @@ use crate::kernel::rules::Rules;
 /// of it back.
 ///
 /// The `chosen` networks of short circuits say which virtual servers are those of short circuits.
-/// With local routes in the kernel nothing is done: kube-proxy does not know them, and without them
-/// no Service would be reached.
+/// A local route to one address, which a node has while it leaves mode ipvs, is replaced by that
+/// address on the interface. With local routes to networks nothing is done: kube-proxy does not know
+/// them, and without them no Service would be reached.
 #[must_use]
 pub fn hand_over(chosen: &Settings) -> CleanupReport {
     let mut report = CleanupReport::default();
@@ -36,12 +40,14 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
             return report;
         }
     };
-    let routes = found.actual.routes.len();
-    if routes > 0 {
+    let (addresses, networks): (Vec<IpNet>, Vec<IpNet>) =
+        found.actual.routes.iter().partition(|route| route.prefix_len() == route.max_prefix_len());
+    if let Some(first) = networks.iter().min() {
         report.failures.push(format!(
-            "{routes} local routes lead to the Services, which kube-proxy does not know, so nothing is \
-             removed: take serviceRoutes out of the configuration, let kube-ipvs start once without \
-             it, stop it, and run --hand-over again"
+            "{} local routes lead to networks of Services ({first}), which kube-proxy does not know, so \
+             nothing is removed: take serviceRoutes out of the configuration, let kube-ipvs start once \
+             in mode ipvs without it, stop it, and run --hand-over again",
+            networks.len()
         ));
         return report;
     }
@@ -59,6 +65,7 @@ pub fn hand_over(chosen: &Settings) -> CleanupReport {
             failed.len()
         ));
     }
+    report.bind_instead_of(&mut leftovers, &found, addresses);
     report.remove_link(&mut leftovers, &removal.link);
     let failed = leftovers.remove_entries(&removal.entries);
     report.note(removal.entries.len().saturating_sub(failed.len()), "set entry");
@@ -100,6 +107,49 @@ fn removal(found: &FoundLeftovers, chosen: &Settings) -> StateRemoval {
 // === impl CleanupReport ===
 
 impl CleanupReport {
+    /// Binds the addresses of local routes to the interface, and removes the routes. An address is local
+    /// all the time.
+    fn bind_instead_of(
+        &mut self,
+        leftovers: &mut Leftovers,
+        found: &FoundLeftovers,
+        mut routes: Vec<IpNet>,
+    ) {
+        if routes.is_empty() {
+            return;
+        }
+        let n_routes = routes.len();
+        let refused = match &found.link_kind {
+            Some(kind) if kind != "dummy" => Err(format!("it is of kind {kind:?}")),
+            _ => {
+                let addresses: Vec<IpAddr> = routes.iter().map(IpNet::addr).collect();
+                leftovers.bind(&addresses)
+            }
+        };
+        let why = match refused {
+            Ok(refused) => {
+                routes.retain(|route| !refused.contains_key(&route.addr()));
+                let first = refused.into_iter().min_by_key(|(address, _)| *address);
+                first.map(|(address, error)| format!("{address}: {error}"))
+            }
+            Err(why) => {
+                routes.clear();
+                Some(why)
+            }
+        };
+        if let Some(why) = why {
+            self.failures.push(format!(
+                "{} of {n_routes} addresses cannot be bound to {LINK}: {why}. Local routes lead to them, \
+                 which kube-proxy does not know (ip route show table local proto 107). Run --hand-over \
+                 again, or remove the routes once kube-proxy serves",
+                n_routes - routes.len()
+            ));
+        }
+        let failed = leftovers.remove_routes(&routes);
+        self.note(routes.len().saturating_sub(failed.len()), "local route");
+        self.failures.extend(failed);
+    }
+
     fn shrink_sets(&mut self, leftovers: &mut Leftovers, found: &FoundLeftovers) {
         let mut n_shrunk = 0;
         for set in found.actual.sets.keys().filter(|set| set.kind.is_of_kube_proxy()) {

@@ -21,7 +21,7 @@ pub struct LeftByIpvs {
     pub virtual_servers: usize,
     /// Their connections.
     pub connections: Connections,
-    /// True if there is the interface.
+    /// True if there is the interface, and not only for addresses in excluded networks.
     pub interface: bool,
     /// Number of sets.
     pub sets: usize,
@@ -47,7 +47,7 @@ pub fn by_ipvs(chosen: &Settings) -> Result<LeftByIpvs, ReadError> {
     Ok(LeftByIpvs {
         virtual_servers: removal.virtual_servers.len(),
         connections: leftovers.connections(&removal.virtual_servers)?,
-        interface: found.link_kind.as_deref() == Some("dummy"),
+        interface: removal.link.is_left(),
         sets: removal.sets.len(),
     })
 }

@@ -1,14 +1,15 @@
 //! Removal of the kernel state of kube-ipvs and kube-proxy, and of no other program's.
 //!
 //! [`all`] is `--cleanup`: everything of every mode, for a node that is to have another proxy, or
-//! none. [`hand_over`] is for a node that goes back to kube-proxy's mode ipvs. [`ipvs_mode`] is for a node that has left IPVS mode. [`other_modes`] is for a node that
-//! comes to us from kube-proxy's iptables or nftables mode: what those left behind goes once our own
-//! rules carry the traffic.
+//! none. [`hand_over`] is for a node that goes back to kube-proxy's mode ipvs. [`ipvs_mode`] is for a
+//! node that has left IPVS mode. [`other_modes`] is for a node that comes to us from another mode:
+//! what that left behind goes once our own rules carry the traffic.
 //!
 //! The modules `rules` and `state` decide from what was read what is to be removed, without doing
 //! anything; this module removes it. A failure does not end the removal: the rest is removed, and
 //! all failures are reported at the end.
 
+mod counters;
 mod hand_over;
 pub mod left;
 mod rules;
@@ -64,6 +65,7 @@ pub fn all(chosen: &Settings) -> CleanupReport {
     let mut report = CleanupReport::default();
     report.remove_tables();
     report.remove_all_of_ipvs(chosen, |_| RemovalScope::Everything);
+    report.remove_counters();
     report
 }
 
@@ -76,14 +78,16 @@ pub fn ipvs_mode(chosen: &Settings, in_use: &HashMap<Family, Backend>) -> Cleanu
     let mut report = CleanupReport::default();
     if let Some(in_the_way) = in_the_way(ipvs_state(chosen)) {
         report.failures.push(format!(
-            "what mode ipvs left is not removed, since connections may need it: {in_the_way}. The \
-             next start tries again"
+            "what mode ipvs left is not removed, since connections may need it: {in_the_way}"
         ));
         return report;
     }
     report.remove_all_of_ipvs(chosen, |rules| {
         scope(used_alone(chosen.mode), in_use.get(&rules.family()), rules.backend())
     });
+    if chosen.mode != Mode::Iptables {
+        report.remove_counters();
+    }
     report
 }
 
@@ -143,6 +147,9 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
             report.remove_rules(&rules, scope(used, in_use.get(&family), rules.backend()));
         }
     }
+    if mode == Mode::Ipvs {
+        report.remove_counters();
+    }
     report
 }
 
@@ -192,6 +199,13 @@ impl CleanupReport {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty()
+    }
+
+    /// Adds another report to this one.
+    pub fn extend(&mut self, other: Self) {
+        self.removed.extend(other.removed);
+        self.kept.extend(other.kept);
+        self.failures.extend(other.failures);
     }
 
     /// Logs the report: everything that was removed on one line, each failure on its own.

@@ -39,6 +39,19 @@ pub(super) enum LinkRemoval {
     Foreign(String),
 }
 
+// === impl LinkRemoval ===
+
+impl LinkRemoval {
+    /// True if something of ours is there to be removed.
+    pub(super) fn is_left(&self) -> bool {
+        match self {
+            Self::None | Self::Foreign(_) => false,
+            Self::Whole => true,
+            Self::Addresses(addresses) => !addresses.is_empty(),
+        }
+    }
+}
+
 /// Returns what is to be removed: what a planner that wants nothing would remove, and the sets and
 /// the interface themselves when nothing of other programs is in them. `chosen` tells in which
 /// networks everything belongs to other programs, and in which everything is a short circuit's.
@@ -221,6 +234,7 @@ mod tests {
         let LinkRemoval::Addresses(addresses) = &removal.link else { panic!("{removal:?}") };
         assert_eq!(addresses.len(), 2, "{addresses:?}");
         assert!(!addresses.contains(&"10.96.0.1".parse().unwrap()));
+        assert!(removal.link.is_left() && !LinkRemoval::Addresses(Vec::new()).is_left());
         assert_eq!(removal.entries, [(cluster, Entry::AddressPort(own))]);
         assert!(!removal.sets.contains(&cluster));
         assert_eq!(removal.kept.len(), 2, "{:?}", removal.kept);

@@ -11,7 +11,7 @@ use plan::kernel_objects::{Entry, Frontend};
 use plan::model::Protocol;
 use plan::sets::SetId;
 
-use super::link::{AddressBatch, Link, LinkAddress, Links};
+use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
 use super::route::{RouteBatch, Routes};
 use super::{ReadError, translate};
@@ -191,6 +191,30 @@ impl Leftovers {
                 .collect(),
             Err(error) => vec![error.to_string()],
         }
+    }
+
+    /// Binds addresses to our interface, which is made if there is none. Returns the reason, in words,
+    /// for each address that is not bound then.
+    ///
+    /// # Errors
+    /// When there is no interface and none can be made, or the kernel does not answer, in words.
+    pub fn bind(&mut self, addresses: &[IpAddr]) -> Result<HashMap<IpAddr, String>, String> {
+        let words = |error: netlink::Error| error.to_string();
+        if self.links.find().map_err(words)?.is_none() {
+            self.links.create().map_err(words)?;
+        }
+        let found = self.links.find().map_err(words)?;
+        let index = found.ok_or("the interface was removed at once")?.index;
+        let mut batch = AddressBatch::new(index);
+        for address in addresses {
+            batch.add(*address, AddressScope::default());
+        }
+        let results = addresses.iter().zip(self.links.send(&batch).map_err(words)?);
+        Ok(results
+            .filter_map(|(address, result)| Some((*address, result.err()?)))
+            .filter(|(_, error)| !is(error, rustix::io::Errno::EXIST))
+            .map(|(address, error)| (address, error.to_string()))
+            .collect())
     }
 
     /// Takes addresses off our interface, and returns what went wrong, in words.

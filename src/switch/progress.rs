@@ -73,9 +73,9 @@ pub(super) fn follow(
         if left.stays_after(changed.elapsed(), wanted.pace.drain_deadline) {
             writeln!(
                 out,
-                "that stays: it is inside excludeCIDRs, or another program uses it (a rule that looks \
-                 into a set, for example). The log says what could not be removed. Once it is free, \
-                 the next start of kube-ipvs removes it"
+                "that stays for now: another program uses it (a rule that looks into a set, for \
+                 example). The log says what could not be removed. kube-ipvs tries it again every \
+                 few minutes"
             )?;
             return Ok(());
         }

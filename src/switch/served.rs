@@ -1,4 +1,5 @@
-//! The mode that a running kube-ipvs serves in, as its metrics server says.
+//! What the metrics server of a running kube-ipvs says: the mode that it serves in, and what its relay
+//! has to do.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -11,20 +12,48 @@ use hyper_util::rt::TokioExecutor;
 use plan::mode::Mode;
 use tokio::time::timeout;
 
+use crate::serve::metrics::own::{RELAY_CONNECTIONS, RELAY_UDP_CLIENTS};
+
 /// Longest time for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Longest answer that is read.
+/// Longest answer that is read: with a mode, and with metrics.
 const LONGEST: usize = 4_096;
+const LONGEST_METRICS: usize = 64 << 20;
+
+/// Clients of the relay of mode userspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Relayed {
+    /// Number of TCP connections.
+    pub(super) connections: u64,
+    /// Number of clients of UDP that are remembered.
+    pub(super) udp_clients: u64,
+}
 
 /// Asks `/proxyMode` at the address that the metrics server has.
 ///
 /// # Errors
 /// When nothing answers, or not with a mode: in words.
 pub(super) fn mode(address: SocketAddr) -> Result<Mode, String> {
-    let answer = ask(reachable(address)).map_err(|error| format!("{address}: {error:#}"))?;
+    let answer = ask(address, "proxyMode", LONGEST)?;
     let named = Mode::ALL.into_iter().find(|mode| mode.name() == answer.trim());
     named.ok_or_else(|| format!("{address}/proxyMode does not answer with a mode"))
+}
+
+/// Asks `/metrics` for the clients of the relay; none if the process has no relay.
+///
+/// # Errors
+/// When nothing answers: in words.
+pub(super) fn relayed(address: SocketAddr) -> Result<Option<Relayed>, String> {
+    let answer = ask(address, "metrics", LONGEST_METRICS)?;
+    let gauge = |name: &str| {
+        let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.trim().parse().ok()
+    };
+    let (connections, udp_clients) = (gauge(RELAY_CONNECTIONS), gauge(RELAY_UDP_CLIENTS));
+    Ok(connections
+        .zip(udp_clients)
+        .map(|(connections, udp_clients)| Relayed { connections, udp_clients }))
 }
 
 /// An unspecified address is reached at localhost.
@@ -37,19 +66,22 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn ask(address: SocketAddr) -> anyhow::Result<String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let answer = timeout(LIMIT, get(address)).await;
-        answer.with_context(|| format!("it does not answer in {LIMIT:?}"))?
-    })
+fn ask(address: SocketAddr, page: &str, longest: usize) -> Result<String, String> {
+    let asked = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let answer = timeout(LIMIT, get(reachable(address), page, longest)).await;
+            answer.with_context(|| format!("it does not answer in {LIMIT:?}"))?
+        })
+    };
+    asked().map_err(|error: anyhow::Error| format!("{address}: {error:#}"))
 }
 
-async fn get(address: SocketAddr) -> anyhow::Result<String> {
+async fn get(address: SocketAddr, page: &str, longest: usize) -> anyhow::Result<String> {
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let answer = client.get(format!("http://{address}/proxyMode").parse()?).await?;
+    let answer = client.get(format!("http://{address}/{page}").parse()?).await?;
     ensure!(answer.status().is_success(), "it answers {}", answer.status());
-    let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+    let body = Limited::new(answer.into_body(), longest).collect().await;
     let body = body.map_err(|error| anyhow!("read its answer: {error}"))?;
     Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }
@@ -63,19 +95,29 @@ mod tests {
     use super::*;
 
     fn answered(status: &'static str, body: String) -> Result<Mode, String> {
+        ask_server("/proxyMode", status, body, mode)
+    }
+
+    /// Asks a server that answers so to a request for a page.
+    fn ask_server<T>(
+        page: &'static str,
+        status: &'static str,
+        body: String,
+        ask: impl FnOnce(SocketAddr) -> T,
+    ) -> T {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 1_024];
             let length = stream.read(&mut request).unwrap();
-            assert!(request[..length].starts_with(b"GET /proxyMode "));
+            assert!(request[..length].starts_with(format!("GET {page} ").as_bytes()));
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
             // The client may have heard enough before the end.
             let _ = stream.write_all((head + &body).as_bytes());
         });
-        let answer = mode((Ipv4Addr::UNSPECIFIED, address.port()).into());
+        let answer = ask((Ipv4Addr::UNSPECIFIED, address.port()).into());
         server.join().unwrap();
         answer
     }
@@ -89,5 +131,14 @@ mod tests {
         assert!(other.contains("it answers 503"), "{other}");
         let other = answered("200 OK", "ipvs ".repeat(LONGEST)).unwrap_err();
         assert!(other.contains("read its answer"), "{other}");
+    }
+
+    #[test]
+    fn the_clients_of_the_relay_are_among_the_metrics_of_a_process_that_has_one() {
+        let asked = |body: &str| ask_server("/metrics", "200 OK", body.to_owned(), relayed);
+        let body = "# TYPE kube_ipvs_relay_connections gauge\nkube_ipvs_relay_connections 3\n\
+                    kube_ipvs_relay_connections_total{outcome=\"x\"} 9\nkube_ipvs_relay_udp_clients 2\n";
+        assert_eq!(asked(body), Ok(Some(Relayed { connections: 3, udp_clients: 2 })));
+        assert_eq!(asked("kube_ipvs_mode 1\n"), Ok(None));
     }
 }

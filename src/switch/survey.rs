@@ -7,7 +7,8 @@ use anyhow::bail;
 use plan::mode::Mode;
 
 use super::process::Running;
-use super::{require_handler, served};
+use super::require_handler;
+use super::served::{self, Relayed};
 use crate::cleanup::left;
 use crate::config::Configuration;
 use crate::host;
@@ -39,7 +40,7 @@ pub(super) fn run(running: &Running, mode: Mode, out: &mut impl Write) -> anyhow
     if from == Ok(mode) {
         writeln!(out, "nothing to do: the node serves in mode {mode} already")?;
     } else {
-        write_state(&configured, mode, out)?;
+        write_state(&configured, from.ok(), mode, out)?;
     }
     if reasons.is_empty() {
         writeln!(out, "the node can switch to mode {mode}")?;
@@ -60,14 +61,40 @@ fn write_lack_of_copies(configured: &Configuration, out: &mut impl Write) -> any
     Ok(())
 }
 
-/// Writes what there is of the mode that the node would leave.
-fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> anyhow::Result<()> {
-    let by_ipvs = left::by_ipvs(&configured.settings)?;
-    if to == Mode::Ipvs {
+/// Writes what there is of the mode that the node would leave. Where that mode is not known, it is
+/// written what there is of each.
+fn write_state(
+    configured: &Configuration,
+    from: Option<Mode>,
+    to: Mode,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let leaves = |mode: Mode| to != mode && from.is_none_or(|from| from == mode);
+    if to != Mode::Ipvs {
+        write_ipvs(configured, leaves(Mode::Ipvs), out)?;
+    }
+    if leaves(Mode::Iptables) || leaves(Mode::Userspace) {
         let beside = left::rules_beside(to, configured.variant)?;
-        let affinity = left::chains_with_affinity(configured.variant)?;
         writeln!(out, "rules: {beside}; connections that they led go on")?;
+    }
+    if leaves(Mode::Iptables) {
+        let affinity = left::chains_with_affinity(configured.variant)?;
         writeln!(out, "session affinity: begins anew for {affinity} ports of Services")?;
+    }
+    if leaves(Mode::Userspace) {
+        write_relayed(configured, out)?;
+    }
+    Ok(())
+}
+
+/// Writes what mode ipvs has, or has left.
+fn write_ipvs(
+    configured: &Configuration,
+    is_left_now: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let by_ipvs = left::by_ipvs(&configured.settings)?;
+    if by_ipvs.is_empty() && !is_left_now {
         return Ok(());
     }
     let deadline = configured.pace.drain_deadline;
@@ -81,9 +108,25 @@ fn write_state(configured: &Configuration, to: Mode, out: &mut impl Write) -> an
     if sysctl::answers_for_real_servers(Path::new(sysctl::ROOT)) {
         writeln!(
             out,
-            "net.ipv4.vs.nat_icmp_send: 1, so that IPVS would cut connections that rules lead: set it \
-             to 0 before"
+            "net.ipv4.vs.nat_icmp_send: 1. kube-ipvs sets it to 0, and not back: with 1, IPVS cuts \
+             connections that rules lead"
         )?;
     }
+    Ok(())
+}
+
+/// Writes what becomes of the clients of the relay.
+fn write_relayed(configured: &Configuration, out: &mut impl Write) -> anyhow::Result<()> {
+    let deadline = configured.pace.drain_deadline;
+    match served::relayed(configured.served.metrics) {
+        Ok(None) => return Ok(()),
+        Ok(Some(Relayed { connections, udp_clients })) => writeln!(
+            out,
+            "relay: {connections} TCP connections, which have {deadline:?} to end (drainDeadline), and \
+             {udp_clients} clients of UDP, which are led anew"
+        )?,
+        Err(why) => writeln!(out, "relay: its connections are not known ({why})")?,
+    }
+    writeln!(out, "session affinity: begins anew for the clients of the relay")?;
     Ok(())
 }

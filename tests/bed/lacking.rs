@@ -117,6 +117,22 @@ fn without_ipvs_mode_auto_serves_in_mode_iptables_says_why_and_looks_again() {
 }
 
 #[test]
+fn with_a_fallback_mode_ipvs_is_asked_for_and_mode_iptables_serves() {
+    let cluster = Cluster::in_mode("ipvs", "fallback: iptables\n");
+    let bed = &cluster.bed;
+    let _aside = Aside::ipvs();
+    let proxy = cluster.start(1);
+    wait_for_mode(bed, &proxy, "iptables");
+    let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2);
+    assert_shares(&tally, &[("pod1-1", 2)]);
+    let metrics = get(bed.node(), "127.0.0.1:10249", "/metrics").unwrap();
+    let metric = "kube_ipvs_mode{configured=\"ipvs\",effective=\"iptables\"} 1";
+    assert!(metrics.contains(metric), "{metrics}");
+    cluster.event("ModeFallback");
+    proxy.stop().unwrap();
+}
+
+#[test]
 fn with_fallback_return_switch_the_process_goes_on_in_mode_ipvs_once_the_host_has_it() {
     let cluster = Cluster::in_mode("auto", "fallbackRetry: 10s\nfallbackReturn: switch\n");
     let bed = &cluster.bed;
@@ -227,7 +243,7 @@ fn without_iptables_it_says_what_to_install_in_every_mode() {
     let bed = Bed::new();
     bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
     let programs = IPTABLES.map(|program| Aside::of(Path::new(program)));
-    for mode in ["ipvs", "iptables", "auto"] {
+    for mode in ["ipvs", "iptables", "userspace", "auto"] {
         let arguments = [&format!("--proxy-mode={mode}")[..]];
         let (status, log) = Proxy::run_to_its_end(bed.node(), &bed.manifests, &arguments).unwrap();
         assert!(!status.success(), "{mode}:\n{log}");

@@ -382,3 +382,66 @@ fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices(
         require_unnoticed(&load.stop(), some * 2, KILLS, moves);
     }
 }
+
+#[test]
+fn killed_at_random_points_of_a_switch_to_iptables_it_goes_on_and_no_client_notices() {
+    let mut random = Random::new();
+    let some = usize::try_from(amount(2, 5)).unwrap();
+    for time in 0..amount(2, 20) {
+        let loaded = Loaded::new();
+        let bed = &loaded.bed;
+        let proxy = bed.start(&["--proxy-mode=ipvs"]);
+        let longest = patience(bed) / 2;
+        let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
+        load.wait_for_answers(some, LIMIT).unwrap();
+        drop(proxy);
+        for _ in 0..KILLS {
+            let starting = launch(bed, &["--proxy-mode=iptables"]);
+            random.rest(longest);
+            drop(starting); // SIGKILL
+            loaded.remove_an_endpoint(&mut random);
+        }
+        let proxy = bed.start(&["--proxy-mode=iptables"]);
+        load.wait_for_answers(some, LIMIT).unwrap();
+        println!("time {time}");
+        // Streams stay with IPVS for as long as they live.
+        assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
+        let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
+        // A virtual server for UDP that goes costs a flow up to two datagrams.
+        require_unnoticed(&load.stop(), some * 2, KILLS + 2, moves);
+    }
+}
+
+#[test]
+fn killed_at_random_points_of_a_switch_to_userspace_it_goes_on_and_streams_of_ipvs_live() {
+    let mut random = Random::new();
+    let loaded = Loaded::new();
+    let bed = &loaded.bed;
+    let proxy = bed.start(&["--proxy-mode=ipvs"]);
+    let longest = patience(bed) / 2;
+    // What the relay leads ends with the process.
+    let is_stream = |client: &Client<'_>| client.name.starts_with("streams");
+    let streams: Vec<Client<'_>> =
+        loaded.clients(Amount::new(bed)).into_iter().filter(is_stream).collect();
+    let load = Load::start(&streams).unwrap();
+    load.wait_for_answers(2, LIMIT).unwrap();
+    drop(proxy);
+    for _ in 0..KILLS {
+        let starting = launch(bed, &["--proxy-mode=userspace"]);
+        random.rest(longest);
+        drop(starting); // SIGKILL
+        loaded.remove_an_endpoint(&mut random);
+    }
+    let proxy = bed.start(&["--proxy-mode=userspace"]);
+    bed.wait_until("portals lead", || {
+        bed.rules("iptables").contains("-A KUBE-PORTALS-CONTAINER -d 10.96.0.11/32")
+    });
+    for address in ["10.96.0.11", "fd00:96::11"] {
+        for from in [bed.client(), &bed.pod(1, 3).namespace, bed.node()] {
+            let answer = bed::ask(from, bed::Question::tcp((ip(address), PORT)));
+            assert!(answer.is_ok(), "{address}: {answer:?}\n{}", proxy.log().unwrap());
+        }
+    }
+    load.wait_for_answers(2, LIMIT).unwrap();
+    require_unnoticed(&load.stop(), 4, 0, |_| false);
+}

@@ -1,6 +1,6 @@
 //! Local clients are led to a short circuit only while the kernel has all of it.
 
-use bed::{Namespace, Protocol, Service};
+use bed::{Connection, Namespace, Protocol, Question, Service};
 
 use crate::fixture::{Bed, TARGET, assert_shares, ip};
 
@@ -56,4 +56,38 @@ fn local_clients_get_this_nodes_endpoints_while_the_kernel_refuses_the_short_cir
     bed.wait_until("they are no longer led to the short circuit", || !are_led(&bed));
     assert!(bed.virtual_servers().contains(short_circuit), "{}", bed.virtual_servers());
     assert_local_clients_get(&bed, here);
+}
+
+/// Load balancer address of a Service whose outside clients get this node's endpoints only.
+const LOCAL: &str = "203.0.113.61";
+
+#[test]
+fn a_node_that_leaves_mode_ipvs_removes_them_at_once_and_their_connections_go_on() {
+    let bed = Bed::new();
+    let mut service = Service::new("local", ip("10.96.0.61")).port(Protocol::Tcp, 80, TARGET);
+    service.load_balancer = vec![ip(LOCAL)];
+    service.more = vec!["externalTrafficPolicy: Local".into()];
+    bed.manifests.apply(&service.pods([bed.pod(2, 1)])).unwrap();
+    let proxy = bed.start(&["--proxy-mode=ipvs"]);
+    let pod = &bed.pod(1, 2).namespace;
+    let question = Question::tcp((ip(LOCAL), 80));
+    let mut connection = Connection::open(pod, question).unwrap();
+    assert_eq!(connection.say().unwrap().server, "pod2-1");
+    let short_circuit = || {
+        let table = bed.virtual_servers();
+        let mut lines = table.lines().filter_map(|line| line.strip_prefix("TCP  "));
+        lines.any(|line| !line.starts_with("10.96.0.61") && !line.starts_with(LOCAL))
+    };
+    assert!(short_circuit(), "{}", bed.virtual_servers());
+    // It is held by IPVS, so that the rest drains.
+    let mut held = Connection::open(pod, Question::tcp((ip("10.96.0.61"), 80))).unwrap();
+    held.say().unwrap();
+    drop(proxy);
+    let _proxy = bed.start(&["--proxy-mode=iptables"]);
+    bed.wait_until("the short circuit is gone", || !short_circuit());
+    assert!(bed.virtual_servers().contains("10.96.0.61:80"), "{}", bed.virtual_servers());
+    for connection in [&mut connection, &mut held] {
+        assert_eq!(connection.say().unwrap().server, "pod2-1");
+    }
+    assert_eq!(bed::ask(pod, question).unwrap().server, "pod2-1");
 }

@@ -86,3 +86,39 @@ fn handed_over_to_kube_proxys_ipvs_mode_a_node_serves_on() {
     assert_alive(&mut connections);
     assert_served(&bed);
 }
+
+/// The local routes of ours, of both families.
+fn routes(bed: &Bed) -> String {
+    let of = |family| bed.tool("ip", &[family, "route", "show", "table", "local", "proto", "107"]);
+    of("-4") + &of("-6")
+}
+
+#[test]
+fn handed_over_while_it_leaves_mode_ipvs_a_node_has_what_kube_proxy_knows_and_serves_on() {
+    let bed = Bed::new();
+    bed.manifests.apply(&service(&bed)).unwrap();
+    drop(bed.start(&["--proxy-mode=ipvs"]));
+    let mut of_ipvs = open_all(bed.client());
+    let proxy = bed.start(&["--proxy-mode=iptables"]);
+    bed.wait_until("rules copy packets", || bed.rules("iptables").contains("KUBE-IPVS-COPY"));
+    let mut by_rules = open_all(bed.client());
+    assert!(routes(&bed).contains("10.96.0.10"), "{}", routes(&bed));
+    drop(proxy);
+    let ended = Proxy::run_to_its_end(bed.node(), &bed.manifests, &["--hand-over"]);
+    let (status, log) = ended.unwrap();
+    assert!(status.success(), "{log}");
+    assert_eq!(routes(&bed), "", "{log}");
+    assert!(bed.bound().contains(&"10.96.0.10/32".to_owned()), "{:?}", bed.bound());
+    let rules = bed.rules("iptables") + &bed.rules("ip6tables");
+    for gone in ["KUBE-IPVS-COPY", "KUBE-IPVS-FORGET", "-j TEE", "SHORT-CIRCUIT"] {
+        assert!(!rules.contains(gone), "{gone}:\n{rules}");
+    }
+    for connections in [&mut of_ipvs, &mut by_rules] {
+        assert_alive(connections);
+    }
+    assert_served(&bed);
+    // The node's own connections have a service address as their source, and are masqueraded.
+    for _ in 0..4 {
+        bed::ask(bed.node(), Question::tcp((ip("10.96.0.10"), 80))).unwrap();
+    }
+}

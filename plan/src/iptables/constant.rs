@@ -22,6 +22,9 @@ pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 /// Counter of the packets that came to a node port on a loopback address, by kube-proxy's name.
 pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
 
+/// All counters that rules name.
+pub const COUNTERS: [&str; 2] = [INVALID_DROPPED, LOCALHOST_ACCEPTED];
+
 /// Returns the match that counts packets by name, as saved: with two blanks, and one behind it.
 #[must_use]
 pub fn counted_by(name: &str) -> String {

@@ -32,6 +32,11 @@ pub const SOURCE: &str = "source";
 /// Queue between the input pump and the event loop.
 pub const LOOP: &str = "loop";
 
+/// Gauge of the TCP connections that the relay of mode userspace holds.
+pub const RELAY_CONNECTIONS: &str = "kube_ipvs_relay_connections";
+/// Gauge of the clients of UDP that the relay of mode userspace remembers.
+pub const RELAY_UDP_CLIENTS: &str = "kube_ipvs_relay_udp_clients";
+
 /// Kind of what the former mode left.
 pub const VIRTUAL_SERVERS: &str = "virtual_servers";
 

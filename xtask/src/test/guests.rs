@@ -85,7 +85,16 @@ const UNLOADING: [&str; 1] = ["host::sysctls_"];
 /// Tests of the bed that the guests of all others leave out.
 const APART: [&str; 2] = [LACKING[0], UNLOADING[0]];
 /// Tests of the bed of a switch between modes, and of the mode that only this tier has on every kernel.
-const SWITCH: [&str; 3] = ["load::", "switch::", USERSPACE];
+const SWITCH: [&str; 8] = [
+    "leaving_ipvs::",
+    "load::",
+    "meanwhile::",
+    "ports_again::",
+    "switch::",
+    "tenures::",
+    "way_out::",
+    USERSPACE,
+];
 /// Has iptables mean that of x_tables, as in user mode.
 const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
     ip6tables-restore; do ln -sf xtables-legacy-multi /usr/sbin/$name; done";
