@@ -469,10 +469,10 @@ fn handed_over_a_node_has_what_kube_proxys_ipvs_mode_knows_and_all_of_that() {
         assert_eq!(node.hand_over(), CleanupReport::default(), "the second run has nothing to do");
 
         // The state of a node that leaves mode ipvs.
-        for route in ["10.96.0.10/32", "203.0.113.5/32", "fd00:96::10/128"] {
-            node.tool("ip", &["route", "add", "local", route, "dev", "lo", "proto", "107"], "");
+        for address in ["10.96.0.10/32", "203.0.113.5/32", "fd00:96::10/128"] {
+            node.tool("ip", &["addr", "del", address, "dev", "kube-ipvs0"], "");
+            node.tool("ip", &["route", "add", "local", address, "dev", "lo", "proto", "107"], "");
         }
-        node.tool("ip", &["addr", "del", "203.0.113.5/32", "dev", "kube-ipvs0"], "");
         let outcome = node.hand_over();
         assert_eq!(outcome.removed, ["3 local routes"], "{outcome}");
         assert!(outcome.is_complete(), "{outcome}");

@@ -177,8 +177,8 @@ fn from_everywhere(cluster: &Cluster) -> Result<[(&'static str, &Namespace); 3]>
 /// Clients that go on all the time. The node's own flow of datagrams is not among them: the socket of
 /// one that was opened in mode ipvs has a service address as its source, so that mode waits for it.
 ///
-/// They connect twice a second. With 20 connections a second, clients soon use ports again that IPVS
-/// remembers, which costs some of them a second or a refusal (`docs/modes.md`).
+/// They connect twice a second. A client that connects so often that it uses a port again before IPVS is
+/// shown copies of packets may be cut off (`docs/modes.md`).
 fn steady(cluster: &Cluster) -> Result<Vec<Client<'_>>> {
     let node_port = (cluster.node(1)?.ipv4, NODE_PORT).into();
     let mut clients = Vec::new();
