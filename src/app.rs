@@ -13,6 +13,7 @@
 mod actions;
 mod at_work;
 mod changes;
+mod console;
 mod counters;
 mod estimators;
 mod former_mode;
@@ -43,7 +44,7 @@ use crate::config::{Action, Arguments, Configuration};
 use crate::source::kubernetes;
 use former_mode::Former;
 use localhost::NodePortsOnLocalhost;
-use logging::Verbosity;
+use logging::Log;
 use signals::{Orders, Shutdown};
 use tenure::{Ended, Program, TenureError};
 
@@ -72,11 +73,7 @@ pub fn check(configuration: &Configuration) -> anyhow::Result<()> {
 /// # Errors
 /// When the host lacks something, the source cannot be reached at all, or something ends that must
 /// not: in words, with what to do.
-pub fn run(
-    configuration: Configuration,
-    arguments: Arguments,
-    verbosity: Verbosity,
-) -> anyhow::Result<()> {
+pub fn run(configuration: Configuration, arguments: Arguments, log: Log) -> anyhow::Result<()> {
     log_notes(&configuration);
     match &configuration.action {
         Action::Run => {}
@@ -95,7 +92,7 @@ pub fn run(
             arguments,
             configured: configuration.clone(),
             rejected: None,
-            verbosity,
+            log,
             shutdown: Shutdown::handle()?,
             relay: None,
             localhost: NodePortsOnLocalhost::new(configuration.pace.drain_deadline)?,

@@ -25,8 +25,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let verbosity = app::logging::start(configuration.logging);
-    ended(app::run(configuration, arguments, verbosity))
+    let log = app::logging::start(configuration.logging);
+    ended(app::run(configuration, arguments, log))
 }
 
 fn ended(result: anyhow::Result<()>) -> ExitCode {

@@ -11,7 +11,7 @@ use kube_ipvs::kernel::{
     Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleSetReading,
     VirtualServerReading,
 };
-use kube_ipvs::reconcile::observer::{Observer, Pass, Round, RoundKind};
+use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
 use plan::chains::ActualChains;
 use plan::event::Event;
@@ -216,10 +216,10 @@ impl Observer for Listener {
         }
     }
 
-    fn written(&mut self, ops: &[Op], _: &[Result<(), Refusal>], _: Duration) {
+    fn written(&mut self, write: &KernelWrite<'_>) {
         // The request binds the address, too, which comes after the real servers.
         let api_server = |op: &Op| matches!(op, Op::AddRealServer(frontend, _) if frontend.address == IpAddr::from(API_SERVER));
-        if ops.iter().any(api_server) {
+        if write.ops.iter().any(api_server) {
             let now = Instant::now();
             self.0.note(|seen| {
                 seen.first_service.get_or_insert(now);

@@ -102,6 +102,11 @@ pub struct Plan {
     pub flows: BTreeSet<Frontend>,
     /// Timestamp of the oldest change that is planned here: see [`Planner::apply_at`].
     pub oldest: Option<u64>,
+    /// The Services that were planned here, or parts of them, in the order of names.
+    pub services: Vec<ServiceName>,
+    /// The frontends that belonged to another Service before, or to one that has given them up, each
+    /// with that Service. Only ipvs mode lists them.
+    pub given_up: Vec<(Frontend, ServiceName)>,
 }
 
 /// Changes of one round, by backend.
@@ -221,6 +226,7 @@ impl Planner {
             size += self.plan_turn(&service, turn, limit.operations_per_service, &mut round);
             affected.insert(service);
         }
+        let services = affected.iter().cloned().collect();
         let mut health_checks = std::mem::take(&mut self.new_health_checks);
         health_checks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut localhost = std::mem::take(&mut self.new_localhost);
@@ -228,7 +234,7 @@ impl Planner {
         let mut relay = std::mem::take(&mut self.new_relay);
         relay.sort_by(|(one, _), (other, _)| one.cmp(other));
         let change = self.desired.finish(round.virtual_servers);
-        let (mut ops, mut flows) = (change.ops, change.flows);
+        let (mut ops, mut flows, given_up) = (change.ops, change.flows, change.given_up);
         affected.extend(change.contenders);
         if self.settings.mode == Mode::Iptables {
             self.plan_tails(rules.into_keys(), &mut round.chains);
@@ -252,6 +258,8 @@ impl Planner {
             relay,
             flows,
             oldest,
+            services,
+            given_up,
         }
     }
 

@@ -7,6 +7,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config::{LogFormat, Logging};
+use crate::console::journal::Journal;
+use crate::console::log::{LogLines, NotedFailures};
 use crate::serve::pages::SetVerbosity;
 
 /// Log levels of libraries: their debug lines only help with debugging these. A name
@@ -14,16 +16,29 @@ use crate::serve::pages::SetVerbosity;
 const LIBRARIES: &str = "hyper=info,hyper_util=info,rustls=info,kube_client=info,\
     kube_core=info,tower=info,tower_http=info";
 
+/// The log of this process, and what it keeps of it in memory.
+#[derive(Debug, Clone)]
+pub struct Log {
+    pub(super) verbosity: Verbosity,
+    /// The last lines.
+    pub(super) lines: LogLines,
+    /// The journal, which has warnings of parts that nobody observes.
+    pub(super) journal: Journal,
+}
+
 /// Handle that changes the log's verbosity while the program runs.
 #[derive(Debug, Clone)]
 pub struct Verbosity(reload::Handle<EnvFilter, Registry>);
 
-/// Sends log lines to standard error. The environment variable `RUST_LOG` decides, if it is set.
-pub fn start(logging: Logging) -> Verbosity {
+/// Sends log lines to standard error, and keeps the last ones in memory. The environment variable `RUST_LOG` decides, if it is set.
+pub fn start(logging: Logging) -> Log {
     let verbosity = u8::try_from(logging.verbosity).unwrap_or(u8::MAX);
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| filter(verbosity));
     let (filter, handle) = reload::Layer::new(filter);
-    let registry = tracing_subscriber::registry().with(filter);
+    let (lines, journal) = (LogLines::default(), Journal::default());
+    let kept = fmt::layer().with_ansi(false).with_writer(lines.clone());
+    let noted = NotedFailures::new(journal.clone());
+    let registry = tracing_subscriber::registry().with(filter).with(kept).with(noted);
     match logging.format {
         LogFormat::Text => registry
             .with(
@@ -36,7 +51,7 @@ pub fn start(logging: Logging) -> Verbosity {
             .with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr))
             .init(),
     }
-    Verbosity(handle)
+    Log { verbosity: Verbosity(handle), lines, journal }
 }
 
 /// Returns the filter of a verbosity, with kube-proxy's numbers: 0 to 3 have what an operator

@@ -8,8 +8,8 @@ use plan::op::Op;
 use plan::planner::{Plan, Planner};
 
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
-use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RuleCount};
+use crate::kernel::ReadError;
+use crate::reconcile::observer::{HandDrainReport, KernelWrite, Observer, Pass, Round, RuleCount};
 
 /// Observers that all get every report.
 #[derive(Debug)]
@@ -56,12 +56,12 @@ impl Observer for Observers {
         self.each(|observer| observer.reading_failed(error));
     }
 
-    fn drifted(&mut self, repairs: &[&Op]) {
-        self.each(|observer| observer.drifted(repairs));
+    fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
+        self.each(|observer| observer.drifted(repairs, planner));
     }
 
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
-        self.each(|observer| observer.written(ops, results, took));
+    fn written(&mut self, write: &KernelWrite<'_>) {
+        self.each(|observer| observer.written(write));
     }
 
     fn rules_counted(&mut self, count: &RuleCount) {

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -25,21 +24,21 @@ use super::estimators::EstimatorObserver;
 use super::former_mode::{Former, FormerMode};
 use super::input::{InputPump, Unchecked};
 use super::localhost::NodePortsOnLocalhost;
-use super::logging::Verbosity;
+use super::logging::Log;
 use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
 use super::service_traffic::ServiceTrafficCycle;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
 use super::threads::TaskThread;
-use super::{QUEUE, counters::PacketCounters, held_up, mode, serving};
+use super::{QUEUE, console, counters::PacketCounters, held_up, mode, serving};
 use crate::config::gates::FeatureGates;
 use crate::config::watch::Rejected;
 use crate::config::{Arguments, Configuration};
+use crate::console::Desk;
 use crate::console::answers::top::Readings;
-use crate::console::journal::Journal;
+use crate::console::journal::Happened;
 use crate::console::lately::Repairs;
-use crate::console::{self, Desk};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
 use crate::host::{self, FallenBack, Host};
 use crate::kernel::estimators::Run;
@@ -62,7 +61,8 @@ pub(super) struct Program {
     pub(super) configured: Configuration,
     /// Content of the file that could not be served with, the last time that it was tried.
     pub(super) rejected: Option<Rejected>,
-    pub(super) verbosity: Verbosity,
+    /// The log, and the journal, which goes on through all tenures.
+    pub(super) log: Log,
     pub(super) shutdown: Shutdown,
     /// The relay of mode userspace, once that has been served in: its connections outlive the mode.
     pub(super) relay: Option<RunningRelay>,
@@ -158,7 +158,7 @@ async fn serve_at_work(
     let threads = Threads::start(at_work)
         .context("start the threads beside the event loop")
         .map_err(TenureError::NotReady)?;
-    let Program { arguments, configured, rejected, verbosity, shutdown, relay, localhost, orders } =
+    let Program { arguments, configured, rejected, log, shutdown, relay, localhost, orders } =
         program;
     let (source, host) = tokio::select! {
         biased;
@@ -183,13 +183,15 @@ async fn serve_at_work(
         observers.push(Box::new(EstimatorObserver::new()));
     }
     let (inquiries, questions) = inquiry::inquiries();
-    let journal = Journal::default();
-    observers.push(Box::new(journal.observer()));
+    observers.push(Box::new(log.journal.observer()));
     let repairs = Repairs::default();
     observers.push(Box::new(repairs.observer()));
-    let desk = Arc::new(Desk {
+    let reason = former.as_ref().map(|former| former.reason.clone());
+    log.journal.note(Happened::TenureBegan { mode: settings.mode, reason });
+    let desk = Desk {
         inquiries: inquiries.clone(),
-        journal,
+        journal: log.journal.clone(),
+        log: log.lines.clone(),
         readings: Readings::default(),
         configuration: configuration.clone(),
         settings: settings.clone(),
@@ -199,16 +201,8 @@ async fn serve_at_work(
         repairs,
         versions: linux.versions(),
         since: (Instant::now(), SystemTime::now()),
-    });
-    let pages = match configuration.served.console_page {
-        Some(readers) => {
-            console::page::router(Arc::clone(&desk), readers, threads.console.handle())
-        }
-        None => Router::new(),
     };
-    if let Some(path) = console::socket_path(&configuration.console_socket) {
-        threads.console.spawn(async move { console::server::serve(&path, desk).await });
-    }
+    let pages = console::start(desk, &threads.console);
     let parts = Parts {
         backends: configuration.cleanup_other_modes.then_some(backends),
         configuration,
@@ -223,7 +217,7 @@ async fn serve_at_work(
         questions,
         kernel: linux,
         observers,
-        set_verbosity: verbosity.clone().into_setter(),
+        set_verbosity: log.verbosity.clone().into_setter(),
     };
     let changes = Changes { arguments, configured, rejected: rejected.clone(), orders };
     let ended = parts.run(&threads, at_work, shutdown.requested(), changes).await;

@@ -7,6 +7,7 @@ use plan::settings::Settings;
 use super::answers::top::Readings;
 use super::journal::Journal;
 use super::lately::Repairs;
+use super::log::LogLines;
 use super::pods::PodFinder;
 use crate::config::Configuration;
 use crate::kernel::linux::Versions;
@@ -17,8 +18,10 @@ use crate::source::kubernetes::ClientMetrics;
 pub struct Desk {
     /// The way to the loop.
     pub inquiries: Inquiries,
-    /// Journal of what was done lately.
+    /// Journal of what was done lately, in this mode and in those before.
     pub journal: Journal,
+    /// The last lines of the program's log.
+    pub log: LogLines,
     /// Readings of counters, as long as someone asks for rates.
     pub readings: Readings,
     /// Configuration that is served with.

@@ -1,34 +1,47 @@
-//! The journal: the last things that the loop did, in memory.
+//! The journal: the last things that the program did, in memory.
 //!
 //! The loop notes what happened in a few words of memory; sentences are made for a question. The
-//! oldest notes go when there are too many.
+//! oldest notes go when there are too many, and errors stay longer than the others. The journal lives as
+//! long as the program: it goes on when the node is switched to another mode.
+
+mod observer;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use plan::event::Event;
+use plan::mode::Mode;
 use plan::model::{Family, ServiceName, SliceName};
 use plan::op::Op;
-use plan::planner::{Plan, Planner};
+use tokio::sync::Notify;
 
-use crate::kernel::{ReadError, Refusal};
-use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RoundKind};
+use super::suspects::{Part, Suspect, parts_of};
+pub use observer::JournalObserver;
 
 /// Most notes that are kept.
 const MOST: usize = 4_096;
 
-/// Most operations of one write, or repairs, that are kept as they are. The others are counted.
-const MOST_OPERATIONS: usize = 4;
+/// Most errors that are kept besides, from before those.
+const MOST_ERRORS: usize = 1_024;
 
 /// Notes of what was done lately. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct Journal(Arc<Mutex<Notes>>);
+#[derive(Debug, Clone)]
+pub struct Journal(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    since: SystemTime,
+    notes: Mutex<Notes>,
+    /// Notified of each note of drift.
+    drifted: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Notes {
     /// In the order of their numbers.
     kept: VecDeque<Note>,
+    /// Errors from before the first of them, in the same order.
+    errors: VecDeque<Note>,
     /// Number of notes so far.
     written: u64,
 }
@@ -53,6 +66,8 @@ pub enum Happened {
     Planned {
         /// Number of operations that came of it.
         n_operations: usize,
+        /// The first of these Services.
+        services: Vec<ServiceName>,
         /// Duration of planning.
         took: Duration,
     },
@@ -66,6 +81,8 @@ pub enum Happened {
         refused: Vec<(Op, String)>,
         /// Number of refused ones.
         n_refused: usize,
+        /// The Services that they are for, the first ones, as far as that is known.
+        services: Vec<ServiceName>,
         /// Until the kernel's last answer.
         took: Duration,
     },
@@ -75,6 +92,24 @@ pub enum Happened {
         repairs: Vec<Op>,
         /// Number of the others.
         n_more: usize,
+        /// The Services that they are for, the first ones, as far as that is known.
+        services: Vec<ServiceName>,
+        /// Programs that may have done it; none: they have not been looked for yet.
+        suspects: Option<Vec<Suspect>>,
+    },
+    /// Serving in a mode began, after a switch for this reason; none: at the start.
+    TenureBegan {
+        /// The mode.
+        mode: Mode,
+        /// Reason for the switch.
+        reason: Option<String>,
+    },
+    /// Something failed that the loop has no part in.
+    Failed {
+        /// Part of the program.
+        origin: Origin,
+        /// The failure in words.
+        text: String,
     },
     /// The kernel could not be read.
     ReadingFailed(String),
@@ -107,6 +142,19 @@ pub enum Happened {
     },
 }
 
+/// Part of the program in which something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The API server, or the folder of manifests.
+    Source,
+    /// The configuration.
+    Configuration,
+    /// What the program listens on.
+    Listener,
+    /// Any other.
+    Program,
+}
+
 /// Change that the source reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arrival {
@@ -130,31 +178,27 @@ pub enum Arrival {
     Inside(&'static str),
 }
 
-/// Observer of the loop that writes the journal.
-#[derive(Debug)]
-pub struct JournalObserver(Journal);
-
 // === impl Journal ===
 
 impl Journal {
     /// Returns the observer that writes it.
     #[must_use]
     pub fn observer(&self) -> JournalObserver {
-        JournalObserver(self.clone())
+        JournalObserver::new(self.clone())
+    }
+
+    /// Time of its beginning, which tells it from the journal of another process.
+    #[must_use]
+    pub fn since(&self) -> SystemTime {
+        self.0.since
     }
 
     /// Returns the notes after this number, the oldest first, and at most `most` of them: the newest.
     #[must_use]
     pub fn after(&self, number: u64, most: usize) -> Vec<Note> {
         let notes = self.lock();
-        let mut newest: Vec<Note> = notes
-            .kept
-            .iter()
-            .rev()
-            .take_while(|note| note.number > number)
-            .take(most)
-            .cloned()
-            .collect();
+        let mut newest: Vec<Note> =
+            notes.all().rev().take_while(|note| note.number > number).take(most).cloned().collect();
         newest.reverse();
         newest
     }
@@ -163,25 +207,82 @@ impl Journal {
     #[must_use]
     pub fn newest(&self, most: usize, is_wanted: impl Fn(&Happened) -> bool) -> Vec<Note> {
         let notes = self.lock();
-        let wanted = notes.kept.iter().rev().filter(|note| is_wanted(&note.happened));
+        let wanted = notes.all().rev().filter(|note| is_wanted(&note.happened));
         wanted.take(most).cloned().collect()
     }
 
     /// Adds a note.
     pub fn note(&self, happened: Happened) {
         let at = SystemTime::now();
-        let mut notes = self.lock();
-        notes.written += 1;
-        if notes.kept.len() == MOST {
-            notes.kept.pop_front();
+        let is_drift = matches!(happened, Happened::Drifted { .. });
+        self.lock().push(at, happened);
+        if is_drift {
+            self.0.drifted.notify_one();
         }
-        let number = notes.written;
-        notes.kept.push_back(Note { number, at, happened });
+    }
+
+    /// Ready when drift was noted since the last time.
+    pub async fn drift_noted(&self) {
+        self.0.drifted.notified().await;
+    }
+
+    /// Returns the notes of drift for which programs were not looked for yet, by their numbers, with the
+    /// parts of the kernel that were changed.
+    #[must_use]
+    pub fn unexplained_drift(&self) -> Vec<(u64, Vec<Part>)> {
+        let notes = self.lock();
+        let unexplained = notes.kept.iter().filter_map(|note| match &note.happened {
+            Happened::Drifted { repairs, suspects: None, .. } => {
+                Some((note.number, parts_of(repairs)))
+            }
+            _ => None,
+        });
+        unexplained.collect()
+    }
+
+    /// Completes a note of drift with the programs that may have done it.
+    pub fn name_suspects(&self, number: u64, found: Vec<Suspect>) {
+        let mut notes = self.lock();
+        let note = notes.kept.iter_mut().rev().find(|note| note.number == number);
+        if let Some(Happened::Drifted { suspects, .. }) = note.map(|note| &mut note.happened) {
+            *suspects = Some(found);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Notes> {
         // Notes are whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Journal {
+    /// An empty one, which begins now.
+    fn default() -> Self {
+        let (notes, drifted) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Shared { since: SystemTime::now(), notes, drifted }))
+    }
+}
+
+// === impl Notes ===
+
+impl Notes {
+    /// All of them, in the order of their numbers.
+    fn all(&self) -> impl DoubleEndedIterator<Item = &Note> {
+        self.errors.iter().chain(&self.kept)
+    }
+
+    fn push(&mut self, at: SystemTime, happened: Happened) {
+        if self.kept.len() == MOST
+            && let Some(oldest) = self.kept.pop_front()
+            && oldest.happened.is_error()
+        {
+            if self.errors.len() == MOST_ERRORS {
+                self.errors.pop_front();
+            }
+            self.errors.push_back(oldest);
+        }
+        self.written += 1;
+        self.kept.push_back(Note { number: self.written, at, happened });
     }
 }
 
@@ -193,116 +294,25 @@ impl Happened {
     pub fn is_error(&self) -> bool {
         match self {
             Self::Written { n_refused, .. } => *n_refused > 0,
-            Self::ReadingFailed(_) | Self::SysctlWarning(_) | Self::HeldUp(Some(_)) => true,
+            Self::ReadingFailed(_)
+            | Self::SysctlWarning(_)
+            | Self::HeldUp(Some(_))
+            | Self::Failed { .. } => true,
             _ => false,
         }
     }
 
-    /// Returns the Service that it is about, if it is about one.
+    /// Returns the Services that it is about, the first ones, as far as that is known.
     #[must_use]
-    pub fn service(&self) -> Option<&ServiceName> {
+    pub fn services(&self) -> &[ServiceName] {
         match self {
             Self::Arrived(
                 Arrival::Service(name) | Arrival::ServiceGone(name) | Arrival::Slice(name, ..),
-            ) => Some(name),
-            _ => None,
-        }
-    }
-}
-
-// === impl Arrival ===
-
-impl Arrival {
-    fn of(event: &Event) -> Self {
-        match event {
-            Event::ServiceApplied(service) => Self::Service(service.name.clone()),
-            Event::ServiceRemoved(name) => Self::ServiceGone(name.clone()),
-            Event::SliceApplied(slice) => {
-                Self::Slice(slice.service.clone(), slice.name.clone(), slice.endpoints.len())
-            }
-            Event::SliceRemoved(name) => Self::SliceGone(name.clone()),
-            Event::NodeApplied(_) => Self::Node,
-            Event::LocalAddresses(addresses) => Self::LocalAddresses(addresses.len()),
-            Event::OtherNodeApplied(name, _) => Self::OtherNode(Arc::clone(name)),
-            Event::OtherNodeRemoved(name) => Self::OtherNodeGone(Arc::clone(name)),
-            Event::SchedulerMissing(_) => Self::Inside("the kernel lacks a scheduler"),
-            Event::SchedulerLoaded(_) => Self::Inside("the kernel may have a scheduler now"),
-            Event::ProxyPort(..) => Self::Inside("the relay reports a proxy port"),
-            Event::HandDrainBegan(_) => Self::Inside("an endpoint is drained by hand"),
-            Event::HandDrainEnded(_) => Self::Inside("an endpoint is no longer drained by hand"),
-        }
-    }
-}
-
-// === impl JournalObserver ===
-
-impl Observer for JournalObserver {
-    fn arrived(&mut self, event: &Event) {
-        self.0.note(Happened::Arrived(Arrival::of(event)));
-    }
-
-    fn planned(&mut self, plan: &Plan, _: &Planner, took: Duration) {
-        if !plan.ops.is_empty() {
-            self.0.note(Happened::Planned { n_operations: plan.ops.len(), took });
-        }
-    }
-
-    fn reading_failed(&mut self, error: &ReadError) {
-        self.0.note(Happened::ReadingFailed(error.to_string()));
-    }
-
-    fn drifted(&mut self, repairs: &[&Op]) {
-        let kept = repairs.iter().take(MOST_OPERATIONS).copied().cloned();
-        let n_more = repairs.len().saturating_sub(MOST_OPERATIONS);
-        self.0.note(Happened::Drifted { repairs: kept.collect(), n_more });
-    }
-
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
-        let refusals = ops.iter().zip(results);
-        let refusals = refusals.filter_map(|(op, result)| Some((op, result.as_ref().err()?)));
-        let n_refused = results.iter().filter(|result| result.is_err()).count();
-        self.0.note(Happened::Written {
-            operations: ops.iter().take(MOST_OPERATIONS).cloned().collect(),
-            n_more: ops.len().saturating_sub(MOST_OPERATIONS),
-            refused: refusals
-                .take(MOST_OPERATIONS)
-                .map(|(op, refusal)| (op.clone(), refusal.to_string()))
-                .collect(),
-            n_refused,
-            took,
-        });
-    }
-
-    fn sysctl_put_back(&mut self) {
-        self.0.note(Happened::SysctlPutBack);
-    }
-
-    fn sysctl_warning(&mut self, note: &str) {
-        self.0.note(Happened::SysctlWarning(note.to_owned()));
-    }
-
-    fn held_up(&mut self, note: Option<&str>) {
-        self.0.note(Happened::HeldUp(note.map(ToOwned::to_owned)));
-    }
-
-    fn hand_drained(&mut self, report: &HandDrainReport<'_>) {
-        self.0.note(Happened::HandDrained(report.note.to_owned()));
-    }
-
-    fn pass_ended(&mut self, pass: &Pass) {
-        self.0.note(Happened::PassEnded { cost: pass.cost });
-    }
-
-    fn flows_removed(&mut self, family: Family, count: u64, _: Duration) {
-        if count > 0 {
-            self.0.note(Happened::FlowsRemoved { family, count });
-        }
-    }
-
-    fn round_ended(&mut self, round: &Round<'_>) {
-        if round.kind == RoundKind::Changes {
-            let (oldest, backlog) = (round.oldest, round.backlog);
-            self.0.note(Happened::RoundEnded { oldest, backlog });
+            ) => std::slice::from_ref(name),
+            Self::Planned { services, .. }
+            | Self::Written { services, .. }
+            | Self::Drifted { services, .. } => services,
+            _ => &[],
         }
     }
 }
@@ -338,15 +348,34 @@ mod tests {
     }
 
     #[test]
-    fn a_write_keeps_a_few_operations_and_counts_the_others() {
+    fn errors_outlive_what_comes_after_them_and_have_their_place_in_the_order() {
         let journal = Journal::default();
-        let ops: Vec<Op> = (0..10).map(|_| Op::CreateLink).collect();
-        let results: Vec<Result<(), Refusal>> = ops.iter().map(|_| Ok(())).collect();
-        journal.observer().written(&ops, &results, Duration::ZERO);
+        let error = |number: usize| Happened::ReadingFailed(number.to_string());
+        (0..MOST_ERRORS + 3).for_each(|number| journal.note(error(number)));
+        for _ in 0..2 * MOST {
+            journal.note(Happened::SysctlPutBack);
+        }
+        let newest = journal.newest(usize::MAX, Happened::is_error);
+        assert_eq!(newest.len(), MOST_ERRORS);
+        let last = u64::try_from(MOST_ERRORS + 3).unwrap();
+        assert_eq!((newest[0].number, newest[MOST_ERRORS - 1].number), (last, 4));
+        let all = numbers(&journal.after(0, usize::MAX));
+        assert_eq!(all.len(), MOST_ERRORS + MOST);
+        assert!(all.is_sorted());
+    }
+
+    #[test]
+    fn drift_is_completed_with_suspects_once() {
+        let journal = Journal::default();
+        let repairs = vec![Op::WriteRuleSet(Family::V4)];
+        let drifted = Happened::Drifted { repairs, n_more: 0, services: vec![], suspects: None };
+        journal.note(drifted);
+        assert_eq!(journal.unexplained_drift(), [(1, vec![Part::Rules])]);
+        let suspect = Suspect { name: "kube-proxy".to_owned(), pid: Some(7) };
+        journal.name_suspects(1, vec![suspect.clone()]);
+        assert!(journal.unexplained_drift().is_empty());
         let notes = journal.after(0, 1);
-        let Happened::Written { operations, n_more, n_refused, .. } = &notes[0].happened else {
-            panic!("{notes:?}")
-        };
-        assert_eq!((operations.len(), *n_more, *n_refused), (MOST_OPERATIONS, 6, 0));
+        let Happened::Drifted { suspects, .. } = &notes[0].happened else { panic!("{notes:?}") };
+        assert_eq!(suspects.as_deref(), Some(&[suspect][..]));
     }
 }

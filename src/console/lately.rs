@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use plan::op::Op;
+use plan::planner::Planner;
 
 use crate::reconcile::observer::Observer;
 
@@ -84,7 +85,7 @@ impl Repairs {
 // === impl RepairsObserver ===
 
 impl Observer for RepairsObserver {
-    fn drifted(&mut self, repairs: &[&Op]) {
+    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
         self.0.count_at(repairs.len() as u64, Instant::now());
     }
 }

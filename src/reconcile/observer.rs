@@ -44,14 +44,14 @@ pub trait Observer: fmt::Debug + Send {
         let _ = error;
     }
 
-    /// Reports operations that repair what another program changed.
-    fn drifted(&mut self, repairs: &[&Op]) {
-        let _ = repairs;
+    /// Reports operations that repair what another program changed. `planner` knows for whom.
+    fn drifted(&mut self, repairs: &[&Op], planner: &Planner) {
+        let _ = (repairs, planner);
     }
 
-    /// Reports operations that were sent to the kernel, a result for each, and their duration.
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], took: Duration) {
-        let _ = (ops, results, took);
+    /// Reports operations that were sent to the kernel.
+    fn written(&mut self, write: &KernelWrite<'_>) {
+        let _ = write;
     }
 
     /// Reports the number of rules of a table in mode iptables, after it has changed.
@@ -111,6 +111,19 @@ pub trait Observer: fmt::Debug + Send {
     fn round_ended(&mut self, round: &Round<'_>) {
         let _ = round;
     }
+}
+
+/// Operations that were sent to the kernel together.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelWrite<'a> {
+    /// The operations.
+    pub ops: &'a [Op],
+    /// A result for each.
+    pub results: &'a [Result<(), Refusal>],
+    /// From the send to the kernel's last answer.
+    pub took: Duration,
+    /// The planner, which knows for whom they are.
+    pub planner: &'a Planner,
 }
 
 /// A round of planning or reading, up to the kernel's last answer.

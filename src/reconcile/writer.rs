@@ -34,6 +34,7 @@ use tracing::{debug, info, warn};
 use super::Status;
 use super::comparison::AuditedPart;
 use super::context::Context;
+use super::observer::KernelWrite;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
@@ -272,7 +273,8 @@ impl Writer {
             });
             let (ops, results) = cx.kernel.apply(rest).await?;
             let took = now.elapsed();
-            cx.observer.written(&ops, &results, took);
+            let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
+            cx.observer.written(&write);
             let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
             self.note_results(cx, ops, results, basis, failed);
             debug!(
@@ -428,7 +430,7 @@ impl Writer {
         }
         warn!(changes = drift.len(), "another program changed the kernel's state; repairs it");
         cx.status.send_modify(|status| status.drift_repaired += drift.len() as u64);
-        cx.observer.drifted(&drift);
+        cx.observer.drifted(&drift, &cx.planner);
         self.found_drift = true;
         true
     }

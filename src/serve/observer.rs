@@ -19,8 +19,9 @@ use super::health::{Moment, SharedHealth};
 use super::metrics::Metrics;
 use super::service_health::{CheckUpdates, NodeAddresses};
 use crate::kernel::ReadError;
-use crate::kernel::Refusal;
-use crate::reconcile::observer::{HandDrainReport, Observer, Pass, Round, RoundKind, RuleCount};
+use crate::reconcile::observer::{
+    HandDrainReport, KernelWrite, Observer, Pass, Round, RoundKind, RuleCount,
+};
 use crate::reconcile::retry_queue::RetryQueue;
 use endpoint_changes::EndpointChanges;
 
@@ -154,13 +155,14 @@ impl Observer for ServerObserver {
         self.metrics.own.read_failures.inc();
     }
 
-    fn drifted(&mut self, repairs: &[&Op]) {
+    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
         for op in repairs {
             self.metrics.own.drifted(op);
         }
     }
 
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
+    fn written(&mut self, write: &KernelWrite<'_>) {
+        let KernelWrite { ops, results, .. } = *write;
         for (op, result) in ops.iter().zip(results) {
             let refused = result.as_ref().err().map(|refusal| refusal.class);
             self.metrics.own.answered(op, refused);

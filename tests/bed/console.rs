@@ -3,6 +3,7 @@
 mod connections;
 mod diff;
 mod drain;
+mod events;
 mod explain;
 mod page;
 mod preflight;

@@ -1,4 +1,5 @@
 //! Questions of the operator's console to the loop.
 
 mod diff;
+mod journal;
 mod plan;

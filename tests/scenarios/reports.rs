@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use kube_ipvs::kernel::{Refusal, RefusalClass};
-use kube_ipvs::reconcile::observer::{HandDrainReport, Observer, Round, RoundKind, RuleCount};
+use kube_ipvs::kernel::RefusalClass;
+use kube_ipvs::reconcile::observer::{
+    HandDrainReport, KernelWrite, Observer, Round, RoundKind, RuleCount,
+};
 use plan::event::Event;
 use plan::model::Family;
 use plan::op::Op;
@@ -45,7 +47,7 @@ impl Observer for Reports {
         self.note(format!("planned {}", plan.ops.len()));
     }
 
-    fn drifted(&mut self, repairs: &[&Op]) {
+    fn drifted(&mut self, repairs: &[&Op], _: &Planner) {
         self.note(format!("drifted {}", repairs.len()));
     }
 
@@ -65,7 +67,8 @@ impl Observer for Reports {
         self.note(if on { "full speed" } else { "full speed is over" });
     }
 
-    fn written(&mut self, ops: &[Op], results: &[Result<(), Refusal>], _: Duration) {
+    fn written(&mut self, write: &KernelWrite<'_>) {
+        let KernelWrite { ops, results, .. } = *write;
         let refused = results.iter().filter(|result| result.is_err()).count();
         self.note(format!("written {}, refused {refused}", ops.len()));
     }

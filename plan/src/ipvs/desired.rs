@@ -42,6 +42,9 @@ pub struct Change {
     pub contenders: BTreeSet<ServiceName>,
     /// The frontends whose UDP and SCTP flows may lead nowhere now, as clients see them.
     pub flows: BTreeSet<Frontend>,
+    /// The frontends that belonged to another Service before, or to one that has given them up, each
+    /// with that Service.
+    pub given_up: Vec<(Frontend, ServiceName)>,
     /// Number of virtual servers before and after, of those that changed, and of their real
     /// servers.
     before: Count,

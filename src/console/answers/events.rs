@@ -9,15 +9,19 @@ use serde::{Deserialize, Serialize};
 use super::status::timestamp;
 use super::{Answer, Content};
 use crate::console::Desk;
-use crate::console::journal::{Arrival, Happened, Note};
+use crate::console::journal::{Arrival, Happened, Note, Origin};
+use crate::console::suspects::Suspect;
 
-/// Most events in one answer.
-const MOST: usize = 4_096;
+/// Most events in one answer: all that the journal has.
+const MOST: usize = 8_192;
 
 /// Things that were done lately, the oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Events {
+    /// Time at which the journal began, as RFC 3339 has it: numbers of another journal are others.
+    #[serde(default)]
+    pub since: String,
     /// The events.
     pub events: Vec<EventLine>,
 }
@@ -26,15 +30,21 @@ pub struct Events {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventLine {
-    /// Its number. They rise by one.
+    /// Its number. They rise by one, but for errors that are older than everything else that is kept.
     pub number: u64,
     /// Time, as RFC 3339 has it.
     pub at: String,
-    /// Kind: `change`, `plan`, `write`, `round`, `drift`, `audit`, `flows`, `sysctl`, `switch` or
-    /// `reading`.
+    /// Kind: `change`, `plan`, `write`, `round`, `drift`, `audit`, `flows`, `sysctl`, `switch`,
+    /// `reading`, `drain`, `mode`, `source`, `configuration`, `listener` or `program`.
     pub what: String,
-    /// The Service that it is about.
+    /// The Service that it is about, or the first of them.
     pub service: Option<String>,
+    /// All Services that it is about: of a write for many, the first 32.
+    #[serde(default)]
+    pub services: Vec<String>,
+    /// Of drift: the programs that may have caused it.
+    #[serde(default)]
+    pub suspects: Vec<Suspect>,
     /// True if something went wrong.
     pub is_error: bool,
     /// The event in words.
@@ -60,7 +70,8 @@ impl Content for Events {
 /// Answers.
 pub async fn answer(State(desk): State<Arc<Desk>>, Query(asked): Query<Asked>) -> Answer<Events> {
     let notes = desk.journal.after(asked.after, asked.limit.unwrap_or(MOST).min(MOST));
-    Answer::new(Events { events: notes.iter().map(EventLine::of).collect() })
+    let since = timestamp(desk.journal.since());
+    Answer::new(Events { since, events: notes.iter().map(EventLine::of).collect() })
 }
 
 // === impl EventLine ===
@@ -70,11 +81,19 @@ impl EventLine {
     #[must_use]
     pub fn of(note: &Note) -> Self {
         let Happening { what, text, took } = describe(&note.happened);
+        let services: Vec<String> =
+            note.happened.services().iter().map(ToString::to_string).collect();
+        let suspects = match &note.happened {
+            Happened::Drifted { suspects: Some(suspects), .. } => suspects.clone(),
+            _ => Vec::new(),
+        };
         Self {
             number: note.number,
             at: timestamp(note.at),
             what: what.to_owned(),
-            service: note.happened.service().map(ToString::to_string),
+            service: services.first().cloned(),
+            services,
+            suspects,
             is_error: note.happened.is_error(),
             text,
             seconds: took.as_ref().map(Duration::as_secs_f64),
@@ -91,10 +110,10 @@ struct Happening {
 fn describe(happened: &Happened) -> Happening {
     let (what, text, took) = match happened {
         Happened::Arrived(arrival) => ("change", of_arrival(arrival), None),
-        Happened::Planned { n_operations, took } => {
+        Happened::Planned { n_operations, took, .. } => {
             ("plan", format!("{} to do", counted(*n_operations, "operation")), Some(*took))
         }
-        Happened::Written { operations, n_more, refused, n_refused, took } => {
+        Happened::Written { operations, n_more, refused, n_refused, took, .. } => {
             let mut text = list(operations, *n_more);
             if *n_refused > 0 {
                 let first: Vec<String> =
@@ -103,11 +122,18 @@ fn describe(happened: &Happened) -> Happening {
             }
             ("write", text, Some(*took))
         }
-        Happened::Drifted { repairs, n_more } => {
-            let text =
-                format!("another program changed the kernel; repairs: {}", list(repairs, *n_more));
+        Happened::Drifted { repairs, n_more, suspects, .. } => {
+            let who = culprits(suspects.as_deref().unwrap_or_default());
+            let text = format!("{who} changed the kernel; repairs: {}", list(repairs, *n_more));
             ("drift", text, None)
         }
+        Happened::TenureBegan { mode, reason: None } => {
+            ("mode", format!("serves in mode {mode}"), None)
+        }
+        Happened::TenureBegan { mode, reason: Some(reason) } => {
+            ("mode", format!("serves in mode {mode} now: {reason}"), None)
+        }
+        Happened::Failed { origin, text } => (word(*origin), text.clone(), None),
         Happened::ReadingFailed(error) => ("reading", error.clone(), None),
         Happened::SysctlPutBack => {
             ("sysctl", "another program changed a sysctl; it was set again".to_owned(), None)
@@ -132,6 +158,27 @@ fn describe(happened: &Happened) -> Happening {
         }
     };
     Happening { what, text, took }
+}
+
+const fn word(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Source => "source",
+        Origin::Configuration => "configuration",
+        Origin::Listener => "listener",
+        Origin::Program => "program",
+    }
+}
+
+/// Returns who changed the kernel, as a sentence begins with it.
+fn culprits(suspects: &[Suspect]) -> String {
+    let names = suspects.iter().map(|it| match it.pid {
+        Some(pid) => format!("{} (process {pid})", it.name),
+        None => format!("{} (its canary chains are here, its process is not to be seen)", it.name),
+    });
+    match &names.collect::<Vec<_>>()[..] {
+        [] => "another program".to_owned(),
+        names => format!("another program, perhaps {},", names.join(" or ")),
+    }
 }
 
 fn of_arrival(arrival: &Arrival) -> String {
@@ -165,4 +212,21 @@ fn list(operations: &[plan::op::Op], n_more: usize) -> String {
 pub fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_names_who_may_have_caused_it_and_another_program_otherwise() {
+        let suspect = |name: &str, pid| Suspect { name: name.to_owned(), pid };
+        assert_eq!(culprits(&[]), "another program");
+        assert_eq!(
+            culprits(&[suspect("kube-proxy", Some(7)), suspect("ufw", Some(9))]),
+            "another program, perhaps kube-proxy (process 7) or ufw (process 9),"
+        );
+        let hidden = culprits(&[suspect("kube-proxy", None)]);
+        assert!(hidden.contains("its canary chains are here"), "{hidden}");
+    }
 }

@@ -8,6 +8,7 @@ pub mod diff;
 pub mod drains;
 pub mod events;
 pub mod explain;
+pub mod log;
 pub mod names;
 pub mod plan;
 pub mod service;
@@ -80,6 +81,7 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/v1/status", get(status::answer))
         .route("/v1/events", get(events::answer))
+        .route("/v1/log", get(log::answer))
         .route("/v1/names", get(names::answer))
         .route("/v1/services", get(services::answer))
         .route("/v1/service", get(service::answer))

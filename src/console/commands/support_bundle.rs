@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{CommandLine, Session, written};
 use crate::bundle::{Bundle, LONGEST_FILE, host, kernel, scrub};
 use crate::console::answers::Content;
+use crate::console::answers::log::Log;
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{Output, notable, table};
 use crate::preflight;
@@ -21,7 +22,7 @@ use crate::switch::process;
 const COMMANDS: [(&str, &[&str]); 7] = [
     ("status", &["status"]),
     ("services", &["services", "--all-namespaces"]),
-    ("events", &["events", "--limit", "5000"]),
+    ("events", &["events", "--limit", "10000"]),
     ("diff", &["diff"]),
     ("connections", &["connections", "--limit", "1000"]),
     ("drains", &["drain"]),
@@ -95,7 +96,9 @@ fn collected(session: &Session) -> Bundle {
     let mut bundle = Bundle::new(LONGEST_FILE);
     match session.client() {
         Err(failure) => bundle.add("answers", Err(failure.to_string())),
-        Ok(_) => {
+        Ok(client) => {
+            let log = client.get::<Log>("/v1/log", &[]).map(|log| log.text());
+            bundle.add("log.txt", log.map_err(|failure| failure.to_string()));
             for (name, words) in COMMANDS {
                 let is_there = |name: &&str| CommandLine::command().find_subcommand(name).is_some();
                 if words.first().is_some_and(is_there) {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use plan::mode::Mode;
 
 use super::*;
-use crate::kernel::RefusalClass;
+use crate::kernel::{Refusal, RefusalClass};
 use crate::serve::health::Health;
 use crate::serve::service_health::ServiceHealth;
 use crate::serve::tests::{free_address, get, until_listening};
@@ -80,6 +80,11 @@ impl World {
             oldest: Duration::from_millis(300),
             pending: &self.retry_queue,
         });
+    }
+
+    fn write(&mut self, ops: &[Op], results: &[Result<(), Refusal>]) {
+        let (took, planner) = (Duration::ZERO, &self.planner);
+        self.observing.written(&KernelWrite { ops, results, took, planner });
     }
 
     fn refuse(&mut self, op: Op) {
@@ -232,11 +237,7 @@ fn what_the_kernel_answers_is_counted_by_kind_and_class() {
     let mut world = World::new();
     let rules = Op::WriteRuleSet(Family::V4);
     let refused = || Err(Refusal::new(RefusalClass::Other, "no"));
-    world.observing.written(
-        &[rules.clone(), rules.clone(), Op::CreateLink],
-        &[Ok(()), refused(), refused()],
-        Duration::from_millis(5),
-    );
+    world.write(&[rules.clone(), rules.clone(), Op::CreateLink], &[Ok(()), refused(), refused()]);
     let operation = |name: &str, result: &str| {
         format!("kube_ipvs_operations_total{{operation=\"{name}\",result=\"{result}\"}}")
     };
@@ -246,7 +247,7 @@ fn what_the_kernel_answers_is_counted_by_kind_and_class() {
     let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
     assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv4\"}}")), 1.0);
     assert_eq!(world.value(&format!("{failures}{{ip_family=\"IPv6\"}}")), 0.0);
-    world.observing.drifted(&[&rules, &rules]);
+    world.observing.drifted(&[&rules, &rules], &world.planner);
     assert_eq!(world.value(r#"kube_ipvs_drift_repaired_total{operation="write_rules"}"#), 2.0);
     world.observing.reading_failed(&ReadError::new("sets", "no"));
     assert_eq!(world.value("kube_ipvs_kernel_read_failures_total"), 1.0);
@@ -269,10 +270,11 @@ fn what_should_be_there_is_counted() {
     let set = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
     let grow = Op::GrowSet(set, SetSize { capacity: Capacity::new(131_072), expected: 60_000 });
     let refused = Err(Refusal::new(RefusalClass::Exhausted, "no"));
-    world.observing.written(std::slice::from_ref(&grow), &[refused], Duration::ZERO);
+    world.write(std::slice::from_ref(&grow), &[refused]);
     assert_eq!(world.value(capacity), 65_536.0);
-    world.observing.written(&[grow], &[Ok(())], Duration::ZERO);
+    world.write(&[grow], &[Ok(())]);
     assert_eq!(world.value(capacity), 131_072.0);
+    let desired = world.planner.desired();
     assert_eq!(world.value("kube_ipvs_virtual_servers"), desired.n_virtual_servers() as f64);
     assert_eq!(
         world.value("kube_ipvs_addresses"),

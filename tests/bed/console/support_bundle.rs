@@ -32,6 +32,8 @@ fn it_has_answers_and_dumps_with_the_program_and_dumps_without() {
     let status: serde_json::Value =
         serde_json::from_str(&file(&path, "answers/status.json")).unwrap();
     assert_eq!(status["kind"], "Status");
+    let log = file(&path, "log.txt");
+    assert!(log.contains("kube-ipvs starts") && log.contains("in sync with the kernel"), "{log}");
     let dumped = file(&path, "kernel/ipvs.txt");
     for line in bed.virtual_servers().lines().filter(|line| line.contains("->")).skip(1) {
         let socket = line.split_whitespace().nth(1).unwrap();

@@ -29,6 +29,7 @@ pub(crate) struct Changes {
 /// Claim that a frontend had before.
 #[derive(Debug)]
 struct Former {
+    owner: ServiceName,
     server: VirtualServer,
     real_servers: Arc<[RealServer]>,
     short_circuit_of: Option<Frontend>,
@@ -48,6 +49,7 @@ impl Changes {
         self.frontends.entry(frontend).or_insert_with(|| {
             let claim = desired.owning_claim(&frontend)?;
             Some(Former {
+                owner: desired.owner(&frontend)?.clone(),
                 server: claim.server.clone(),
                 real_servers: Arc::clone(&claim.real_servers),
                 short_circuit_of: claim.short_circuit_of,
@@ -101,7 +103,7 @@ impl Changes {
                 _ => {}
             }
         }
-        let mut flows = BTreeSet::new();
+        let (mut flows, mut given_up) = (BTreeSet::new(), Vec::new());
         let (mut count_before, mut count_after) = (Count::default(), Count::default());
         for (frontend, former) in self.frontends {
             let before = desired_frontend(former.as_ref().map(|f| (&f.server, &f.real_servers)));
@@ -109,6 +111,11 @@ impl Changes {
             count_before.add(before);
             count_after.add(after);
             virtual_server::between(frontend, before, after, desired.seed(), &mut ops);
+            if let Some(owner) = former.as_ref().map(|former| &former.owner)
+                && desired.owner(&frontend) != Some(owner)
+            {
+                given_up.push((frontend, owner.clone()));
+            }
             // A TCP connection to an endpoint that is gone ends by itself.
             if frontend.protocol != Protocol::Tcp && before != after {
                 let was = former.and_then(|former| former.short_circuit_of);
@@ -124,7 +131,7 @@ impl Changes {
             }
         }
         let contenders = self.contenders.into_services();
-        Change { ops, contenders, flows, before: count_before, after: count_after }
+        Change { ops, contenders, flows, given_up, before: count_before, after: count_after }
     }
 }
 

@@ -1,0 +1,229 @@
+//! The program's log in memory: its last lines, for support bundles, and its failures, for the journal.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::Context;
+
+use super::journal::{Happened, Journal, Origin};
+
+/// Most lines that are kept.
+pub const MOST_LINES: usize = 2_000;
+
+/// Most bytes of all lines that are kept.
+pub const MOST_BYTES: usize = 512 << 10;
+
+/// Longest part of a line that is kept.
+const LONGEST_LINE: usize = 8 << 10;
+
+/// The last lines of the log. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct LogLines(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<Box<str>>,
+    bytes: usize,
+    /// Number of lines that were pushed out.
+    n_gone: u64,
+}
+
+/// A line that is written.
+#[derive(Debug)]
+pub struct LineWriter(LogLines);
+
+/// Layer of the log that has the journal note warnings and errors. What the loop's observers report, in
+/// the words of `reconcile` and `kernel`, is noted by them.
+#[derive(Debug)]
+pub struct NotedFailures(Journal);
+
+/// Text of an event: the message, and the fields after it.
+#[derive(Debug, Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+// === impl LogLines ===
+
+impl LogLines {
+    /// Returns the lines, the oldest first, and the number of those before that are not kept.
+    #[must_use]
+    pub fn all(&self) -> (Vec<String>, u64) {
+        let kept = self.lock();
+        (kept.lines.iter().map(|line| line.as_ref().to_owned()).collect(), kept.n_gone)
+    }
+
+    fn push(&self, text: &str) {
+        let mut kept = self.lock();
+        for line in text.lines() {
+            let end =
+                (0..=line.len().min(LONGEST_LINE)).rev().find(|it| line.is_char_boundary(*it));
+            let line = line.get(..end.unwrap_or_default()).unwrap_or_default();
+            kept.bytes += line.len();
+            kept.lines.push_back(line.into());
+        }
+        while kept.lines.len() > MOST_LINES || kept.bytes > MOST_BYTES {
+            let Some(oldest) = kept.lines.pop_front() else { break };
+            kept.bytes -= oldest.len();
+            kept.n_gone += 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Lines are whole at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogLines {
+    type Writer = LineWriter;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        LineWriter(self.clone())
+    }
+}
+
+impl io::Write for LineWriter {
+    /// Takes a whole event at once, as the formatting layer writes it.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(&String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// === impl NotedFailures ===
+
+impl NotedFailures {
+    /// A layer that writes into this journal.
+    #[must_use]
+    pub fn new(journal: Journal) -> Self {
+        Self(journal)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for NotedFailures {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        if let Some(origin) = origin(metadata.target(), *metadata.level()) {
+            let mut text = Text::default();
+            event.record(&mut text);
+            let Text { message, fields } = text;
+            self.0.note(Happened::Failed { origin, text: message + &fields });
+        }
+    }
+}
+
+/// Returns the part of the program that a line to be noted is about; none: it is not noted.
+fn origin(target: &str, level: Level) -> Option<Origin> {
+    let path = target.strip_prefix("kube_ipvs")?;
+    let is_below = |module: &str| {
+        path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let is_any = |modules: &[&str]| modules.iter().any(|module| is_below(module));
+    // Notes on the configuration at the start, which nothing follows from.
+    let is_note = path == "::app" || path.is_empty();
+    match level {
+        Level::ERROR => {}
+        Level::WARN if !is_note && !is_any(&["::reconcile", "::kernel"]) => {}
+        _ => return None,
+    }
+    Some(if is_any(&["::source", "::app::input"]) {
+        Origin::Source
+    } else if is_any(&["::config", "::app::changes"]) {
+        Origin::Configuration
+    } else if is_any(&["::serve", "::console", "::localhost", "::relay"]) {
+        Origin::Listener
+    } else {
+        Origin::Program
+    })
+}
+
+// === impl Text ===
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Nothing can fail in memory.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{error, info, warn};
+    use tracing_subscriber::fmt;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_within_limits_of_number_and_size() {
+        let lines = LogLines::default();
+        for number in 0..MOST_LINES + 7 {
+            lines.push(&format!("line {number}\n"));
+        }
+        let (kept, n_gone) = lines.all();
+        assert_eq!((kept.len(), n_gone), (MOST_LINES, 7));
+        assert_eq!((kept[0].as_str(), kept[MOST_LINES - 1].as_str()), ("line 7", "line 2006"));
+        for _ in 0..100 {
+            lines.push(&"ä".repeat(LONGEST_LINE));
+        }
+        let (kept, _) = lines.all();
+        let bytes: usize = kept.iter().map(String::len).sum();
+        assert!(bytes <= MOST_BYTES && kept.len() >= 64, "{bytes} {}", kept.len());
+        assert!(kept.iter().all(|line| line.len() <= LONGEST_LINE));
+    }
+
+    #[test]
+    fn failures_of_parts_that_nobody_observes_are_noted_and_lines_are_kept() {
+        let (lines, journal) = (LogLines::default(), Journal::default());
+        let kept = fmt::layer().with_ansi(false).with_writer(lines.clone());
+        let subscriber =
+            tracing_subscriber::registry().with(kept).with(NotedFailures::new(journal.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            info!(target: "kube_ipvs::source::kubernetes", "follows");
+            warn!(target: "kube_ipvs::source::kubernetes", kind = "Service", "cannot follow");
+            error!(target: "kube_ipvs::config::watch", "not valid");
+            warn!(target: "kube_ipvs::serve::listen", "cannot listen");
+            warn!(target: "kube_ipvs::reconcile::writer", "refused: its observer notes it");
+            warn!(target: "kube_ipvs::app", "a flag is ignored");
+            warn!(target: "kube_ipvs::app::estimators", "stopped");
+            warn!(target: "hyper", "of a library");
+        });
+        let notes = journal.after(0, 100);
+        let found: Vec<(Origin, &str)> = notes
+            .iter()
+            .filter_map(|note| match &note.happened {
+                Happened::Failed { origin, text } => Some((*origin, text.as_str())),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (Origin::Source, "cannot follow kind=\"Service\""),
+                (Origin::Configuration, "not valid"),
+                (Origin::Listener, "cannot listen"),
+                (Origin::Program, "stopped"),
+            ]
+        );
+        assert!(notes.iter().all(|note| note.happened.is_error()));
+        let (kept, _) = lines.all();
+        assert_eq!(kept.len(), 8, "{kept:?}");
+        assert!(kept[1].contains("WARN") && kept[1].contains("cannot follow"), "{kept:?}");
+        assert!(!kept[1].contains('\u{1b}'), "{kept:?}");
+    }
+}
