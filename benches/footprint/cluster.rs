@@ -17,8 +17,6 @@ pub(crate) struct Size {
 // === impl Size ===
 
 impl Size {
-    pub(crate) const EMPTY: Self = Self { services: 0, endpoints: 0 };
-
     /// Parses a size that is written as `10000x10`; 10 endpoints if it does not say how many.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (services, endpoints) = text.split_once('x').unwrap_or((text, "10"));
@@ -42,7 +40,8 @@ pub(crate) fn serve(size: Size, listen: SocketAddr) -> Result<Server> {
     Ok(server)
 }
 
-fn service(number: u32) -> Value {
+/// Returns a Service.
+pub(crate) fn service(number: u32) -> Value {
     let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + number).to_string();
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -57,7 +56,8 @@ fn service(number: u32) -> Value {
     })
 }
 
-fn slice(number: u32, n_endpoints: u32) -> Value {
+/// Returns the slice of a Service with so many endpoints.
+pub(crate) fn slice(number: u32, n_endpoints: u32) -> Value {
     let endpoints: Vec<Value> = (0..n_endpoints)
         .map(|endpoint| {
             let pod = number * n_endpoints + endpoint;

@@ -14,6 +14,12 @@ pub(crate) struct Cost {
     pub(crate) endpoint: f64,
 }
 
+// === impl Size ===
+
+impl Size {
+    pub(crate) const EMPTY: Self = Self { services: 0, endpoints: 0 };
+}
+
 // === impl Cost ===
 
 impl Cost {

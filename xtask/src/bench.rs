@@ -69,8 +69,8 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
-    /// followers.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the console, one; for the
+    /// herd, how many followers.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -85,6 +85,8 @@ enum Measurement {
     Modes,
     /// The program's memory and processor time, fed by an API server.
     Footprint,
+    /// Answers of the operator's console of the real program, and how much they hold a change up.
+    Console,
     /// The cost of many nodes to the API server that they follow. Needs no kernel.
     Herd,
 }
@@ -166,6 +168,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Measurement::AtScale => {}
         Measurement::Modes => return modes(arguments).map(|()| ExitCode::SUCCESS),
         Measurement::Footprint => return footprint(arguments),
+        Measurement::Console => return console(arguments),
         Measurement::Herd => return herd(arguments),
     }
     let mut results = match arguments.from.split_first() {
@@ -312,6 +315,24 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
     let guest = Guest {
         kernel: arguments.kernel.first().copied().unwrap_or_default(),
         limit: Duration::from_secs(1_800),
+        files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
+        ..Guest::default()
+    };
+    print_of(&guest, &program, arguments)
+}
+
+/// At native speed, unless another lane is asked for, on the last of the kernels.
+fn console(arguments: &BenchArguments) -> Result<ExitCode> {
+    eprintln!("bench: building");
+    let profile = if arguments.short { build::QUICK } else { build::RELEASE };
+    let daemon = build::daemon(profile)?;
+    let program = build::bench_program("console", profile)?;
+    let lane = arguments.lane.lanes().first().copied().unwrap_or(Lane::Uml);
+    let guest = Guest {
+        kernel: arguments.kernel.last().copied().unwrap_or_default(),
+        accel: lane.accel(),
+        memory: MEMORY.to_owned(),
+        limit: Duration::from_secs(3_600),
         files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
         ..Guest::default()
     };
