@@ -17,7 +17,7 @@ use crate::cluster::{self, Size};
 use crate::report::Times;
 
 /// Pause before a change: what the one before has led to is over.
-const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Changes of a cluster, and the kernel's word of them.
 pub(crate) struct Changes<'a> {

@@ -36,8 +36,8 @@ use real_servers::RealServers;
 /// (`ip_vs_est.c`), so that a shorter time shows nothing, or twice the rate.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Part of the time that readings may take, as its reciprocal: one fortieth.
-const SHARE: u32 = 40;
+/// Part of the time that readings may take, as its reciprocal: one fiftieth.
+const SHARE: u32 = 50;
 
 /// Readings that are older are no base for rates of now.
 const STALE: Duration = Duration::from_secs(15);
