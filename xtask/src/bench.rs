@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::build;
+use crate::test::LEGACY;
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
@@ -71,6 +72,11 @@ pub(crate) struct BenchArguments {
     write_docs: bool,
     /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the console, one; for the
     /// herd, how many followers.
+    /// For packets, have iptables mean that of x_tables.
+    #[arg(long)]
+    legacy: bool,
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
+    /// followers; for packets, options of the benchmark.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
@@ -89,6 +95,8 @@ enum Measurement {
     Console,
     /// The cost of many nodes to the API server that they follow. Needs no kernel.
     Herd,
+    /// The instructions that a packet costs on its way through a node, printed.
+    Packets,
 }
 
 /// Kind of guest in which something was measured.
@@ -163,6 +171,11 @@ pub(crate) fn short_form_of_modes() -> Result<()> {
     modes(&BenchArguments::short("300x2"))
 }
 
+/// The same of what packets cost: bare IPVS and the program on one way, in a counted guest.
+pub(crate) fn short_form_of_packets() -> Result<()> {
+    packets(&BenchArguments { kernel: vec![Kernel::V6_1], ..BenchArguments::short("") })
+}
+
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match arguments.what {
         Measurement::AtScale => {}
@@ -170,6 +183,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
         Measurement::Footprint => return footprint(arguments),
         Measurement::Console => return console(arguments),
         Measurement::Herd => return herd(arguments),
+        Measurement::Packets => return packets(arguments).map(|()| ExitCode::SUCCESS),
     }
     let mut results = match arguments.from.split_first() {
         Some((first, others)) => {
@@ -205,6 +219,7 @@ impl BenchArguments {
             from: Vec::new(),
             remark: String::new(),
             write_docs: false,
+            legacy: false,
             arguments: Vec::new(),
         }
     }
@@ -337,6 +352,31 @@ fn console(arguments: &BenchArguments) -> Result<ExitCode> {
         ..Guest::default()
     };
     print_of(&guest, &program, arguments)
+}
+
+/// Counts instructions. What is counted is the kernel's work, which no profile changes.
+fn packets(arguments: &BenchArguments) -> Result<()> {
+    eprintln!("bench: building");
+    let (program, daemon) = build::bench_program_and_daemon("packets")?;
+    let options = arguments.short.then(|| "--short".to_owned()).into_iter();
+    let options: Vec<String> = options.chain(arguments.arguments.iter().cloned()).collect();
+    for kernel in &arguments.kernel {
+        let guest = Guest {
+            kernel: *kernel,
+            accel: AccelChoice::Counted,
+            limit: LIMIT,
+            files: vec![GuestFile { host: daemon.clone(), guest: "/job/kube-ipvs".into() }],
+            ..Guest::default()
+        };
+        println!("# Linux {kernel}, {}\n", if arguments.legacy { "x_tables" } else { "nf_tables" });
+        let setup = arguments.legacy.then(|| LEGACY.to_owned());
+        let guest = Guest { setup, ..guest };
+        let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
+        if verdict != Verdict::Exited(0) {
+            bail!("counting what packets cost on Linux {kernel}: {verdict}");
+        }
+    }
+    Ok(())
 }
 
 fn herd(arguments: &BenchArguments) -> Result<ExitCode> {

@@ -182,6 +182,16 @@ pub(crate) fn bench_program(name: &str, profile: &str) -> Result<PathBuf> {
     program(&arguments, name, profile)
 }
 
+/// Builds a measurement that needs a real kernel, and the daemon that it starts, in one go and with the
+/// features of what is tested.
+pub(crate) fn bench_program_and_daemon(name: &str) -> Result<(PathBuf, PathBuf)> {
+    let bench = ["build", "--workspace", "--features", ALL_TESTS, "--bench", name];
+    let report = report(&[&bench[..], &["--profile", QUICK]].concat())?;
+    let program = executable(&report, |artifact| artifact.target.name == name)
+        .with_context(|| format!("cargo built no executable `{name}`"))?;
+    Ok((program, ForGuests(report).daemon()?))
+}
+
 /// The names of the programs in `tests` that need no real kernel.
 pub(crate) fn host_programs() -> Result<Vec<String>> {
     let mut metadata = Vec::new();

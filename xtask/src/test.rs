@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+pub(crate) use guests::LEGACY;
+
 use crate::bench;
 use crate::build;
 use crate::dashboard;
@@ -133,6 +135,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     if wanted(Tier::Bed) && filter.is_none() {
         outcomes.push(check("at scale, the short form", bench::short_form));
         outcomes.push(check("modes, the short form", bench::short_form_of_modes));
+        outcomes.push(check("packets, the short form", bench::short_form_of_packets));
     }
     Ok(summarise(&outcomes, filter.is_some(), started.elapsed()))
 }

@@ -96,7 +96,7 @@ const SWITCH: [&str; 8] = [
     USERSPACE,
 ];
 /// Has iptables mean that of x_tables, as in user mode.
-const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
+pub(crate) const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
     ip6tables-restore; do ln -sf xtables-legacy-multi /usr/sbin/$name; done";
 /// Part of the names of tests beside the code that need a real kernel.
 pub(super) const INSIDE: &str = "tests::kernel::";
