@@ -70,13 +70,11 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the console, one; for the
-    /// herd, how many followers.
     /// For packets, have iptables mean that of x_tables.
     #[arg(long)]
     legacy: bool,
-    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the herd, how many
-    /// followers; for packets, options of the benchmark.
+    /// For the footprint, SERVICESxENDPOINTS, of which there may be several; for the console, one; for the
+    /// herd, how many followers; for packets, options of the benchmark.
     #[arg(last = true, value_name = "ARGUMENTS")]
     arguments: Vec<String>,
 }
