@@ -42,6 +42,10 @@ struct Arguments {
     /// Numbers of Services beside those that are measured.
     #[arg(long, value_delimiter = ',', default_values_t = [60])]
     services: Vec<u32>,
+    /// Shell text for the node, run before anything is counted: what changes is the cost of what it adds
+    /// or takes away. Of several, each has a table of its own.
+    #[arg(long, value_name = "SHELL", default_value = "")]
+    also: Vec<String>,
     /// Few repetitions, of the plainest way: to see that it works.
     #[arg(long)]
     short: bool,
@@ -63,14 +67,19 @@ fn main() -> ExitCode {
 fn measure(mut arguments: Arguments) -> Result<()> {
     arguments.complete();
     let extent = if arguments.short { Extent::SHORT } else { Extent::WHOLE };
-    for services in arguments.services.iter().copied() {
+    let also = arguments.also.iter();
+    let states = also.flat_map(|also| arguments.services.iter().map(move |n| (also, *n)));
+    for (also, services) in states {
         let mut figures = Figures::default();
         for installed in arguments.installed.iter().copied() {
-            let rows = of_one(installed, services, &arguments, extent)
+            let rows = of_one(installed, services, also, &arguments, extent)
                 .with_context(|| format!("{installed}, {services} Services"))?;
             figures.extend(rows);
         }
         println!("## {}, {services} Services\n", arguments.family);
+        if !also.is_empty() {
+            println!("After `{also}`:\n");
+        }
         print!("{figures}");
         if arguments.short {
             figures.check()?;
@@ -83,11 +92,15 @@ fn measure(mut arguments: Arguments) -> Result<()> {
 fn of_one(
     installed: Installed,
     services: u32,
+    also: &str,
     arguments: &Arguments,
     extent: Extent,
 ) -> Result<Vec<Row>> {
     let ground = Ground::build(arguments.family)?;
     installed.install(&ground, services)?;
+    if !also.is_empty() {
+        ground.node()?.command("sh", &["-ec", also])?;
+    }
     let mut rows = Vec::new();
     for way in arguments.ways.iter().copied() {
         let trip = if installed.has_services() { way.into() } else { way.without_service() };

@@ -38,7 +38,7 @@ use crate::model::Family;
 use crate::settings::Settings;
 
 pub use chains::UNANSWERED;
-pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, jumps};
+pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};
 

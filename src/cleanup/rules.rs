@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use plan::mode::Mode;
-use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, jumps};
+use plan::rule_set::{self, COPY_JUMPS, Jump, RuleSet, former_jumps, jumps};
 use plan::sets::SetId;
 
 /// Extent of the removal.
@@ -214,7 +214,7 @@ impl<'a> SavedTable<'a> {
         }
         Some(TableRemoval {
             table: self.name.to_owned(),
-            input: (!nothing).then(|| self.input(&chains, &rules, &removable)),
+            input: (!nothing).then(|| self.input(&chains, &rules, &removable, scope)),
             n_rules: rules.len(),
             n_chains: removable.len(),
             held,
@@ -263,9 +263,15 @@ impl<'a> SavedTable<'a> {
         chains: &BTreeSet<&str>,
         rules: &[&SavedRule<'_>],
         removable: &[&str],
+        scope: RemovalScope,
     ) -> String {
         let mut lines = vec![format!("*{}", self.name)];
         lines.extend(chains.iter().map(|chain| format!(":{chain} - [0:0]")));
+        // In one step with the removal of what they replace; the last one comes to stand first.
+        let replaced = rules.iter().rev().filter(|_| scope == RemovalScope::OursAlone);
+        let replacements =
+            replaced.filter_map(|rule| Some((rule.chain, self.kube_proxys_jump(rule)?)));
+        lines.extend(replacements.map(|(chain, jump)| format!("-I {chain} 1 {jump}")));
         lines.extend(rules.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text)));
         lines.extend(removable.iter().map(|chain| format!("-X {chain}")));
         lines.push("COMMIT\n".to_owned());
@@ -303,7 +309,21 @@ impl<'a> SavedTable<'a> {
     /// True if the rule, which stands in a chain that stays, is to be removed.
     fn is_removable(&self, rule: &SavedRule<'_>, scope: RemovalScope) -> bool {
         self.is_jump(rule, scope)
-            || scope == RemovalScope::OursAlone && self.is_beside_kube_proxys(rule)
+            || scope == RemovalScope::OursAlone
+                && (self.is_beside_kube_proxys(rule) || self.kube_proxys_jump(rule).is_some())
+    }
+
+    /// Returns the jump that kube-proxy has in place of one of ours, which is for unestablished
+    /// connections alone: it would put its own beside ours.
+    fn kube_proxys_jump(&self, rule: &SavedRule<'_>) -> Option<String> {
+        let is_this = |jump: &&Jump| {
+            (jump.table.name(), jump.from) == (self.name, rule.chain)
+                && rule.target.as_deref() == Some(jump.to)
+                && rule.comment.as_deref() == jump.comment
+        };
+        let former = former_jumps(Mode::Ipvs).iter().find(is_this)?.rule();
+        let is_of_kube_proxy = !OURS_ALONE.contains(&(self.name, rule.target.as_deref()?));
+        (is_of_kube_proxy && rule.text.contains("--ctstate")).then_some(former)
     }
 
     /// True if the rule is one of the jumps to be removed. Other matches in the rule do not count:
@@ -316,7 +336,7 @@ impl<'a> SavedTable<'a> {
             (jump.table.name(), jump.from, jump.to) == (self.name, rule.chain, target)
                 && jump.comment == Some(comment.as_str())
         };
-        let is_of = |mode| jumps(mode).iter().any(is_this);
+        let is_of = |mode| jumps(mode).iter().chain(former_jumps(mode)).any(is_this);
         let is_of_leaving = COPY_JUMPS.iter().any(is_this);
         match scope {
             RemovalScope::Everything => is_of_leaving || Mode::ALL.into_iter().any(is_of),

@@ -30,7 +30,8 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
         nat("KUBE-SHORT-CIRCUIT", writer.lead_to(first)),
         nat("KUBE-SPARE-SHORT-CIRCUIT", writer.lead_to(spare)),
-        mangle("KUBE-PROXY-FIREWALL", writer.firewall_of_node()),
+        // Of what the node itself sends: IPVS takes that at OUTPUT before `filter` sees it.
+        mangle("KUBE-PROXY-FIREWALL", writer.firewall()),
         mangle("KUBE-SOURCE-RANGES-FIREWALL", writer.source_ranges()),
         filter("KUBE-FORWARD", writer.forward()),
         filter("KUBE-NODE-PORT", writer.health_check()),
@@ -39,7 +40,7 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         filter("KUBE-IPVS-FILTER", writer.ipvs_filter()),
         // kube-proxy has a rule here for every load-balancer address and port that this node may
         // not use, which makes the number of rules grow with the services. Ours are in `mangle`,
-        // before IPVS; so this chain is there, and empty.
+        // before IPVS; so this chain is there, empty, and nothing leads to it.
         filter("KUBE-IPVS-OUT-FILTER", Vec::new()),
     ]
 }
@@ -122,18 +123,23 @@ impl Writer<'_> {
         let node = "-m addrtype --dst-type LOCAL -j ACCEPT";
 
         let mut rules = vec![format!("-s {loopback} -j RETURN")];
-        rules.extend(self.jumps_to_short_circuits());
-        rules.push(format!("{load_balancer} -j KUBE-LOAD-BALANCER"));
+        // Most connections are to cluster addresses, so these are looked up first. No other set has an
+        // address and port of these.
         rules.extend(self.cluster_masquerade());
+        // Accepting ends the traversal: no other program's DNAT may take service traffic.
+        rules.push(format!("{} -j ACCEPT", self.lookup(SetKind::ClusterIp, "dst,dst")));
+        // All other addresses of Services are local as well. Most other connections are not to the
+        // node, and leave before they are looked up in all other sets.
+        rules.push("-m addrtype ! --dst-type LOCAL -j RETURN".to_owned());
+        rules.extend(self.jumps_to_short_circuits());
         rules.extend([
+            format!("{load_balancer} -j KUBE-LOAD-BALANCER"),
+            format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
             format!("{external} -j KUBE-MARK-MASQ"),
             format!("{external} {outside}"),
             format!("{external} {node}"),
             format!("{external_local} {outside}"),
             format!("{external_local} {node}"),
-            // Accepting ends the traversal: no other program's DNAT may take service traffic.
-            format!("{} -j ACCEPT", self.lookup(SetKind::ClusterIp, "dst,dst")),
-            format!("{} -j ACCEPT", self.lookup(SetKind::LoadBalancer, "dst,dst")),
             // Service addresses are local as well, and a set of node ports knows ports only. So
             // these have passed by now: kube-proxy, which asks for node ports first, masquerades a
             // service port that is another Service's node port.
@@ -253,7 +259,9 @@ impl Writer<'_> {
     }
 
     fn forward(&self) -> Vec<String> {
-        let mut rules = Vec::from(self.settings.forwarding());
+        // Nearly all packets are of established connections.
+        let [marked, established] = self.settings.forwarding();
+        let mut rules = vec![established, marked];
         // The first packet of a local client's connection through a short circuit goes by IPVS;
         // connection tracking sends those that follow straight to the endpoint, through FORWARD.
         // Until the endpoint has answered, the connection is new, and its packets have no mark.
@@ -268,19 +276,13 @@ impl Writer<'_> {
     }
 
     fn health_check(&self) -> Vec<String> {
-        vec![format!("{} -j ACCEPT", self.commented(SetKind::HealthCheckNodePort, "dst"))]
+        // Every packet to the node comes here, and health checks are HTTP.
+        vec![format!("-p tcp {} -j ACCEPT", self.commented(SetKind::HealthCheckNodePort, "dst"))]
     }
 
     fn firewall(&self) -> Vec<String> {
         let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
         vec![format!("{restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
-    }
-
-    /// Restricts what the node itself sends: IPVS takes that at OUTPUT before the `filter` table
-    /// sees it.
-    fn firewall_of_node(&self) -> Vec<String> {
-        let restricted = self.commented(SetKind::LoadBalancerFirewall, "dst,dst");
-        vec![format!("-m conntrack --ctstate NEW {restricted} -j KUBE-SOURCE-RANGES-FIREWALL")]
     }
 
     fn source_ranges(&self) -> Vec<String> {
@@ -304,8 +306,9 @@ impl Writer<'_> {
             Family::V4 => "icmp-port-unreachable",
             Family::V6 => "icmp6-port-unreachable",
         };
+        // Most lookups find nothing, and then the state need not be asked for.
         let new = |lookup: String, target: &str| {
-            format!("-m conntrack --ctstate NEW {lookup} -j {target}")
+            format!("{lookup} -m conntrack --ctstate NEW -j {target}")
         };
         let reject = format!("REJECT --reject-with {unreachable}");
         let mut rules = vec![
@@ -318,18 +321,26 @@ impl Writer<'_> {
                     "REJECT --reject-with tcp-reset"
                 )
             ),
-            new(self.commented(SetKind::NoEndpoints, "dst,dst"), &reject),
-            allowed(SetKind::LoadBalancer, "dst,dst"),
+            // A connection of TCP has been looked up.
+            format!("! -p tcp {}", new(self.commented(SetKind::NoEndpoints, "dst,dst"), &reject)),
             allowed(SetKind::ClusterIp, "dst,dst"),
+        ];
+        // What is for the node itself leaves before it is looked up in all other sets.
+        let bound = self.lookup(SetKind::IpvsAddresses, "dst");
+        if self.settings.routes.is_empty() {
+            rules.push(format!("{} -j RETURN", bound.replacen("--match-set", "! --match-set", 1)));
+        }
+        rules.extend([
+            allowed(SetKind::LoadBalancer, "dst,dst"),
             allowed(SetKind::ExternalIp, "dst,dst"),
             allowed(SetKind::ExternalIpLocal, "dst,dst"),
             allowed(SetKind::HealthCheckNodePort, "dst"),
-        ];
+        ]);
         // Connections led to a short circuit, but not those that a client opened to its address.
         rules.extend(self.settings.short_circuit_networks.iter().flatten().map(|network| {
             format!("-d {} -m conntrack --ctstate DNAT -j RETURN", with_prefix(network))
         }));
-        rules.push(new(self.lookup(SetKind::IpvsAddresses, "dst"), &reject));
+        rules.push(format!("-m conntrack --ctstate NEW {bound} -j {reject}"));
         rules.extend(self.outside_services(&reject));
         rules
     }

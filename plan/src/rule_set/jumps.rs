@@ -19,12 +19,23 @@ pub struct Jump {
     pub to: &'static str,
     /// Comment that the rule has, if it has one.
     pub comment: Option<&'static str>,
-    /// True if it is for the first packet of a connection alone.
-    pub is_new: bool,
+    /// State of the connections whose packets it is for.
+    pub states: JumpStates,
     /// Destination of the packets that it is for.
     pub destination: JumpDestination,
     /// Its place in the built-in chain when it is written.
     pub place: JumpPlace,
+}
+
+/// State of the connections whose packets a jump is for, as connection tracking has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JumpStates {
+    /// Any, and packets that are not tracked.
+    Any,
+    /// `NEW`: no answer has been seen.
+    New,
+    /// Any but `RELATED` and `ESTABLISHED`. Packets that are invalid or not tracked are among these.
+    Unestablished,
 }
 
 /// Destination of the packets that a jump is for.
@@ -53,6 +64,7 @@ const POSTROUTING: &str = "kubernetes postrouting rules";
 const FORWARDING: &str = "kubernetes forwarding rules";
 const HEALTH: &str = "kubernetes health check service ports";
 const IPVS_FIREWALL: &str = "kube-proxy firewall rules";
+const IPVS_FILTER: &str = "kubernetes ipvs access filter";
 const FIREWALL: &str = "kubernetes load balancer firewall";
 const ADDRESSES: &str = "handle ClusterIPs; NOTE: this must be before the NodePort rules";
 const NODE_PORTS: &str = "handle service NodePorts; NOTE: this must be the last rule in the chain";
@@ -72,17 +84,31 @@ pub const COPY_JUMPS: [Jump; 3] = [
     Jump::new(Table::Filter, "OUTPUT", SHOWN, COPIES),
 ];
 
-const IPVS: [Jump; 10] = [
+/// Rules that decide about new connections are walked by their packets alone: every packet of every
+/// connection would look into up to nine sets otherwise.
+///
+/// An answer makes a connection established, with IPVS too, since connection tracking knows its
+/// connections (`ip_vs_update_conntrack` in net/netfilter/ipvs/ip_vs_nfct.c, `net.ipv4.vs.conntrack`).
+/// Health checks are accepted whatever their state: a host may have no rule for established connections.
+const IPVS: [Jump; 9] = [
     Jump::new(Table::Nat, "OUTPUT", "KUBE-SERVICES", PORTALS),
     Jump::new(Table::Nat, "PREROUTING", "KUBE-SERVICES", PORTALS),
     Jump::new(Table::Nat, "POSTROUTING", "KUBE-POSTROUTING", POSTROUTING),
-    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
+    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL).of_new(),
     Jump::new(Table::Filter, "FORWARD", "KUBE-FORWARD", FORWARDING),
     Jump::new(Table::Filter, "INPUT", "KUBE-NODE-PORT", "kubernetes health check rules"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL).of_unestablished(),
+    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL).of_unestablished(),
+    Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", IPVS_FILTER).of_unestablished(),
+];
+
+/// Jumps that kube-proxy has in mode ipvs, and that we had, for packets of all connections.
+const IPVS_OF_ALL: [Jump; 5] = [
+    Jump::new(Table::Mangle, "OUTPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
     Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
     Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
-    Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", "kubernetes ipvs access filter"),
-    Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", "kubernetes ipvs access filter"),
+    Jump::new(Table::Filter, "INPUT", "KUBE-IPVS-FILTER", IPVS_FILTER),
+    Jump::new(Table::Filter, "OUTPUT", "KUBE-IPVS-OUT-FILTER", IPVS_FILTER),
 ];
 
 /// In kube-proxy's order (`iptablesJumpChains` in pkg/proxy/iptables/proxier.go), and then those
@@ -126,17 +152,19 @@ const USERSPACE: [Jump; 14] = [
 
 /// Jumps of IPVS mode into `KUBE-PROXY-FIREWALL`, which the other modes have too, with other
 /// rules: those are for the first packet of a connection, and would drop the others of IPVS's connections.
-const SUPERSEDED: [Jump; 2] = [
-    Jump::new(Table::Filter, "INPUT", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
-    Jump::new(Table::Filter, "FORWARD", "KUBE-PROXY-FIREWALL", IPVS_FIREWALL),
-];
+const SUPERSEDED: [Jump; 4] = [IPVS_OF_ALL[1], IPVS_OF_ALL[2], IPVS[6], IPVS[7]];
 
 /// Jumps of iptables mode into verdicts on frontends for clients outside. In ipvs mode these
 /// frontends are local, and INPUT comes before IPVS: a verdict that is out of date would refuse what
-/// has endpoints.
-const SUPERSEDED_BY_IPVS: [Jump; 2] = [
+/// has endpoints. And jumps of ipvs mode for packets of all connections, which kube-proxy leaves.
+const SUPERSEDED_BY_IPVS: [Jump; 7] = [
     Jump::new(Table::Filter, "INPUT", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
     Jump::new(Table::Filter, "FORWARD", "KUBE-EXTERNAL-SERVICES", OUTSIDE).of_new(),
+    IPVS_OF_ALL[0],
+    IPVS_OF_ALL[1],
+    IPVS_OF_ALL[2],
+    IPVS_OF_ALL[3],
+    IPVS_OF_ALL[4],
 ];
 
 /// The jumps of other modes that must not be there in this one.
@@ -145,6 +173,15 @@ pub(super) const fn superseded_jumps(mode: Mode) -> &'static [Jump] {
     match mode {
         Mode::Iptables | Mode::Userspace => &SUPERSEDED,
         Mode::Ipvs => &SUPERSEDED_BY_IPVS,
+    }
+}
+
+/// The jumps of a mode that kube-proxy has, or that we had, in another form or besides.
+#[must_use]
+pub const fn former_jumps(mode: Mode) -> &'static [Jump] {
+    match mode {
+        Mode::Ipvs => &IPVS_OF_ALL,
+        Mode::Iptables | Mode::Userspace => &[],
     }
 }
 
@@ -173,7 +210,7 @@ impl Jump {
             from,
             to,
             comment: Some(comment),
-            is_new: false,
+            states: JumpStates::Any,
             destination: JumpDestination::Any,
             place: JumpPlace::First,
         }
@@ -185,7 +222,11 @@ impl Jump {
     }
 
     const fn of_new(self) -> Self {
-        Self { is_new: true, ..self }
+        Self { states: JumpStates::New, ..self }
+    }
+
+    const fn of_unestablished(self) -> Self {
+        Self { states: JumpStates::Unestablished, ..self }
     }
 
     /// For packets to this node, after all other rules.
@@ -201,15 +242,21 @@ impl Jump {
     /// Its text, as `iptables-save` prints it, without `-A` and the built-in chain's name.
     #[must_use]
     pub fn rule(&self) -> String {
-        let new = if self.is_new { "-m conntrack --ctstate NEW " } else { "" };
+        let states = match self.states {
+            JumpStates::Any => "",
+            JumpStates::New => "-m conntrack --ctstate NEW ",
+            JumpStates::Unestablished => "-m conntrack ! --ctstate RELATED,ESTABLISHED ",
+        };
         let to = match self.destination {
             JumpDestination::Any => String::new(),
             JumpDestination::Local => "-m addrtype --dst-type LOCAL ".to_owned(),
             JumpDestination::Host(address) => format!("-d {} ", IpNet::from(address)),
         };
         match self.comment {
-            Some(comment) => format!("{to}{new}-m comment --comment \"{comment}\" -j {}", self.to),
-            None => format!("{to}{new}-j {}", self.to),
+            Some(comment) => {
+                format!("{to}{states}-m comment --comment \"{comment}\" -j {}", self.to)
+            }
+            None => format!("{to}{states}-j {}", self.to),
         }
     }
 }

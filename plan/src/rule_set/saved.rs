@@ -16,7 +16,7 @@ use crate::mode::Mode;
 pub struct Comparison {
     /// Jumps that are not there, in the order of [`RuleSet::jumps`].
     pub missing_jumps: Vec<Jump>,
-    /// Jumps of another mode that must not be there, and are.
+    /// Jumps of another mode, or to be replaced by others of this one, that must not be there, and are.
     pub superseded_jumps: Vec<Jump>,
     /// Rules of nat's built-in chains, each with its chain, that lead to a relay of mode userspace and
     /// must not be there.
@@ -153,7 +153,8 @@ impl fmt::Display for Comparison {
         }
         let jumps = self.missing_jumps.iter().map(|jump| format!("{jump}: jump missing"));
         let superseded = self.superseded_jumps.iter();
-        let superseded = superseded.map(|jump| format!("{jump}: jump of another mode"));
+        let superseded =
+            superseded.map(|jump| format!("{jump}: jump to be removed: `{}`", jump.rule()));
         let portals = self.portal_jumps.iter();
         let portals =
             portals.map(|(from, rule)| format!("nat: {from} has `{rule}` of another mode"));

@@ -95,7 +95,7 @@ fn without_line(text: &str, number: usize) -> String {
 }
 
 fn masquerade_rule(rule_set: &RuleSet) -> &str {
-    &rule_set.chains()[0].rules[4]
+    &rule_set.chains()[0].rules[1]
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn nothing_is_masqueraded_for_being_remote_when_every_address_is_local() {
     let everything = LocalTraffic::Cidr("0.0.0.0/0".parse().unwrap());
     let rule_set = RuleSet::new(Family::V4, &mk_settings(Family::V4, false, everything));
     let mut expected = mk_rule_set();
-    expected.chains[0].rules.remove(4);
+    expected.chains[0].rules.remove(1);
     expected.chains[5].rules.insert(0, "-j NETMAP --to 240.0.0.0/4".to_owned());
     expected.chains[6].rules.insert(0, "-j NETMAP --to 0.0.0.0/8".to_owned());
     assert_eq!(rule_set, expected);
@@ -191,7 +191,7 @@ fn the_number_of_rules_is_the_same_for_all_settings() {
             LocalTraffic::ClusterCidr { .. } => 6,
             _ => 3,
         };
-        let expected = [13, 4, 6, 2, 1, ways, ways, 1, 3, 3, 1, 1, 3, 11, 0];
+        let expected = [14, 4, 6, 2, 1, ways, ways, 1, 3, 3, 1, 1, 3, 12, 0];
         assert_eq!(numbers, expected, "{family} {settings:?}");
     }
 }
@@ -362,7 +362,7 @@ fn local_detection_is_resolved_by_family() {
 #[test]
 fn only_missing_jumps_are_inserted_in_the_constant_order() {
     let all = jumps(Mode::Ipvs);
-    let missing_jumps = vec![all[9], all[6], all[1]];
+    let missing_jumps = vec![all[8], all[6], all[1]];
     let found = Comparison { missing_jumps, ..Comparison::default() };
     let input = mk_rule_set().restore_input(&found);
     let inserted: Vec<&str> = input.lines().filter(|line| line.starts_with("-I")).collect();
@@ -370,9 +370,10 @@ fn only_missing_jumps_are_inserted_in_the_constant_order() {
         inserted,
         [
             "-I PREROUTING 1 -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES",
-            "-I INPUT 1 -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL",
-            "-I OUTPUT 1 -m comment --comment \"kubernetes ipvs access filter\" \
-             -j KUBE-IPVS-OUT-FILTER",
+            "-I INPUT 1 -m conntrack ! --ctstate RELATED,ESTABLISHED -m comment --comment \
+             \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL",
+            "-I INPUT 1 -m conntrack ! --ctstate RELATED,ESTABLISHED -m comment --comment \
+             \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER",
         ]
     );
 }
@@ -402,7 +403,7 @@ fn every_removed_rule_and_jump_is_noticed() {
     let rule_set = mk_rule_set();
     let saved = mk_saved(&rule_set);
     let rules = rules_of(&saved);
-    assert_eq!(rules.len(), 53 + 10);
+    assert_eq!(rules.len(), 55 + 9);
     for number in rules {
         let comparison = rule_set.compare(&without_line(&saved, number));
         let line = saved.lines().nth(number).unwrap();
@@ -551,17 +552,67 @@ fn what_is_not_ours_is_passed_over() {
 fn a_difference_is_told_in_words() {
     let rule_set = mk_rule_set();
     let saved = mk_saved(&rule_set)
-        .replace("-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "-A KUBE-MARK-MASQ -j DROP\n")
+        .replace(
+            "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n",
+            "-A KUBE-MARK-MASQ -j DROP\n",
+        )
         .replace("-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\n", "")
         .replace(":KUBE-IPVS-OUT-FILTER - [0:0]\n", "")
-        .replace("-A OUTPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-OUT-FILTER\n", "");
+        .replace(
+            "-A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT\n",
+            "",
+        );
     assert_eq!(
         rule_set.compare(&saved).to_string(),
-        "filter: OUTPUT to KUBE-IPVS-OUT-FILTER: jump missing; \
+        "filter: INPUT to KUBE-NODE-PORT: jump missing; \
          nat: KUBE-LOAD-BALANCER rule 2 is missing: `-j KUBE-MARK-MASQ`; \
          nat: KUBE-MARK-MASQ rule 1 should be `-j MARK --set-xmark 0x4000/0x4000` and is `-j DROP`; \
          filter: chain KUBE-IPVS-OUT-FILTER is missing"
     );
+}
+
+#[test]
+fn jumps_for_all_packets_give_way_to_those_for_unestablished_connections_in_one_step() {
+    let rule_set = mk_rule_set();
+    let mut saved = mk_saved(&rule_set);
+    let former = former_jumps(Mode::Ipvs);
+    for jump in former {
+        let rule = format!("-A {} {}\n", jump.from, jump.rule());
+        let has_one =
+            |own: &&Jump| (own.table, own.from, own.to) == (jump.table, jump.from, jump.to);
+        match rule_set.jumps().iter().find(has_one) {
+            Some(own) => saved = saved.replace(&format!("-A {} {}\n", own.from, own.rule()), &rule),
+            None => saved = saved.replace("-A KUBE-FORWARD ", &format!("{rule}-A KUBE-FORWARD ")),
+        }
+    }
+    let found = rule_set.compare(&saved);
+    assert_eq!(found.superseded_jumps.len(), former.len(), "{found}");
+    let input = rule_set.restore_input(&found);
+    for jump in former {
+        let table = input.split("COMMIT").find(|it| it.contains(&format!("*{}\n", jump.table)));
+        let removed = format!("-D {} {}\n", jump.from, jump.rule());
+        let (before, _) = table.unwrap().split_once(&removed).unwrap();
+        let inserted = before.lines().filter(|line| line.starts_with("-I "));
+        let inserted = inserted.filter(|line| line.ends_with(&format!(" -j {}", jump.to)));
+        let is_replaced = jump.to != "KUBE-IPVS-OUT-FILTER";
+        assert_eq!(inserted.count() > 0, is_replaced, "{jump}: {input}");
+    }
+}
+
+#[test]
+fn every_packet_of_an_established_connection_passes_four_rules_at_most() {
+    // A jump for all packets leads to one more rule.
+    let of_hook = |table: Table, from: &str| {
+        let jumps = jumps(Mode::Ipvs).iter().filter(|it| (it.table, it.from) == (table, from));
+        jumps.map(|jump| if jump.states == JumpStates::Any { 2 } else { 1 }).sum::<usize>()
+    };
+    assert_eq!(of_hook(Table::Filter, "INPUT"), 4);
+    assert_eq!(of_hook(Table::Filter, "FORWARD"), 3);
+    assert_eq!(of_hook(Table::Mangle, "OUTPUT"), 1);
+    assert_eq!(of_hook(Table::Filter, "OUTPUT"), 0);
+    let rule_set = mk_rule_set();
+    let forward = rule_set.chains().iter().find(|chain| chain.name == "KUBE-FORWARD").unwrap();
+    assert!(forward.rules[0].ends_with("-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"));
 }
 
 /// `iptables-save` of a node that rules of iptables mode lead, in short.

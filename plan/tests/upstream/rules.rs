@@ -77,16 +77,16 @@ fn nothing_is_accepted_before_it_could_be_marked() {
             Table::Nat,
             "KUBE-SERVICES",
             &[
+                ["KUBE-CLUSTER-IP", "KUBE-MARK-MASQ"],
+                ["KUBE-CLUSTER-IP", "ACCEPT"],
                 ["KUBE-SHORT-CIRCUIT", "KUBE-SHORT-CIRCUIT"],
                 ["KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER"],
-                ["KUBE-CLUSTER-IP", "KUBE-MARK-MASQ"],
+                ["KUBE-LOAD-BALANCER", "ACCEPT"],
                 ["KUBE-EXTERNAL-IP", "KUBE-MARK-MASQ"],
                 ["KUBE-EXTERNAL-IP", "ACCEPT"],
                 ["KUBE-EXTERNAL-IP-LOCAL", "ACCEPT"],
                 // What has one of these addresses is no node port, whatever its port is: that comes
                 // after them here, and before them upstream.
-                ["KUBE-CLUSTER-IP", "ACCEPT"],
-                ["KUBE-LOAD-BALANCER", "ACCEPT"],
                 ["--dst-type", "KUBE-NODE-PORT"],
             ],
         );

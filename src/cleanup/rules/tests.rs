@@ -47,13 +47,12 @@ fn a_clean_host_and_a_kubelets_have_nothing_to_remove() {
 fn our_own_rules_are_removed_whole_and_no_other_modes() {
     let rule_set = mk_rule_set();
     // In place of what was saved: the same lines but for the way jumps are added.
-    let saved =
-        rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
+    let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
     assert_eq!(of(&saved, RemovalScope::ModesBut(&[Mode::Ipvs])), []);
     let removed = of(&saved, RemovalScope::Everything);
     let counts: Vec<(&str, usize, usize)> =
         removed.iter().map(|r| (r.table.as_str(), r.n_rules, r.n_chains)).collect();
-    assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 6, 6)]);
+    assert_eq!(counts, [("nat", 3, 7), ("mangle", 1, 2), ("filter", 5, 6)]);
     assert_eq!(removed[0].to_string(), "nat: 3 rules, 7 chains");
     let input = removed[0].input.as_deref().unwrap();
     assert_eq!(
@@ -197,8 +196,7 @@ fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
     let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, true).unwrap();
     let networks = ShortCircuitNetworks::default().networks(Family::V4);
     let rule_set = RuleSet::new(Family::V4, &settings.with_short_circuit_networks(networks));
-    let saved =
-        rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m comment", " -m comment");
+    let saved = rule_set.first_input().replace("-I ", "-A ").replace(" 1 -m ", " -m ");
     let inputs = inputs(&saved, RemovalScope::OursAlone);
     let [nat, mangle, filter] = &inputs[..] else { panic!("{inputs:#?}") };
     for gone in ["-X KUBE-SHORT-CIRCUIT", "-X KUBE-SPARE-SHORT-CIRCUIT"] {
@@ -218,6 +216,13 @@ fn of_our_own_rules_those_go_that_kube_proxy_does_not_have() {
             assert!(all.contains(&format!("-D {rule}\n")), "{rule} stays");
         }
     }
+    // Jumps of unestablished connections give way to kube-proxy's, which come to stand in the order of
+    // those that they replace: here that of the input, in which the firewall is first.
+    let place = |jump: &str| filter.find(&format!("-I INPUT 1 -m comment --comment \"{jump}"));
+    let places = [place("kube-proxy firewall rules"), place("kubernetes ipvs access filter")];
+    assert!(places[1].is_some() && places[1] < places[0], "{filter}");
+    assert_eq!(filter.matches("-I FORWARD 1 ").count(), 1, "{filter}");
+    assert_eq!(filter.matches("! --ctstate RELATED,ESTABLISHED").count(), 3, "{filter}");
     let of_kube_proxy = include_str!("../../../tests/bed/left_by_kube_proxy/iptables");
     assert_eq!(of(of_kube_proxy, RemovalScope::OursAlone), [], "kube-proxy's own rules stay");
 }

@@ -174,7 +174,6 @@ fn what_is_saved_is_word_for_word_what_was_written() {
                 &["KUBE-IPVS-FILTER", "KUBE-PROXY-FIREWALL", "KUBE-NODE-PORT"],
             ),
             (Table::Filter, "FORWARD", &["KUBE-PROXY-FIREWALL", "KUBE-FORWARD"]),
-            (Table::Filter, "OUTPUT", &["KUBE-IPVS-OUT-FILTER"]),
         ] {
             let jump = |to: &&str| {
                 let is_it = |jump: &&plan::rule_set::Jump| {
