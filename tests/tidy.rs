@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 28] = [
+const DOCUMENTS: [&str; 29] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -37,6 +37,7 @@ const DOCUMENTS: [&str; 28] = [
     "docs/memory.md",
     "docs/metrics.md",
     "docs/modes.md",
+    "docs/packets.md",
     "docs/performance.md",
     "docs/privileges.md",
     "docs/replace-kube-proxy.md",
