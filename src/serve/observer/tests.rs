@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use plan::mode::Mode;
 
 use super::*;
-use crate::kernel::{Refusal, RefusalClass};
+use crate::kernel::Refusal;
+use crate::kernel::RefusalClass;
 use crate::serve::health::Health;
 use crate::serve::service_health::ServiceHealth;
 use crate::serve::tests::{free_address, get, until_listening};
