@@ -17,6 +17,7 @@ use plan::op::{Op, Subject};
 use plan::rule_set::RuleSet;
 use plan::sets::SetId;
 use plan::settings::Settings;
+use tokio::time::Instant;
 
 use super::words::{Beside, Described, describe};
 use crate::kernel::linux::Linux;
@@ -72,6 +73,9 @@ pub enum ComparisonError {
     Unreadable(#[from] ReadError),
 }
 
+/// Most frontends that one question copies, but for those of its last Service.
+const MOST_FRONTENDS: usize = 4_096;
+
 /// Outline of the plan, before anything is compared.
 struct Outline {
     mode: Mode,
@@ -81,6 +85,15 @@ struct Outline {
     owners: HashMap<Frontend, ServiceName>,
     services_with_chains: Vec<ServiceName>,
     n_waiting: usize,
+}
+
+/// Services that follow one another by name, and what they own.
+#[derive(Default)]
+struct OwnedPart {
+    owners: Vec<(Frontend, ServiceName)>,
+    with_chains: Vec<ServiceName>,
+    /// The last of the Services; none: there are no more.
+    last: Option<ServiceName>,
 }
 
 /// Differences of one pass.
@@ -132,7 +145,7 @@ impl Comparison {
     }
 
     async fn pass(&self) -> Result<Compared, ComparisonError> {
-        let outline = self.inquiries.ask(Outline::of).await?.ok_or(ComparisonError::NotInSync)?;
+        let outline = self.outline().await?;
         let mut gathered = Gathered::default();
         for rule_set in &outline.rule_sets {
             self.compare_rule_set(rule_set.clone(), &mut gathered).await?;
@@ -149,16 +162,33 @@ impl Comparison {
         Ok(outline.conclude(gathered))
     }
 
+    /// Asks for the outline, a limited number of Services and frontends at a time.
+    async fn outline(&self) -> Result<Outline, ComparisonError> {
+        let outline = self.inquiries.ask(Outline::of).await?;
+        let mut outline = outline.ok_or(ComparisonError::NotInSync)?;
+        let mut after = None;
+        loop {
+            let asking = self.inquiries.ask(move |view| OwnedPart::after(view, after.as_ref()));
+            let OwnedPart { owners, with_chains, last } = asking.await?;
+            outline.owners.extend(owners);
+            outline.services_with_chains.extend(with_chains);
+            if last.is_none() {
+                return Ok(outline);
+            }
+            after = last;
+        }
+    }
+
     async fn compare_rule_set(
         &self,
         rule_set: RuleSet,
         gathered: &mut Gathered,
     ) -> Result<(), ComparisonError> {
         let family = rule_set.family();
-        let found = self.read(move |kernel| kernel.compare_rule_set(rule_set)).await?;
+        let (found, at) = self.read(move |kernel| kernel.compare_rule_set(rule_set)).await?;
         if !found.is_complete {
-            let difference =
-                self.inquiries.ask(move |view| view.differing_rule_set(family)).await?;
+            let ask = move |view: &View<'_>| view.read_at(at).differing_rule_set(family);
+            let difference = self.inquiries.ask(ask).await?;
             let beside = Beside { rules: &found.differences, ..Beside::default() };
             gathered.add(difference, &beside);
         }
@@ -170,14 +200,15 @@ impl Comparison {
         outline: &Outline,
         gathered: &mut Gathered,
     ) -> Result<(), ComparisonError> {
-        let found: Addresses = self.read(KernelReader::read_addresses).await?;
-        let differences = self.inquiries.ask(move |view| view.compare_addresses(&found)).await?;
+        let (found, at): (Addresses, _) = self.read(KernelReader::read_addresses).await?;
+        let compare = move |view: &View<'_>| view.read_at(at).compare_addresses(&found);
+        let differences = self.inquiries.ask(compare).await?;
         gathered.extend(differences, &Beside::default());
         for set in outline.families.iter().flat_map(|family| SetId::all(*family)) {
-            let found = self.read(move |kernel| kernel.read_set(set)).await?;
+            let (found, at) = self.read(move |kernel| kernel.read_set(set)).await?;
             let size = found.as_ref().map(|it| (it.n_entries(), it.capacity.entries()));
-            let differences =
-                self.inquiries.ask(move |view| view.compare_set(set, found.as_ref())).await?;
+            let compare = move |view: &View<'_>| view.read_at(at).compare_set(set, found.as_ref());
+            let differences = self.inquiries.ask(compare).await?;
             gathered.extend(differences, &Beside { set: size, ..Beside::default() });
         }
         Ok(())
@@ -189,7 +220,7 @@ impl Comparison {
         outline: &Outline,
         gathered: &mut Gathered,
     ) -> Result<(), ComparisonError> {
-        let listing = self.read(KernelReader::list_virtual_servers).await?;
+        let (listing, at) = self.read(KernelReader::list_virtual_servers).await?;
         let listed = listing.virtual_servers.into_iter();
         let unowned = listed.filter(|it| !outline.owners.contains_key(&it.frontend));
         let servers: HashMap<Frontend, ActualVirtualServer> = unowned
@@ -207,8 +238,8 @@ impl Comparison {
         let repairs = Arc::new(repairs);
         for chunk in frontends.chunks(CHUNK) {
             let (chunk, repairs) = (chunk.to_vec(), Arc::clone(&repairs));
-            let differences =
-                self.inquiries.ask(move |view| view.orphaned(&chunk, &repairs)).await?;
+            let ask = move |view: &View<'_>| view.read_at(at).orphaned(&chunk, &repairs);
+            let differences = self.inquiries.ask(ask).await?;
             gathered.extend_of(differences, &servers);
         }
         Ok(())
@@ -223,7 +254,7 @@ impl Comparison {
         frontends.sort_unstable();
         for chunk in frontends.chunks(CHUNK) {
             let asked: Arc<[Frontend]> = chunk.into();
-            let readings: Vec<VirtualServerReading> = {
+            let (readings, at): (Vec<VirtualServerReading>, _) = {
                 let asked = Arc::clone(&asked);
                 self.read(move |kernel| kernel.read_virtual_servers(&asked)).await?
             };
@@ -235,8 +266,8 @@ impl Comparison {
                 }
             }
             let there = found.iter().filter_map(|(at, it)| Some((*at, it.clone()?))).collect();
-            let differences =
-                self.inquiries.ask(move |view| view.compare_virtual_servers(&found)).await?;
+            let compare = move |view: &View<'_>| view.read_at(at).compare_virtual_servers(&found);
+            let differences = self.inquiries.ask(compare).await?;
             gathered.extend_of(differences, &there);
         }
         Ok(())
@@ -248,62 +279,66 @@ impl Comparison {
         family: Family,
         gathered: &mut Gathered,
     ) -> Result<(), ComparisonError> {
-        let found = Arc::new(self.read(move |kernel| kernel.read_chains(family)).await?);
+        let (found, at) = self.read(move |kernel| kernel.read_chains(family)).await?;
+        let found = Arc::new(found);
         for chunk in outline.services_with_chains.chunks(CHUNK) {
             let (chunk, found_now) = (chunk.to_vec(), Arc::clone(&found));
-            let compare =
-                move |view: &View<'_>| view.compare_own_chains(family, &found_now, &chunk);
+            let compare = move |view: &View<'_>| {
+                view.read_at(at).compare_own_chains(family, &found_now, &chunk)
+            };
             gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
         }
         let mut own: Vec<ChainId> = found.own.keys().copied().collect();
         own.sort_unstable();
         for chunk in own.chunks(CHUNK) {
             let chunk = chunk.to_vec();
-            let differences = self.inquiries.ask(move |view| view.excess_chains(&chunk)).await?;
+            let ask = move |view: &View<'_>| view.read_at(at).excess_chains(&chunk);
+            let differences = self.inquiries.ask(ask).await?;
             gathered.extend_chains(differences, &found);
         }
         for chain in ChainId::all_shared(outline.mode, family) {
             let found_now = Arc::clone(&found);
             let compare = move |view: &View<'_>| {
-                view.compare_shared_chain(chain, found_now.shared.get(&chain).map(Vec::as_slice))
+                let found = found_now.shared.get(&chain).map(Vec::as_slice);
+                view.read_at(at).compare_shared_chain(chain, found)
             };
             gathered.extend_chains(self.inquiries.ask(compare).await?, &found);
         }
         Ok(())
     }
 
+    /// Returns the reading with the time at which it began.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut KernelReader) -> Result<T, ReadError> + Send + 'static,
-    ) -> Result<T, ReadError> {
+    ) -> Result<(T, Instant), ReadError> {
+        let began = Instant::now();
         let reader = Arc::clone(&self.reader);
         let reading = tokio::task::spawn_blocking(move || {
             // A reader keeps nothing that a panic could leave half done.
             read(&mut reader.lock().unwrap_or_else(PoisonError::into_inner))
         });
-        reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)))
+        let read = reading.await.unwrap_or_else(|error| Err(ReadError::new("the kernel", error)));
+        read.map(|found| (found, began))
     }
 }
 
 // === impl Outline ===
 
 impl Outline {
-    /// None: the plan is not whole yet. Copies the names of all frontends, as each pass of the audit
-    /// does.
+    /// Returns the outline without what Services own. None: the plan is not whole yet.
     fn of(view: &View<'_>) -> Option<Self> {
         let planner = view.planner;
         if !view.status.in_sync_once {
             return None;
         }
         let Settings { mode, families, .. } = planner.settings();
-        let desired = planner.desired();
-        let owners = desired.frontends().filter_map(|it| Some((*it, desired.owner(it)?.clone())));
         Some(Self {
             mode: *mode,
             families: families.clone(),
             rule_sets: families.iter().filter_map(|it| planner.rule_set(*it).ok()).collect(),
-            owners: owners.collect(),
-            services_with_chains: planner.services_with_chains().cloned().collect(),
+            owners: HashMap::new(),
+            services_with_chains: Vec::new(),
             n_waiting: planner.backlog(),
         })
     }
@@ -325,6 +360,30 @@ impl Outline {
             n_waiting: self.n_waiting,
             unread: gathered.unread,
         }
+    }
+}
+
+// === impl OwnedPart ===
+
+impl OwnedPart {
+    /// Returns the Services after a name, or the first ones: one whose removal is not planned yet is not
+    /// among them.
+    fn after(view: &View<'_>, after: Option<&ServiceName>) -> Self {
+        let planner = view.planner;
+        let mut part = Self::default();
+        for name in planner.service_names(after, CHUNK) {
+            let owns = |at: &Frontend| planner.desired().owner(at) == Some(&name);
+            let owned = planner.claimed_by(&name).into_iter().filter(owns);
+            part.owners.extend(owned.map(|at| (at, name.clone())));
+            if planner.has_chains(&name) {
+                part.with_chains.push(name.clone());
+            }
+            part.last = Some(name);
+            if part.owners.len() > MOST_FRONTENDS {
+                break;
+            }
+        }
+        part
     }
 }
 

@@ -10,6 +10,8 @@ pub enum Verdict {
     Yes,
     /// No: something differs, is refused, or not ready.
     No,
+    /// Not yet: all that differs is known to the program, which writes or retries it.
+    Pending,
 }
 
 /// Reason for which a command could not be carried out.
@@ -26,12 +28,13 @@ pub enum Failure {
 // === impl Verdict ===
 
 impl Verdict {
-    /// Returns the exit code: 0 or 1.
+    /// Returns the exit code: 0, 1 or 5.
     #[must_use]
     pub fn code(self) -> ExitCode {
         match self {
             Self::Yes => ExitCode::SUCCESS,
             Self::No => ExitCode::from(1),
+            Self::Pending => ExitCode::from(5),
         }
     }
 }

@@ -43,6 +43,8 @@ pub enum Standing {
         /// Number of failed attempts in a row.
         attempts: u32,
     },
+    /// It was written after the kernel had been read, or while it was: the next reading finds it.
+    BeingWritten,
     /// It ends by itself: the connections of a real server that no Service wants any more.
     Draining {
         /// Seconds after which they are cut.
@@ -143,6 +145,11 @@ impl View<'_> {
         self.all(self.planner.compare_shared_chain(chain, found))
     }
 
+    fn is_written_since_reading(&self, op: &Op) -> bool {
+        let recent = &self.writer.recent;
+        self.read_at.is_some_and(|began| recent.is_written_since(&op.subject(), began))
+    }
+
     fn all(&self, ops: Vec<Op>) -> Vec<Difference> {
         ops.into_iter().map(|op| self.one(op)).collect()
     }
@@ -157,6 +164,7 @@ impl View<'_> {
                 reason: "another change of the chain is retried, and comes first".to_owned(),
                 attempts: 0,
             },
+            None if self.is_written_since_reading(&op) => Standing::BeingWritten,
             None => Standing::Drift,
         };
         let service = self.planner.owner_of(&op.subject()).cloned();

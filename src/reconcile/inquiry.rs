@@ -42,6 +42,8 @@ pub struct View<'a> {
     /// Endpoints that an operator drains by hand.
     pub hand_drains: &'a HandDrains,
     pub(super) context: &'a Context,
+    /// Time at which the reading of the kernel began that the question is about.
+    pub(super) read_at: Option<Instant>,
     pub(super) writer: &'a Writer,
 }
 
@@ -135,8 +137,16 @@ impl<'a> View<'a> {
             waiting: cx.planner.oldest().map(|since| cx.age(since)),
             hand_drains,
             context: cx,
+            read_at: None,
             writer,
         }
+    }
+
+    /// Returns the same for a question about a reading of the kernel that began at this time: what was
+    /// written since then is no drift.
+    #[must_use]
+    pub fn read_at(&self, began: Instant) -> Self {
+        Self { read_at: Some(began), ..*self }
     }
 
     /// Returns the draining real servers of a virtual server, each with the time that its connections

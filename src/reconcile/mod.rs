@@ -46,6 +46,7 @@ pub mod hand_drains;
 pub mod inquiry;
 mod leaving_ipvs;
 pub mod observer;
+mod recent_writes;
 pub mod retry_queue;
 mod status;
 mod takeover;

@@ -35,6 +35,7 @@ use super::Status;
 use super::comparison::AuditedPart;
 use super::context::Context;
 use super::observer::KernelWrite;
+use super::recent_writes::RecentWrites;
 use super::retry_queue::RetryQueue;
 use crate::kernel::worker::WorkerGone;
 use crate::kernel::{ReadError, Refusal, RefusalClass};
@@ -77,6 +78,8 @@ pub(super) struct Writer {
     written_rules: BTreeMap<(Family, Table), usize>,
     /// Writes that the kernel refused, and those that wait for them.
     retry_queue: RetryQueue,
+    /// Subjects of the last writes.
+    pub(super) recent: RecentWrites,
     /// Real servers that are draining. Each operation that a difference asks for passes it.
     drain: Drain,
     /// Open connections of these, while the node leaves IPVS mode.
@@ -99,6 +102,7 @@ impl Writer {
             triggers: Vec::new(),
             written_rules: BTreeMap::new(),
             retry_queue: RetryQueue::default(),
+            recent: RecentWrites::default(),
             drain: Drain::new(),
             open_counts: OpenCounts::default(),
             flows: Flows::default(),
@@ -273,6 +277,7 @@ impl Writer {
             });
             let (ops, results) = cx.kernel.apply(rest).await?;
             let took = now.elapsed();
+            self.recent.note(&ops, Instant::now());
             let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
             cx.observer.written(&write);
             let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());

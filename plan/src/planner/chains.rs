@@ -48,6 +48,12 @@ impl Planner {
         self.chains.services()
     }
 
+    /// True if a Service has chains, as of the last plan.
+    #[must_use]
+    pub fn has_chains(&self, service: &ServiceName) -> bool {
+        self.chains.has_service(service)
+    }
+
     /// Returns the operations that turn the chains of these Services' ports and endpoints into the
     /// desired ones, of a family.
     #[must_use]

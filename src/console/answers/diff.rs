@@ -25,6 +25,12 @@ pub struct Diff {
     pub mode: String,
     /// True if the kernel is as planned: what only drains is no difference.
     pub whole: bool,
+    /// Number of differences that are drift.
+    #[serde(default)]
+    pub drifted: usize,
+    /// Number of those that the program knows of: it writes or retries them.
+    #[serde(default)]
+    pub pending: usize,
     /// Differences, by the parts of the kernel.
     pub differences: Vec<DiffLine>,
     /// Number of further differences.
@@ -84,6 +90,8 @@ pub enum DifferenceState {
     Drift,
     /// The kernel refused the write, which is retried.
     Pending,
+    /// The program wrote it while the kernel was read.
+    Writing,
     /// Connections of an endpoint that is gone: it ends by itself.
     Draining,
     /// No running program was asked: one with this source writes it when it starts.
@@ -112,11 +120,16 @@ impl Diff {
     pub fn new(mode: String, compared: Compared) -> Self {
         let Compared { mut differences, n_waiting, unread } = compared;
         let whole = !differences.iter().any(Found::is_lack) && unread.is_empty();
+        let n_drifted = |found: &&Found| found.difference.standing == Standing::Drift;
+        let drifted = differences.iter().filter(n_drifted).count();
+        let pending = differences.iter().filter(|found| found.is_lack()).count() - drifted;
         let omitted = differences.len().saturating_sub(MOST);
         differences.truncate(MOST);
         Self {
             mode,
             whole,
+            drifted,
+            pending,
             differences: differences.into_iter().map(DiffLine::from).collect(),
             omitted,
             waiting: n_waiting,
@@ -136,7 +149,8 @@ impl Diff {
         let whole = differences.is_empty() && unread.is_empty();
         let omitted = differences.len().saturating_sub(MOST);
         differences.truncate(MOST);
-        Self { mode, whole, differences, omitted, waiting: 0, unread, notes }
+        let (drifted, pending, waiting) = (0, 0, 0);
+        Self { mode, whole, drifted, pending, differences, omitted, waiting, unread, notes }
     }
 }
 
@@ -166,6 +180,7 @@ impl From<Found> for DiffLine {
         let Found { difference, described, services } = found;
         let (state, reason, attempts, seconds) = match difference.standing {
             Standing::Drift => (DifferenceState::Drift, None, None, None),
+            Standing::BeingWritten => (DifferenceState::Writing, None, None, None),
             Standing::Pending { reason, attempts } => {
                 (DifferenceState::Pending, Some(reason), Some(attempts), None)
             }

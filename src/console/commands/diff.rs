@@ -16,7 +16,7 @@ use crate::console::output::{bad, duration, notable, table};
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(after_help = "Example: kube-ipvs diff && echo whole\n\n\
     Prints nothing, and the exit code is 0, if the kernel is as planned; the exit code is 1 if it is \
-    not. What only drains is no difference.\n\n\
+    not, and 5 if kube-ipvs knows of all differences: it writes or retries them. What only drains is no difference.\n\n\
     Without a running kube-ipvs, with the flags that it is started with: kube-ipvs diff -- \
     --config=/etc/kube-ipvs/config.conf\n\nExample before a takeover: kube-ipvs diff --with kube-proxy -- --config=/var/lib/kube-proxy/config.conf")]
 pub struct Arguments {
@@ -49,9 +49,14 @@ pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdic
     } else {
         session.client()?.get("/v1/diff", &[])?
     };
-    let verdict = Verdict::from(diff.whole);
+    let verdict = verdict(&diff);
     written(session.output.show(diff, |diff| text(diff, arguments.all)))?;
     Ok(verdict)
+}
+
+fn verdict(diff: &Diff) -> Verdict {
+    let is_pending_alone = diff.pending > 0 && diff.drifted == 0 && diff.unread.is_empty();
+    if is_pending_alone { Verdict::Pending } else { Verdict::from(diff.whole) }
 }
 
 fn text(diff: &Diff, all: bool) -> String {
@@ -68,6 +73,11 @@ fn text(diff: &Diff, all: bool) -> String {
     }
     if diff.omitted > 0 {
         text += &format!("and {}\n", counted(diff.omitted, "more difference"));
+    }
+    if diff.pending > 0 {
+        let pending = counted(diff.pending, "difference");
+        let drift = counted(diff.drifted, "difference");
+        text += &format!("pending, written or retried by kube-ipvs: {pending}; drift: {drift}\n");
     }
     for unread in &diff.unread {
         text += &format!("{}: {unread}\n", bad("not compared"));
@@ -99,6 +109,7 @@ fn row(line: &DiffLine) -> [String; 6] {
     };
     let state = match line.state {
         DifferenceState::Drift => bad("drift"),
+        DifferenceState::Writing => notable("being written"),
         DifferenceState::AtStart => notable("until kube-ipvs starts"),
         DifferenceState::Pending => {
             let reason = line.reason.as_deref().unwrap_or_default();
@@ -153,6 +164,8 @@ mod tests {
         let mut diff = Diff {
             mode: "ipvs".to_owned(),
             whole: true,
+            drifted: 0,
+            pending: 0,
             differences: Vec::new(),
             omitted: 0,
             waiting: 2,
@@ -167,9 +180,11 @@ mod tests {
 
     #[test]
     fn a_difference_is_a_line_with_what_becomes_of_it() {
-        let diff = Diff {
+        let mut diff = Diff {
             mode: "ipvs".to_owned(),
             whole: false,
+            drifted: 1,
+            pending: 1,
             differences: vec![
                 line(DifferenceKind::Missing, DifferenceState::Drift),
                 line(DifferenceKind::Missing, DifferenceState::Pending),
@@ -186,6 +201,7 @@ mod tests {
              missing      virtual server TCP 10.96.0.10:80   -            rr           default/web    \
              pending after 3 attempts: no memory\n\
              and 4 more differences\n\
+             pending, written or retried by kube-ipvs: 1 difference; drift: 1 difference\n\
              not compared: cannot read virtual server TCP 10.96.0.1:443: no\n\
              2 Services wait to be planned; the plan is without them\n"
         );
@@ -193,5 +209,10 @@ mod tests {
         assert_eq!(json["state"], "pending");
         assert_eq!(json["kind"], "missing");
         assert_eq!(serde_json::from_value::<DiffLine>(json).unwrap(), diff.differences[1]);
+        assert_eq!(verdict(&diff), Verdict::No);
+        (diff.drifted, diff.pending) = (0, 2);
+        assert_eq!(verdict(&diff), Verdict::No, "something is unread");
+        diff.unread.clear();
+        assert_eq!(verdict(&diff), Verdict::Pending);
     }
 }

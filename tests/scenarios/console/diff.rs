@@ -7,6 +7,7 @@ use kube_ipvs::console::comparison::{Compared, Comparison, ComparisonError};
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::reader::KernelReader;
 use kube_ipvs::reconcile::Pace;
+use kube_ipvs::reconcile::differences::Standing;
 use plan::actual::{Actual, ActualRealServer, ActualVirtualServer};
 use plan::kernel_objects::{Entry, Frontend};
 use plan::mode::Mode;
@@ -246,6 +247,59 @@ async fn a_refused_write_is_pending_and_no_drift() {
     assert!(!states.values().any(|state| *state == DifferenceState::Drift), "{states:?}");
     let reason = diff.differences.iter().find_map(|it| it.reason.as_deref());
     assert!(reason.unwrap().contains("injected"), "{reason:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_after_the_kernel_had_been_read_is_no_drift() {
+    let mut world = World::in_sync(&[tcp(1, &[1]), tcp(2, &[2])]).await;
+    // The clock stands still: the takeover was written at this very time.
+    tokio::time::advance(std::time::Duration::from_millis(1)).await;
+    let began = tokio::time::Instant::now();
+    let found: Vec<_> = [1, 2]
+        .map(|number| frontend(number, Protocol::Tcp))
+        .map(|at| (at, world.fake.actual().virtual_servers.get(&at).cloned()))
+        .to_vec();
+    tokio::time::advance(std::time::Duration::from_millis(1)).await;
+    let (service, _) = tcp(1, &[]);
+    world.apply_slice(slice(&service, &[1, 3])).await;
+    let has_both = |actual: &Actual| {
+        actual.virtual_servers[&frontend(1, Protocol::Tcp)].real_servers.len() == 2
+    };
+    world.until("it is written", |_, actual| has_both(actual)).await;
+    // The other one differs, too, and was not written.
+    let mut damaged = found.clone();
+    damaged[1].1 = None;
+    let compared = world.inquiries.ask(move |view| {
+        let compare = |view: &kube_ipvs::reconcile::inquiry::View<'_>| {
+            let differences = view.compare_virtual_servers(&damaged);
+            differences.into_iter().map(|it| (it.service, it.standing)).collect::<Vec<_>>()
+        };
+        (compare(&view.read_at(began)), compare(view))
+    });
+    let (with_time, without) = compared.await.unwrap();
+    for (service, standing) in with_time {
+        let is_of_first = service.is_some_and(|it| &*it.name == "s1");
+        let expected = if is_of_first { Standing::BeingWritten } else { Standing::Drift };
+        assert_eq!(standing, expected);
+    }
+    assert!(without.len() >= 2 && without.iter().all(|(_, it)| *it == Standing::Drift));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_service_of_many_is_compared() {
+    let services: Vec<_> = (1..=600).map(|number| tcp(number, &[1])).collect();
+    let world = World::in_sync(&services).await;
+    assert_eq!(compare(&world).await, Compared::default());
+    let damaged = [1, 255, 256, 257, 511, 513, 600];
+    world.fake.disturb(|actual| {
+        for number in damaged {
+            actual.virtual_servers.remove(&frontend(number, Protocol::Tcp));
+        }
+    });
+    let found = compare(&world).await;
+    let missing = found.differences.iter();
+    let missing = missing.filter(|it| matches!(it.difference.op, Op::CreateVirtualServer(..)));
+    assert_eq!(missing.count(), damaged.len());
 }
 
 #[tokio::test(start_paused = true)]

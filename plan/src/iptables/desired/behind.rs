@@ -21,6 +21,11 @@ impl DesiredChains {
         claimed.filter(is_of_family).collect()
     }
 
+    /// True if a Service has chains.
+    pub(crate) fn has_service(&self, service: &ServiceName) -> bool {
+        self.services.contains_key(service)
+    }
+
     /// The frontends that a Service claims, whether it has them or waits for them.
     pub(crate) fn claimed_by(&self, service: &ServiceName) -> impl Iterator<Item = Frontend> {
         let kept = self.services.get(service).into_iter();
