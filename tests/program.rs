@@ -3,7 +3,11 @@
 
 #![cfg(test)]
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
 
 fn run(arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_kube-ipvs"));
@@ -87,4 +91,74 @@ fn log_lines_are_json_if_wanted() {
     assert!(last["message"].as_str().unwrap().contains("/no/such"), "{last}");
     // A flag of another mode is named.
     assert!(said.contains("iptables-sync-period"), "{said}");
+}
+
+/// Answers one question at a socket with names, if it is asked for those that begin like this.
+fn answer_with_names(
+    socket: &Path,
+    asked: &'static str,
+    names: &'static str,
+) -> thread::JoinHandle<()> {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1_024];
+        let length = stream.read(&mut request).unwrap();
+        let request = String::from_utf8_lossy(&request[..length]).into_owned();
+        assert!(request.contains(asked), "{request}");
+        let body = format!(
+            "{{\"apiVersion\":\"kube-ipvs.io/console/v1\",\"kind\":\"Names\",\"names\":{names}}}"
+        );
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).unwrap();
+    })
+}
+
+/// Has a bash complete the last of these words.
+fn completed_by_bash(words: &str) -> String {
+    let script = "source <(kube-ipvs completion bash)\n\
+        read -ra COMP_WORDS <<< \"$WORDS\"\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n\
+        COMP_LINE=$WORDS COMP_POINT=${#WORDS} COMP_TYPE=9\n\
+        function=$(complete -p kube-ipvs | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n\
+        $function kube-ipvs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"\n\
+        printf '%s\\n' \"${COMPREPLY[@]}\"\n";
+    let folder = Path::new(env!("CARGO_BIN_EXE_kube-ipvs")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", script]).env("PATH", path).env("WORDS", words);
+    let output = bash.output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn bash_completes_commands_and_asks_the_program_at_the_named_socket_for_names() {
+    assert_eq!(completed_by_bash("kube-ipvs stat").trim(), "status");
+    let folder = tempfile::tempdir().unwrap();
+    let at = |number: u8| folder.path().join(number.to_string());
+    let server = answer_with_names(&at(1), "prefix=shop%2Fc", "[\"shop/cart\",\"shop/code\"]");
+    let line = format!("kube-ipvs --socket {} service shop/c", at(1).display());
+    assert_eq!(completed_by_bash(&line), "shop/cart\nshop/code\n");
+    server.join().unwrap();
+    let server = answer_with_names(&at(2), "of=namespaces&prefix=sh", "[\"shop\"]");
+    let line = format!("kube-ipvs --socket {} services -n sh", at(2).display());
+    assert_eq!(completed_by_bash(&line).trim(), "shop");
+    server.join().unwrap();
+}
+
+#[test]
+fn a_failure_is_json_where_json_is_asked_for() {
+    for (words, code, reason, message) in [
+        (&["status", "--socket=/nowhere/x", "-o", "json"][..], 3, "Unavailable", "/nowhere/x"),
+        (&["statsu", "-o", "json"], 2, "BadRequest", "statsu"),
+    ] {
+        let output = run(words);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(output.stdout.is_empty());
+        let failure: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(failure["kind"], "Failure", "{said}");
+        assert_eq!(failure["reason"], reason, "{said}");
+        assert!(failure["message"].as_str().unwrap().contains(message), "{said}");
+    }
 }

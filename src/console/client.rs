@@ -192,6 +192,17 @@ impl From<FailureAnswer> for Failure {
     }
 }
 
+impl From<&Failure> for FailureAnswer {
+    fn from(failure: &Failure) -> Self {
+        let reason = match failure {
+            Failure::Asked(_) => Reason::BadRequest,
+            Failure::NotFound(_) => Reason::NotFound,
+            Failure::Unanswered(_) => Reason::Unavailable,
+        };
+        Self::new(reason, failure.to_string())
+    }
+}
+
 /// False for a socket without a listener, such as one that a killed program left.
 fn has_listener(socket: &Path) -> bool {
     let kind = std::os::unix::net::UnixStream::connect(socket).map_err(|error| error.kind());

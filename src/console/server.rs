@@ -162,6 +162,9 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[tokio::test]
@@ -201,5 +204,37 @@ mod tests {
         let said = Socket::bind(&path).unwrap_err().to_string();
         assert!(said.contains("no socket"), "{said}");
         assert_eq!(fs::read(&path).unwrap(), b"kept");
+    }
+
+    /// Sends a request, and returns the answer's first line.
+    async fn ask(stream: &mut UnixStream) -> String {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: console\r\n\r\n").await.unwrap();
+        let mut line = [0; 15];
+        stream.read_exact(&mut line).await.unwrap();
+        String::from_utf8_lossy(&line).into_owned()
+    }
+
+    #[tokio::test]
+    async fn of_more_than_16_connections_the_oldest_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console.sock");
+        let socket = Socket::bind(&path).unwrap();
+        let server = tokio::spawn(socket.serve(Router::new().route("/", get(|| async { "yes" }))));
+        let mut open = Vec::new();
+        for _ in 0..=CONNECTIONS {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            assert_eq!(ask(&mut stream).await, "HTTP/1.1 200 OK");
+            open.push(stream);
+        }
+        let mut oldest = open.remove(0);
+        let mut rest = Vec::new();
+        // It ends: with the answer that it had, and no more.
+        let _ = oldest.read_to_end(&mut rest).await;
+        for stream in &mut open {
+            let mut rest = vec![0; 4_096];
+            let length = stream.read(&mut rest).await.unwrap();
+            assert!(length > 0, "the others live");
+        }
+        server.abort();
     }
 }

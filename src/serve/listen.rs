@@ -235,3 +235,23 @@ impl fmt::Display for Server {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_reading_is_dropped() {
+        let router = Router::new().route("/", get(|| async { "x".repeat(1 << 20) }));
+        let (mut client, server) = tokio::io::duplex(1_024);
+        let conversation = tokio::spawn(converse(server, router));
+        client.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n").await.unwrap();
+        let began = tokio::time::Instant::now();
+        conversation.await.unwrap();
+        assert!(began.elapsed() <= CONNECTION + LAST_ANSWER, "{:?}", began.elapsed());
+        drop(client);
+    }
+}

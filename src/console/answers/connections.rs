@@ -11,11 +11,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use plan::kernel_objects::Frontend;
 use plan::model::ServiceName;
 use serde::{Deserialize, Serialize};
 
+use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer, blocking, services};
 use crate::console::Desk;
 use crate::reconcile::inquiry::CHUNK;
@@ -90,7 +91,7 @@ impl Content for Connections {
 /// When there is no such Service, or the kernel or the loop has no answer.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Connections>, FailureAnswer> {
     let mut wanted = Wanted::all(desk.settings.families.clone());
     let service = asked.service.as_deref().map(services::name).transpose()?;

@@ -5,13 +5,13 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use plan::hand_drain::{HandDrain, HandDrainEffect};
 use plan::model::{ObjectName, ServiceName};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::question::JsonBody;
 use super::{Answer, Content, FailureAnswer, Reason};
 use crate::console::Desk;
 use crate::reconcile::Input;
@@ -115,9 +115,8 @@ pub(super) async fn answer(State(desk): State<Arc<Desk>>) -> Result<Answer<Drain
 /// Drains endpoints, unless that leaves clients without any.
 pub(super) async fn begin(
     State(desk): State<Arc<Desk>>,
-    body: Bytes,
+    JsonBody(DrainRequest { target, seconds, force }): JsonBody<DrainRequest>,
 ) -> Result<Answer<Drained>, FailureAnswer> {
-    let DrainRequest { target, seconds, force } = read(&body)?;
     let drain = target.drain()?;
     let time = Duration::from_secs(seconds);
     if time.is_zero() || time > LONGEST_HAND_DRAIN {
@@ -163,9 +162,8 @@ pub(super) async fn begin(
 /// Ends drains.
 pub(super) async fn end(
     State(desk): State<Arc<Desk>>,
-    body: Bytes,
+    JsonBody(UndrainRequest { target }): JsonBody<UndrainRequest>,
 ) -> Result<Answer<Undrained>, FailureAnswer> {
-    let UndrainRequest { target } = read(&body)?;
     let all = target.as_ref().map(Target::drain).transpose()?;
     let of = all.clone();
     let (ended, others) = desk
@@ -224,10 +222,6 @@ async fn not_found(desk: &Desk, drain: &HandDrain) -> Result<FailureAnswer, Fail
         false => format!("at this address there is {}", there.join(", ")),
     };
     Ok(FailureAnswer::new(Reason::NotFound, format!("{drain} is no endpoint; {advice}")))
-}
-
-fn read<T: for<'a> Deserialize<'a>>(body: &Bytes) -> Result<T, FailureAnswer> {
-    serde_json::from_slice(body).map_err(|error| bad_request(error.to_string()))
 }
 
 fn bad_request(message: String) -> FailureAnswer {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
+use super::question::Parameters;
 use super::status::timestamp;
 use super::{Answer, Content};
 use crate::console::Desk;
@@ -68,7 +69,10 @@ impl Content for Events {
 }
 
 /// Answers.
-pub async fn answer(State(desk): State<Arc<Desk>>, Query(asked): Query<Asked>) -> Answer<Events> {
+pub async fn answer(
+    State(desk): State<Arc<Desk>>,
+    Parameters(asked): Parameters<Asked>,
+) -> Answer<Events> {
     let notes = desk.journal.after(asked.after, asked.limit.unwrap_or(MOST).min(MOST));
     let since = timestamp(desk.journal.since());
     Answer::new(Events { since, events: notes.iter().map(EventLine::of).collect() })

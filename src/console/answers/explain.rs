@@ -11,12 +11,13 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use plan::planner::ExplainedService;
 use plan::trace::Client;
 use serde::{Deserialize, Serialize};
 
 use super::decision::{Hints, Use};
+use super::question::Parameters;
 use super::service::{FrontendKind, policy_text};
 use super::services::{kind_text, name, unknown};
 use super::{Answer, Content, FailureAnswer, Reason};
@@ -175,7 +176,7 @@ impl Content for Explanation {
 /// When the loop has ended, or there is no such Service or port.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Explanation>, FailureAnswer> {
     explain(&desk, &asked).await.map(Answer::new)
 }

@@ -11,6 +11,7 @@ pub mod explain;
 pub mod log;
 pub mod names;
 pub mod plan;
+pub mod question;
 pub mod service;
 pub mod services;
 pub mod status;
@@ -96,6 +97,12 @@ pub(super) fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/top", get(top::answer))
         .fallback(|| async {
             FailureAnswer::new(Reason::NotFound, "there is no such question in this version")
+        })
+        .method_not_allowed_fallback(|| async {
+            FailureAnswer::new(
+                Reason::BadRequest,
+                "questions are asked with GET, orders given with POST",
+            )
         })
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
         .with_state(desk)

@@ -1,10 +1,12 @@
-//! `/v1/names`: names of Services, for shells that complete them.
+//! `/v1/names`: names of Services and of their namespaces, for shells that complete them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
+use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer};
 use crate::console::Desk;
 use crate::reconcile::inquiry::CHUNK;
@@ -12,11 +14,11 @@ use crate::reconcile::inquiry::CHUNK;
 /// Most names in one answer: more would not be read.
 const MOST: usize = 200;
 
-/// Names of Services.
+/// Names of Services, or of namespaces that have some.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Names {
-    /// The first of them, as `NAMESPACE/NAME`, in order.
+    /// The first of them in order: of Services as `NAMESPACE/NAME`.
     pub names: Vec<String>,
 }
 
@@ -26,6 +28,16 @@ pub struct Names {
 pub struct Asked {
     /// Only those that begin with this.
     prefix: String,
+    of: Of,
+}
+
+/// Kinds of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Of {
+    #[default]
+    Services,
+    Namespaces,
 }
 
 impl Content for Names {
@@ -38,21 +50,23 @@ impl Content for Names {
 /// When the loop has ended.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Names>, FailureAnswer> {
-    let mut names = Vec::new();
+    let mut names = BTreeSet::new();
     let mut last = None;
     loop {
         let after = last.take();
         let asking =
             desk.inquiries.ask(move |view| view.planner.service_names(after.as_ref(), CHUNK));
         let chunk = asking.await?;
-        let wanted = chunk.iter().map(ToString::to_string);
-        names.extend(wanted.filter(|name| name.starts_with(&asked.prefix)));
+        let found = chunk.iter().map(|service| match asked.of {
+            Of::Services => service.to_string(),
+            Of::Namespaces => service.namespace.to_string(),
+        });
+        names.extend(found.filter(|name| name.starts_with(&asked.prefix)));
         last = chunk.into_iter().next_back();
         if last.is_none() || names.len() >= MOST {
-            names.truncate(MOST);
-            return Ok(Answer::new(Names { names }));
+            return Ok(Answer::new(Names { names: names.into_iter().take(MOST).collect() }));
         }
     }
 }

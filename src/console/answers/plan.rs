@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use plan::model::ServiceName;
 use plan::op::Op;
 use plan::scheduler::SchedulerName;
 use serde::{Deserialize, Serialize};
 
+use super::question::JsonBody;
 use super::{Answer, Content, FailureAnswer, Reason};
 use crate::console::Desk;
 use crate::console::present::{Change, Manifests};
@@ -76,11 +75,8 @@ pub struct PlannedOperation {
 
 pub(super) async fn answer(
     State(desk): State<Arc<Desk>>,
-    request: Result<Json<PlanRequest>, JsonRejection>,
+    JsonBody(request): JsonBody<PlanRequest>,
 ) -> Result<Answer<Planned>, FailureAnswer> {
-    let Json(request) = request.map_err(|rejection| {
-        FailureAnswer::new(Reason::BadRequest, format!("{rejection}; at most 4 MiB are taken"))
-    })?;
     plan(&desk.inquiries, &desk.settings.scheduler, &request).await.map(Answer::new)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use plan::claimants::Origin;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use super::decision::{Hints, Use, hints_text};
+use super::question::Parameters;
 use super::services::{kind_text, name, no_counters, unknown};
 use super::{Answer, Content, FailureAnswer};
 use crate::console::Desk;
@@ -196,7 +197,7 @@ impl Content for ServiceState {
 /// When the loop has ended, or there is no such Service.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<ServiceState>, FailureAnswer> {
     service(&desk, &name(&asked.name)?).await.map(Answer::new)
 }

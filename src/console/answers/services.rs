@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{ServiceKind, ServiceName, ServicePort};
@@ -11,6 +11,7 @@ use plan::planner::{ServiceSummary, Summaries};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
+use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer, Reason, nearest};
 use crate::console::Desk;
 use crate::kernel::ReadError;
@@ -107,7 +108,7 @@ impl Content for Services {
 /// When the loop has ended, or what is asked makes no sense.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Services>, FailureAnswer> {
     services(&desk, asked).await.map(Answer::new)
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use clap::ValueEnum;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use super::connections::owners_of;
+use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::console::Desk;
 use crate::kernel::{estimators, sysctl};
@@ -166,7 +167,7 @@ impl Content for Top {
 /// When IPVS does not balance, or the kernel or the loop has no answer.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Top>, FailureAnswer> {
     let mode = desk.settings.mode;
     if mode != Mode::Ipvs {

@@ -12,13 +12,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use plan::kernel_objects::Frontend;
 use plan::model::{Family, Protocol};
 use plan::trace::{Client, Origin, Packet, Trace as Planned, UnreadableRule};
 use serde::{Deserialize, Serialize};
 
 use super::connections::{self, Connection};
+use super::question::Parameters;
 use super::{Answer, Content, FailureAnswer, Reason, blocking};
 use crate::console::Desk;
 use crate::reconcile::inquiry::View;
@@ -214,7 +215,7 @@ impl Content for Trace {
 /// When the question makes no sense, or the kernel or the loop has no answer.
 pub async fn answer(
     State(desk): State<Arc<Desk>>,
-    Query(asked): Query<Asked>,
+    Parameters(asked): Parameters<Asked>,
 ) -> Result<Answer<Trace>, FailureAnswer> {
     let protocol = protocol_named(asked.protocol.as_deref().unwrap_or("tcp"))?;
     let destination = asked.destination;

@@ -1,8 +1,10 @@
 //! `kube-ipvs connections`: who is connected to what.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
-use super::{Session, written};
+use super::service::full_name;
+use super::{Session, completion, written};
 use crate::console::answers::connections::{Connection, Connections, DEFAULT_LIMIT};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{duration, notable, table};
@@ -19,8 +21,8 @@ pub(super) const HEADINGS: [&str; 9] =
     SEEN AS is the source that the endpoint sees: the client, or this node, port by port. AGE is known \
     where the kernel notes it: sysctl net.netfilter.nf_conntrack_timestamp=1.")]
 pub struct Arguments {
-    /// Of this Service alone
-    #[arg(value_name = "NS/NAME")]
+    /// Of this Service alone; without a namespace, in the namespace default
+    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: Option<String>,
     /// At most so many
     #[arg(long, default_value_t = DEFAULT_LIMIT, value_name = "NUMBER")]
@@ -30,7 +32,8 @@ pub struct Arguments {
 pub(super) fn run(arguments: &Arguments, session: &mut Session) -> Result<Verdict, Failure> {
     let limit = arguments.limit.to_string();
     let mut query = vec![("limit", limit.as_str())];
-    if let Some(service) = &arguments.service {
+    let service = arguments.service.as_deref().map(full_name);
+    if let Some(service) = &service {
         query.push(("service", service));
     }
     let connections: Connections = session.client()?.get("/v1/connections", &query)?;

@@ -5,8 +5,9 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
-use super::{Session, written};
+use super::{Session, completion, written};
 use crate::console::answers::drains::{
     DrainRequest, Drained, Drains, Target, UndrainRequest, Undrained,
 };
@@ -27,7 +28,7 @@ use crate::syntax::duration::GoDuration;
     without an endpoint, and 4 if no Service has the endpoint.")]
 pub struct DrainArguments {
     /// Service to limit it to, and the endpoint: an address, with a port or with all
-    #[arg(value_name = "[NS/NAME] ENDPOINT", num_args = 0..=2)]
+    #[arg(value_name = "[NS/NAME] ENDPOINT", num_args = 0..=2, add = ArgValueCompleter::new(completion::to_drain))]
     words: Vec<String>,
     /// Time after which it comes back, at most 24h
     #[arg(long = "for", value_name = "DURATION", default_value = "10m", value_parser = time)]
@@ -46,7 +47,12 @@ pub struct DrainArguments {
     The exit code is 4 if the endpoint is not drained.")]
 pub struct UndrainArguments {
     /// Service that it is limited to, and the endpoint
-    #[arg(value_name = "[NS/NAME] ENDPOINT", num_args = 1..=2, required_unless_present = "all")]
+    #[arg(
+        value_name = "[NS/NAME] ENDPOINT",
+        num_args = 1..=2,
+        required_unless_present = "all",
+        add = ArgValueCompleter::new(completion::drained),
+    )]
     words: Vec<String>,
     /// Everything that is drained by hand
     #[arg(long, conflicts_with = "words")]

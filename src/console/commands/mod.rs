@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use super::answers::events::counted;
+use super::answers::{Answer, FailureAnswer};
 use super::client::Client;
 use super::outcome::{Failure, Verdict};
 use super::output::{Colour, Format, Output};
@@ -87,8 +88,12 @@ pub struct Session {
 /// exit code. What went wrong is on stderr then.
 #[must_use]
 pub fn run(words: Vec<OsString>) -> ExitCode {
+    let wants_json = wants_json(&words);
     let command = match CommandLine::try_parse_from(words) {
         Ok(command) => command,
+        Err(answer) if answer.use_stderr() && wants_json => {
+            return report(&Failure::Asked(answer.to_string()), Format::Json);
+        }
         Err(answer) => {
             // Also the text of --help comes this way. Its reader may be gone.
             let _ = answer.print();
@@ -103,6 +108,27 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     command.run()
 }
 
+/// True if a command line that cannot be read asks for JSON.
+fn wants_json(words: &[OsString]) -> bool {
+    let is_option = |word: &OsString| word == "-o" || word == "--output";
+    let pairs = words.iter().zip(words.iter().skip(1));
+    pairs.into_iter().any(|(option, format)| is_option(option) && format == "json")
+        || words.iter().any(|word| word == "-ojson" || word == "-o=json" || word == "--output=json")
+}
+
+/// Says on stderr why a command could not be carried out, and returns its exit code.
+fn report(failure: &Failure, format: Format) -> ExitCode {
+    match format {
+        Format::Text => anstream::eprintln!("{}: {failure}", super::output::bad("Error")),
+        Format::Json => {
+            let answer = Answer::new(FailureAnswer::from(failure));
+            // Words and a name: that can be written.
+            eprintln!("{}", serde_json::to_string_pretty(&answer).unwrap_or_default());
+        }
+    }
+    failure.code()
+}
+
 // === impl CommandLine ===
 
 impl CommandLine {
@@ -111,10 +137,7 @@ impl CommandLine {
         let mut session = Session { options: self.options, output };
         match self.command.run(&mut session) {
             Ok(verdict) => verdict.code(),
-            Err(failure) => {
-                anstream::eprintln!("{}: {failure}", super::output::bad("Error"));
-                failure.code()
-            }
+            Err(failure) => report(&failure, session.output.format()),
         }
     }
 }

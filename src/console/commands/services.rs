@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
-use super::{Session, written};
+use super::{Session, completion, written};
 use crate::console::answers::services::{PortRow, ServiceRow, Services};
 use crate::console::outcome::{Failure, Verdict};
 use crate::console::output::{bad, notable, table};
@@ -22,7 +23,13 @@ pub struct Arguments {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
     /// Lists those of this namespace
-    #[arg(short, long, default_value = DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
+    #[arg(
+        short,
+        long,
+        default_value = DEFAULT_NAMESPACE,
+        value_name = "NAMESPACE",
+        add = ArgValueCompleter::new(completion::namespaces),
+    )]
     namespace: String,
 }
 
