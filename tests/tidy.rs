@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 500;
-const DOCUMENTS: [&str; 29] = [
+const DOCUMENTS: [&str; 30] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -24,6 +24,7 @@ const DOCUMENTS: [&str; 29] = [
     "docs/api-client.md",
     "docs/api-server-load.md",
     "docs/checked-against.md",
+    "docs/comparison.md",
     "docs/compatibility.md",
     "docs/config.md",
     "docs/console.md",

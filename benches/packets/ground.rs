@@ -1,4 +1,4 @@
-//! Who sends to whom: a client outside, a node with a pod, another node's pod.
+//! Hosts that send to one another: a client outside, a node with a pod, another node's pod.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};

@@ -1,4 +1,4 @@
-//! What a node has: nothing, a part of what a Service needs, or a whole proxy's state.
+//! State that a node has: nothing, a part of what a Service needs, or a whole proxy's state.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ chain input { type filter hook input priority 300; ct state invalid counter; }
 /// Number of virtual servers that are sent at once.
 const AT_ONCE: usize = 1_000;
 
-/// What the node has.
+/// State of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Installed {
     /// Routes.

@@ -27,13 +27,13 @@ use unit::{Extent, Unit};
 /// Counts what packets cost on this kernel. Needs root, IPVS, ipset and iptables.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What the node has; without it, everything.
+    /// State of the node; without it, each.
     #[arg(long, value_enum, value_delimiter = ',')]
     installed: Vec<Installed>,
     /// Ways through the node; without it, all.
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<Way>,
-    /// What is sent; without it, all.
+    /// Unit of traffic; without it, each.
     #[arg(long, value_enum, value_delimiter = ',')]
     units: Vec<Unit>,
     /// Address family.

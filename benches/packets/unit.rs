@@ -1,4 +1,4 @@
-//! What is sent, and how it is counted.
+//! Units of traffic, and the counting of their instructions.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -41,7 +41,7 @@ pub(crate) enum Unit {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     repetitions: usize,
-    /// Of each repetition, whose cost is the median.
+    /// Number of units of each repetition, whose cost is their median.
     each: usize,
 }
 

@@ -42,9 +42,9 @@ pub(super) struct Former {
 /// State to be removed.
 #[derive(Debug, Clone, Copy)]
 enum Removal {
-    /// That of other modes, but for what connections of mode ipvs may need.
+    /// State of other modes, but for what connections of mode ipvs may need.
     OtherModes,
-    /// That of mode ipvs.
+    /// State of mode ipvs.
     Ipvs,
 }
 

@@ -22,7 +22,7 @@ pub struct Log {
     pub(super) verbosity: Verbosity,
     /// The last lines.
     pub(super) lines: LogLines,
-    /// The journal, which has warnings of parts that nobody observes.
+    /// The journal, which has warnings of parts without an observer.
     pub(super) journal: Journal,
 }
 

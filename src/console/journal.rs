@@ -149,7 +149,7 @@ pub enum Origin {
     Source,
     /// The configuration.
     Configuration,
-    /// What the program listens on.
+    /// Addresses that the program listens on.
     Listener,
     /// Any other.
     Program,

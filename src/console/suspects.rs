@@ -1,7 +1,7 @@
 //! Programs that may have changed the kernel: processes of this network namespace that write the part
 //! that was changed.
 //!
-//! Nobody says who changed the kernel. So this is who could have: programs that run here by the names of
+//! The kernel does not say who changed it. These are candidates: programs that run here by the names of
 //! their processes, or kube-proxy by the chains that it keeps to see whether rules were flushed. The loop
 //! does not wait for it: notes of drift are completed afterwards.
 

@@ -1,5 +1,5 @@
-//! What the metrics server of a running kube-ipvs says: the mode that it serves in, and what its relay
-//! has to do.
+//! Answers of the metrics server of a running kube-ipvs: the mode that it serves in, and the clients of
+//! its relay.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

@@ -43,7 +43,7 @@ pub struct EventLine {
     /// All Services that it is about: of a write for many, the first 32.
     #[serde(default)]
     pub services: Vec<String>,
-    /// Of drift: the programs that may have caused it.
+    /// Suspects of drift: the programs that may have caused it.
     #[serde(default)]
     pub suspects: Vec<Suspect>,
     /// True if something went wrong.

@@ -9,7 +9,7 @@ mod rates;
 mod reading;
 mod real_servers;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ use real_servers::RealServers;
 /// (`ip_vs_est.c`), so that a shorter time shows nothing, or twice the rate.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Part of the time that readings may take, as its reciprocal: one fiftieth.
-const SHARE: u32 = 50;
+/// Part of the time that readings may take, as its reciprocal: one hundredth.
+const SHARE: u32 = 100;
 
 /// Readings that are older are no base for rates of now.
 const STALE: Duration = Duration::from_secs(15);
@@ -191,6 +191,25 @@ pub async fn answer(
     Ok(Answer::new(top))
 }
 
+// === impl Asked ===
+
+impl Asked {
+    /// Keeps the first Services in the order that was asked for, and in that of names where rates are the
+    /// same. Not all of them are sorted: most have no traffic.
+    fn keep_first(&self, services: &mut Vec<(Option<&ServiceName>, (usize, Rates))>) {
+        let order = |one: &(Option<&ServiceName>, (usize, Rates)),
+                     other: &(Option<&ServiceName>, (usize, Rates))| {
+            self.sort.compare(&one.1.1, &other.1.1).then_with(|| one.0.cmp(&other.0))
+        };
+        let limit = self.limit.unwrap_or(DEFAULT_LIMIT).min(MOST);
+        if limit < services.len() {
+            services.select_nth_unstable_by(limit, order);
+            services.truncate(limit);
+        }
+        services.sort_unstable_by(order);
+    }
+}
+
 // === impl Kept ===
 
 impl Kept {
@@ -243,8 +262,7 @@ impl Kept {
             return (Top::default(), Vec::new());
         };
         let seconds = last.at.duration_since(former.at).as_secs_f64();
-        // In the order of names, which stays where rates are the same.
-        let mut by_service: BTreeMap<Option<&ServiceName>, (usize, Rates)> = BTreeMap::new();
+        let mut by_service: HashMap<Option<&ServiceName>, (usize, Rates)> = HashMap::new();
         let mut all = Rates::default();
         for (frontend, counted) in &last.servers {
             let before = former.servers.get(frontend).copied().unwrap_or_default();
@@ -259,9 +277,8 @@ impl Kept {
             services
                 .retain(|(name, _)| name.is_some_and(|it| it.to_string().contains(&asked.filter)));
         }
-        services.sort_by(|(_, (_, one)), (_, (_, other))| asked.sort.compare(one, other));
         let total = services.len();
-        services.truncate(asked.limit.unwrap_or(DEFAULT_LIMIT).min(MOST));
+        asked.keep_first(&mut services);
         let shown: HashSet<Option<&ServiceName>> = services.iter().map(|(name, _)| *name).collect();
         let frontends = last.servers.keys();
         let frontends = frontends.filter(|frontend| shown.contains(&self.owners.get(frontend)));

@@ -117,8 +117,8 @@ fn readings_that_take_long_come_less_often() {
     let last = kept.last.as_mut().unwrap();
     last.took = Duration::from_secs(1);
     let at = last.at;
-    assert_eq!(kept.due(at + Duration::from_secs(49)), Due::Nothing);
-    assert_eq!(kept.due(at + Duration::from_secs(50)), Due::Reading(Duration::ZERO));
+    assert_eq!(kept.due(at + Duration::from_secs(99)), Due::Nothing);
+    assert_eq!(kept.due(at + Duration::from_secs(100)), Due::Reading(Duration::ZERO));
 }
 
 #[test]
