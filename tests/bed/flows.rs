@@ -19,9 +19,6 @@ use plan::mode::Mode;
 use row::{Client, Endpoints, Frontend, Policy, Ranges, Row};
 use world::World;
 
-/// Number of flows of the table: one that is left out must be missed.
-const FLOWS: usize = 2_772;
-
 #[test]
 fn every_flow_goes_where_the_table_says() {
     every_flow_goes_where_the_table_says_in(Mode::Ipvs);
@@ -43,11 +40,16 @@ fn every_flow_goes_where_the_table_says_in(mode: Mode) {
     let started = Instant::now();
     let flows = trial::try_all(&world, table::ROWS, &foretold);
     eprintln!("{flows} flows in {:?}", started.elapsed());
-    assert_eq!(
-        flows, FLOWS,
-        "the table and the trial say different things of how many flows there are"
-    );
     assert_eq!(foretold.len(), flows);
+}
+
+#[test]
+fn the_table_has_so_many_flows() {
+    let in_mode = |mode| -> usize {
+        trial::trials(table::ROWS, mode).values().map(std::collections::BTreeMap::len).sum()
+    };
+    // A flow that is left out must be missed. `table` has the reasons for which a mode leaves out some.
+    assert_eq!(Mode::ALL.map(in_mode), [2_772, 2_768, 2_732]);
 }
 
 #[test]
