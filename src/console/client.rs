@@ -68,9 +68,21 @@ impl Client {
             }
         };
         let pid = running.pid.as_raw_nonzero().get();
-        let configuration = running.configuration().map_err(|error| {
-            Failure::Unanswered(format!("process {pid}: {error:#}; --socket names its socket"))
-        })?;
+        let configuration = match running.configuration() {
+            Ok(configuration) => configuration,
+            Err(error) => {
+                // The file may have become invalid since the program read it.
+                let chosen = running.arguments.console_socket.as_deref();
+                let usual = Path::new(chosen.unwrap_or(DEFAULT_CONSOLE_SOCKET));
+                let socket = running.as_seen_from_here(usual);
+                if has_listener(&socket) {
+                    return Ok(Self { socket, process: Some(pid) });
+                }
+                return Err(Failure::Unanswered(format!(
+                    "process {pid}: {error:#}; --socket names its socket"
+                )));
+            }
+        };
         let Some(socket) = socket_path(&configuration.console_socket) else {
             return Err(Failure::Unanswered(format!(
                 "kube-ipvs (process {pid}) has no console: consoleSocket is empty in its configuration"

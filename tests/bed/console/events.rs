@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::process::Command;
+use std::time::Duration;
+
+use bed::{Protocol, Service};
 
 use super::run;
-use crate::fixture::{Bed, web};
+use crate::fixture::{Bed, TARGET, ip, web};
 use crate::tenures::{switch, wait_for_mode};
 
 #[test]
@@ -25,8 +28,9 @@ fn following_goes_on_through_a_switch_and_a_service_has_what_was_written_for_it(
     switch(&bed, &["--to=iptables", "--no-wait"]).unwrap();
     wait_for_mode(&bed, &proxy, "iptables");
     bed.wait_until("it goes on", || said("serves in mode iptables now: a signal orders it"));
-    bed.manifests.apply(&web([bed.pod(1, 1), bed.pod(2, 1)])).unwrap();
-    bed.wait_until("the change is followed", || said("10.244.2.11"));
+    let later = Service::new("later", ip("10.96.0.70")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&later.pods([bed.pod(1, 1)])).unwrap();
+    bed.wait_until("the change is followed", || said("default/later"));
     drop(following);
 
     // What was before the switch is there as well.
@@ -55,7 +59,9 @@ fn errors_of_the_configuration_are_among_the_last_errors() {
     let proxy = bed.start(&["--config", &path]);
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("mode: ipvs", "mode: nftables")).unwrap();
-    bed.wait_until("it is said", || run(&bed, &["status"]).out.contains("is not valid"));
+    proxy.wait_for_log("has changed and is not valid", Duration::from_secs(60)).unwrap();
+    let said = run(&bed, &["status"]).out;
+    assert!(said.contains("is not valid"), "{said}");
     let answer = run(&bed, &["status", "-o", "json"]).json();
     let errors = answer["errors"].as_array().unwrap();
     let is_it = |it: &serde_json::Value| it["what"] == "configuration" && it["isError"] == true;

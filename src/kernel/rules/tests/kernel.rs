@@ -271,7 +271,7 @@ fn a_missing_set_is_named_with_the_rule_that_wants_it() {
                 let RulesError::Failed(failure) = &error else { panic!("{error}") };
                 let excerpt = failure.excerpt.as_deref().unwrap();
                 let named = excerpt.lines().find(|line| line.starts_with('>')).unwrap();
-                let set = SetId { kind: plan::sets::SetKind::ShortCircuit, family };
+                let set = SetId { kind: plan::sets::SetKind::ClusterIp, family };
                 assert!(named.contains(set.name()), "{excerpt}");
             });
         }
