@@ -84,6 +84,8 @@ impl FormerMode {
             return;
         }
         let mut removed = self.remove(Removal::OtherModes).await;
+        // What follows may wait for minutes.
+        removed.log();
         // If the portals stay, they lead to ports that refuse; but the other rules come before them.
         if let Some(relay) = &self.relay {
             relay.stop_listening();
@@ -100,9 +102,10 @@ impl FormerMode {
             if self.backends.is_some() && self.until_no_socket_needs_addresses().await.is_none() {
                 return;
             }
-            removed.extend(self.remove(Removal::Ipvs).await);
+            let of_ipvs = self.remove(Removal::Ipvs).await;
+            of_ipvs.log();
+            removed.extend(of_ipvs);
         }
-        removed.log();
         self.report_end(&removed);
         self.until_all_is_removed(removed).await;
     }
@@ -121,7 +124,7 @@ impl FormerMode {
             if self.settings.mode != Mode::Ipvs {
                 again.extend(self.remove(Removal::Ipvs).await);
             }
-            if again.failures != removed.failures {
+            if !again.removed.is_empty() || again.failures != removed.failures {
                 again.log();
             }
             if again.is_complete() {

@@ -21,7 +21,7 @@ pub(super) const HEADINGS: [&str; 9] =
     SEEN AS is the source that the endpoint sees: the client, or this node, port by port. AGE is known \
     where the kernel notes it: sysctl net.netfilter.nf_conntrack_timestamp=1.")]
 pub struct Arguments {
-    /// Of this Service alone; without a namespace, in the namespace default
+    /// Limits the list to this Service; without a namespace, one in the namespace default
     #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completion::services))]
     service: Option<String>,
     /// At most so many
