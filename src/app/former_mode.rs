@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use plan::mode::Mode;
 use plan::model::Family;
 use plan::settings::Settings;
@@ -110,28 +112,20 @@ impl FormerMode {
         self.until_all_is_removed(removed).await;
     }
 
-    /// Tries again to remove what could not be removed, with growing pauses, until all of it is gone or
-    /// the loop has ended.
-    async fn until_all_is_removed(&mut self, mut removed: CleanupReport) {
-        let [mut pause, longest] = PAUSES;
-        while !removed.is_complete() {
-            tokio::select! {
-                _ = self.status.wait_for(|_| false) => return,
-                () = tokio::time::sleep(pause) => {}
+    /// Tries again to remove what could not be removed, until all of it is gone or the loop has ended.
+    async fn until_all_is_removed(&self, removed: CleanupReport) {
+        let again = || {
+            async move {
+                let mut again = self.remove(Removal::OtherModes).await;
+                if self.settings.mode != Mode::Ipvs {
+                    again.extend(self.remove(Removal::Ipvs).await);
+                }
+                again
             }
-            pause = longest.min(pause * 2);
-            let mut again = self.remove(Removal::OtherModes).await;
-            if self.settings.mode != Mode::Ipvs {
-                again.extend(self.remove(Removal::Ipvs).await);
-            }
-            if !again.removed.is_empty() || again.failures != removed.failures {
-                again.log();
-            }
-            if again.is_complete() {
-                self.report_end(&again);
-            }
-            removed = again;
-        }
+            .boxed()
+        };
+        let report_end = |removed: &CleanupReport| self.report_end(removed);
+        until_complete(removed, self.status.clone(), again, report_end).await;
     }
 
     /// Reports what has become of the state of other modes.
@@ -220,6 +214,32 @@ impl FormerMode {
             let failure = format!("removing the state of other modes failed: {error}");
             CleanupReport { failures: vec![failure], ..CleanupReport::default() }
         })
+    }
+}
+
+/// Removes again, with growing pauses, until a report has no failures, which is reported, or the loop
+/// has ended.
+async fn until_complete<'a>(
+    mut removed: CleanupReport,
+    mut status: watch::Receiver<Status>,
+    mut remove: impl FnMut() -> BoxFuture<'a, CleanupReport>,
+    report_end: impl Fn(&CleanupReport),
+) {
+    let [mut pause, longest] = PAUSES;
+    while !removed.is_complete() {
+        tokio::select! {
+            _ = status.wait_for(|_| false) => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = longest.min(pause * 2);
+        let again = remove().await;
+        if !again.removed.is_empty() || again.failures != removed.failures {
+            again.log();
+        }
+        if again.is_complete() {
+            report_end(&again);
+        }
+        removed = again;
     }
 }
 
@@ -320,6 +340,37 @@ mod tests {
         let said = ended(Mode::Iptables, Some(&former), true, &failed).unwrap();
         assert_eq!(said.severity, Severity::Warning);
         assert!(said.note.ends_with("some of mode ipvs is left: a set is in use"), "{}", said.note);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_removed_is_tried_again_with_growing_pauses() {
+        let status = watch::Sender::new(Status::default());
+        let (began, ended) = (Instant::now(), std::cell::RefCell::new(Vec::new()));
+        let mut tried_after = Vec::new();
+        let remove = || {
+            tried_after.push(began.elapsed().as_secs());
+            let report = match tried_after.len() {
+                ..9 => mk_report(&[], &["a set is in use"]),
+                _ => mk_report(&["a set"], &[]),
+            };
+            async { report }.boxed()
+        };
+        let failed = mk_report(&["rules"], &["a set is in use"]);
+        let report_end = |removed: &CleanupReport| ended.borrow_mut().push(removed.clone());
+        until_complete(failed, status.subscribe(), remove, report_end).await;
+        // 10, 20, 40 … seconds apart, at most ten minutes.
+        assert_eq!(tried_after, [10, 30, 70, 150, 310, 630, 1_230, 1_830, 2_430]);
+        assert_eq!(ended.into_inner(), [mk_report(&["a set"], &[])]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_tried_again_once_the_loop_has_ended() {
+        let status = watch::Sender::new(Status::default());
+        let receiver = status.subscribe();
+        drop(status);
+        let failed = mk_report(&[], &["a set is in use"]);
+        let remove = || panic!("it is over");
+        until_complete(failed, receiver, remove, |_| panic!("it is over")).await;
     }
 
     #[tokio::test]
