@@ -24,6 +24,7 @@ pub mod logging;
 mod mode;
 mod observers;
 mod relay;
+mod service_routes;
 mod service_traffic;
 mod serving;
 mod signals;

@@ -172,7 +172,11 @@ fn prepare_ipvs(
     linux.keep_sysctls(kept);
     linux.keep_timeouts(timeouts(configuration.ipvs_timeouts)?).context("set the IPVS timeouts")?;
     linux.bind_for(arp, |address| settings.excludes(address))?;
-    spare_neighbours(&settings, &linux.neighbourhoods()?)?;
+    let neighbourhoods = linux.neighbourhoods()?;
+    if configuration.service_routes.is_automatic {
+        leave_out_neighbours(&mut settings.service_routes, &neighbourhoods);
+    }
+    spare_neighbours(&settings, &neighbourhoods)?;
     warn_of_local_networks(proc_sys, arp);
     Ok((settings, linux))
 }
@@ -317,6 +321,20 @@ fn spare_neighbours(settings: &Settings, neighbourhoods: &[IpNet]) -> anyhow::Re
         );
     }
     Ok(())
+}
+
+/// Leaves out the routes that would cut neighbours off, where no operator has asked for them.
+fn leave_out_neighbours(routes: &mut Vec<IpNet>, neighbourhoods: &[IpNet]) {
+    routes.retain(|network| {
+        let around = neighbourhoods.iter().find(|own| network.contains(&own.addr()));
+        if let Some(own) = around {
+            warn!(
+                "serviceRoutes: auto has no route to {network}, and binds the addresses there one by one, \
+                 since {own} is an address of this node and its network"
+            );
+        }
+        around.is_none()
+    });
 }
 
 /// Returns the networks of the families whose iptables has the target of short circuits. The rest

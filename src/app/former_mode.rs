@@ -254,6 +254,10 @@ fn begun(mode: Mode, Former { mode: former, reason, has_failed }: &Former) -> Ne
         let note = format!("this node goes back to mode {mode}: {reason}");
         return event(Severity::Warning, SWITCH_FAILED, note);
     }
+    if *former == mode {
+        let note = format!("this node serves in mode {mode} with another configuration: {reason}");
+        return event(Severity::Normal, "ConfigurationChanged", note);
+    }
     let note = format!("this node goes from mode {former} to mode {mode}: {reason}");
     event(Severity::Normal, SWITCHING, note)
 }
@@ -265,7 +269,7 @@ fn ended(
     is_removed: bool,
     report: &CleanupReport,
 ) -> Option<NewEvent> {
-    let of = match former {
+    let of = match former.filter(|former| former.mode != mode) {
         Some(former) => format!("mode {}", former.mode),
         None if report.removed.is_empty() && report.failures.is_empty() => return None,
         None => "other modes".to_owned(),
@@ -315,6 +319,9 @@ mod tests {
         let said = begun(Mode::Iptables, &mk_former());
         assert_eq!((said.reason, said.severity), ("ModeSwitching", Severity::Normal));
         assert_eq!(said.note, "this node goes from mode ipvs to mode iptables: asked by a signal");
+        let said = begun(Mode::Ipvs, &mk_former());
+        let note = "this node serves in mode ipvs with another configuration: asked by a signal";
+        assert_eq!((said.reason, said.note.as_str()), ("ConfigurationChanged", note));
         let said = begun(Mode::Iptables, &Former { has_failed: true, ..mk_former() });
         assert_eq!((said.reason, said.severity), ("ModeSwitchFailed", Severity::Warning));
         assert_eq!(said.note, "this node goes back to mode iptables: asked by a signal");
@@ -327,6 +334,8 @@ mod tests {
         };
         let (former, none) = (mk_former(), mk_report(&[], &[]));
         assert_eq!(note(None, true, &none), None);
+        let same = Former { mode: Mode::Iptables, ..mk_former() };
+        assert_eq!(note(Some(&same), true, &none), None, "no mode was left");
         assert_eq!(
             note(Some(&former), true, &none).unwrap(),
             "this node serves in mode iptables, and nothing of mode ipvs is left"

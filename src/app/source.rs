@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
+use kube::Client;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::threads::TaskThread;
@@ -19,6 +22,38 @@ use crate::source::{self, SourceEvent};
 pub(super) enum Source {
     Manifests(Manifests),
     Kubernetes(Clients, Kubernetes),
+}
+
+/// Questions about the whole cluster, to the API server.
+#[derive(Clone)]
+pub(super) struct ClusterQuestions {
+    client: Client,
+    /// Runtime that the client's connections are of.
+    runtime: Handle,
+}
+
+// === impl ClusterQuestions ===
+
+impl ClusterQuestions {
+    /// Returns the number of all Services.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) async fn count_services(&self) -> Result<usize, String> {
+        let client = self.client.clone();
+        let asking = async move { kubernetes::count_services(&client).await };
+        self.runtime.spawn(asking).await.map_err(|error| error.to_string())?
+    }
+
+    /// Returns the networks of service addresses.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) async fn service_networks(&self) -> Result<Vec<IpNet>, String> {
+        let client = self.client.clone();
+        let asking = async move { kubernetes::service_networks(&client).await };
+        self.runtime.spawn(asking).await.map_err(|error| error.to_string())?
+    }
 }
 
 // === impl Source ===
@@ -76,6 +111,17 @@ impl Source {
             }
             Self::Kubernetes(clients, _) => {
                 PodFinder::Kubernetes(clients.questions.clone(), thread.handle().clone())
+            }
+        }
+    }
+
+    /// Returns the way to ask about the cluster, if there is an API server.
+    pub(super) fn cluster_questions(&self, runtime: &Handle) -> Option<ClusterQuestions> {
+        match self {
+            Self::Manifests(_) => None,
+            Self::Kubernetes(clients, _) => {
+                let client = clients.questions.clone();
+                Some(ClusterQuestions { client, runtime: runtime.clone() })
             }
         }
     }

@@ -27,6 +27,7 @@ use super::localhost::NodePortsOnLocalhost;
 use super::logging::Log;
 use super::observers::{EventObserver, Observers};
 use super::relay::RunningRelay;
+use super::service_routes::{self, RouteWatch};
 use super::service_traffic::ServiceTrafficCycle;
 use super::signals::{Orders, Shutdown};
 use super::source::Source;
@@ -106,6 +107,7 @@ pub(super) struct Threads {
 
 /// Parts of the program, once the source is open and the host is ready.
 pub(super) struct Parts<K> {
+    /// Configuration for the mode that the host can do.
     pub(super) configuration: Configuration,
     /// Settings with the families and abilities that the host has.
     pub(super) settings: Settings,
@@ -122,6 +124,8 @@ pub(super) struct Parts<K> {
     pub(super) pages: Router,
     /// The way for questions to reach the event loop.
     pub(super) inquiries: Inquiries,
+    /// Looks at whether service addresses should be local in another way.
+    pub(super) route_watch: RouteWatch,
     /// Questions to the event loop.
     pub(super) questions: mpsc::Receiver<Inquiry>,
     pub(super) kernel: K,
@@ -160,7 +164,7 @@ async fn serve_at_work(
         .map_err(TenureError::NotReady)?;
     let Program { arguments, configured, rejected, log, shutdown, relay, localhost, orders } =
         program;
-    let (source, host) = tokio::select! {
+    let (source, host, chosen) = tokio::select! {
         biased;
         () = shutdown.requested() => return Ok(Ended::Shutdown),
         ready = get_ready(configuration, &threads, at_work) => ready.map_err(TenureError::NotReady)?,
@@ -203,7 +207,15 @@ async fn serve_at_work(
         since: (Instant::now(), SystemTime::now()),
     };
     let pages = console::start(desk, &threads.console);
+    let route_watch = RouteWatch {
+        configuration: chosen,
+        settings: settings.clone(),
+        cluster: source.cluster_questions(threads.source.handle()),
+        inquiries: inquiries.clone(),
+        has_failed: former.as_ref().is_some_and(|former| former.has_failed),
+    };
     let parts = Parts {
+        route_watch,
         backends: configuration.cleanup_other_modes.then_some(backends),
         configuration,
         settings,
@@ -224,18 +236,21 @@ async fn serve_at_work(
     ended.map_err(TenureError::Failed)
 }
 
-/// Opens the source and prepares the host. Both run programs, so a thread of the pool does it, and
-/// a signal is handled meanwhile.
+/// Opens the source, makes the choices that the configuration leaves open, and prepares the host. It
+/// runs programs, so a thread of the pool does it, and a signal is handled meanwhile.
 async fn get_ready(
     configuration: Configuration,
     threads: &Threads,
     at_work: &AtWork,
-) -> anyhow::Result<(Source, Host)> {
+) -> anyhow::Result<(Source, Host, Configuration)> {
     // The client starts tasks where it is made.
     let source_thread = threads.source.handle().clone();
     let ready = at_work.block_on_pool(move || {
         let source = source_thread.block_on(Source::open(&configuration))?;
-        Ok((source, host::prepare(&configuration)?))
+        let cluster = source.cluster_questions(&source_thread);
+        let chosen = service_routes::at_start(configuration, cluster.as_ref());
+        let chosen = source_thread.block_on(chosen);
+        Ok((source, host::prepare(&chosen)?, chosen))
     });
     ready.await.context("open the source and prepare the host")?
 }
@@ -266,7 +281,7 @@ impl<K: Kernel + 'static> Parts<K> {
         changes: Changes<'_>,
     ) -> anyhow::Result<Ended> {
         let Self { configuration, settings, former, relay, source, kernel, backends, .. } = self;
-        let from = settings.mode;
+        let (from, wants_localhost) = (settings.mode, settings.localhost_node_ports);
         let unchecked =
             Unchecked { configuration: configuration.clone(), families: settings.families.clone() };
         let (failures, failed) = mpsc::channel(QUEUE);
@@ -276,7 +291,6 @@ impl<K: Kernel + 'static> Parts<K> {
         let servers = Servers::new(options, failures)?;
         let recorder = source.event_recorder(&settings.node_name, &threads.source);
         let is_relayed = settings.mode == Mode::Userspace;
-        let wants_localhost = settings.localhost_node_ports;
         let serving_relay = relay.clone().filter(|_| is_relayed);
         let all = observe(self.observers, &servers, &recorder, &settings, &self.localhost)?;
         let health = servers.health();
@@ -292,6 +306,7 @@ impl<K: Kernel + 'static> Parts<K> {
         let chosen = settings.clone();
         let reconciler = Reconciler::new(Planner::new(settings), kernel, configuration.pace)?;
         let reconciler = reconciler.observed_by(Box::new(all)).answering(self.questions);
+        let rerouted = self.route_watch.changed(reconciler.status());
         let can_go_back = former.as_ref().is_some_and(|former| !former.has_failed);
         let held_up = held_up::for_too_long(reconciler.status(), can_go_back);
         record_start(&recorder, former.as_ref());
@@ -341,6 +356,7 @@ impl<K: Kernel + 'static> Parts<K> {
             problem = held_up => return Ok(Ended::HeldUp(problem)),
             consequence = changed => consequence,
             consequence = returned => consequence.of(configured),
+            consequence = rerouted => consequence,
         };
         after(consequence, from)
     }

@@ -53,6 +53,7 @@ pub struct KubeIpvsConfiguration {
     pub service_addresses_arp: String,
     #[serde(deserialize_with = "text_of_scalar")]
     pub service_metrics: String,
+    #[serde(deserialize_with = "word_or_list")]
     pub service_routes: Vec<String>,
     pub short_circuit: ShortCircuit,
     pub udp_idle_timeout: Option<GoDuration>,
@@ -146,6 +147,20 @@ fn text_of_scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, 
         Scalar::Truth(true) => "on".to_owned(),
         Scalar::Truth(false) => "off".to_owned(),
         Scalar::Number(number) => number.to_string(),
+    })
+}
+
+/// Reads a list of texts, which may be one text without a list.
+fn word_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "neither a word nor a list of texts")]
+    enum WordOrList {
+        Word(String),
+        List(Vec<String>),
+    }
+    Ok(match WordOrList::deserialize(deserializer)? {
+        WordOrList::Word(word) => vec![word],
+        WordOrList::List(list) => list,
     })
 }
 

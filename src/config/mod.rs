@@ -21,6 +21,7 @@ pub mod mode;
 pub mod read;
 pub mod reference;
 mod resolved;
+mod service_routes;
 mod tree;
 pub mod validate;
 pub mod warnings;
@@ -37,6 +38,7 @@ use document::KubeProxyConfiguration;
 use kube_ipvs::KubeIpvsConfiguration;
 use mode::ModeChoice;
 pub use resolved::{ApiServer, Configuration, Conntrack, IpvsTimeouts, LogFormat, Logging, Served};
+pub use service_routes::ServiceRoutes;
 use validate::Violation;
 
 /// Action that the program carries out.

@@ -15,6 +15,7 @@ use super::document::{self, KubeProxyConfiguration};
 use super::gates::{EXTERNAL_IPS, FeatureGates};
 use super::kube_ipvs::{self, KubeIpvsConfiguration};
 use super::mode::{self, ModeChoice};
+use super::service_routes::ServiceRoutes;
 use super::{Action, Arguments, ConfigurationFile, flags};
 use crate::kernel::estimators::{EstimatorSettings, Run};
 use crate::kernel::rules::Variant;
@@ -51,6 +52,8 @@ pub struct Configuration {
     pub variant: Variant,
     /// Choice of the ARP requests for Service addresses that this node answers.
     pub service_addresses_arp: ServiceAddressesArp,
+    /// Choice of the networks in which a local route stands for all service addresses.
+    pub service_routes: ServiceRoutes,
     /// Settings of the kernel's rate estimators: if they run, where, and how nice.
     pub estimators: EstimatorSettings,
     /// True if node ports are served on loopback addresses too.
@@ -224,6 +227,7 @@ impl Merged {
                 _ if document.ipvs.strict_arp => ServiceAddressesArp::Strict,
                 _ => ServiceAddressesArp::Answered,
             },
+            service_routes: ServiceRoutes::new(&own),
             estimators: estimators(&own.estimators),
             localhost_node_ports: own.localhost_node_ports
                 || document.node_port_addresses.iter().any(|text| text == "localhost"),
@@ -311,7 +315,7 @@ impl Configuration {
     pub fn in_mode(&self, mode: Mode) -> Self {
         let settings = self.settings.clone();
         Self {
-            settings: with_mode(settings, &self.document, &self.own, mode),
+            settings: with_mode(settings, &self.document, &self.own, &self.service_routes, mode),
             pace: pace(&self.document, &self.own, mode),
             ..self.clone()
         }
@@ -333,12 +337,13 @@ fn with_mode(
     settings: Settings,
     document: &KubeProxyConfiguration,
     own: &KubeIpvsConfiguration,
+    routes: &ServiceRoutes,
     mode: Mode,
 ) -> Settings {
     let is_ipvs = mode == Mode::Ipvs;
     let short_circuit_networks =
         if is_ipvs { own.short_circuit.networks() } else { ShortCircuitNetworks::NONE };
-    let service_routes = if is_ipvs { networks(&own.service_routes) } else { Vec::new() };
+    let service_routes = routes.chosen.clone().filter(|_| is_ipvs).unwrap_or_default();
     let iptables_localhost_node_ports = mode == Mode::Iptables
         && document.iptables.localhost_node_ports != Some(false)
         && includes_loopback(&settings.node_port_addresses);
@@ -390,7 +395,7 @@ fn settings(
         external_ips: gates.is_enabled(EXTERNAL_IPS),
         ..Settings::new(node_name(&document.hostname_override)?)
     };
-    Ok(with_mode(settings, document, own, mode))
+    Ok(with_mode(settings, document, own, &ServiceRoutes::new(own), mode))
 }
 
 /// Kubernetes' node names are lower case.

@@ -35,6 +35,7 @@ use plan::rule_set::RuleSet;
 use plan::scheduler::SchedulerName;
 use plan::sets::SetId;
 
+pub use routes::LocalServiceAddresses;
 pub use versions::Versions;
 
 use super::conntrack::ConntrackClient;

@@ -1,9 +1,14 @@
 //! `serviceRoutes`: a local route in the place of an address for every Service.
 
-use bed::{Connection, Namespace, Protocol, Question, Refusal, Server, Service};
+use std::time::Duration;
+
+use apiserver::Resource;
+use bed::{Connection, Namespace, Protocol, Proxy, Question, Refusal, Server, Service};
 use kube_ipvs::cleanup;
 use plan::settings::Settings;
+use serde_json::json;
 
+use crate::cluster::Cluster;
 use crate::fixture::{Bed, TARGET, assert_shares, echoes, ip};
 
 const BALANCED: &str = "203.0.113.10";
@@ -200,6 +205,78 @@ fn a_network_around_the_nodes_own_is_refused() {
     };
     assert!(format!("{error:#}").contains("a network around 10.96.3.4/24"), "{error:#}");
     assert_eq!(routes(&bed), Vec::<String>::new());
+}
+
+/// Number of Services beside the one with pods, from which on there are routes.
+const MANY: u32 = 5_000;
+/// Number that are left when there are none any more.
+const FEW: u32 = 2_400;
+/// Longest time until the number is looked at, and another tenure is in sync.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn crowd(number: u32) -> String {
+    format!("crowd-{number}")
+}
+
+fn wait_for_choice(proxy: &Proxy, words: &str) {
+    if let Err(error) = proxy.wait_for_log(words, PATIENCE) {
+        panic!("{error:#}\n{}", proxy.log().unwrap());
+    }
+}
+
+#[test]
+fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
+    let cluster = Cluster::in_mode("ipvs", "serviceRoutes: auto\n");
+    let bed = &cluster.bed;
+    cluster.apply(&json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16", "fd00:96::/112"]},
+    }));
+    let mut proxy = cluster.start(1);
+    let process = proxy.process();
+    let bound = ["10.96.0.10/32", "fd00:96::10/128"];
+    assert_eq!((routes(bed), bed.bound()), (vec![], own(&bound)));
+    let mut connections = Vec::new();
+    for from in [bed.client(), &bed.pod(1, 2).namespace, bed.node()] {
+        connections.push(Connection::open(from, Question::tcp((ip(SERVED[0]), 80))).unwrap());
+    }
+
+    for number in 0..MANY {
+        let address = std::net::Ipv4Addr::from(0x0a60_1000 + number).to_string();
+        cluster.apply(&json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": crowd(number), "namespace": "default"},
+            "spec": {"clusterIP": address, "clusterIPs": [address], "ports": [{"port": 80}]},
+        }));
+    }
+    wait_for_choice(&proxy, "serviceRoutes: auto has routes to 10.96.0.0/16, fd00:96::/112");
+    bed.wait_until("routes replace addresses", || routes(bed) == BOTH && bed.bound().is_empty());
+    connections.iter_mut().for_each(|connection| drop(connection.say().unwrap()));
+    let event = cluster.event("ConfigurationChanged");
+    assert!(event["note"].as_str().unwrap().contains("5001 Services"), "{event}");
+    assert_eq!(proxy.process(), process);
+    proxy.stop().unwrap();
+
+    // A start keeps what there is, and one that finds nothing asks first.
+    let log = cluster.start(1).stop().unwrap();
+    assert!(log.contains("first comparison with the kernel changes=0"), "{log}");
+    let outcome = bed.node().enter(|| cleanup::all(&Settings::new(""))).unwrap();
+    assert!(outcome.is_complete(), "{outcome}");
+    let proxy = cluster.start(1);
+    assert_eq!((routes(bed), bed.bound()), (own(&BOTH), vec![]));
+
+    let mut connection =
+        Connection::open(bed.client(), Question::tcp((ip(SERVED[0]), 80))).unwrap();
+    for number in FEW..MANY {
+        assert!(cluster.api.delete(Resource::Services, "default", &crowd(number)));
+    }
+    wait_for_choice(&proxy, "serviceRoutes: auto binds each address, for 2401 Services");
+    let addresses = usize::try_from(FEW).unwrap() + 2;
+    bed.wait_until("addresses replace routes", || {
+        routes(bed).is_empty() && bed.bound().len() == addresses
+    });
+    connection.say().unwrap();
+    proxy.stop().unwrap();
 }
 
 fn own(texts: &[&str]) -> Vec<String> {

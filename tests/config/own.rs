@@ -2,13 +2,15 @@
 
 use std::num::NonZeroUsize;
 
-use kube_ipvs::config::Configuration;
+use ipnet::IpNet;
+use kube_ipvs::config::{Configuration, ServiceRoutes};
 use kube_ipvs::kernel::estimators::{EstimatorSettings, Run};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use kube_ipvs::serve::listen::Readers;
 use kube_ipvs::serve::metrics::services::MeasuredServices;
 use kube_ipvs::source::FollowNodes;
 use plan::capacity::Capacity;
+use plan::mode::Mode;
 use plan::scheduler::SchedulerName;
 use plan::settings::{Limits, ShortCircuitNetworks};
 
@@ -238,6 +240,43 @@ fn a_short_circuit_is_a_network_that_nobody_uses() {
     // A network of length 0 is everything, and says nothing of what is in use.
     from("nodePortAddresses: [0.0.0.0/0, '::/0']\n", "");
     from("clusterCIDR: 240.0.0.0/8\n", "shortCircuit: {ipv4: 100.64.0.0/10}\n");
+}
+
+#[test]
+fn service_routes_may_depend_on_the_number_of_services() {
+    let network: IpNet = "10.96.0.0/12".parse().unwrap();
+    for (text, named) in [("auto", vec![]), ("[auto, 10.96.0.0/12]", vec![network])] {
+        let configuration = from("", &format!("serviceRoutes: {text}\n"));
+        let ServiceRoutes { is_automatic, named: found, chosen } = &configuration.service_routes;
+        assert_eq!((is_automatic, found, chosen), (&true, &named, &None));
+        assert!(configuration.settings.service_routes.is_empty(), "until it is chosen");
+        let routed = configuration.clone().with_routes(vec![network]);
+        assert_eq!(routed.settings.service_routes, [network]);
+        let other = routed.in_mode(Mode::Iptables);
+        assert!(other.settings.service_routes.is_empty());
+        assert_eq!(other.in_mode(Mode::Ipvs).settings.service_routes, [network]);
+        // What is written is what is read.
+        let written = configuration.to_yaml().unwrap();
+        assert!(written.contains("- auto\n"), "{written}");
+    }
+    let fixed = from("", "serviceRoutes: [10.96.0.0/12]\n");
+    assert!(
+        fixed.with_routes(Vec::new()).settings.service_routes == [network],
+        "nothing to choose"
+    );
+    let said = problem("", "serviceRoutes: many\n");
+    assert!(said.contains("must be a network of 8 to 32 bits of IPv4"), "{said}");
+}
+
+#[test]
+fn of_a_clusters_networks_those_that_others_use_are_left_out() {
+    let nets = |texts: &[&str]| texts.iter().map(|it| it.parse().unwrap()).collect::<Vec<IpNet>>();
+    let configuration = from("clusterCIDR: 10.244.0.0/16\n", "serviceRoutes: auto\n");
+    let (usable, problems) =
+        configuration.routable(&nets(&["10.96.0.0/12", "10.244.0.0/20", "fd00:96::/112"]));
+    assert_eq!(usable, nets(&["10.96.0.0/12", "fd00:96::/112"]));
+    let problem = "10.244.0.0/20 must be a network that only Services use, and 10.244.0.0/16 is of clusterCIDR";
+    assert_eq!(problems, [problem]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::app::at_work;
 use crate::app::changes::Changes;
 use crate::app::localhost::NodePortsOnLocalhost;
+use crate::app::service_routes::RouteWatch;
 use crate::app::signals::Orders;
 use crate::app::source::Source;
 use crate::app::tenure::{Parts, Threads};
@@ -136,6 +137,13 @@ fn health_and_metrics_are_answered_in_the_middle_of_a_round_with_a_very_large_se
             fallen_back: None,
             source: Source::Manifests(source),
             pages: axum::Router::new(),
+            route_watch: RouteWatch {
+                configuration: configuration.clone(),
+                settings: configuration.settings.clone(),
+                cluster: None,
+                inquiries: inquiries.clone(),
+                has_failed: false,
+            },
             inquiries,
             questions,
             kernel: Fake::new(Actual { local_addresses, ..Actual::default() }),

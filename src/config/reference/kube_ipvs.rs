@@ -222,12 +222,13 @@ pub const OWN_FIELDS: [Setting; 28] = [
     .with_config(),
     field(
         "serviceRoutes",
-        "list of networks",
+        "auto, networks, or both in a list",
         DoesIn(
             Mode::Ipvs,
             "Networks of cluster addresses: one local route for each replaces the addresses on \
-             kube-ipvs0. docs/service-addresses.md has the consequences. Empty: every address is \
-             bound",
+             kube-ipvs0. auto: only where there are thousands of Services, and the networks are those \
+             of the cluster's ServiceCIDRs unless the list has some. docs/service-addresses.md has the \
+             consequences. Empty: every address is bound",
         ),
     ),
     field(

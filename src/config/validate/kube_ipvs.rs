@@ -11,6 +11,7 @@ use plan::scheduler::SCHEDULERS;
 use super::{GoDuration, KubeProxyConfiguration, NOT_NEGATIVE, POSITIVE, Violation, address};
 use crate::config::kube_ipvs::{Estimators, KubeIpvsConfiguration, Limits};
 use crate::config::resolved::{cluster_networks, networks};
+use crate::config::service_routes::AUTO;
 use crate::kernel::estimators::NICE;
 use crate::kernel::processors::Processors;
 use crate::serve::metrics::services::MeasuredServices;
@@ -64,6 +65,56 @@ pub fn validate_own(
 }
 
 struct KubeIpvsViolations(Vec<Violation>);
+
+/// Networks that local routes may lead to, as long as nothing else is in them.
+pub struct RoutableNetworks {
+    /// Networks that must not overlap another one, with what they are.
+    used: Vec<(IpNet, &'static str)>,
+    /// Networks around Nodes. Those around a service network say nothing about where in them Nodes are.
+    of_nodes: Vec<IpNet>,
+}
+
+const NOT_ROUTABLE: &str = "must be a network of 8 to 32 bits of IPv4 or 64 to 128 of IPv6, with \
+                            nothing set behind them";
+
+// === impl RoutableNetworks ===
+
+impl RoutableNetworks {
+    /// None yet, with what these documents use otherwise.
+    #[must_use]
+    pub fn new(own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) -> Self {
+        let of_short_circuits = own.short_circuit.networks();
+        let of_short_circuits =
+            Family::BOTH.into_iter().flat_map(|family| of_short_circuits.networks(family));
+        let of_short_circuits = of_short_circuits.flatten().map(|net| (net, "of shortCircuit"));
+        let used = special().chain(pods(document)).chain(of_short_circuits).collect();
+        Self { used, of_nodes: networks(&document.node_port_addresses) }
+    }
+
+    /// Takes one more.
+    ///
+    /// # Errors
+    /// When no route can lead there, in words.
+    pub fn take(&mut self, network: IpNet) -> Result<(), String> {
+        let lengths = route_lengths(Family::of_net(&network));
+        if network != network.trunc() || !lengths.contains(&network.prefix_len()) {
+            return Err(NOT_ROUTABLE.to_owned());
+        }
+        let overlaps = |(other, _): &&(IpNet, &str)| {
+            network.contains(&other.network()) || other.contains(&network.network())
+        };
+        let overlapping = self.used.iter().find(overlaps).copied();
+        let around = self.of_nodes.iter().find(|nodes| network.contains(*nodes));
+        let used = overlapping.or(around.map(|nodes| (*nodes, "of nodePortAddresses")));
+        self.used.push((network, "in the list already"));
+        match used {
+            Some((other, what)) => {
+                Err(format!("must be a network that only Services use, and {other} is {what}"))
+            }
+            None => Ok(()),
+        }
+    }
+}
 
 // === impl KubeIpvsViolations ===
 
@@ -152,38 +203,15 @@ impl KubeIpvsViolations {
     }
 
     fn service_routes(&mut self, own: &KubeIpvsConfiguration, document: &KubeProxyConfiguration) {
-        let of_short_circuits = own.short_circuit.networks();
-        let of_short_circuits = Family::BOTH
-            .into_iter()
-            .flat_map(|family| of_short_circuits.networks(family))
-            .flatten();
-        let of_short_circuits: Vec<_> =
-            of_short_circuits.map(|net| (net, "of shortCircuit")).collect();
-        let nodes = networks(&document.node_port_addresses);
-        let mut others: Vec<(IpNet, &str)> = Vec::new();
-        for text in &own.service_routes {
-            let Some(network) = address::cidr(text).filter(|net| {
-                *net == net.trunc()
-                    && route_lengths(Family::of_net(net)).contains(&net.prefix_len())
-            }) else {
-                let problem = "must be a network of 8 to 32 bits of IPv4 or 64 to 128 of IPv6, with \
-                               nothing set behind them";
-                self.invalid("serviceRoutes", text, problem);
-                continue;
+        let mut routable = RoutableNetworks::new(own, document);
+        for text in own.service_routes.iter().filter(|text| *text != AUTO) {
+            let taken = match address::cidr(text) {
+                Some(network) => routable.take(network),
+                None => Err(NOT_ROUTABLE.to_owned()),
             };
-            let special = special().chain(pods(document)).chain(of_short_circuits.iter().copied());
-            let overlapping = special.chain(others.iter().copied()).find(|(other, _)| {
-                network.contains(&other.network()) || other.contains(&network.network())
-            });
-            // Networks around it say nothing about where in them the nodes are.
-            let nodes = nodes.iter().find(|nodes| network.contains(*nodes));
-            let used = overlapping.or(nodes.map(|nodes| (*nodes, "of nodePortAddresses")));
-            if let Some((other, what)) = used {
-                let problem =
-                    format!("must be a network that only Services use, and {other} is {what}");
+            if let Err(problem) = taken {
                 self.invalid("serviceRoutes", text, &problem);
             }
-            others.push((network, "in the list already"));
         }
     }
 

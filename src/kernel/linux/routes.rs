@@ -6,8 +6,36 @@ use ipnet::IpNet;
 use plan::op::Op;
 use rustix::io::Errno;
 
-use super::super::route::RouteBatch;
+use super::super::link::Links;
+use super::super::route::{RouteBatch, Routes};
 use super::{Linux, ReadError, Refusal, all_failed};
+
+/// Routes and addresses that make service addresses local to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LocalServiceAddresses {
+    /// Networks that routes of ours lead to. Routes to single addresses are a mode's that has been left.
+    pub routes: Vec<IpNet>,
+    /// Number of addresses on our interface.
+    pub n_bound: usize,
+}
+
+// === impl LocalServiceAddresses ===
+
+impl LocalServiceAddresses {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn read() -> Result<Self, netlink::Error> {
+        let mut routes = Routes::open()?.ours()?;
+        routes.retain(|network| network.prefix_len() < network.max_prefix_len());
+        let mut links = Links::open()?;
+        let Some(link) = links.find()? else { return Ok(Self { routes, n_bound: 0 }) };
+        let found = links.addresses()?.into_iter();
+        let ours = found.filter(|it| it.index == link.index && !it.is_link_local_v6());
+        Ok(Self { routes, n_bound: ours.count() })
+    }
+}
 
 // === impl Linux ===
 

@@ -18,6 +18,7 @@
 //!   and the Services that wait for these;
 //! - `outage`, `backoff`, `failure`: when it is away;
 //! - `pods`: a Pod's addresses, on demand;
+//! - `services`: the number of Services and the networks of their addresses, on demand;
 //! - `measured`: metrics of all that.
 //!
 //! No object is kept: each is converted as it comes, and dropped. Of every Service and slice that
@@ -40,7 +41,7 @@ mod outage;
 mod pods;
 mod proxy;
 mod renew;
-
+mod services;
 mod transport;
 mod turns;
 mod warnings;
@@ -48,6 +49,7 @@ mod warnings;
 pub use client::{ClientError, ClientOptions, Clients, check, clients};
 pub use measured::{ClientMetrics, FollowedKind};
 pub use pods::look_for_pod;
+pub use services::{count_services, service_networks};
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -1,0 +1,233 @@
+//! The choice that `serviceRoutes: auto` leaves open: addresses one by one, or routes once there are many
+//! Services.
+//!
+//! A start keeps what the kernel has. One that finds nothing asks how many Services there are. While the
+//! node serves, the number is looked at now and then; another choice begins another tenure, which
+//! changes over without a gap.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use plan::mode::Mode;
+use plan::model::Family;
+use plan::settings::Settings;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::changes::{Consequence, Switch};
+use super::source::ClusterQuestions;
+use crate::config::Configuration;
+use crate::kernel::linux::LocalServiceAddresses;
+use crate::reconcile::Status;
+use crate::reconcile::inquiry::Inquiries;
+use crate::spread::random_up_to;
+
+/// Number of Services above which there are routes. The kernel takes 0.2 s to bind 5,000 addresses, and
+/// a hundred times as long for ten times as many (docs/service-addresses.md).
+const MANY: usize = 5_000;
+
+/// Number below which addresses are bound one by one again. In between, it stays as it is.
+const FEW: usize = 2_500;
+
+/// Pause between two looks at the number of Services.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Least time between two looks at the cluster's ServiceCIDRs, and what is added at random.
+const PERIOD: Duration = Duration::from_secs(720);
+const PERIOD_SPREAD: Duration = Duration::from_secs(360);
+
+/// Time after which a choice that the node could not serve with is tried again.
+const AFTER_FAILURE: Duration = Duration::from_secs(3_600);
+
+/// Looks at whether the choice still is the right one.
+pub(super) struct RouteWatch {
+    /// Configuration for the preferred mode, with the choice that was made.
+    pub(super) configuration: Configuration,
+    /// Settings that the node serves with.
+    pub(super) settings: Settings,
+    pub(super) cluster: Option<ClusterQuestions>,
+    pub(super) inquiries: Inquiries,
+    /// True if another choice could not be served with just now.
+    pub(super) has_failed: bool,
+}
+
+/// True if there should be routes, for so many Services.
+const fn is_better_routed(n_services: usize, is_routed: bool) -> bool {
+    n_services > MANY || (is_routed && n_services >= FEW)
+}
+
+/// Returns the configuration with the choice to begin with, if that is open.
+pub(super) async fn at_start(
+    configuration: Configuration,
+    cluster: Option<&ClusterQuestions>,
+) -> Configuration {
+    let routes = &configuration.service_routes;
+    if configuration.settings.mode != Mode::Ipvs || routes.chosen.is_some() {
+        return configuration;
+    }
+    let found = LocalServiceAddresses::read().unwrap_or_else(|error| {
+        warn!("cannot read local routes and addresses: {error}; serviceRoutes: auto takes there to be none");
+        LocalServiceAddresses::default()
+    });
+    let networks = if !found.routes.is_empty() {
+        let known = if routes.named.is_empty() { &found.routes } else { &routes.named };
+        usable(&configuration, known)
+    } else if found.n_bound == 0 && has_many_services(cluster).await {
+        networks(&configuration, cluster).await.unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    if !networks.is_empty() {
+        info!("serviceRoutes: auto begins with routes to {}", listed(&networks));
+    }
+    configuration.with_routes(networks)
+}
+
+/// Asks how many Services there are, before any is listed.
+async fn has_many_services(cluster: Option<&ClusterQuestions>) -> bool {
+    let Some(cluster) = cluster else { return false };
+    match cluster.count_services().await {
+        Ok(n_services) => is_better_routed(n_services, false),
+        Err(problem) => {
+            info!(
+                "cannot ask how many Services there are: {problem}; they are counted once they are listed"
+            );
+            false
+        }
+    }
+}
+
+/// Returns the networks to have routes to; none if they are not known.
+async fn networks(
+    configuration: &Configuration,
+    cluster: Option<&ClusterQuestions>,
+) -> Option<Vec<IpNet>> {
+    let named = &configuration.service_routes.named;
+    if !named.is_empty() {
+        return Some(usable(configuration, named));
+    }
+    let asked = match cluster {
+        Some(cluster) => cluster.service_networks().await,
+        None => Err("there is no API server to ask".to_owned()),
+    };
+    match asked {
+        Ok(found) => Some(usable(configuration, &found)),
+        Err(problem) => {
+            warn!(
+                "cannot read the cluster's ServiceCIDRs: {problem}. There are so many Services that routes \
+                 would be better than an address each; name the networks: serviceRoutes: [auto, 10.96.0.0/12] \
+                 (kube-apiserver's --service-cluster-ip-range), or let the program list servicecidrs"
+            );
+            None
+        }
+    }
+}
+
+/// Returns those that a route can lead to, and warns of the others.
+fn usable(configuration: &Configuration, networks: &[IpNet]) -> Vec<IpNet> {
+    let (usable, problems) = configuration.routable(networks);
+    for problem in problems {
+        warn!(
+            "serviceRoutes: auto leaves a network out, whose addresses are bound one by one: {problem}"
+        );
+    }
+    usable
+}
+
+// === impl RouteWatch ===
+
+impl RouteWatch {
+    /// Ready with another choice, and never if the choice is not automatic.
+    pub(super) async fn changed(self, mut status: watch::Receiver<Status>) -> Consequence {
+        if !self.configuration.service_routes.is_automatic || self.settings.mode != Mode::Ipvs {
+            return std::future::pending().await;
+        }
+        if self.has_failed {
+            sleep(AFTER_FAILURE).await;
+        }
+        let mut next = Instant::now();
+        loop {
+            if status.wait_for(|status| status.in_sync_once).await.is_err() {
+                return std::future::pending().await;
+            }
+            if let Some(consequence) = self.look(&mut next).await {
+                return consequence;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Looks once. The networks are looked at when it is time to, or when there should be routes.
+    async fn look(&self, next: &mut Instant) -> Option<Consequence> {
+        let chosen = self.configuration.service_routes.chosen.as_deref().unwrap_or_default();
+        let is_routed = !chosen.is_empty();
+        let n_services = self.inquiries.ask(|view| view.planner.n_services()).await.ok()?;
+        if !is_better_routed(n_services, is_routed) {
+            return is_routed.then(|| self.change_to(Vec::new(), n_services));
+        }
+        if Instant::now() < *next {
+            return None;
+        }
+        *next = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
+        let wanted = networks(&self.configuration, self.cluster.as_ref()).await?;
+        // A cluster without any network is one that does not say.
+        let is_other = !wanted.is_empty() && !lead_to_the_same(&self.settings, &wanted, chosen);
+        is_other.then(|| self.change_to(wanted, n_services))
+    }
+
+    fn change_to(&self, networks: Vec<IpNet>, n_services: usize) -> Consequence {
+        let reason = if networks.is_empty() {
+            format!("serviceRoutes: auto binds each address, for {n_services} Services")
+        } else {
+            let networks = listed(&networks);
+            format!("serviceRoutes: auto has routes to {networks}, for {n_services} Services")
+        };
+        Consequence::Switch(Box::new(Switch {
+            configuration: self.configuration.clone().with_routes(networks),
+            is_configured: false,
+            reason,
+        }))
+    }
+}
+
+/// True if routes to these networks are routes to those, with what is excluded cut out.
+fn lead_to_the_same(settings: &Settings, these: &[IpNet], those: &[IpNet]) -> bool {
+    let routes = |networks: &[IpNet], family| {
+        let service_routes = networks.to_vec();
+        Settings { service_routes, ..settings.clone() }.routes(family)
+    };
+    Family::BOTH.into_iter().all(|family| routes(these, family) == routes(those, family))
+}
+
+fn listed(networks: &[IpNet]) -> String {
+    networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_goes_up_and_down_changes_nothing() {
+        assert!(!is_better_routed(MANY, false));
+        assert!(is_better_routed(MANY + 1, false));
+        assert!(is_better_routed(FEW, true));
+        assert!(!is_better_routed(FEW - 1, true));
+    }
+
+    #[test]
+    fn routes_that_the_kernel_has_are_compared_without_what_is_excluded() {
+        let nets =
+            |texts: &[&str]| texts.iter().map(|it| it.parse().unwrap()).collect::<Vec<IpNet>>();
+        let settings = Settings { exclude: nets(&["10.96.0.2/32"]), ..Settings::new("node-1") };
+        let (whole, found) = (nets(&["10.96.0.0/30"]), nets(&["10.96.0.0/31", "10.96.0.3/32"]));
+        assert!(lead_to_the_same(&settings, &whole, &found));
+        assert!(!lead_to_the_same(
+            &settings,
+            &[&whole[..], &nets(&["fd00::/112"])].concat(),
+            &found
+        ));
+        assert!(!lead_to_the_same(&settings, &whole, &[]));
+    }
+}

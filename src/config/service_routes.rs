@@ -1,0 +1,66 @@
+//! `serviceRoutes`: the networks in which a local route stands for all service addresses.
+
+use ipnet::IpNet;
+use plan::mode::Mode;
+
+use super::Configuration;
+use super::kube_ipvs::KubeIpvsConfiguration;
+use super::resolved::networks;
+use super::validate::RoutableNetworks;
+
+/// Word in the list that has the number of Services decide.
+pub(super) const AUTO: &str = "auto";
+
+/// Choice of the networks with a local route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRoutes {
+    /// True if there are routes only where there are many Services.
+    pub is_automatic: bool,
+    /// Networks that the configuration names; none: those of the cluster's ServiceCIDRs, if the choice
+    /// is automatic.
+    pub named: Vec<IpNet>,
+    /// Networks that mode ipvs has routes to; none: an automatic choice is still to be made.
+    pub chosen: Option<Vec<IpNet>>,
+}
+
+// === impl ServiceRoutes ===
+
+impl ServiceRoutes {
+    pub(super) fn new(own: &KubeIpvsConfiguration) -> Self {
+        let is_automatic = own.service_routes.iter().any(|text| text == AUTO);
+        let named = networks(&own.service_routes);
+        let chosen = (!is_automatic).then(|| named.clone());
+        Self { is_automatic, named, chosen }
+    }
+}
+
+// === impl Configuration ===
+
+impl Configuration {
+    /// The same configuration with local routes to these networks, where the choice is automatic.
+    #[must_use]
+    pub fn with_routes(mut self, networks: Vec<IpNet>) -> Self {
+        if self.service_routes.is_automatic {
+            if self.settings.mode == Mode::Ipvs {
+                self.settings.service_routes.clone_from(&networks);
+            }
+            self.service_routes.chosen = Some(networks);
+        }
+        self
+    }
+
+    /// Splits networks into those that local routes can lead to, beside what else the configuration
+    /// names, and the reasons for which the others cannot be, in words.
+    #[must_use]
+    pub fn routable(&self, networks: &[IpNet]) -> (Vec<IpNet>, Vec<String>) {
+        let mut routable = RoutableNetworks::new(&self.own, &self.document);
+        let (mut taken, mut problems) = (Vec::new(), Vec::new());
+        for network in networks {
+            match routable.take(*network) {
+                Ok(()) => taken.push(*network),
+                Err(problem) => problems.push(format!("{network} {problem}")),
+            }
+        }
+        (taken, problems)
+    }
+}
