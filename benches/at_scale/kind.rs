@@ -1,10 +1,16 @@
-//! The mode that is measured, and the kind of iptables that holds its rules.
+//! The mode that is measured, the kind of iptables that holds its rules, and what makes addresses local.
+
+use std::net::Ipv4Addr;
 
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 use kube_ipvs::kernel::rules::Variant;
 use plan::mode::Mode;
 
-/// Mode and kind of iptables.
+/// Network of all cluster addresses: 10.96.0.0/12.
+pub(crate) const SERVICES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 96, 0, 0), 12);
+
+/// Mode, kind of iptables, and what makes addresses local.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub(crate) struct Kind {
     /// Mode of the loop.
@@ -13,6 +19,9 @@ pub(crate) struct Kind {
     /// Kind of iptables.
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub(crate) variant: MeasuredVariant,
+    /// Have one local route in the place of an address for each Service (serviceRoutes).
+    #[arg(long)]
+    pub(crate) routes: bool,
 }
 
 /// See [`Mode`].
@@ -50,15 +59,24 @@ impl Kind {
         }
     }
 
+    /// Returns the networks with a local route.
+    pub(crate) fn service_routes(self) -> Vec<IpNet> {
+        let (address, length) = SERVICES;
+        let route = self.routes.then(|| IpNet::new(address.into(), length).ok());
+        route.flatten().into_iter().collect()
+    }
+
     /// Returns the arguments that say this to another process.
-    pub(crate) fn arguments(self) -> [String; 2] {
+    pub(crate) fn arguments(self) -> Vec<String> {
         let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
             value().map(|value| value.get_name().to_owned()).unwrap_or_default()
         };
-        [
+        let mut arguments = vec![
             format!("--mode={}", name(&|| self.mode.to_possible_value())),
             format!("--variant={}", name(&|| self.variant.to_possible_value())),
-        ]
+        ];
+        arguments.extend(self.routes.then(|| "--routes".to_owned()));
+        arguments
     }
 }
 

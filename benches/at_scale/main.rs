@@ -161,7 +161,7 @@ fn measure_stage(stage: Stage, arguments: &Arguments) -> Result<()> {
     let kind = arguments.kind;
     let lines = match stage {
         Stage::Checker => return checker::run(size, kind),
-        Stage::Raw => raw::measure(size, extent)?,
+        Stage::Raw => raw::measure(size, extent, kind.routes)?,
         Stage::First => node::logged(|| ours::first(size, extent, kind))?,
         Stage::Again => node::logged(|| ours::again(size, extent, kind))?,
         Stage::Rest => node::logged(|| ours::rest(size, extent, kind))?,

@@ -62,7 +62,7 @@ impl Node {
         let reconciler =
             Reconciler::new(planner, kernel, pace)?.observed_by(Box::new(Listener(meter.clone())));
         let status = reconciler.status();
-        let addresses = address_monitor::start(false).map_err(|error| anyhow!("{error}"))?;
+        let addresses = address_monitor::start(kind.routes).map_err(|error| anyhow!("{error}"))?;
         let (inputs, mut inbox) = mpsc::channel::<Vec<Input>>(1);
         let (source, outbox) = mpsc::channel(QUEUE);
         let deliver = async move {
@@ -163,7 +163,12 @@ pub(crate) fn open(kind: Kind) -> Result<(Planner, Linux)> {
         eprintln!("at_scale: {note}");
     }
     let random_fully = rules.values().all(Rules::random_fully);
-    let settings = Settings { random_fully, mode: kind.mode(), ..Settings::new("this-node") };
+    let settings = Settings {
+        random_fully,
+        mode: kind.mode(),
+        service_routes: kind.service_routes(),
+        ..Settings::new("this-node")
+    };
     Ok((Planner::new(settings), Linux::open(rules, kind.mode())?))
 }
 

@@ -1,5 +1,5 @@
-//! The least it can cost: the same virtual servers, entries and addresses from plain batches, by a
-//! program that knows what it wants and what is there; and listings that are not decoded.
+//! The least it can cost: the same virtual servers, entries and addresses (or the one route) from plain
+//! batches, by a program that knows what it wants and what is there; and listings that are not decoded.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use netlink::{MessageWriter, generic};
 
 use crate::cluster::{API_SERVER, PORT, Size};
 use crate::cost::{Counts, Stopwatch};
+use crate::kind::SERVICES;
 use crate::ours::Extent;
 use crate::schema::Line;
 
@@ -18,6 +19,9 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
 // include/uapi/linux/netlink.h
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
@@ -42,6 +46,8 @@ const TCP: u16 = 6;
 
 struct Raw {
     size: Size,
+    /// True if one route stands for the addresses.
+    routes: bool,
     ipvs: ipvs::Client,
     ipset: ipset::Client,
     route: netlink::Socket,
@@ -53,8 +59,8 @@ struct Raw {
 
 /// Measures in the calling thread's network namespace, which has nothing yet, and leaves no
 /// virtual server behind.
-pub(crate) fn measure(size: Size, extent: Extent) -> Result<Vec<Line>> {
-    let mut raw = Raw::open(size)?;
+pub(crate) fn measure(size: Size, extent: Extent, routes: bool) -> Result<Vec<Line>> {
+    let mut raw = Raw::open(size, routes)?;
     let all = raw.watch()?;
     raw.part("repair_sets", Raw::sets)?;
     raw.part("repair_virtual_servers", Raw::virtual_servers)?;
@@ -81,11 +87,12 @@ pub(crate) fn measure(size: Size, extent: Extent) -> Result<Vec<Line>> {
 // === impl Raw ===
 
 impl Raw {
-    fn open(size: Size) -> Result<Self> {
+    fn open(size: Size, routes: bool) -> Result<Self> {
         let mut listing = netlink::Socket::open(netlink::Protocol::Generic)?;
         let family = generic::family(&mut listing, "IPVS")?;
         Ok(Self {
             size,
+            routes,
             ipvs: ipvs::Client::open()?,
             ipset: ipset::Client::open()?,
             route: netlink::Socket::open(netlink::Protocol::Route)?,
@@ -140,6 +147,11 @@ impl Raw {
             .chain((0..size.services).map(move |service| size.cluster_address(service)))
     }
 
+    /// Those that the interface has.
+    fn bound_addresses(&self) -> impl Iterator<Item = std::net::Ipv4Addr> {
+        self.cluster_addresses().filter(|_| !self.routes)
+    }
+
     fn sets(&mut self) -> Result<()> {
         use ipset::{Batch, Entry, Family, Protocol, SetOptions, SetSpec, SetType};
         let (frontends, addresses) = set_names()?;
@@ -153,7 +165,7 @@ impl Raw {
             let (address, port) = (address.into(), PORT.get());
             batch.add(frontends, Entry::IpPort { address, protocol: Protocol::TCP, port });
         }
-        for address in self.cluster_addresses() {
+        for address in self.bound_addresses() {
             batch.add(addresses, Entry::Ip(address.into()));
         }
         self.ipset.send(&batch)?.into_iter().collect::<Result<(), _>>().context("fill the sets")
@@ -185,8 +197,11 @@ impl Raw {
             attributes.string(IFLA_IFNAME, plan::kernel_objects::LINK);
             attributes.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "dummy"));
         });
-        for address in self.cluster_addresses() {
+        for address in self.bound_addresses() {
             push_address(&mut batch, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
+        }
+        if self.routes {
+            push_route(&mut batch);
         }
         self.route(&batch)
     }
@@ -215,14 +230,16 @@ impl Raw {
             ensure!(found.len() as u32 == self.size.endpoints, "{} real servers", found.len());
         }
         let (frontends, addresses) = set_names()?;
-        for set in [frontends, addresses] {
+        let n_bound = self.bound_addresses().count();
+        for (set, expected) in [(frontends, self.size.services as usize + 1), (addresses, n_bound)]
+        {
             let entries = self.ipset.list(set)?.entries.len();
-            ensure!(entries as u32 == self.size.services + 1, "{entries} entries of {set}");
+            ensure!(entries == expected, "{entries} entries of {set}");
         }
         // struct ifaddrmsg, of any family.
         let write = |message: &mut MessageWriter<'_>| message.body().extend_from_slice(&[0; 8]);
         let bound = self.route.dump(RTM_GETADDR, write, |_| Ok(Some(())))?.len();
-        ensure!(bound as u32 > self.size.services, "{bound} addresses");
+        ensure!(bound >= n_bound, "{bound} addresses");
         Ok(())
     }
 
@@ -249,7 +266,9 @@ impl Raw {
         let entry =
             Entry::IpPort { address: address.into(), protocol: Protocol::TCP, port: PORT.get() };
         batch.add(frontends, entry);
-        batch.add(addresses, Entry::Ip(address.into()));
+        if !self.routes {
+            batch.add(addresses, Entry::Ip(address.into()));
+        }
         self.ipset.send(&batch)?.into_iter().collect::<Result<(), _>>()?;
         let mut batch = ipvs::Batch::new();
         let scheduler = ipvs::Scheduler::new("rr")?;
@@ -258,6 +277,9 @@ impl Raw {
             batch.new_destination(&self.id(service), &self.server(service, index));
         }
         self.send(&batch)?;
+        if self.routes {
+            return Ok(());
+        }
         let mut batch = netlink::Batch::new();
         push_address(&mut batch, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, address);
         self.route(&batch)
@@ -266,9 +288,11 @@ impl Raw {
     fn remove_service(&mut self, service: u32) -> Result<()> {
         use ipset::{Entry, Protocol};
         let address = self.size.cluster_address(service);
-        let mut batch = netlink::Batch::new();
-        push_address(&mut batch, RTM_DELADDR, 0, address);
-        self.route(&batch)?;
+        if !self.routes {
+            let mut batch = netlink::Batch::new();
+            push_address(&mut batch, RTM_DELADDR, 0, address);
+            self.route(&batch)?;
+        }
         let mut batch = ipvs::Batch::new();
         batch.delete_service(&self.id(service));
         self.send(&batch)?;
@@ -277,7 +301,9 @@ impl Raw {
         let entry =
             Entry::IpPort { address: address.into(), protocol: Protocol::TCP, port: PORT.get() };
         batch.delete(frontends, entry);
-        batch.delete(addresses, Entry::Ip(address.into()));
+        if !self.routes {
+            batch.delete(addresses, Entry::Ip(address.into()));
+        }
         Ok(self.ipset.send(&batch)?.into_iter().collect::<Result<(), _>>()?)
     }
 
@@ -323,6 +349,19 @@ fn push_address(batch: &mut netlink::Batch, what: u16, flags: u16, address: std:
         message.body().extend_from_slice(&[2, 32, 0, 0]);
         message.body().extend_from_slice(&INDEX.to_ne_bytes());
         message.attributes().address(IFA_LOCAL, address.into());
+    });
+}
+
+/// Adds the route to all cluster addresses, by the interface.
+fn push_route(batch: &mut netlink::Batch) {
+    let (address, length) = SERVICES;
+    batch.push(RTM_NEWROUTE, NLM_F_CREATE, |message| {
+        // struct rtmsg: family (AF_INET), lengths, type of service, table (local), protocol, scope (host),
+        // type (local), flags.
+        message.body().extend_from_slice(&[2, length, 0, 0, 255, 107, 254, 2, 0, 0, 0, 0]);
+        let mut attributes = message.attributes();
+        attributes.address(RTA_DST, address.into());
+        attributes.u32(RTA_OIF, INDEX);
     });
 }
 

@@ -200,7 +200,7 @@ fn a_network_around_the_nodes_own_is_refused() {
     bed.tool("ip", &["addr", "add", "10.96.3.4/24", "dev", "second"]);
     let configuration = bed.configuration("routes", ROUTES);
     let arguments = ["--config", configuration.as_str()];
-    let Err(error) = bed::Proxy::start(bed.node(), &bed.manifests, &arguments) else {
+    let Err(error) = Proxy::start(bed.node(), &bed.manifests, &arguments) else {
         panic!("it starts");
     };
     assert!(format!("{error:#}").contains("a network around 10.96.3.4/24"), "{error:#}");

@@ -70,6 +70,9 @@ pub(crate) struct BenchArguments {
     /// Write docs/performance.md, its picture and its JSON.
     #[arg(long)]
     write_docs: bool,
+    /// At scale, have one local route in the place of an address for each Service (serviceRoutes).
+    #[arg(long)]
+    routes: bool,
     /// For packets, have iptables mean that of x_tables.
     #[arg(long)]
     legacy: bool,
@@ -217,6 +220,7 @@ impl BenchArguments {
             from: Vec::new(),
             remark: String::new(),
             write_docs: false,
+            routes: false,
             legacy: false,
             arguments: Vec::new(),
         }
@@ -272,9 +276,8 @@ fn in_guest(
     if !arguments.sizes.is_empty() {
         options.extend(["--sizes".to_owned(), arguments.sizes.join(",")]);
     }
-    if arguments.short {
-        options.push("--short".to_owned());
-    }
+    options.extend(arguments.short.then(|| "--short".to_owned()));
+    options.extend(arguments.routes.then(|| "--routes".to_owned()));
     let verdict = guest.run(&program.to_string_lossy(), &options, &mut std::io::stdout())?;
     let report = std::fs::read(output.path().join(REPORT))
         .with_context(|| format!("{lane}, Linux {kernel}: {verdict}, and it left no report"))?;
