@@ -93,12 +93,8 @@ fn log_lines_are_json_if_wanted() {
     assert!(said.contains("iptables-sync-period"), "{said}");
 }
 
-/// Answers one question at a socket with names, if it is asked for those that begin like this.
-fn answer_with_names(
-    socket: &Path,
-    asked: &'static str,
-    names: &'static str,
-) -> thread::JoinHandle<()> {
+/// Answers one question at a socket with these fields, if it is asked for that.
+fn answer(socket: &Path, asked: &'static str, fields: &'static str) -> thread::JoinHandle<()> {
     let listener = UnixListener::bind(socket).unwrap();
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -106,9 +102,7 @@ fn answer_with_names(
         let length = stream.read(&mut request).unwrap();
         let request = String::from_utf8_lossy(&request[..length]).into_owned();
         assert!(request.contains(asked), "{request}");
-        let body = format!(
-            "{{\"apiVersion\":\"kube-ipvs.io/console/v1\",\"kind\":\"Names\",\"names\":{names}}}"
-        );
+        let body = format!("{{\"apiVersion\":\"kube-ipvs.io/console/v1\",{fields}}}");
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all((head + &body).as_bytes()).unwrap();
     })
@@ -122,13 +116,64 @@ fn completed_by_bash(words: &str) -> String {
         function=$(complete -p kube-ipvs | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n\
         $function kube-ipvs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"\n\
         printf '%s\\n' \"${COMPREPLY[@]}\"\n";
+    completed_by("bash", &["--norc", "-c", script], words, "")
+}
+
+/// Has a shell that finds the program complete the last of `WORDS`, which may be `EXPECTED`.
+fn completed_by(shell: &str, arguments: &[&str], words: &str, expected: &str) -> String {
     let folder = Path::new(env!("CARGO_BIN_EXE_kube-ipvs")).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "-c", script]).env("PATH", path).env("WORDS", words);
-    let output = bash.output().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(shell);
+    command.args(arguments).env("PATH", path).env("HOME", home.path());
+    let output = command.env("WORDS", words).env("EXPECTED", expected).output();
+    let output =
+        output.unwrap_or_else(|error| panic!("{shell}: {error}; `cargo xtask test` installs it"));
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     text(&output.stdout)
+}
+
+/// Names and an endpoint, each of one question, which zsh and fish complete.
+const ANSWERS: [(&str, &str, &str, &str); 3] = [
+    (
+        "service shop/c",
+        "prefix=shop%2Fc",
+        "\"kind\":\"Names\",\"names\":[\"shop/cart\"]",
+        "shop/cart",
+    ),
+    ("services -n sh", "of=namespaces", "\"kind\":\"Names\",\"names\":[\"shop\"]", "shop"),
+    // A colon would begin a description in zsh.
+    ("undrain 10.1", "/v1/drains", DRAINS, "10.1.0.7:8080"),
+];
+
+const DRAINS: &str = r#""kind":"Drains","drains":[{"target":{"address":"10.1.0.7","port":8080},"endpoints":"","secondsLeft":60}]"#;
+
+/// Has a shell complete words that it knows, and some that the program at a socket knows.
+fn assert_completes(completed: impl Fn(&str, &str) -> String) {
+    let said = completed("kube-ipvs stat", "status");
+    assert!(said.contains("status"), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (words, asked, answered, expected)) in ANSWERS.into_iter().enumerate() {
+        let socket = folder.path().join(number.to_string());
+        let server = answer(&socket, asked, answered);
+        let line = format!("kube-ipvs --socket {} {words}", socket.display());
+        let said = completed(&line, expected);
+        assert!(said.contains(expected), "{words}: {said}");
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn an_interactive_zsh_completes_words_and_names() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/completed.zsh");
+    assert_completes(|words, expected| completed_by("zsh", &["-f", script], words, expected));
+}
+
+#[test]
+fn fish_completes_words_and_names() {
+    let script = "kube-ipvs completion fish | source; complete --do-complete $WORDS";
+    let arguments = ["--no-config", "-c", script];
+    assert_completes(|words, expected| completed_by("fish", &arguments, words, expected));
 }
 
 #[test]
@@ -136,11 +181,12 @@ fn bash_completes_commands_and_asks_the_program_at_the_named_socket_for_names() 
     assert_eq!(completed_by_bash("kube-ipvs stat").trim(), "status");
     let folder = tempfile::tempdir().unwrap();
     let at = |number: u8| folder.path().join(number.to_string());
-    let server = answer_with_names(&at(1), "prefix=shop%2Fc", "[\"shop/cart\",\"shop/code\"]");
+    let names = r#""kind":"Names","names":["shop/cart","shop/code"]"#;
+    let server = answer(&at(1), "prefix=shop%2Fc", names);
     let line = format!("kube-ipvs --socket {} service shop/c", at(1).display());
     assert_eq!(completed_by_bash(&line), "shop/cart\nshop/code\n");
     server.join().unwrap();
-    let server = answer_with_names(&at(2), "of=namespaces&prefix=sh", "[\"shop\"]");
+    let server = answer(&at(2), "of=namespaces&prefix=sh", r#""kind":"Names","names":["shop"]"#);
     let line = format!("kube-ipvs --socket {} services -n sh", at(2).display());
     assert_eq!(completed_by_bash(&line).trim(), "shop");
     server.join().unwrap();

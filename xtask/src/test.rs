@@ -23,6 +23,7 @@ use crate::dependencies;
 use crate::page;
 use crate::scripts;
 use crate::vm::accel::AccelChoice;
+use crate::vm::host_packages;
 use crate::vm::kernel::Kernel;
 use output::{Tally, Tee, Timed};
 
@@ -188,6 +189,8 @@ fn host(filter: Option<&str>) -> SuiteResult {
 /// Built with the features that guests' tests have, or else everything would be built twice: what
 /// needs a guest, or a browser, is left out by name.
 fn tests_and_documentation(filter: Option<&str>, output: &mut Tee) -> Result<()> {
+    // Shells that complete the program's commands.
+    host_packages::install_missing(&["zsh", "fish"])?;
     let programs = build::host_programs()?;
     let (waiting, busy): (Vec<&str>, Vec<&str>) =
         programs.iter().map(String::as_str).partition(|name| WAITING.contains(name));
