@@ -139,9 +139,10 @@ fn remove_dummy_unless(was_there: bool) {
 
 /// Finds the programs of each family.
 fn open_rules(configuration: &Configuration) -> HashMap<Family, Result<Rules, String>> {
-    // Without it iptables-nft does not even say its version, and would count as not installed. A
-    // host that has no such module says so below, if it needs it.
-    let _ = modules::load(Path::new(modules::LOADED), &["nf_tables".to_owned()]);
+    // Without nf_tables iptables-nft does not even say its version, and would count as not installed.
+    // A host that lacks modules says so below, if it needs them.
+    let Settings { mode, scheduler, .. } = &configuration.settings;
+    let _ = modules::load(Path::new(modules::LOADED), &modules::needed(*mode, scheduler, &[]));
     let open = |family| {
         let opened = Rules::open(family, configuration.variant).map_err(|error| error.to_string());
         (family, opened)
@@ -382,13 +383,16 @@ fn gather(configuration: &Configuration, rules: &HashMap<Family, Result<Rules, S
         dummy: &mut || Linux::try_dummy().map_err(|error| error.to_string()),
     };
     let is_ipvs = *mode == Mode::Ipvs;
+    let networks = configuration.settings.short_circuit_networks;
     probe::gather(
         &probe::ProcRoot::default(),
         &wanted_sysctls(configuration),
         &mut Attempts {
             of_ipvs: is_ipvs.then_some(of_ipvs),
             iptables: &mut |family| match rules.get(&family) {
-                Some(Ok(rules)) if is_ipvs => rules.probe().map_err(|error| error.to_string()),
+                Some(Ok(rules)) if is_ipvs => {
+                    rules.probe(networks.of(family)).map_err(|error| error.to_string())
+                }
                 Some(Ok(rules)) => rules.try_features(*mode),
                 Some(Err(error)) => Err(error.clone()),
                 None => Err("not looked for".into()),

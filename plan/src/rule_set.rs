@@ -37,7 +37,7 @@ use crate::mode::Mode;
 use crate::model::Family;
 use crate::settings::Settings;
 
-pub use chains::UNANSWERED;
+pub use chains::{SHORT_CIRCUIT_CHAIN, UNANSWERED};
 pub use jumps::{COPY_JUMPS, Jump, JumpDestination, JumpPlace, JumpStates, former_jumps, jumps};
 pub(crate) use saved::meaning;
 pub use saved::{ChainDifference, Comparison, words};

@@ -13,7 +13,7 @@ use plan::settings::Settings;
 use prometheus::IntGaugeVec;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::at_work::AtWork;
 use super::localhost::NodePortsOnLocalhost;
@@ -21,7 +21,7 @@ use super::relay::RunningRelay;
 use crate::cleanup::sockets::ServiceAddresses;
 use crate::cleanup::{self, CleanupReport};
 use crate::events::{EventRecorder, Extent, NewEvent, Regarding, Severity};
-use crate::kernel::rules::Backend;
+use crate::kernel::rules::{Backend, ProgramsRun, programs_run};
 use crate::reconcile::Status;
 use crate::serve::metrics::own::VIRTUAL_SERVERS;
 
@@ -86,6 +86,8 @@ impl FormerMode {
             return;
         }
         let mut removed = self.remove(Removal::OtherModes).await;
+        let ProgramsRun { count, took } = programs_run();
+        debug!("programs run so far: {count}, in {took:?}");
         // What follows may wait for minutes.
         removed.log();
         // If the portals stay, they lead to ports that refuse; but the other rules come before them.

@@ -29,7 +29,7 @@ use plan::settings::Settings;
 use crate::kernel::ReadError;
 use crate::kernel::leftovers::Leftovers;
 use crate::kernel::nftables::NftablesClient;
-use crate::kernel::rules::{Backend, Rules};
+use crate::kernel::rules::{Backend, Rules, chain_names};
 
 pub use hand_over::hand_over;
 
@@ -136,7 +136,7 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
     let mut report = CleanupReport::default();
     report.remove_tables();
     for family in Family::BOTH {
-        for rules in Rules::installed(family) {
+        for backend in Backend::BOTH {
             // Connections may still need the rules of IPVS mode.
             let used: &[Mode] = match mode {
                 Mode::Ipvs => &[Mode::Ipvs],
@@ -144,7 +144,14 @@ pub fn other_modes(mode: Mode, in_use: &HashMap<Family, Backend>) -> CleanupRepo
                 // What IPVS mode and iptables mode have in common goes with all of both.
                 Mode::Userspace => &Mode::ALL,
             };
-            report.remove_rules(&rules, scope(used, in_use.get(&family), rules.backend()));
+            let scope = scope(used, in_use.get(&family), backend);
+            // At most starts there is nothing, and that takes no program to see.
+            let chains = chain_names(family, backend);
+            if chains.is_none_or(|chains| rules::lists_any(&chains, scope))
+                && let Ok(rules) = Rules::open(family, backend.into())
+            {
+                report.remove_rules(&rules, scope);
+            }
         }
     }
     if mode == Mode::Ipvs {

@@ -126,6 +126,15 @@ pub(super) fn removals(saved: &str, scope: RemovalScope) -> Vec<TableRemoval> {
     tables(saved).iter().filter_map(|table| table.removal(scope)).collect()
 }
 
+/// True if one of the chains is to be removed, or rules of it. Jumps into a chain are not there without
+/// it.
+pub(super) fn lists_any(chains: &[(rule_set::Table, String)], scope: RemovalScope) -> bool {
+    chains.iter().any(|(table, chain)| {
+        let table = SavedTable { name: table.name(), chains: Vec::new(), rules: Vec::new() };
+        table.is_listed(chain, scope)
+    })
+}
+
 /// Sorts the chains whose names begin with `KUBE-`. Returns the number of those that a proxy has made,
 /// and those of other programs. The kubelet's are among neither.
 pub(super) fn sort_chains(saved: &str) -> (usize, BTreeSet<&str>) {

@@ -53,13 +53,7 @@ impl NftablesClient {
         let listed = self.socket.dump(GET_TABLE, |message| write_header(message, 0, 0), decode);
         let tables = match listed {
             Ok(tables) => tables,
-            // nfnetlink's answers about a subsystem that it does not have
-            // (`nfnetlink_rcv_msg` in net/netfilter/nfnetlink.c).
-            Err(error)
-                if error.refusal().is_some() && is(&error, &[Errno::INVAL, Errno::OPNOTSUPP]) =>
-            {
-                return Ok(Vec::new());
-            }
+            Err(error) if lacks_nftables(&error) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
         let has = |family: &Family| {
@@ -79,6 +73,12 @@ impl NftablesClient {
             result => result,
         }
     }
+}
+
+/// True if this is an answer of nfnetlink about a subsystem that it does not have
+/// (`nfnetlink_rcv_msg` in net/netfilter/nfnetlink.c).
+pub(super) fn lacks_nftables(error: &Error) -> bool {
+    error.refusal().is_some() && is(error, &[Errno::INVAL, Errno::OPNOTSUPP])
 }
 
 fn removal(family: Family, table: &str) -> Batch {

@@ -9,6 +9,7 @@ mod error;
 mod features;
 pub(super) mod fingerprint;
 mod installed;
+mod present;
 pub(super) mod program;
 #[cfg(test)]
 mod tests {
@@ -16,6 +17,7 @@ mod tests {
     mod kernel;
 }
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -23,11 +25,12 @@ use plan::chains::ActualChains;
 use plan::chains::ChainOp;
 use plan::mode::Mode;
 use plan::model::Family;
-use plan::rule_set::{Comparison, RuleSet, Table};
+use plan::rule_set::{Comparison, RuleSet, SHORT_CIRCUIT_CHAIN, Table};
 
 use chains::ChainsWritten;
 pub use error::{Cause, ProgramFailure, RulesError};
 pub use installed::{Backend, IptablesVersion};
+pub use present::chain_names;
 pub use program::ProgramsRun;
 
 use installed::Programs;
@@ -64,6 +67,19 @@ pub enum Variant {
 pub struct Rules {
     family: Family,
     programs: Programs,
+    /// Result of [`Rules::try_short_circuits`].
+    short_circuits: OnceLock<Result<(), String>>,
+}
+
+// === impl Variant ===
+
+impl From<Backend> for Variant {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Nft => Self::Nft,
+            Backend::Legacy => Self::Legacy,
+        }
+    }
 }
 
 // === impl Rules ===
@@ -75,14 +91,15 @@ impl Rules {
     /// # Errors
     /// When no program of the variant is installed, or none runs.
     pub fn open(family: Family, variant: Variant) -> Result<Self, RulesError> {
-        Ok(Self { family, programs: installed::choose(family, variant)? })
+        let programs = installed::choose(family, variant)?;
+        Ok(Self { family, programs, short_circuits: OnceLock::new() })
     }
 
     /// Both kinds of iptables, as far as they are installed.
     #[must_use]
     pub fn installed(family: Family) -> Vec<Self> {
-        let open = |variant| Self::open(family, variant).ok();
-        [Variant::Nft, Variant::Legacy].into_iter().filter_map(open).collect()
+        let open = |backend: Backend| Self::open(family, backend.into()).ok();
+        Backend::BOTH.into_iter().filter_map(open).collect()
     }
 
     /// The family.
@@ -109,22 +126,38 @@ impl Rules {
         self.programs.version >= IptablesVersion(1, 6, 2)
     }
 
-    /// Checks that iptables works here: lists a chain that every `nat` table has.
+    /// Checks that iptables works here: lists a chain that every `nat` table has. It need not if it
+    /// can do the short circuits that are wanted.
     ///
     /// # Errors
     /// When it does not.
-    pub fn probe(&self) -> Result<(), RulesError> {
+    pub fn probe(&self, short_circuits: Option<IpNet>) -> Result<(), RulesError> {
+        if short_circuits.is_some_and(|network| self.try_short_circuits(network).is_ok()) {
+            return Ok(());
+        }
         let program = &self.programs.plain;
         installed::run(program, &["-w", LOCK_WAIT, "-S", "POSTROUTING", "-t", "nat"], "")
             .map(|_| ())
     }
 
-    /// Checks that the kernel and iptables can lead from one network to another (`NETMAP`): writes
-    /// such a rule into a chain that nothing leads to, and removes it.
+    /// Checks once that the kernel and iptables can lead from one network to another (`NETMAP`): writes
+    /// such a rule into a chain that nothing leads to, and removes it. Where a former start has written
+    /// such rules, they can.
     ///
     /// # Errors
-    /// When they cannot, or that could not be tried.
-    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), RulesError> {
+    /// When they cannot, or that could not be tried, in words.
+    pub fn try_short_circuits(&self, network: IpNet) -> Result<(), String> {
+        let tried = || {
+            let (family, backend) = (self.family, self.programs.backend);
+            if present::has_rules(family, backend, Table::Nat, SHORT_CIRCUIT_CHAIN) {
+                return Ok(());
+            }
+            self.try_netmap(network).map_err(|error| error.to_string())
+        };
+        self.short_circuits.get_or_init(tried).clone()
+    }
+
+    fn try_netmap(&self, network: IpNet) -> Result<(), RulesError> {
         const CHAIN: &str = "KUBE-PROBE";
         self.restore(&format!(
             "*nat\n:{CHAIN} - [0:0]\n-A {CHAIN} -j NETMAP --to {network}\nCOMMIT\n\
@@ -146,25 +179,28 @@ impl Rules {
     /// # Errors
     /// When the rules cannot be read or written, or differ after the write.
     pub fn write(&self, rule_set: &RuleSet) -> Result<(), RulesError> {
-        self.write_checked_by(rule_set, None, || self.check(rule_set))
+        self.write_checked_by(rule_set, None, || self.check(rule_set)).map(drop)
     }
 
     /// The same, with an own way to [`check`](Self::check), and if they are known, with the
-    /// differences that there are.
+    /// differences that there are. Returns the number of tables that were written, each by a
+    /// transaction of its own.
     pub(super) fn write_checked_by(
         &self,
         rule_set: &RuleSet,
         known: Option<Comparison>,
         mut check: impl FnMut() -> Result<Comparison, RulesError>,
-    ) -> Result<(), RulesError> {
+    ) -> Result<u32, RulesError> {
         let before = known.map_or_else(&mut check, Ok)?;
         if before.matches() {
-            return Ok(());
+            return Ok(0);
         }
-        self.restore(&rule_set.restore_input(&before))?;
+        let input = rule_set.restore_input(&before);
+        self.restore(&input)?;
         let comparison = check()?;
         if comparison.matches() {
-            Ok(())
+            let n_tables = input.lines().filter(|line| *line == "COMMIT").count();
+            Ok(u32::try_from(n_tables).unwrap_or(u32::MAX))
         } else {
             Err(RulesError::NotAsWritten { family: self.family, comparison: comparison.into() })
         }

@@ -157,3 +157,24 @@ fn a_bridge_whose_packets_ipvs_does_not_see_is_warned_of() {
     assert_eq!(log.matches(warning).count(), 1, "{log}");
     assert!(!log.contains("bridge-nf-call-ip6tables"), "{log}");
 }
+
+/// Programs that the first start on a node and a restart run, each with iptables for nf_tables and for
+/// x_tables, whose tables only its programs can show.
+const PROGRAMS: [(&str, [u32; 2]); 2] = [("nf_tables", [10, 4]), ("legacy", [13, 10])];
+
+#[test]
+fn a_start_runs_few_programs_and_a_restart_fewer() {
+    let bed = Bed::new();
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let version = bed.tool("iptables", &["--version"]);
+    let limits = PROGRAMS.iter().find(|(kind, _)| version.contains(kind)).unwrap().1;
+    for limit in limits {
+        let proxy = bed.start(&["-v=4"]);
+        proxy.wait_for_log("programs run so far", Duration::from_secs(60)).unwrap();
+        let log = proxy.stop().unwrap();
+        let (_, said) = log.split_once("programs run so far: ").unwrap();
+        let n_programs: u32 = said.split_once(',').unwrap().0.parse().unwrap();
+        assert!(n_programs <= limit, "{n_programs} programs, {limit} at most:\n{log}");
+        eprintln!("{version}: {n_programs} programs");
+    }
+}

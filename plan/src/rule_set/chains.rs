@@ -9,6 +9,9 @@ use crate::sets::{SetId, SetKind};
 /// Comment of our rule in `KUBE-FORWARD`.
 pub const UNANSWERED: &str = "kubernetes forwarding rule for unanswered connections";
 
+/// Chain of nat that leads to short circuits; empty where the host cannot do them.
+pub const SHORT_CIRCUIT_CHAIN: &str = "KUBE-SHORT-CIRCUIT";
+
 /// Writes the rules of one family.
 struct Writer<'a> {
     family: Family,
@@ -28,7 +31,7 @@ pub(super) fn chains(family: Family, settings: &RuleSetSettings) -> Vec<Chain> {
         nat("KUBE-NODE-PORT", writer.node_port()),
         nat("KUBE-LOAD-BALANCER", writer.load_balancer()),
         nat("KUBE-MARK-MASQ", writer.mark_masquerade()),
-        nat("KUBE-SHORT-CIRCUIT", writer.lead_to(first)),
+        nat(SHORT_CIRCUIT_CHAIN, writer.lead_to(first)),
         nat("KUBE-SPARE-SHORT-CIRCUIT", writer.lead_to(spare)),
         // Of what the node itself sends: IPVS takes that at OUTPUT before `filter` sees it.
         mangle("KUBE-PROXY-FIREWALL", writer.firewall()),
@@ -150,7 +153,7 @@ impl Writer<'_> {
 
     fn jumps_to_short_circuits(&self) -> impl Iterator<Item = String> {
         let ways = [
-            (SetKind::ShortCircuit, "KUBE-SHORT-CIRCUIT"),
+            (SetKind::ShortCircuit, SHORT_CIRCUIT_CHAIN),
             (SetKind::SpareShortCircuit, "KUBE-SPARE-SHORT-CIRCUIT"),
         ];
         let ways = ways

@@ -18,9 +18,15 @@ impl Linux {
             ));
         };
         let known = watch.take_differences();
-        rules
-            .write_checked_by(rule_set, known, || watch.check(rules, rule_set))
-            .map_err(|error| Refusal::new(error.cause().class(), error))
+        let before = watch.generation();
+        let written = rules.write_checked_by(rule_set, known, || watch.check(rules, rule_set));
+        let n_transactions = written.map_err(|error| Refusal::new(error.cause().class(), error))?;
+        for (of, watch) in &mut self.watches {
+            if of != family {
+                watch.wrote_elsewhere(before, Some(n_transactions));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn compare_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {

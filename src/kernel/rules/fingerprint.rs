@@ -10,7 +10,7 @@
 //! has a print of its own ([`prints`]), and a change of ours explains a difference.
 
 mod legacy;
-mod nft;
+pub(super) mod nft;
 mod prints;
 
 use std::time::{Duration, Instant};
@@ -327,6 +327,11 @@ impl RulesWatch {
             (&mut self.tables, before, transactions)
         {
             tables.advance(before, transactions);
+            if let Some((_, mark)) = &mut self.differences
+                && *mark == Mark::from(before)
+            {
+                *mark = before.wrapping_add(transactions).into();
+            }
         }
     }
 

@@ -1,11 +1,15 @@
 //! Choice between the iptables programs that are installed.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Mutex;
 
 use plan::model::Family;
 
 use super::program::{self, Finished, NotRun};
-use super::{RulesError, TIMEOUT, Variant};
+use super::{RulesError, TIMEOUT, Variant, present};
 
 /// Place where iptables programs keep their rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +47,14 @@ enum Trace {
 
 /// The kubelet's chains in the table `mangle`. The kubelet creates them again when they vanish, so
 /// that a program in a container can tell which kind of iptables the host uses.
-const KUBELET: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
+const KUBELET: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 /// Chains of kube-proxy and of ourselves.
-const PROXY: [&str; 2] = [":KUBE-SERVICES ", ":KUBE-POSTROUTING "];
+const PROXY: [&str; 2] = ["KUBE-SERVICES", "KUBE-POSTROUTING"];
+
+/// Programs that all programs of a kind are links to. They have one version.
+const ALL_IN_ONE: [&str; 2] = ["xtables-nft-multi", "xtables-legacy-multi"];
+/// Version and kind of those of [`ALL_IN_ONE`] that were asked, by their paths.
+static ASKED: Mutex<BTreeMap<PathBuf, (IptablesVersion, Backend)>> = Mutex::new(BTreeMap::new());
 
 /// Finds the programs to use.
 pub(super) fn choose(family: Family, variant: Variant) -> Result<Programs, RulesError> {
@@ -59,7 +68,11 @@ pub(super) fn choose(family: Family, variant: Variant) -> Result<Programs, Rules
     match variant {
         Variant::Nft => nft(),
         Variant::Legacy => legacy(),
-        Variant::Auto => automatic(plain(), nft(), legacy(), trace),
+        Variant::Auto => {
+            let in_nft = trace(family, Backend::Nft, nft);
+            let in_legacy = trace(family, Backend::Legacy, legacy);
+            automatic(in_nft.cmp(&in_legacy), plain, nft, legacy)
+        }
     }
 }
 
@@ -107,41 +120,76 @@ fn of_backend(
     })
 }
 
-/// The kind with the stronger trace; on a tie the plain programs, or else those for nf_tables.
+/// The kind with the stronger trace, if it is installed; on a tie the plain programs, or else those
+/// for nf_tables. Each that is looked for may be run.
 fn automatic(
-    plain: Result<Programs, RulesError>,
-    nft: Result<Programs, RulesError>,
-    legacy: Result<Programs, RulesError>,
-    trace: impl Fn(&Programs) -> Trace,
+    nft_is: Ordering,
+    plain: impl Fn() -> Result<Programs, RulesError>,
+    nft: impl Fn() -> Result<Programs, RulesError>,
+    legacy: impl Fn() -> Result<Programs, RulesError>,
 ) -> Result<Programs, RulesError> {
-    match (nft, legacy) {
-        (Ok(nft), Ok(legacy)) => match (trace(&nft), trace(&legacy)) {
-            (in_nft, in_legacy) if in_nft > in_legacy => Ok(nft),
-            (in_nft, in_legacy) if in_nft < in_legacy => Ok(legacy),
-            _ => Ok(plain.unwrap_or(nft)),
-        },
-        (Ok(only), Err(_)) | (Err(_), Ok(only)) => Ok(only),
-        (Err(_), Err(_)) => plain,
-    }
+    let found = match nft_is {
+        Ordering::Greater => nft().or_else(|_| legacy()),
+        Ordering::Less => legacy().or_else(|_| nft()),
+        Ordering::Equal => {
+            return plain().or_else(|why| nft().or_else(|_| legacy()).map_err(|_| why));
+        }
+    };
+    found.or_else(|_| plain())
 }
 
-fn trace(programs: &Programs) -> Trace {
+/// Finds the trace in the chains of a kind, by its programs if there is no other way.
+fn trace(
+    family: Family,
+    backend: Backend,
+    programs: impl Fn() -> Result<Programs, RulesError>,
+) -> Trace {
+    if let Some(chains) = present::chain_names(family, backend) {
+        return trace_of(chains.iter().map(|(_, chain)| chain.as_str()));
+    }
     // Without `-t`: naming a table would make the legacy program load it into the kernel. Tables
     // that it cannot show do not hide the others: the kubelet's chain is in `mangle`.
-    trace_in(&run_unchecked(&programs.save, &[], "").unwrap_or_default())
+    let saved = programs().and_then(|programs| run_unchecked(&programs.save, &[], ""));
+    trace_in(&saved.unwrap_or_default())
 }
 
 fn trace_in(saved: &str) -> Trace {
-    let has = |chains: &[&str]| {
-        saved.lines().any(|line| chains.iter().any(|chain| line.starts_with(chain)))
+    let declared = saved.lines().filter_map(|line| line.strip_prefix(':'));
+    trace_of(declared.filter_map(|line| line.split_whitespace().next()))
+}
+
+fn trace_of<'a>(chains: impl Iterator<Item = &'a str>) -> Trace {
+    let trace = |chain: &str| match chain {
+        _ if KUBELET.contains(&chain) => Trace::Kubelet,
+        _ if PROXY.contains(&chain) => Trace::Proxy,
+        _ => Trace::None,
     };
-    if has(&KUBELET) {
-        Trace::Kubelet
-    } else if has(&PROXY) {
-        Trace::Proxy
-    } else {
-        Trace::None
+    chains.map(trace).max().unwrap_or(Trace::None)
+}
+
+/// Returns the path of the program that all of its kind are links to, if this one is such a link.
+fn all_in_one(program: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&folders).map(|folder| folder.join(program));
+    let path = found.find(|path| path.is_file())?.canonicalize().ok()?;
+    let name = path.file_name()?.to_str()?;
+    ALL_IN_ONE.contains(&name).then_some(path)
+}
+
+/// Runs a program to have it say its version and kind.
+fn ask(stem: &str) -> Result<(IptablesVersion, Backend), RulesError> {
+    let arguments = ["--version"];
+    let finished = program::run(stem, &arguments, "", TIMEOUT).map_err(|why| match why {
+        NotRun::NotFound => RulesError::NotInstalled { programs: vec![stem.to_owned()] },
+        other => RulesError::not_run(stem, &arguments, other),
+    })?;
+    if !finished.status.success() {
+        return Err(RulesError::failed(stem, &arguments, "", finished));
     }
+    parse_version(&finished.stdout).ok_or_else(|| RulesError::UnknownVersion {
+        command: format!("{stem} --version"),
+        printed: finished.stdout.trim().to_owned(),
+    })
 }
 
 // === impl Programs ===
@@ -149,19 +197,14 @@ fn trace_in(saved: &str) -> Trace {
 impl Programs {
     /// Returns the programs with this prefix, if they are installed.
     fn find(stem: &str) -> Result<Self, RulesError> {
-        let arguments = ["--version"];
-        let finished = program::run(stem, &arguments, "", TIMEOUT).map_err(|why| match why {
-            NotRun::NotFound => RulesError::NotInstalled { programs: vec![stem.to_owned()] },
-            other => RulesError::not_run(stem, &arguments, other),
-        })?;
-        if !finished.status.success() {
-            return Err(RulesError::failed(stem, &arguments, "", finished));
+        let path = all_in_one(stem);
+        let asked = path.as_ref().and_then(|path| ASKED.lock().ok()?.get(path).copied());
+        let (version, backend) = asked.map_or_else(|| ask(stem), Ok)?;
+        if let Some(path) = path
+            && let Ok(mut all) = ASKED.lock()
+        {
+            all.insert(path, (version, backend));
         }
-        let (version, backend) =
-            parse_version(&finished.stdout).ok_or_else(|| RulesError::UnknownVersion {
-                command: format!("{stem} --version"),
-                printed: finished.stdout.trim().to_owned(),
-            })?;
         Ok(Self {
             plain: stem.to_owned(),
             save: format!("{stem}-save"),
@@ -189,6 +232,11 @@ fn parse_version(printed: &str) -> Option<(IptablesVersion, Backend)> {
 }
 
 // === impl Backend ===
+
+impl Backend {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Nft, Self::Legacy];
+}
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -226,6 +274,10 @@ mod tests {
         Err(RulesError::NotInstalled { programs: vec!["iptables".to_owned()] })
     }
 
+    fn mk_plain() -> Result<Programs, RulesError> {
+        Ok(mk_programs("iptables", Backend::Nft))
+    }
+
     fn mk_nft() -> Result<Programs, RulesError> {
         Ok(mk_programs("iptables-nft", Backend::Nft))
     }
@@ -255,7 +307,6 @@ mod tests {
 
     #[test]
     fn the_kind_in_use_is_chosen() {
-        let plain = || Ok(mk_programs("iptables", Backend::Nft));
         for (in_nft, in_legacy, chosen) in [
             (Trace::None, Trace::None, "iptables"),
             (Trace::Kubelet, Trace::None, "iptables-nft"),
@@ -266,11 +317,7 @@ mod tests {
             (Trace::Kubelet, Trace::Proxy, "iptables-nft"),
             (Trace::Kubelet, Trace::Kubelet, "iptables"),
         ] {
-            let trace = |programs: &Programs| match programs.backend {
-                Backend::Nft => in_nft,
-                Backend::Legacy => in_legacy,
-            };
-            let found = automatic(plain(), mk_nft(), mk_legacy(), trace).unwrap();
+            let found = automatic(in_nft.cmp(&in_legacy), mk_plain, mk_nft, mk_legacy).unwrap();
             assert_eq!(found.plain, chosen, "{in_nft:?} {in_legacy:?}");
         }
     }
@@ -294,12 +341,17 @@ mod tests {
 
     #[test]
     fn what_is_installed_limits_the_choice() {
-        let silent = |_: &Programs| Trace::None;
-        let chosen = |nft, legacy| automatic(mk_nothing(), nft, legacy, silent).unwrap().plain;
-        assert_eq!(chosen(mk_nft(), mk_legacy()), "iptables-nft");
-        assert_eq!(chosen(mk_nft(), mk_nothing()), "iptables-nft");
-        assert_eq!(chosen(mk_nothing(), mk_legacy()), "iptables-legacy");
-        assert!(automatic(mk_nothing(), mk_nothing(), mk_nothing(), silent).is_err());
+        type Find = fn() -> Result<Programs, RulesError>;
+        for nft_is in [Ordering::Less, Ordering::Equal, Ordering::Greater] {
+            let chosen = |nft: Find, legacy: Find| {
+                automatic(nft_is, mk_nothing, nft, legacy).map(|found| found.plain)
+            };
+            assert_eq!(chosen(mk_nft, mk_nothing).unwrap(), "iptables-nft");
+            assert_eq!(chosen(mk_nothing, mk_legacy).unwrap(), "iptables-legacy");
+            assert!(chosen(mk_nothing, mk_nothing).is_err());
+        }
+        let found = automatic(Ordering::Equal, mk_nothing, mk_nft, mk_legacy).unwrap();
+        assert_eq!(found.plain, "iptables-nft");
     }
 
     #[test]

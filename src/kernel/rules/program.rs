@@ -7,6 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tracing::debug;
+
 /// See [`so_far`].
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static MICROSECONDS: AtomicU64 = AtomicU64::new(0);
@@ -68,6 +70,7 @@ pub(in crate::kernel) fn run(
             _ => NotRun::Failed(error),
         })?;
     let finished = feed_and_collect(&mut child, input, began + timeout);
+    debug!("ran {program} {} in {:?}", arguments.join(" "), began.elapsed());
     let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     COUNT.fetch_add(1, Ordering::Relaxed);
     MICROSECONDS.fetch_add(took, Ordering::Relaxed);

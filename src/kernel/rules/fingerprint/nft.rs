@@ -14,7 +14,7 @@ use plan::rule_set::Table;
 
 use super::prints::{ChainKey, Changes, Prints};
 use super::{Fingerprint, Look, Watched};
-use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, write_header};
+use crate::kernel::nftables::{HEADER, SUBSYSTEM, family_number, lacks_nftables, write_header};
 
 /// `NFT_MSG_GETCHAIN`
 const GET_CHAIN: u16 = SUBSYSTEM << 8 | 4;
@@ -60,6 +60,29 @@ struct NftRule {
 
 /// Chains that were read, each with the prints of its rules.
 type ReadBack = Vec<(ChainKey, Vec<u64>)>;
+
+/// Returns the chains of a family in the tables of ours. A kernel without nf_tables has none.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(in crate::kernel::rules) fn chain_names(family: Family) -> Result<Vec<(Table, String)>, Error> {
+    match NftTables::open(family).and_then(|mut tables| tables.chains()) {
+        Err(error) if lacks_nftables(&error) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// True if a chain is there and has a rule.
+///
+/// # Errors
+/// When that cannot be read.
+pub(in crate::kernel::rules) fn has_rules(
+    family: Family,
+    table: Table,
+    chain: &str,
+) -> Result<bool, Error> {
+    Ok(!NftTables::open(family)?.rules(table, chain)?.is_empty())
+}
 
 // === impl NftTables ===
 

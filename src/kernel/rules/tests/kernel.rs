@@ -129,7 +129,7 @@ fn on_every_kind(test: impl Fn(&Rules) + Sync) {
 #[test]
 fn what_is_saved_is_word_for_word_what_was_written() {
     on_every_kind(|rules| {
-        rules.probe().unwrap();
+        rules.probe(None).unwrap();
         let network = ShortCircuitNetworks::default().of(rules.family()).unwrap();
         rules.try_short_circuits(network).unwrap();
         assert!(!rules.read().unwrap().contains("KUBE-"), "nothing stays of it");
