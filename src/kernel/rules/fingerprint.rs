@@ -9,7 +9,7 @@
 //! In other modes than ipvs the chains of Services count too, which we change all the time. So each of them
 //! has a print of its own ([`prints`]), and a change of ours explains a difference.
 
-mod legacy;
+pub(super) mod legacy;
 pub(super) mod nft;
 mod prints;
 

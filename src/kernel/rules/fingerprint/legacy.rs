@@ -45,6 +45,37 @@ pub(super) struct LegacyTables {
     looks: u32,
 }
 
+/// Returns the chains of a family in these tables, which are there: a table that is asked for is made.
+///
+/// # Errors
+/// When one cannot be read.
+pub(in crate::kernel::rules) fn chain_names(
+    family: Family,
+    of: &[Table],
+) -> Result<Vec<(Table, String)>, Error> {
+    let tables = LegacyTables::open(family)?;
+    let mut found = Vec::new();
+    for table in of {
+        let Some(block) = tables.block(*table)? else { continue };
+        found.extend(block.names().map(|chain| (*table, chain)));
+    }
+    Ok(found)
+}
+
+/// True if a chain of a table that is there has a rule.
+///
+/// # Errors
+/// When the table cannot be read.
+pub(in crate::kernel::rules) fn has_rules(
+    family: Family,
+    table: Table,
+    chain: &str,
+) -> Result<bool, Error> {
+    let block = LegacyTables::open(family)?.block(table)?;
+    let rules = block.map(|block| block.rules(chain)).transpose()?;
+    Ok(rules.is_some_and(|rules| !rules.is_empty()))
+}
+
 // === impl LegacyTables ===
 
 impl LegacyTables {
@@ -121,6 +152,12 @@ impl LegacyTables {
             Err(error) if lacking.contains(&error.raw_os_error()) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads a table; none if the kernel has no such table yet.
+    fn block(&self, table: Table) -> Result<Option<Block>, Error> {
+        let Some((info, bytes)) = self.read(table)? else { return Ok(None) };
+        Ok(Some(Block::new(self.shape, info, bytes)?))
     }
 
     /// Reads the entries of a table; none if the kernel has no such table yet.
