@@ -44,6 +44,7 @@ use super::route::Routes;
 use super::rules::Backend;
 use super::rules::Rules;
 use super::rules::fingerprint::RulesWatch;
+use super::service_table::ServiceTable;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
@@ -81,6 +82,8 @@ pub struct Linux {
     scope: AddressScope,
     kept: Kept,
     bridges: Bridges,
+    /// Real servers that were read and not asked for yet.
+    printed: Option<ServiceTable>,
 }
 
 /// Handle that an operation is for. Neighbours for the same one share a send.
@@ -265,6 +268,8 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
+        // What was listed at the start has been asked for.
+        self.printed = Some(ServiceTable::default());
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
         let found = self.ipvs()?.services(&ids);
         let found = found.map_err(|error| ReadError::new("virtual servers", error))?;
@@ -276,7 +281,23 @@ impl Kernel for Linux {
         &mut self,
         listed: &[ListedVirtualServer],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        listed.iter().map(|listed| self.real_servers_of(listed)).collect()
+        let mut found = self.printed.take().unwrap_or_else(|| {
+            ServiceTable::read().unwrap_or_else(|error| {
+                tracing::debug!(
+                    "cannot read IPVS's table: {error}; virtual servers are read one by one"
+                );
+                ServiceTable::default()
+            })
+        });
+        let read = |listed: &ListedVirtualServer| match found.take(&listed.frontend) {
+            Some(real_servers) => {
+                Ok(Ok(Some(ActualVirtualServer { server: listed.server.clone(), real_servers })))
+            }
+            None => self.real_servers_of(listed),
+        };
+        let read = listed.iter().map(read).collect();
+        self.printed = Some(found);
+        read
     }
 
     fn count_open_connections(&mut self) -> Result<OpenConnections, ReadError> {

@@ -39,6 +39,7 @@ pub mod processors;
 pub mod reader;
 pub(crate) mod route;
 pub mod rules;
+mod service_table;
 mod stopwatch;
 pub mod sysctl;
 pub mod traffic;

@@ -76,6 +76,7 @@ impl Linux {
             scope: AddressScope::default(),
             kept: Kept::default(),
             bridges: Bridges::new(sysctl::ROOT, Vec::new()),
+            printed: None,
         })
     }
 }
