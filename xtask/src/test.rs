@@ -70,6 +70,9 @@ pub(crate) struct SoakArguments {
     /// A seed that a run has printed, to have the same again.
     #[arg(long)]
     seed: Option<u64>,
+    /// Those with this in their name alone: disturbance, killed, load or rollout.
+    #[arg(value_name = "NAME")]
+    filter: Option<String>,
 }
 
 /// The groups of checks, in the order in which they run.
@@ -145,8 +148,12 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
 /// random points: for hours.
 pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let mut outcomes = vec![faults(), properties(None, "300000")];
-    outcomes.extend(guests::soak(&arguments.kernel, arguments.accel, arguments.seed)?);
+    let SoakArguments { kernel, accel, seed, filter } = arguments;
+    let mut outcomes = match filter {
+        None => vec![faults(), properties(None, "300000")],
+        Some(_) => Vec::new(),
+    };
+    outcomes.extend(guests::soak(kernel, *accel, *seed, filter.as_deref())?);
     Ok(summarise(&outcomes, false, started.elapsed()))
 }
 

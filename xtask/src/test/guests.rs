@@ -228,6 +228,7 @@ pub(super) fn soak(
     kernels: &[Kernel],
     accel: AccelChoice,
     seed: Option<u64>,
+    only: Option<&str>,
 ) -> Result<Vec<SuiteResult>> {
     announce("building what runs on real kernels");
     let built = build::for_guests(&[BED])?;
@@ -247,6 +248,7 @@ pub(super) fn soak(
     let jobs: Vec<Job> = kernels
         .iter()
         .flat_map(|kernel| LONG.iter().map(move |filter| (*kernel, *filter)))
+        .filter(|(_, filter)| only.is_none_or(|only| filter.contains(only)))
         .map(|(kernel, filter)| job(kernel, filter))
         .collect();
     Ok(side_by_side(&jobs, &built.daemon()?))
