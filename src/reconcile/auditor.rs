@@ -1,7 +1,7 @@
 //! The audit: compares all state but the rules with the desired state, again and again, a little at a
 //! time. Drift checks see every change of the rules.
 //!
-//! A pass takes one sync period, or forty times what it costs if that is longer. Its work is dealt
+//! A pass takes one sync period, or 125 times what it costs if that is longer. Its work is dealt
 //! out to the seconds, and each second's part follows the drift check, so that an idle loop wakes
 //! up once a second. One chunk is a few milliseconds of the kernel's work; between two chunks the
 //! loop takes what came in.

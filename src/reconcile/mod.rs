@@ -115,7 +115,7 @@ pub struct Pace {
     /// Changes that come within this time after a write wait for its end, and go together.
     pub min_sync_period: Duration,
     /// Period within which everything is compared with what it should be; a second at least, and
-    /// longer if that takes more than a fortieth of it.
+    /// longer if that takes more than one part in 125 of it.
     pub sync_period: Duration,
     /// Longest time for the connections of a removed endpoint to end. `drainDeadline` sets it.
     pub drain_deadline: Duration,

@@ -70,7 +70,8 @@ pub(crate) struct SoakArguments {
     /// A seed that a run has printed, to have the same again.
     #[arg(long)]
     seed: Option<u64>,
-    /// Those with this in their name alone: disturbance, killed, load or rollout.
+    /// Those with this in their name alone: disturbance, killed, load or rollout, or the beginning of
+    /// tests' names, as in load::a_switch.
     #[arg(value_name = "NAME")]
     filter: Option<String>,
 }

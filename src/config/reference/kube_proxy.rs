@@ -272,7 +272,7 @@ pub const FIELDS: [Setting; 63] = [
         "duration",
         DoesIn(Mode::Ipvs,
             "Period of the audit, which compares all kernel state with the desired state, a part \
-             at a time; longer where the audit would take more than a fortieth of the time. \
+             at a time; longer where the audit would take more than one part in 125 of the time. \
              Independent of it, flushes and deletions are mostly noticed within a second",
         ),
     )

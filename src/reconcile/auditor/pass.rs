@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use super::schedule::SECOND;
 use crate::reconcile::comparison::AuditedPart;
 
-/// Shortest duration of a pass that is not at full speed, as a multiple of its cost.
-pub(super) const REST: u32 = 40;
+/// Shortest duration of a pass that is not at full speed, as a multiple of its cost: it takes less than
+/// one percent of a processor.
+pub(super) const REST: u32 = 125;
 
 /// Number of virtual servers that any other part counts as, where a pass is dealt out.
 const WEIGHT_OF_PART: usize = 64;

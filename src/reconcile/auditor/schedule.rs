@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_costs_much_takes_forty_times_that() {
+    fn one_that_costs_much_takes_a_multiple_of_that() {
         let now = Instant::now();
         let mut it = Schedule::new(now);
         let requests = audit(&mut it, now, 1_000, Duration::from_millis(100));

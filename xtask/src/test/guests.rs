@@ -247,8 +247,13 @@ pub(super) fn soak(
     };
     let jobs: Vec<Job> = kernels
         .iter()
-        .flat_map(|kernel| LONG.iter().map(move |filter| (*kernel, *filter)))
-        .filter(|(_, filter)| only.is_none_or(|only| filter.contains(only)))
+        .flat_map(|kernel| LONG.iter().map(move |form| (*kernel, *form)))
+        .filter_map(|(kernel, form)| match only {
+            None => Some((kernel, form)),
+            // Tests of one form.
+            Some(only) if only.starts_with(form) => Some((kernel, only)),
+            Some(only) => form.contains(only).then_some((kernel, form)),
+        })
         .map(|(kernel, filter)| job(kernel, filter))
         .collect();
     Ok(side_by_side(&jobs, &built.daemon()?))
