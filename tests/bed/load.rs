@@ -24,8 +24,6 @@ const STICKY: u16 = 9_103;
 /// Ports on the node: of the Service for any endpoint, and of the one for local endpoints.
 const NODE_PORT: u16 = 30_101;
 const LOCAL_NODE_PORT: u16 = 30_102;
-/// Longest time until each client has had some answers.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of clients and their pace.
 #[derive(Clone, Copy)]
@@ -38,6 +36,11 @@ pub(crate) struct Amount {
     pub(crate) rest: Duration,
     /// Time between datagrams.
     pub(crate) datagram: Duration,
+}
+
+/// Longest time until each client has had some answers.
+fn limit() -> Duration {
+    Duration::from_secs(amount(60, 300))
 }
 
 /// A node with Services for every kind of client. Three pods serve, a fourth one is a client.
@@ -180,13 +183,13 @@ fn a_kill_and_a_new_start_cost_no_client_anything() {
     let proxy = loaded.bed.start(&[]);
     let load = Load::start(&loaded.clients(Amount::new(&loaded.bed))).unwrap();
     let some = usize::try_from(amount(3, 10)).unwrap();
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     let mut proxy = Some(proxy);
     for _ in 0..amount(1, 10) {
         drop(proxy.take()); // SIGKILL
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
         proxy = Some(loaded.bed.start(&[]));
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
     }
     let report = load.stop();
     println!("{report}");
@@ -201,7 +204,7 @@ fn the_load_notices_when_connections_are_cut() {
     let all = loaded.clients(Amount { streams: 2, ..Amount::new(&loaded.bed) });
     let clients: Vec<Client<'_>> = all.into_iter().filter(is_ipv4).collect();
     let load = Load::start(&clients).unwrap();
-    load.wait_for_answers(2, LIMIT).unwrap();
+    load.wait_for_answers(2, limit()).unwrap();
     let before = load.report();
     before.require_no_failure(2).unwrap();
     // No proxy is there to put this right.
@@ -231,10 +234,10 @@ fn a_switch_from_ipvs_to_iptables_cuts_refuses_and_delays_no_client() {
     let proxy = bed.start(&["--proxy-mode=ipvs"]);
     let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
     let some = usize::try_from(amount(3, 10)).unwrap();
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     drop(proxy);
     let proxy = bed.start(&["--proxy-mode=iptables"]);
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     // Streams stay with IPVS for as long as they live.
     assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
     let report = load.stop();
@@ -301,10 +304,10 @@ fn a_switch_from_iptables_to_ipvs_cuts_refuses_and_delays_no_client() {
     let proxy = bed.start(&["--proxy-mode=iptables"]);
     let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
     let some = usize::try_from(amount(3, 10)).unwrap();
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     drop(proxy);
     let proxy = bed.start(&["--proxy-mode=ipvs"]);
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     let log = proxy.log().unwrap();
     let leads = "new connections go to IPVS from now on";
     assert_eq!(log.matches(leads).count(), 2, "for each family:\n{log}");
@@ -314,7 +317,7 @@ fn a_switch_from_iptables_to_ipvs_cuts_refuses_and_delays_no_client() {
             .iter()
             .any(|left| rules.contains(left))
     });
-    load.wait_for_answers(some, LIMIT).unwrap();
+    load.wait_for_answers(some, limit()).unwrap();
     // Affinity begins anew: the modes remember clients in different places.
     require_unnoticed(&load.stop(), some * 3, 0, |name| name.starts_with("affinity"));
 }
@@ -345,11 +348,11 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
         })
     });
     let load = Load::start(&many.collect::<Vec<_>>()).unwrap();
-    load.wait_for_answers(3, LIMIT).unwrap();
+    load.wait_for_answers(3, limit()).unwrap();
     drop(proxy);
     let mut proxy = start("ipvs");
     proxy.wait_until_in_sync().unwrap();
-    load.wait_for_answers(3, LIMIT).unwrap();
+    load.wait_for_answers(3, limit()).unwrap();
     require_unnoticed(&load.stop(), 6, 0, |_| false);
 }
 
@@ -366,7 +369,7 @@ fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices(
         let proxy = bed.start(&["--proxy-mode=iptables"]);
         let longest = patience(bed) / 2;
         let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
         drop(proxy);
         for _ in 0..KILLS {
             let starting = launch(bed, &["--proxy-mode=ipvs"]);
@@ -375,7 +378,7 @@ fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices(
             loaded.remove_an_endpoint(&mut random);
         }
         let _proxy = bed.start(&["--proxy-mode=ipvs"]);
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
         println!("time {time}");
         // Flows of datagrams leave an endpoint at once when it is removed.
         let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
@@ -393,7 +396,7 @@ fn killed_at_random_points_of_a_switch_to_iptables_it_goes_on_and_no_client_noti
         let proxy = bed.start(&["--proxy-mode=ipvs"]);
         let longest = patience(bed) / 2;
         let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
         drop(proxy);
         for _ in 0..KILLS {
             let starting = launch(bed, &["--proxy-mode=iptables"]);
@@ -402,7 +405,7 @@ fn killed_at_random_points_of_a_switch_to_iptables_it_goes_on_and_no_client_noti
             loaded.remove_an_endpoint(&mut random);
         }
         let proxy = bed.start(&["--proxy-mode=iptables"]);
-        load.wait_for_answers(some, LIMIT).unwrap();
+        load.wait_for_answers(some, limit()).unwrap();
         println!("time {time}");
         // Streams stay with IPVS for as long as they live.
         assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
@@ -424,7 +427,7 @@ fn killed_at_random_points_of_a_switch_to_userspace_it_goes_on_and_streams_of_ip
     let streams: Vec<Client<'_>> =
         loaded.clients(Amount::new(bed)).into_iter().filter(is_stream).collect();
     let load = Load::start(&streams).unwrap();
-    load.wait_for_answers(2, LIMIT).unwrap();
+    load.wait_for_answers(2, limit()).unwrap();
     drop(proxy);
     for _ in 0..KILLS {
         let starting = launch(bed, &["--proxy-mode=userspace"]);
@@ -442,6 +445,6 @@ fn killed_at_random_points_of_a_switch_to_userspace_it_goes_on_and_streams_of_ip
             assert!(answer.is_ok(), "{address}: {answer:?}\n{}", proxy.log().unwrap());
         }
     }
-    load.wait_for_answers(2, LIMIT).unwrap();
+    load.wait_for_answers(2, limit()).unwrap();
     require_unnoticed(&load.stop(), 4, 0, |_| false);
 }
