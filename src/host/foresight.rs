@@ -10,7 +10,7 @@ use plan::settings::Settings;
 
 use super::{can_count, open_rules, possible_short_circuit_networks, possible_syn_copies};
 use crate::config::Configuration;
-use crate::kernel::linux::Linux;
+use crate::kernel::linux::{Linux, LocalServiceAddresses};
 use crate::kernel::rules::Rules;
 use crate::kernel::sysctl;
 
@@ -31,6 +31,11 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
         Mode::Ipvs => {
             settings.short_circuit_networks =
                 possible_short_circuit_networks(settings.short_circuit_networks, &rules);
+            if configuration.service_routes.chosen.is_none() {
+                // A start keeps what there is.
+                let found = LocalServiceAddresses::read().unwrap_or_default();
+                settings.service_routes = found.routes;
+            }
         }
         Mode::Iptables => {
             // A start sets the sysctl, if that is wanted, before it reads it.

@@ -359,60 +359,53 @@ fn the_nodes_own_connections_are_answered_during_a_switch_without_a_detector() {
 /// Number of kills before the switch is let through. After each, an endpoint is removed.
 const KILLS: usize = 3;
 
-#[test]
-fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices() {
+/// Kills the program again and again on its way from one mode to the other, lets it through, and checks
+/// that no client has noticed.
+fn kill_at_random_points(from: &str, to: &str, most_lost: usize, check: impl Fn(&Bed, &Proxy)) {
     let mut random = Random::new();
     let some = usize::try_from(amount(2, 5)).unwrap();
+    let [from, to] = [from, to].map(|mode| format!("--proxy-mode={mode}"));
     for time in 0..amount(2, 20) {
         let loaded = Loaded::new();
         let bed = &loaded.bed;
-        let proxy = bed.start(&["--proxy-mode=iptables"]);
+        let proxy = bed.start(&[&from]);
         let longest = patience(bed) / 2;
         let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
         load.wait_for_answers(some, limit()).unwrap();
         drop(proxy);
-        for _ in 0..KILLS {
-            let starting = launch(bed, &["--proxy-mode=ipvs"]);
-            random.rest(longest);
-            drop(starting); // SIGKILL
-            loaded.remove_an_endpoint(&mut random);
-        }
-        let _proxy = bed.start(&["--proxy-mode=ipvs"]);
+        kill(&loaded, &to, longest, &mut random);
+        let proxy = bed.start(&[&to]);
         load.wait_for_answers(some, limit()).unwrap();
         println!("time {time}");
+        check(bed, &proxy);
         // Flows of datagrams leave an endpoint at once when it is removed.
         let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
-        require_unnoticed(&load.stop(), some * 2, KILLS, moves);
+        require_unnoticed(&load.stop(), some * 2, most_lost, moves);
+    }
+}
+
+/// Starts the program and kills it after a while, again and again.
+fn kill(loaded: &Loaded, mode: &str, longest: Duration, random: &mut Random) {
+    for _ in 0..KILLS {
+        let starting = launch(&loaded.bed, &[mode]);
+        random.rest(longest);
+        drop(starting); // SIGKILL
+        loaded.remove_an_endpoint(random);
     }
 }
 
 #[test]
+fn killed_at_random_points_of_a_switch_to_ipvs_it_goes_on_and_no_client_notices() {
+    kill_at_random_points("iptables", "ipvs", KILLS, |_, _| {});
+}
+
+#[test]
 fn killed_at_random_points_of_a_switch_to_iptables_it_goes_on_and_no_client_notices() {
-    let mut random = Random::new();
-    let some = usize::try_from(amount(2, 5)).unwrap();
-    for time in 0..amount(2, 20) {
-        let loaded = Loaded::new();
-        let bed = &loaded.bed;
-        let proxy = bed.start(&["--proxy-mode=ipvs"]);
-        let longest = patience(bed) / 2;
-        let load = Load::start(&loaded.clients(Amount::new(bed))).unwrap();
-        load.wait_for_answers(some, limit()).unwrap();
-        drop(proxy);
-        for _ in 0..KILLS {
-            let starting = launch(bed, &["--proxy-mode=iptables"]);
-            random.rest(longest);
-            drop(starting); // SIGKILL
-            loaded.remove_an_endpoint(&mut random);
-        }
-        let proxy = bed.start(&["--proxy-mode=iptables"]);
-        load.wait_for_answers(some, limit()).unwrap();
-        println!("time {time}");
+    // A virtual server for UDP that goes costs a flow up to two datagrams.
+    kill_at_random_points("ipvs", "iptables", KILLS + 2, |bed, proxy| {
         // Streams stay with IPVS for as long as they live.
         assert!(bed.virtual_servers().contains("10.96.0.11:80"), "{}", proxy.log().unwrap());
-        let moves = |name: &str| name.starts_with("affinity") || name.starts_with("datagrams");
-        // A virtual server for UDP that goes costs a flow up to two datagrams.
-        require_unnoticed(&load.stop(), some * 2, KILLS + 2, moves);
-    }
+    });
 }
 
 #[test]
@@ -429,12 +422,7 @@ fn killed_at_random_points_of_a_switch_to_userspace_it_goes_on_and_streams_of_ip
     let load = Load::start(&streams).unwrap();
     load.wait_for_answers(2, limit()).unwrap();
     drop(proxy);
-    for _ in 0..KILLS {
-        let starting = launch(bed, &["--proxy-mode=userspace"]);
-        random.rest(longest);
-        drop(starting); // SIGKILL
-        loaded.remove_an_endpoint(&mut random);
-    }
+    kill(&loaded, "--proxy-mode=userspace", longest, &mut random);
     let proxy = bed.start(&["--proxy-mode=userspace"]);
     bed.wait_until("portals lead", || {
         bed.rules("iptables").contains("-A KUBE-PORTALS-CONTAINER -d 10.96.0.11/32")
