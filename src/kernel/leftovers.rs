@@ -14,6 +14,7 @@ use plan::sets::SetId;
 use super::link::{AddressBatch, AddressScope, Link, LinkAddress, Links};
 use super::linux::grow;
 use super::route::{RouteBatch, Routes};
+use super::service_table::is_ipvs_missing;
 use super::{ReadError, translate};
 
 /// Handles that read and remove it, in the network namespace they were opened in.
@@ -70,11 +71,7 @@ impl Leftovers {
     /// # Errors
     /// When a part exists and cannot be opened.
     pub fn open() -> Result<Self, ReadError> {
-        let ipvs = match ipvs::Client::open() {
-            Ok(client) => Some(client),
-            Err(error) if error.is_unsupported() => None,
-            Err(error) => return Err(ReadError::new("IPVS", error)),
-        };
+        let ipvs = if is_ipvs_missing() { None } else { Self::ipvs()? };
         let ipset = match ipset::Client::open() {
             Ok(client) => Some(client),
             Err(error) if error.is_unsupported() => None,
@@ -83,6 +80,14 @@ impl Leftovers {
         let links = Links::open().map_err(|error| ReadError::new("network interfaces", error))?;
         let routes = Routes::open().map_err(|error| ReadError::new("routes", error))?;
         Ok(Self { ipvs, ipset, links, routes })
+    }
+
+    fn ipvs() -> Result<Option<ipvs::Client>, ReadError> {
+        match ipvs::Client::open() {
+            Ok(client) => Ok(Some(client)),
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(ReadError::new("IPVS", error)),
+        }
     }
 
     /// Reads all state that could be ours.

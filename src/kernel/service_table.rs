@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use plan::actual::ActualRealServer;
 use plan::kernel_objects::Frontend;
@@ -20,6 +21,13 @@ const TABLE: &str = "/proc/thread-self/net/ip_vs";
 /// Forwarding method of all real servers of ours (`ip_vs_fwd_name` in
 /// net/netfilter/ipvs/ip_vs_ctl.c).
 const MASQUERADE: &str = "Masq";
+
+/// True if the kernel has not loaded IPVS, and so has no virtual server: a question over netlink would
+/// load it.
+pub(super) fn is_ipvs_missing() -> bool {
+    let table = Path::new(TABLE);
+    table.parent().is_some_and(Path::exists) && !table.exists()
+}
 
 /// Virtual servers that are read. In user mode, where a request costs 70 µs, a page costs as much for each
 /// of its virtual servers after some 8,000; requests cost less on machines.

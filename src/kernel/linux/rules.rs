@@ -21,9 +21,13 @@ impl Linux {
         let before = watch.generation();
         let written = rules.write_checked_by(rule_set, known, || watch.check(rules, rule_set));
         let n_transactions = written.map_err(|error| Refusal::new(error.cause().class(), error))?;
-        for (of, watch) in &mut self.watches {
-            if of != family {
-                watch.wrote_elsewhere(before, Some(n_transactions));
+        // If another program has written meanwhile, it is not known what.
+        let expected = before.map(|before| before.wrapping_add(n_transactions));
+        if watch.generation() == expected {
+            for (of, watch) in &mut self.watches {
+                if of != family {
+                    watch.wrote_elsewhere(before, Some(n_transactions));
+                }
             }
         }
         Ok(())

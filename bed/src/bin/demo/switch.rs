@@ -82,14 +82,16 @@ pub(crate) fn show(
     let shown = there_and_back(report, cluster, &mut node, &load);
     let total = load.stop();
     let log = node.proxy.as_ref().map(Proxy::log).transpose()?.unwrap_or_default();
+    if shown.is_ok() {
+        report.step("all that was asked beside the streams");
+        print_counts(&total);
+        let none = zero_bad(&total);
+        report.expect("no connection was refused, cut or slow, and no datagram lost", none);
+    }
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", log.trim_end());
     }
-    shown?;
-    report.step("all that was asked beside the streams");
-    print_counts(&total);
-    report.expect("no connection was refused, cut or slow, and no datagram lost", zero_bad(&total));
-    Ok(())
+    shown
 }
 
 fn there_and_back(
