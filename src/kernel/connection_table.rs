@@ -60,12 +60,7 @@ impl<'a> TableEntry<'a> {
     /// Returns the connection of a line; none for the heading, and for other protocols.
     pub(crate) fn of_line(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
-        let protocol = match words.next()? {
-            "TCP" => Protocol::Tcp,
-            "UDP" => Protocol::Udp,
-            "SCTP" => Protocol::Sctp,
-            _ => return None,
-        };
+        let protocol = protocol_of(words.next()?)?;
         let mut socket = || {
             let address = address_of(words.next()?)?;
             Some(SocketAddr::new(address, port_of(words.next()?)?))
@@ -78,15 +73,25 @@ impl<'a> TableEntry<'a> {
     }
 }
 
+/// Returns the protocol by IPVS's word for it; none for those that have no ports.
+pub(super) fn protocol_of(word: &str) -> Option<Protocol> {
+    match word {
+        "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
 /// `0A60000A`, or `fd00:0096:0000:0000:0000:0000:0000:0010`
-fn address_of(word: &str) -> Option<IpAddr> {
+pub(super) fn address_of(word: &str) -> Option<IpAddr> {
     if word.contains(':') {
         return word.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
     }
     u32::from_str_radix(word, 16).ok().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
 }
 
-fn port_of(word: &str) -> Option<u16> {
+pub(super) fn port_of(word: &str) -> Option<u16> {
     u16::from_str_radix(word, 16).ok()
 }
 

@@ -82,7 +82,8 @@ pub struct Linux {
     scope: AddressScope,
     kept: Kept,
     bridges: Bridges,
-    /// Real servers that were read and not asked for yet.
+    /// Real servers that were read and not asked for yet; none: the table was not read since the last
+    /// listing.
     printed: Option<ServiceTable>,
 }
 
@@ -261,6 +262,8 @@ impl Kernel for Linux {
     }
 
     fn list_virtual_servers(&mut self) -> Result<Listing, ReadError> {
+        // What is read of these must not be older.
+        self.printed = None;
         self.listing()
     }
 
@@ -268,7 +271,7 @@ impl Kernel for Linux {
         &mut self,
         frontends: &[Frontend],
     ) -> Result<Vec<VirtualServerReading>, ReadError> {
-        // What was listed at the start has been asked for.
+        // What was listed has been asked for, mostly: no memory is kept for the rest.
         self.printed = Some(ServiceTable::default());
         let ids: Vec<_> = frontends.iter().map(translate::virtual_server_id).collect();
         let found = self.ipvs()?.services(&ids);

@@ -9,12 +9,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use plan::actual::ActualRealServer;
 use plan::kernel_objects::Frontend;
-use plan::model::Protocol;
+
+use super::connection_table::{address_of, port_of, protocol_of};
 
 /// The table of the calling thread's network namespace.
 const TABLE: &str = "/proc/thread-self/net/ip_vs";
@@ -121,12 +122,7 @@ impl PrintedRealServer {
 /// Reads `TCP  0A600001:0050 rr`; none for headings, and for other protocols and firewall marks.
 fn frontend_of(line: &str) -> Option<Frontend> {
     let mut words = line.split_ascii_whitespace();
-    let protocol = match words.next()? {
-        "TCP" => Protocol::Tcp,
-        "UDP" => Protocol::Udp,
-        "SCTP" => Protocol::Sctp,
-        _ => return None,
-    };
+    let protocol = protocol_of(words.next()?)?;
     let socket = socket_of(words.next()?)?;
     Some(Frontend { address: socket.ip(), protocol, port: socket.port() })
 }
@@ -134,15 +130,14 @@ fn frontend_of(line: &str) -> Option<Frontend> {
 /// Reads `0A600001:0050` or `[fd00:0096:0000:0000:0000:0000:0000:0010]:0050`.
 fn socket_of(word: &str) -> Option<SocketAddr> {
     let (address, port) = word.rsplit_once(':')?;
-    let address = match address.strip_prefix('[') {
-        Some(rest) => IpAddr::V6(rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?),
-        None => IpAddr::V4(Ipv4Addr::from_bits(u32::from_str_radix(address, 16).ok()?)),
-    };
-    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+    let address = address_of(address.trim_start_matches('[').trim_end_matches(']'))?;
+    Some(SocketAddr::new(address, port_of(port)?))
 }
 
 #[cfg(test)]
 mod tests {
+    use plan::model::Protocol;
+
     use super::*;
 
     /// As Linux 6.12 prints it.

@@ -70,7 +70,8 @@ pub(in crate::kernel) fn run(
             _ => NotRun::Failed(error),
         })?;
     let finished = feed_and_collect(&mut child, input, began + timeout);
-    debug!("ran {program} {} in {:?}", arguments.join(" "), began.elapsed());
+    let words: Vec<&str> = [&[program], arguments].concat();
+    debug!("ran {} in {:?}", words.join(" "), began.elapsed());
     let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     COUNT.fetch_add(1, Ordering::Relaxed);
     MICROSECONDS.fetch_add(took, Ordering::Relaxed);

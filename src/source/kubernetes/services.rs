@@ -51,6 +51,15 @@ struct ServiceCidrSpec {
     cidrs: Vec<String>,
 }
 
+// === impl Count ===
+
+impl Count {
+    /// The number of items in all; the server may say whatever it likes.
+    fn number(&self) -> usize {
+        self.items.len().saturating_add(self.metadata.remaining_item_count)
+    }
+}
+
 /// Returns the number of all Services, those included that are not for this proxy: with a selector the
 /// API server does not say how many there are (`remainingItemCount` of ListMeta).
 ///
@@ -58,7 +67,7 @@ struct ServiceCidrSpec {
 /// When the API server does not answer, or refuses, in words.
 pub async fn count_services(client: &Client) -> Result<usize, String> {
     let list: Count = list(client, "/api/v1/services", 1).await?;
-    Ok(list.items.len() + list.metadata.remaining_item_count)
+    Ok(list.number())
 }
 
 /// Returns the networks of service addresses: those of all ServiceCIDRs (networking.k8s.io/v1, since
@@ -94,16 +103,16 @@ mod tests {
 
     #[test]
     fn a_list_says_how_many_items_there_are() {
-        let count = |text: &str| {
-            let list: Count = serde_json::from_str(text).unwrap();
-            list.items.len() + list.metadata.remaining_item_count
-        };
+        let count = |text: &str| serde_json::from_str::<Count>(text).unwrap().number();
         assert_eq!(
             count(r#"{"metadata":{"remainingItemCount":49999},"items":[{"spec":{}}]}"#),
             50_000
         );
         assert_eq!(count(r#"{"metadata":{"resourceVersion":"7"},"items":[{}]}"#), 1);
         assert_eq!(count(r#"{"items":[]}"#), 0);
+        let most = u64::MAX;
+        let absurd = format!(r#"{{"metadata":{{"remainingItemCount":{most}}},"items":[{{}}]}}"#);
+        assert_eq!(count(&absurd), usize::MAX);
         assert!(serde_json::from_str::<Count>("{}").is_err());
     }
 }
