@@ -107,8 +107,15 @@ impl Bed {
     }
 
     /// The rules of a family without counters and comments.
+    ///
+    /// The tool asks for the name of each set after it has read the rules. When rule and set were
+    /// removed between, it fails, and reads again.
     pub(crate) fn rules(&self, family: &str) -> String {
-        let text = self.tool(&format!("{family}-save"), &[]);
+        let program = format!("{family}-save");
+        let text = eventually(PATIENCE, "rules whose sets are there", || {
+            self.node().command(&program, &[])
+        });
+        let text = text.unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.split(" [").next().unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }
