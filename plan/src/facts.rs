@@ -39,6 +39,10 @@ pub struct NodeFacts {
 pub struct BoundAddresses {
     /// Networks that are local by a route, in order.
     pub routes: Vec<IpNet>,
+    /// True if a pod that IPVS leads to itself is masqueraded: until the chains of Services are
+    /// written, IPVS leads. Such pods are in the set
+    /// [`SetKind::LoopBack`](crate::sets::SetKind::LoopBack), which has to be there.
+    pub hairpins: bool,
     /// Packets that IPVS is shown copies of; none: it is shown no copies.
     pub copies: Option<SynCopies>,
 }

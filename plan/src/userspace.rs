@@ -104,15 +104,15 @@ impl RuleSet {
     /// The constant rules of a family in mode userspace. `node_ports`: the addresses at which there
     /// are node ports; none: all of the node's.
     ///
-    /// `KUBE-FORWARD` is for the connections that another mode's rules have led.
+    /// `KUBE-FORWARD` is for the connections that another mode's rules have led, and still lead until
+    /// the relay's are written.
     #[must_use]
     pub fn userspace(
         family: Family,
         settings: &RuleSetSettings,
         node_ports: Option<&[IpAddr]>,
     ) -> Self {
-        let [_, answers] = settings.forwarding();
-        let rules = vec![answers];
+        let rules = settings.forwarding().into();
         let chains = vec![Chain { table: Table::Filter, name: "KUBE-FORWARD", rules }];
         let of_services = chains_of_services(Mode::Userspace, family).collect();
         let rule_set = Self::of_mode(Mode::Userspace, family, chains, of_services);

@@ -218,7 +218,9 @@ pub(super) async fn note_bound(
         let found = cx.read_set(set).await;
         let Some(found) = cx.or_report(found)? else { return Ok(false) };
         if complete(cx, set, found, entries).await? {
-            let known = BoundAddresses { routes: routes.clone(), copies: None };
+            let hairpins = has_set(cx, SetId { kind: SetKind::LoopBack, family }).await?;
+            let Some(hairpins) = hairpins else { return Ok(false) };
+            let known = BoundAddresses { routes: routes.clone(), hairpins, copies: None };
             bound.insert(family, known);
             replace_addresses(cx, family, local, routes, addresses).await?;
         }
@@ -226,6 +228,13 @@ pub(super) async fn note_bound(
     // The caller sets and compares all of the constant rules.
     let _all_are_compared = cx.planner.note_bound(bound);
     Ok(true)
+}
+
+/// True if there is this set. None if it could not be read. It is not made for a rule that looks into
+/// it: without it, IPVS mode had no entry for that.
+async fn has_set(cx: &mut Context, set: SetId) -> Result<Option<bool>, WorkerGone> {
+    let read = cx.read_set(set).await;
+    Ok(cx.or_report(read)?.map(|found| found.is_some()))
 }
 
 /// Puts these entries into a set that was found, or is to be made. Returns false if that is refused.

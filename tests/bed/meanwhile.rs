@@ -1,12 +1,12 @@
-//! Clients of a node that goes from one mode to another: source ranges, SCTP.
+//! Clients of a node that goes from one mode to another: source ranges, pods that reach themselves, SCTP.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use bed::{
-    Answer, ClusterSpec, Connection, NodeSpec, Protocol, Proxy, Question, Refusal, Service, Stream,
-    StreamPlan,
+    Answer, Client, ClusterSpec, Connection, Load, NodeSpec, Protocol, Proxy, Question, Refusal,
+    Service, Stream, StreamPlan, Traffic,
 };
 
 use crate::fixture::{Bed, PROTOCOLS, TARGET, ip, web};
@@ -82,6 +82,57 @@ fn a_load_balancers_source_ranges_hold_at_every_moment_of_a_switch() {
     }
     for stream in allowed {
         stream.stop().require_no_failure(20).unwrap();
+    }
+}
+
+/// On a node that forwards nothing else.
+#[test]
+fn what_is_masqueraded_is_accepted_at_every_moment_of_a_switch() {
+    const NODE_PORT: u16 = 30_131;
+    let bed = Bed::new();
+    let only = bed.pod(1, 1);
+    let mut service = Service::new("itself", ip("10.96.0.31"));
+    service.cluster.push(ip("fd00:96::31"));
+    let service = service.node_port(Protocol::Tcp, 80, TARGET, NODE_PORT);
+    bed.manifests.apply(&service.pods([only])).unwrap();
+    for family in ["iptables", "ip6tables"] {
+        bed.tool(family, &["-A", "FORWARD", "-p", "tcp", "--syn", "-j", "DROP"]);
+    }
+    let proxy = bed.start(&["--proxy-mode=ipvs"]);
+    let node = bed.cluster.node(1).unwrap();
+    let [ipv4, ipv6]: [_; 2] = node.addresses().try_into().unwrap();
+    let clients = [
+        ("pod itself, IPv4", &only.namespace, (ip("10.96.0.31"), 80)),
+        ("pod itself, IPv6", &only.namespace, (ip("fd00:96::31"), 80)),
+        ("outside, IPv4", bed.client(), (ipv4, NODE_PORT)),
+        ("outside, IPv6", bed.client(), (ipv6, NODE_PORT)),
+    ];
+    let clients = clients.map(|(name, from, target)| Client {
+        name: name.to_owned(),
+        from,
+        target: target.into(),
+        traffic: Traffic::Connections,
+        interval: Duration::from_millis(10),
+        servers: [only.name.clone()].into(),
+    });
+    let load = Load::start(&clients).unwrap();
+    for mode in ["iptables", "userspace", "iptables", "ipvs", "userspace", "ipvs"] {
+        load.wait_for_answers(10, Duration::from_secs(60)).unwrap();
+        switch(&bed, &[&format!("--to={mode}"), "--no-wait"]).unwrap();
+        wait_for_mode(&bed, &proxy, mode);
+        let answered = load.wait_for_answers(10, Duration::from_secs(60));
+        answered.unwrap_or_else(|error| panic!("{error:#}\n{}", proxy.log().unwrap()));
+        load.report().require_no_failure(20).unwrap_or_else(|error| panic!("to {mode}: {error:#}"));
+    }
+    let report = load.stop();
+    println!("{report}");
+    report.require_no_failure(0).unwrap();
+    // A client sends its first packet again, and may be accepted then.
+    for program in ["iptables-save", "ip6tables-save"] {
+        let saved = bed.tool(program, &["-c", "-t", "filter"]);
+        let dropping =
+            saved.lines().find(|line| line.contains("-A FORWARD") && line.contains("SYN"));
+        assert!(dropping.is_some_and(|line| line.starts_with("[0:0]")), "{saved}");
     }
 }
 

@@ -98,6 +98,17 @@ const fn comment(kind: SetKind) -> &'static str {
     }
 }
 
+/// Looks into a set and says what for.
+fn commented(set: SetId, directions: &str) -> String {
+    format!("-m comment --comment \"{}\" -m set --match-set {set} {directions}", comment(set.kind))
+}
+
+/// The rule of `KUBE-POSTROUTING` that masquerades a pod which reaches itself.
+pub(super) fn hairpin(family: Family) -> String {
+    let set = SetId { kind: SetKind::LoopBack, family };
+    format!("{} -j MASQUERADE", commented(set, "dst,dst,src"))
+}
+
 // === impl Writer ===
 
 impl Writer<'_> {
@@ -109,7 +120,7 @@ impl Writer<'_> {
 
     /// Looks into a set and says what for.
     fn commented(&self, kind: SetKind, directions: &str) -> String {
-        format!("-m comment --comment \"{}\" {}", comment(kind), self.lookup(kind, directions))
+        commented(SetId { kind, family: self.family }, directions)
     }
 
     fn services(&self) -> Vec<String> {
@@ -185,9 +196,8 @@ impl Writer<'_> {
     }
 
     fn postrouting(&self) -> Vec<String> {
-        let hairpin = format!("{} -j MASQUERADE", self.commented(SetKind::LoopBack, "dst,dst,src"));
         let [_, masquerade] = self.settings.masquerading();
-        [hairpin].into_iter().chain(masquerade).collect()
+        [hairpin(self.family)].into_iter().chain(masquerade).collect()
     }
 
     fn node_port(&self) -> Vec<String> {

@@ -41,7 +41,7 @@ impl RuleSet {
     /// The same with the copies, if these settings have them. Without, the jumps to them must not be
     /// there, unless the node leaves IPVS mode: then those of the process before go on.
     pub(crate) fn with_copies(mut self, family: Family, settings: &RuleSetSettings) -> Self {
-        let Some(BoundAddresses { routes, copies }) = &settings.bound else { return self };
+        let Some(BoundAddresses { routes, copies, .. }) = &settings.bound else { return self };
         self.spares_copies = true;
         let Some(copies) = copies else { return self };
         let mut targets: Vec<String> = vec![format!(

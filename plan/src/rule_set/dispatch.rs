@@ -45,7 +45,8 @@ impl RuleSet {
         let mut chains = chains::chains(family, settings);
         chains.retain(|chain| !is_of_dispatch(chain.table, chain.name));
         for chain in chains.iter_mut().filter(|it| it.name == "KUBE-POSTROUTING") {
-            let bound = BoundAddresses { routes: settings.routes.clone(), copies: None };
+            let routes = settings.routes.clone();
+            let bound = BoundAddresses { routes, ..BoundAddresses::default() };
             let settings = settings.clone().with_bound(Some(bound));
             chain.rules.splice(0..0, settings.masquerading_bound(family));
         }

@@ -126,7 +126,8 @@ fn every_constant_rule_can_be_followed() {
         planner.apply(Event::LocalAddresses(addresses(&["192.0.2.1"])));
         planner.plan();
         for copies in [None, Some(SynCopies { node_ports: true })] {
-            let bound = BoundAddresses { routes: vec!["10.96.0.0/16".parse().unwrap()], copies };
+            let routes = vec!["10.96.0.0/16".parse().unwrap()];
+            let bound = BoundAddresses { routes, hairpins: true, copies };
             planner.note_bound(Family::BOTH.map(|family| (family, bound.clone())).into());
             for family in Family::BOTH {
                 let rule_set = planner.rule_set(family).unwrap();

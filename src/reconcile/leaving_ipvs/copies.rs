@@ -104,7 +104,8 @@ async fn show(
         let Some(mut addresses) = cx.planner.bound(family).cloned() else { continue };
         addresses.copies = None;
         if families.contains(&family) {
-            let Some(node_ports) = has_node_ports(cx, family).await? else { return Ok(false) };
+            let node_ports = SetId { kind: SetKind::NodePortTcp, family };
+            let Some(node_ports) = super::has_set(cx, node_ports).await? else { return Ok(false) };
             addresses.copies = Some(SynCopies { node_ports });
         }
         bound.insert(family, addresses);
@@ -116,11 +117,4 @@ async fn show(
         writer.hold_draining(*family, Instant::now() + time);
     }
     Ok(true)
-}
-
-/// True if there is the set of node ports. It is not made for this: without it, IPVS mode had none.
-/// None if it could not be read.
-async fn has_node_ports(cx: &mut Context, family: Family) -> Result<Option<bool>, WorkerGone> {
-    let read = cx.read_set(SetId { kind: SetKind::NodePortTcp, family }).await;
-    Ok(cx.or_report(read)?.map(|found| found.is_some()))
 }

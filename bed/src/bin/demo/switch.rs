@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bed::load::Counts;
 use bed::{
     Client, Cluster, Load, LoadReport, Manifests, Namespace, Protocol, Proxy, Server, Service,
@@ -26,6 +26,9 @@ const SOME: usize = 20;
 const LIMIT: Duration = Duration::from_secs(60);
 /// IPVS keeps a connection that has been closed for two minutes (`ip_vs_proto_tcp.c`, TIME_WAIT).
 const LAST: Duration = Duration::from_secs(180);
+/// Most datagrams of a flow that never pauses which are lost when its virtual server goes: IPVS drops
+/// them until the kernel's next tick (`docs/modes.md`).
+const LOST_WITH_A_VIRTUAL_SERVER: usize = 2;
 /// IPVS adds up its counts every two seconds (`ip_vs_est.c`).
 const COUNTED: Duration = Duration::from_secs(3);
 
@@ -85,8 +88,9 @@ pub(crate) fn show(
     if shown.is_ok() {
         report.step("all that was asked beside the streams");
         print_counts(&total);
-        let none = zero_bad(&total);
-        report.expect("no connection was refused, cut or slow, and no datagram lost", none);
+        let what =
+            "no connection was refused, cut or slow, and no flow lost more than two datagrams";
+        report.expect(what, is_unnoticed(&total));
     }
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", log.trim_end());
@@ -236,10 +240,12 @@ fn print_counts(report: &LoadReport) {
     );
 }
 
-fn zero_bad(report: &LoadReport) -> Result<()> {
-    let sum = report.sum("");
-    if sum.failed() + sum.slow > 0 || sum.answers == 0 {
-        bail!("\n{report}");
+fn is_unnoticed(report: &LoadReport) -> Result<()> {
+    for (name, counts) in &report.clients {
+        let most_lost = if name.starts_with("datagrams") { LOST_WITH_A_VIRTUAL_SERVER } else { 0 };
+        let is_noticed =
+            counts.failed() > counts.lost || counts.lost > most_lost || counts.slow > 0;
+        ensure!(!is_noticed && counts.answers > 0, "{name}:\n{report}");
     }
     Ok(())
 }

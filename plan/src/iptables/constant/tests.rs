@@ -144,12 +144,15 @@ fn connections_of_the_node_from_a_bound_address_are_masqueraded_before_anything_
         let settings = RuleSetSettings::new(false, 14, LocalTraffic::Unknown, random_fully);
         let settings = settings.unwrap();
         let without = RuleSet::iptables(Family::V4, &settings);
-        let bound = BoundAddresses { routes: routes.clone(), copies: None };
+        let bound = BoundAddresses { routes: routes.clone(), hairpins: true, copies: None };
         let with = RuleSet::iptables(Family::V4, &settings.with_bound(Some(bound)));
         let comment = "-m comment --comment \"kubernetes connections of this node from a service \
                        address\"";
         let masquerade = format!("-m conntrack --ctstate DNAT -j MASQUERADE{option}");
+        let hairpin = "-m comment --comment \"Kubernetes endpoints dst ip:port, source ip for solving \
+                       hairpin purpose\" -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE";
         let expected = [
+            hairpin.to_owned(),
             format!("{comment} -m set --match-set KUBE-IPVS-IPS src {masquerade}"),
             format!("-s 10.96.0.0/12 {comment} {masquerade}"),
         ];
@@ -172,7 +175,10 @@ fn mk_leaving(family: Family, bit: u8, copies: Option<SynCopies>) -> RuleSet {
         Family::V4 => vec!["10.97.0.0/16".parse().unwrap()],
         Family::V6 => Vec::new(),
     };
-    RuleSet::iptables(family, &settings.with_bound(Some(BoundAddresses { routes, copies })))
+    RuleSet::iptables(
+        family,
+        &settings.with_bound(Some(BoundAddresses { routes, hairpins: true, copies })),
+    )
 }
 
 /// The text with which a table is written.
