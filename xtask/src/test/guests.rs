@@ -82,8 +82,10 @@ const LACKING: [&str; 1] = ["lacking::"];
 /// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
 /// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
 const UNLOADING: [&str; 1] = ["host::sysctls_"];
+/// Test of the bed that shows what happens without what another test is about. The switch tier has it.
+const COUNTERPART: &str = "ports_again::without_copies_";
 /// Tests of the bed that the guests of all others leave out.
-const APART: [&str; 2] = [LACKING[0], UNLOADING[0]];
+const APART: [&str; 3] = [LACKING[0], UNLOADING[0], COUNTERPART];
 /// Tests of the bed of a switch between modes, and of the mode that only this tier has on every kernel.
 const SWITCH: [&str; 8] = [
     "leaving_ipvs::",
