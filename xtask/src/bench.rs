@@ -32,7 +32,7 @@ use schema::{Measured, Report};
 
 /// The largest cluster takes a quarter of an hour at native speed, and two hours emulated.
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
-/// Enough for half a million real servers and the processes that read them.
+/// Enough for half a million real servers and the processes that read or serve them.
 const MEMORY: &str = "6G";
 /// Sizes at which modes are compared.
 const MODE_SIZES: &str = "1000x2,10000x2";
@@ -330,6 +330,7 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
     let program = build::bench_program("footprint", build::RELEASE)?;
     let guest = Guest {
         kernel: arguments.kernel.first().copied().unwrap_or_default(),
+        memory: MEMORY.to_owned(),
         limit: Duration::from_secs(1_800),
         files: vec![GuestFile { host: daemon, guest: "/job/kube-ipvs".into() }],
         ..Guest::default()

@@ -67,6 +67,9 @@ pub(crate) struct SoakArguments {
     /// Accelerator of the guests. Emulation takes many times as long.
     #[arg(long, value_enum, default_value_t = AccelChoice::Uml)]
     accel: AccelChoice,
+    /// Have iptables mean that of x_tables, as it does in user mode.
+    #[arg(long)]
+    legacy: bool,
     /// A seed that a run has printed, to have the same again.
     #[arg(long)]
     seed: Option<u64>,
@@ -149,12 +152,12 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
 /// random points: for hours.
 pub(crate) fn soak(arguments: &SoakArguments) -> Result<ExitCode> {
     let started = Instant::now();
-    let SoakArguments { kernel, accel, seed, filter } = arguments;
+    let SoakArguments { kernel, accel, legacy, seed, filter } = arguments;
     let mut outcomes = match filter {
         None => vec![faults(), properties(None, "300000")],
         Some(_) => Vec::new(),
     };
-    outcomes.extend(guests::soak(kernel, *accel, *seed, filter.as_deref())?);
+    outcomes.extend(guests::soak(kernel, *accel, *legacy, *seed, filter.as_deref())?);
     Ok(summarise(&outcomes, false, started.elapsed()))
 }
 

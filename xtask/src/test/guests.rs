@@ -229,6 +229,7 @@ pub(super) fn run(
 pub(super) fn soak(
     kernels: &[Kernel],
     accel: AccelChoice,
+    legacy: bool,
     seed: Option<u64>,
     only: Option<&str>,
 ) -> Result<Vec<SuiteResult>> {
@@ -244,7 +245,7 @@ pub(super) fn soak(
         program: program.clone(),
         arguments: ["--test-threads=1", "--nocapture", filter].map(str::to_owned).to_vec(),
         environment: environment.clone(),
-        setup: "",
+        setup: if legacy { LEGACY } else { "" },
         limit: LONG_LIMIT,
     };
     let jobs: Vec<Job> = kernels
