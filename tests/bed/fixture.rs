@@ -109,13 +109,16 @@ impl Bed {
     /// The rules of a family without counters and comments.
     ///
     /// The tool asks for the name of each set after it has read the rules. When rule and set were
-    /// removed between, it fails, and reads again.
+    /// removed between, it fails, and is run again.
     pub(crate) fn rules(&self, family: &str) -> String {
         let program = format!("{family}-save");
         let text = eventually(PATIENCE, "rules whose sets are there", || {
-            self.node().command(&program, &[])
+            match self.node().command(&program, &[]) {
+                Err(error) if format!("{error:#}").contains("Set with index") => Err(error),
+                ended => Ok(ended),
+            }
         });
-        let text = text.unwrap();
+        let text = text.unwrap().unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.split(" [").next().unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }

@@ -1,4 +1,4 @@
-//! Clients of a node that goes from one mode to another: source ranges, pods that reach themselves, SCTP.
+//! Clients of a node that goes from one mode to another: source ranges, masquerading, SCTP.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

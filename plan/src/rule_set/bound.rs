@@ -14,10 +14,10 @@ impl RuleSetSettings {
     }
 
     /// The first rules of `KUBE-POSTROUTING`: one for pods that IPVS leads to themselves, and then
-    /// those that masquerade what rules led to an endpoint and what has a service
-    /// address as its source. The kernel chooses the address of a connection's target as its source if
-    /// that address is local (`__mkroute_output` in net/ipv4/route.c), and the answer to it would end at
-    /// the endpoint's node.
+    /// those that masquerade what rules led to an endpoint and what has a service address as its
+    /// source. The kernel chooses the address of a connection's target as its source if that address is
+    /// local (`__mkroute_output` in net/ipv4/route.c), and the answer to it would end at the
+    /// endpoint's node.
     pub(crate) fn masquerading_bound(&self, family: Family) -> Vec<String> {
         let Some(BoundAddresses { routes, hairpins, .. }) = &self.bound else { return Vec::new() };
         let set = SetId { kind: SetKind::IpvsAddresses, family };

@@ -90,7 +90,7 @@ pub(crate) fn show(
         print_counts(&total);
         let what =
             "no connection was refused, cut or slow, and no flow lost more than two datagrams";
-        report.expect(what, is_unnoticed(&total));
+        report.expect(what, require_unnoticed(&total));
     }
     if shown.is_err() || !report.all_held() {
         println!("\nkube-ipvs has logged:\n{}", log.trim_end());
@@ -240,7 +240,7 @@ fn print_counts(report: &LoadReport) {
     );
 }
 
-fn is_unnoticed(report: &LoadReport) -> Result<()> {
+fn require_unnoticed(report: &LoadReport) -> Result<()> {
     for (name, counts) in &report.clients {
         let most_lost = if name.starts_with("datagrams") { LOST_WITH_A_VIRTUAL_SERVER } else { 0 };
         let is_noticed =
