@@ -96,7 +96,7 @@ impl Auditor {
         let is_number_unknown = cx.balances_by(Mode::Ipvs) && self.expected.is_number_unknown();
         self.schedule.begin_pass(
             || {
-                let sets = cx.sets().into_iter().map(AuditedPart::Set);
+                let sets = AuditedPart::of_sets(cx.sets(), cx.planner.desired());
                 // Otherwise drift checks count them.
                 let all = is_number_unknown.then_some(AuditedPart::Frontends);
                 let parts = [AuditedPart::Addresses].into_iter().chain(sets).chain(all).collect();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use plan::actual::Actual;
 use plan::event::Event;
+use plan::ipvs::desired::Desired;
 use plan::kernel_objects::Frontend;
 use plan::mode::Mode;
 use plan::model::{Family, ServiceName};
@@ -25,6 +26,9 @@ use crate::kernel::worker::{ReadFailure, WorkerGone};
 /// Most virtual servers in one read request.
 pub(super) const LARGEST_CHUNK: usize = 256;
 
+/// Number of entries up to which a set is read together with others.
+const SMALL_SET: usize = 64;
+
 /// A part of the kernel that is compared in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AuditedPart {
@@ -34,8 +38,8 @@ pub(super) enum AuditedPart {
     RuleSet(Family),
     /// A family's chains of iptables mode.
     Chains(Family),
-    /// A set.
-    Set(SetId),
+    /// These sets.
+    Sets(Arc<[SetId]>),
     /// List of the virtual servers that exist.
     Frontends,
     /// These virtual servers.
@@ -56,6 +60,14 @@ pub(super) struct Compared {
 // === impl AuditedPart ===
 
 impl AuditedPart {
+    /// The sets in parts of their own, but for those with few entries, which share one.
+    pub(super) fn of_sets(sets: impl IntoIterator<Item = SetId>, desired: &Desired) -> Vec<Self> {
+        let (small, large): (Vec<SetId>, Vec<SetId>) =
+            sets.into_iter().partition(|set| desired.n_entries(*set) <= SMALL_SET);
+        let large = large.into_iter().map(|set| Self::Sets([set].into()));
+        large.chain((!small.is_empty()).then(|| Self::Sets(small.into()))).collect()
+    }
+
     /// True if a subject is compared with this part. Virtual servers are known by their frontends.
     pub(super) fn has(&self, subject: &Subject) -> bool {
         match self {
@@ -66,8 +78,8 @@ impl AuditedPart {
             Self::Chains(family) => {
                 matches!(subject, Subject::Chain(it) if it.chain().family == *family)
             }
-            Self::Set(set) => match subject {
-                Subject::Set(it) | Subject::Entry(it, _) => it == set,
+            Self::Sets(sets) => match subject {
+                Subject::Set(it) | Subject::Entry(it, _) => sets.contains(it),
                 _ => false,
             },
             Self::Frontends | Self::VirtualServers(_) => false,
@@ -95,7 +107,7 @@ pub(super) async fn compare(
         AuditedPart::Addresses => compare_addresses(cx, writer).await,
         AuditedPart::RuleSet(family) => compare_rule_set(cx, writer, *family).await,
         AuditedPart::Chains(family) => compare_chains(cx, writer, *family).await,
-        AuditedPart::Set(set) => compare_set(cx, writer, *set).await,
+        AuditedPart::Sets(sets) => compare_sets(cx, writer, sets).await,
         AuditedPart::Frontends => compare_frontends(cx, writer).await,
         AuditedPart::VirtualServers(frontends) => {
             compare_virtual_servers(cx, writer, frontends).await
@@ -143,21 +155,33 @@ async fn compare_chains(
     Ok(Compared::whole(writer.repair_chains(cx, ops, family, &found).await?))
 }
 
-async fn compare_set(
+async fn compare_sets(
     cx: &mut Context,
     writer: &mut Writer,
-    set: SetId,
+    sets: &Arc<[SetId]>,
 ) -> Result<Compared, ReadFailure> {
-    let found = cx.read_set(set).await?;
-    let mut ops = cx.planner.compare_set(set, found.as_ref());
-    drop(found);
+    let (mut ops, mut unread) = (Vec::new(), Vec::new());
+    for (set, found) in sets.iter().zip(cx.read_sets(sets).await?) {
+        match found {
+            Ok(found) => ops.extend(cx.planner.compare_set(*set, found.as_ref())),
+            Err(error) => unread.push((AuditedPart::Sets([*set].into()), error)),
+        }
+    }
+    // One that cannot be read is retried by itself, so that it holds up no other.
+    if unread.len() == sets.len()
+        && let Some((_, error)) = unread.pop()
+    {
+        return Err(error.into());
+    }
+    let suspects = unread.into_iter().map(|(part, _)| part).collect();
     let excess = excess_of(&ops);
     if excess != Actual::default() {
         let listing = cx.list_virtual_servers().await?;
         ops.extend(orphaned(&cx.planner, listing.frontends(), excess));
     }
-    let found_drift = writer.repair(cx, ops, Some(&AuditedPart::Set(set))).await?;
-    Ok(Compared::whole(found_drift))
+    let part = AuditedPart::Sets(Arc::clone(sets));
+    let found_drift = writer.repair(cx, ops, Some(&part)).await?;
+    Ok(Compared { found_drift, suspects, ..Compared::default() })
 }
 
 /// Compares which virtual servers exist. Removes those that are ours and that no Service asks for.

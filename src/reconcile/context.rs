@@ -20,7 +20,7 @@ use super::observer::{Observer, Unobserved};
 use super::{Pace, READ_RETRY, Status};
 use crate::kernel::worker::{KernelHandle, ReadFailure, WorkerGone};
 use crate::kernel::{
-    Addresses, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading,
+    Addresses, Kernel, KernelRead, Listing, ReadError, RuleSetReading, VirtualServerReading,
 };
 
 /// The desired state, the kernel, and the loop's reports. The loop passes it to each of its parts.
@@ -149,6 +149,18 @@ impl Context {
     /// Reads a set; none if there is none of this name.
     pub(super) async fn read_set(&mut self, set: SetId) -> Result<Option<ActualSet>, ReadFailure> {
         self.kernel.read(KernelRead::Set, move |kernel| kernel.read_set(set)).await
+    }
+
+    /// Reads several sets in one go, each with a result of its own.
+    pub(super) async fn read_sets(
+        &mut self,
+        sets: &Arc<[SetId]>,
+    ) -> Result<Vec<Result<Option<ActualSet>, ReadError>>, ReadFailure> {
+        let sets = Arc::clone(sets);
+        let read = move |kernel: &mut dyn Kernel| {
+            Ok(sets.iter().map(|set| kernel.read_set(*set)).collect())
+        };
+        self.kernel.read(KernelRead::Set, read).await
     }
 
     /// Compares a family's constant rules with the desired ones.

@@ -106,7 +106,7 @@ impl Expected {
             let is_expected = found.set_entries.get(&set).map(|n| around.contains(&i64::from(*n)));
             let is_pending = is_expected.is_none() && is_put_off(Subject::Set(set));
             if is_expected != Some(true) && !is_pending {
-                suspects.push(AuditedPart::Set(set));
+                suspects.push(AuditedPart::Sets([set].into()));
             }
         }
     }
@@ -151,8 +151,10 @@ impl Expected {
                     self.foreign_virtual_servers = i64::from(number) - own;
                 }
             }
-            AuditedPart::Set(set) => {
-                if let Some(number) = found.set_entries.get(set) {
+            AuditedPart::Sets(sets) => {
+                for (set, number) in
+                    sets.iter().filter_map(|set| found.set_entries.get_key_value(set))
+                {
                     let foreign = i64::from(*number) - n_own_entries(cx, *set);
                     self.foreign_entries.insert(*set, foreign);
                 }

@@ -59,8 +59,15 @@ impl AuditPass {
         }
     }
 
-    pub(super) fn may_go_on(&self, now: Instant) -> bool {
+    /// True if its next part may be compared now. The virtual servers of a chunk are waited for, so
+    /// that few wake-ups do the same.
+    pub(super) fn may_go_on(&self, chunk: usize, now: Instant) -> bool {
+        let next = match self.parts.front() {
+            Some(_) => WEIGHT_OF_PART,
+            None => chunk.min(self.frontends.len()),
+        };
         self.done < self.granted
+            && self.done + next <= self.granted
             && (self.is_full_speed || now - self.began >= self.cost.saturating_mul(REST))
     }
 

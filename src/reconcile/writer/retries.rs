@@ -195,8 +195,8 @@ fn rests_on(planner: &Planner, retry_queue: &RetryQueue, subject: &Subject) -> O
     match subject {
         Subject::Link => Some(AuditedPart::Addresses),
         Subject::Address(_) | Subject::Route(_) if conflict => Some(AuditedPart::Addresses),
-        Subject::Set(set) => Some(AuditedPart::Set(*set)),
-        Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Set(*set)),
+        Subject::Set(set) => Some(AuditedPart::Sets([*set].into())),
+        Subject::Entry(set, _) if conflict || full => Some(AuditedPart::Sets([*set].into())),
         Subject::RuleSet(family) => Some(AuditedPart::RuleSet(*family)),
         Subject::Chain(chain) => {
             let pending = retry_queue.get(subject)?;
