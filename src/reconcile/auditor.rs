@@ -7,7 +7,8 @@
 //! loop takes what came in.
 //!
 //! When another program changed something the audit is at *full speed*: it begins anew and goes on
-//! without pauses until one whole pass has found nothing.
+//! without pauses as long as passes find something. It ends with a pass that finds nothing and that
+//! began a second after the last find.
 //!
 //! In iptables mode a pass compares the node's addresses only. Chains and rules are read when a drift
 //! check finds that another program wrote to them, and never because of the time.
@@ -187,7 +188,7 @@ impl Auditor {
     /// Goes on at full speed: where something was not as we had left it, there is often more. Not in
     /// iptables mode, where everything of a family is compared at once.
     fn go_full_speed(&mut self, cx: &mut Context) {
-        if cx.balances_by(Mode::Ipvs) && self.schedule.go_full_speed() {
+        if cx.balances_by(Mode::Ipvs) && self.schedule.go_full_speed(Instant::now()) {
             cx.observer.full_speed(true);
         }
     }

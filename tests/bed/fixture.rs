@@ -139,8 +139,13 @@ impl Bed {
     }
 
     /// Waits for something to become so, and shows the whole state if it does not.
-    pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let outcome = eventually(PATIENCE, what, || {
+    pub(crate) fn wait_until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.wait_for(PATIENCE, what, is_so);
+    }
+
+    /// Waits for something that may take this long.
+    pub(crate) fn wait_for(&self, patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+        let outcome = eventually(patience, what, || {
             if is_so() { Ok(()) } else { anyhow::bail!("it is not so") }
         });
         if let Err(error) = outcome {

@@ -20,7 +20,8 @@ const WEIGHT_OF_PART: usize = 64;
 /// A pass under way.
 #[derive(Debug)]
 pub(super) struct AuditPass {
-    pub(super) began: Instant,
+    /// Its beginning, which may be yet to come.
+    pub(super) begins: Instant,
     pub(super) cost: Duration,
     /// Parts that are still to be compared.
     parts: VecDeque<AuditedPart>,
@@ -42,11 +43,11 @@ impl AuditPass {
         parts: VecDeque<AuditedPart>,
         frontends: Vec<Frontend>,
         is_full_speed: bool,
-        now: Instant,
+        begins: Instant,
     ) -> Self {
         let total = parts.len() * WEIGHT_OF_PART + frontends.len();
         Self {
-            began: now,
+            begins,
             cost: Duration::ZERO,
             parts,
             frontends,
@@ -59,16 +60,18 @@ impl AuditPass {
         }
     }
 
-    /// True if its next part may be compared now. The virtual servers of a chunk are waited for, so
-    /// that few wake-ups do the same.
-    pub(super) fn may_go_on(&self, chunk: usize, now: Instant) -> bool {
+    /// Time from which its next part may be compared. None until drift checks grant more. The virtual
+    /// servers of a chunk are waited for, so that few wake-ups do the same.
+    pub(super) fn next_wake(&self, chunk: usize) -> Option<Instant> {
         let next = match self.parts.front() {
             Some(_) => WEIGHT_OF_PART,
             None => chunk.min(self.frontends.len()),
         };
-        self.done < self.granted
-            && self.done + next <= self.granted
-            && (self.is_full_speed || now - self.began >= self.cost.saturating_mul(REST))
+        if next == 0 || self.done + next > self.granted {
+            return None;
+        }
+        let rest = if self.is_full_speed { Duration::ZERO } else { self.cost.saturating_mul(REST) };
+        Some(self.begins + rest)
     }
 
     /// True if everything was compared, and the time of the pass is up.
@@ -80,7 +83,7 @@ impl AuditPass {
     pub(super) fn grant(&mut self, period: Duration, now: Instant) {
         if !self.is_full_speed {
             let period = period.max(SECOND).as_millis();
-            let elapsed = (now - self.began).as_millis().min(period);
+            let elapsed = (now - self.begins).as_millis().min(period);
             let granted = (self.total as u128).saturating_mul(elapsed) / period;
             self.granted = usize::try_from(granted).unwrap_or(self.total);
         }
