@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use kube_ipvs::kernel::linux::Linux;
 use kube_ipvs::kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 use kube_ipvs::kernel::{
-    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleSetReading,
-    VirtualServerReading,
+    Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RuleRepairer,
+    RuleSetReading, VirtualServerReading,
 };
 use kube_ipvs::reconcile::observer::{KernelWrite, Observer, Pass, Round, RoundKind};
 use plan::actual::{ActualSet, ListedVirtualServer};
@@ -184,6 +184,10 @@ impl Kernel for Metered {
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
         self.linux.set_desired_rules(rule_set);
+    }
+
+    fn rule_repairer(&self) -> Arc<dyn RuleRepairer> {
+        self.linux.rule_repairer()
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {

@@ -23,7 +23,7 @@ use plan::sets::SetId;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleSetReading, VirtualServerReading,
+    RuleRepairer, RuleSetReading, VirtualServerReading,
 };
 use interference::Interference;
 pub use interference::{FakeAnswer, KernelCall, ReadCall};
@@ -84,6 +84,8 @@ struct FakeState {
     contested: Option<(String, String)>,
     /// True if no sysctl can be set.
     is_proc_sys_read_only: bool,
+    /// The lock of x_tables.
+    xtables_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A refusal to come.
@@ -329,6 +331,10 @@ impl Kernel for Fake {
             ActualChains::of(mode, family, &state.readable(ReadCall::Chains(family))?.chains);
         state.touched.remove(&family);
         Ok(found)
+    }
+
+    fn rule_repairer(&self) -> Arc<dyn RuleRepairer> {
+        Arc::new(self.clone())
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {

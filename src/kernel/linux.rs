@@ -21,8 +21,9 @@ mod tests {
     mod kernel;
 }
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
 use plan::chains::ActualChains;
@@ -41,14 +42,11 @@ pub use versions::Versions;
 use super::conntrack::ConntrackClient;
 use super::link::{AddressScope, LinkAddress, Links};
 use super::route::Routes;
-use super::rules::Backend;
-use super::rules::Rules;
-use super::rules::fingerprint::RulesWatch;
 use super::service_table::ServiceTable;
 use super::sysctl::{Sysctl, SysctlChange, SysctlError};
 use super::{
     Addresses, DriftCheck, Kernel, Listing, OpenConnections, ReadError, Refusal, RefusalClass,
-    RuleSetReading, VirtualServerReading, modules, sysctl, translate,
+    RuleRepairer, RuleSetReading, VirtualServerReading, modules, sysctl, translate,
 };
 use bridges::Bridges;
 use count::VirtualServerCount;
@@ -56,6 +54,7 @@ use messages::{
     by_place, in_place, is_done_already, is_removal, lacks_scheduler, push_ipvs, push_set,
     set_by_set, unasked,
 };
+use rules::SharedRules;
 use sysctls::Kept;
 
 /// Every handle that changes the kernel, in the network namespace they were opened in.
@@ -68,9 +67,9 @@ pub struct Linux {
     links: Links,
     routes: Routes,
     conntrack: ConntrackClient,
-    rules: HashMap<Family, Rules>,
-    rule_sets: HashMap<Family, RuleSet>,
-    watches: HashMap<Family, RulesWatch>,
+    families: Vec<Family>,
+    /// Shared with repairs of the constant rules.
+    rules: SharedRules,
     count: VirtualServerCount,
     /// There are many sets that are not ours.
     is_crowded: bool,
@@ -181,13 +180,17 @@ impl Linux {
                 all_failed(ops, &unused())
             }
             Handle::Link => ops.iter().map(|_| self.create_link()).collect(),
-            Handle::Rules => ops.iter().map(|op| self.write_rule_set(op)).collect(),
+            Handle::Rules => {
+                let mut rules = self.rules.lock();
+                let families = ops.iter().filter_map(|op| op.subject().family());
+                families.map(|family| rules.write_rule_set(family)).collect()
+            }
             Handle::Sets => self.apply_sets(ops),
             Handle::Growth => ops.iter().map(|op| self.grow_set(op)).collect(),
             Handle::Ipvs => self.apply_ipvs(ops),
             Handle::Addresses => self.apply_addresses(ops),
             Handle::Routes => self.apply_routes(ops),
-            Handle::Chains => self.apply_chains(ops),
+            Handle::Chains => self.rules.lock().apply_chains(ops),
         }
     }
 
@@ -337,15 +340,19 @@ impl Kernel for Linux {
     }
 
     fn read_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
-        self.compare_rule_set(family)
+        self.rules.lock().compare_rule_set(family)
     }
 
     fn read_chains(&mut self, family: Family) -> Result<ActualChains, ReadError> {
-        self.chains_of(family)
+        self.rules.lock().chains_of(family, self.mode)
     }
 
     fn set_desired_rules(&mut self, rule_set: RuleSet) {
-        self.desire(rule_set);
+        self.rules.lock().desire(rule_set);
+    }
+
+    fn rule_repairer(&self) -> Arc<dyn RuleRepairer> {
+        Arc::new(self.rules.clone())
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -364,7 +371,7 @@ impl Kernel for Linux {
     }
 
     fn writes_whole_tables(&mut self) -> bool {
-        self.rules.values().all(|rules| rules.backend() == Backend::Legacy)
+        self.rules.lock().are_of_x_tables()
     }
 
     fn set_sysctl(&mut self, sysctl: &Sysctl) -> Result<Option<SysctlChange>, SysctlError> {

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use plan::actual::{ActualSet, ActualVirtualServer, ListedVirtualServer};
@@ -132,6 +133,9 @@ pub trait Kernel: Send {
     /// Sets a family's desired rules, for [`Op::WriteRuleSet`] and [`Kernel::read_rule_set`].
     fn set_desired_rules(&mut self, rule_set: RuleSet);
 
+    /// What repairs these rules beside all other calls.
+    fn rule_repairer(&self) -> Arc<dyn RuleRepairer>;
+
     /// Carries out the operations, in their order, and returns a result for each. One that fails
     /// does not keep the others from being tried.
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>>;
@@ -151,6 +155,23 @@ pub trait Kernel: Send {
     /// # Errors
     /// When they could not be listed, or not all be removed.
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal>;
+}
+
+/// Repairs the constant rules, on any thread: iptables' programs may wait for seconds for the lock of
+/// x_tables, or read what others have written for longer, and no other call waits for them then. Calls
+/// about rules wait for a repair under way; to a drift check, no rules are untouched meanwhile.
+pub trait RuleRepairer: fmt::Debug + Send + Sync {
+    /// Compares a family's rules with the desired ones.
+    ///
+    /// # Errors
+    /// When they could not be read.
+    fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError>;
+
+    /// Carries out [`Op::WriteRuleSet`].
+    ///
+    /// # Errors
+    /// When the rules could not be written.
+    fn write_rule_set(&self, family: Family) -> Result<(), Refusal>;
 }
 
 /// A virtual server with its real servers (none if it does not exist), or the reason why it cannot

@@ -44,8 +44,8 @@ pub enum WrittenPart {
     Chains,
 }
 
-/// Receiver of durations. The kernel's thread calls it, so it must not block.
-pub trait Stopwatch: Send {
+/// Receiver of durations. The kernel's thread and repairs call it, so it must not block.
+pub trait Stopwatch: Send + Sync {
     /// Takes the duration of a read, successful or not.
     fn read(&self, what: KernelRead, took: Duration);
 

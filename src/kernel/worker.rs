@@ -6,20 +6,40 @@
 //! ```
 //!
 //! Netlink calls block, for milliseconds when a whole cluster is written; the event loop stays
-//! awake meanwhile and gathers what comes in, which the next batch then carries.
+//! awake meanwhile and gathers what comes in, which the next batch then carries. Repairs of the
+//! constant rules run beside the worker: programs may take seconds.
 
-use std::thread;
-use std::time::Instant;
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
+use plan::model::Family;
 use plan::op::Op;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
-use super::{Kernel, KernelRead, ReadError, Refusal, Stopwatch, WrittenPart};
+use super::{Kernel, KernelRead, ReadError, Refusal, RuleRepairer, Stopwatch, WrittenPart};
 
 /// The event loop's end: sends work to the worker and waits for the answers.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct KernelHandle {
     jobs: mpsc::Sender<Job>,
+    repairer: Arc<dyn RuleRepairer>,
+    stopwatch: Arc<dyn Stopwatch>,
+    /// Dropped when the worker and each repair have ended.
+    token: Arc<dyn Any + Send + Sync>,
+}
+
+/// Repair of a family's constant rules under way, beside the worker.
+pub(crate) type RuleRepairUnderWay = JoinHandle<Result<RuleRepair, ReadError>>;
+
+/// A repair of a family's constant rules.
+#[derive(Debug)]
+pub(crate) struct RuleRepair {
+    /// Result of writing them; none if they were complete.
+    pub(crate) written: Option<Result<(), Refusal>>,
+    pub(crate) took: Duration,
 }
 
 /// The worker is gone: it panicked, which a supervisor must see.
@@ -78,17 +98,41 @@ impl KernelHandle {
     pub(crate) fn start_holding(
         mut kernel: impl Kernel + 'static,
         stopwatch: impl Stopwatch + 'static,
-        token: impl Send + 'static,
+        token: impl Send + Sync + 'static,
     ) -> std::io::Result<Self> {
         let (jobs, mut inbox) = mpsc::channel::<Job>(1);
+        let repairer = kernel.rule_repairer();
+        let stopwatch: Arc<dyn Stopwatch> = Arc::new(stopwatch);
+        let token: Arc<dyn Any + Send + Sync> = Arc::new(token);
+        let handle =
+            Self { jobs, repairer, stopwatch: Arc::clone(&stopwatch), token: Arc::clone(&token) };
         thread::Builder::new().name("kernel".into()).spawn(move || {
             while let Some(job) = inbox.blocking_recv() {
-                job(&mut kernel, &stopwatch);
+                job(&mut kernel, &*stopwatch);
             }
             drop(kernel);
             drop(token);
         })?;
-        Ok(Self { jobs })
+        Ok(handle)
+    }
+
+    /// Begins to repair a family's constant rules, on a thread of the runtime's pool.
+    pub(crate) fn repair_rules(&self, family: Family) -> RuleRepairUnderWay {
+        let Self { repairer, stopwatch, token, .. } = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let started = Instant::now();
+            let read = repairer.read_rule_set(family);
+            stopwatch.read(KernelRead::Rules, started.elapsed());
+            let written = (!read?.is_complete).then(|| {
+                let started = Instant::now();
+                let written = repairer.write_rule_set(family);
+                stopwatch.wrote(WrittenPart::Rules, started.elapsed());
+                written
+            });
+            drop(repairer);
+            drop(token);
+            Ok(RuleRepair { written, took: started.elapsed() })
+        })
     }
 
     /// Makes a call to the kernel, or several.
@@ -158,12 +202,16 @@ impl KernelHandle {
     }
 }
 
+impl fmt::Debug for KernelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelHandle").finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
+    use std::sync::Mutex;
 
-    use plan::model::Family;
     use plan::sets::SetId;
 
     use super::*;
@@ -210,9 +258,13 @@ mod tests {
         assert_eq!(found.unwrap().bound.len(), 2);
         let found = kernel.read(KernelRead::Rules, |kernel| kernel.read_rule_set(Family::V4)).await;
         assert_eq!(found, Ok(RuleSetReading::default()));
+        let repaired = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
+        assert_eq!(repaired.written, Some(Ok(())));
+        let again = kernel.repair_rules(Family::V4).await.unwrap().unwrap();
+        assert_eq!(again.written, None);
         let reported = reported.0.lock().unwrap();
-        let expected =
-            "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules";
+        let expected = "Link Addresses Link DriftCheck Frontends VirtualServers Set Addresses Rules \
+                        Rules Rules Rules";
         assert_eq!(reported.join(" "), expected);
     }
 

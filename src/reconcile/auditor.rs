@@ -23,6 +23,7 @@ mod schedule;
 mod sysctls;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use plan::mode::Mode;
 use plan::op::Op;
@@ -33,7 +34,7 @@ use super::comparison::{AuditedPart, Compared, compare};
 use super::context::Context;
 use super::observer::{Pass, RoundKind};
 use super::takeover::Left;
-use super::writer::{Ended, Writer};
+use super::writer::{Ended, RuleRepairEnded, Writer};
 use crate::kernel::address_monitor::Happened;
 use crate::kernel::worker::WorkerGone;
 use drift_check::Expected;
@@ -137,6 +138,30 @@ impl Auditor {
         Ok(())
     }
 
+    /// Takes in a repair of the constant rules.
+    pub(super) fn rules_repaired(
+        &mut self,
+        cx: &mut Context,
+        writer: &mut Writer,
+        ended: RuleRepairEnded,
+    ) {
+        let family = ended.0;
+        let took = ended.1.as_ref().map_or(Duration::ZERO, |repair| repair.took);
+        let part = AuditedPart::RuleSet(family);
+        match writer.rules_repaired(cx, ended) {
+            None => self.schedule.failed(part, Instant::now()),
+            Some(found_drift) => {
+                self.schedule.succeeded();
+                if found_drift {
+                    self.expected.confirm(&part);
+                } else {
+                    self.expected.rules_were_in_order(family, took);
+                }
+            }
+        }
+        self.take_drift(cx, writer);
+    }
+
     /// Compares a part of the kernel at its turn.
     async fn audit(
         &mut self,
@@ -144,6 +169,12 @@ impl Auditor {
         writer: &mut Writer,
         part: AuditedPart,
     ) -> Result<(), WorkerGone> {
+        if let AuditedPart::RuleSet(family) = part
+            && cx.balances_by(Mode::Ipvs)
+        {
+            writer.begin_rule_repair(cx, family);
+            return Ok(());
+        }
         let started = Instant::now();
         if self.compare(cx, writer, &part).await?.is_some() {
             self.schedule.compared(&part, started.elapsed());

@@ -255,6 +255,9 @@ impl Reconciler {
                 },
                 happened = changed(&mut addresses) => self.addresses_changed(happened).await?,
                 inquiry = asked(&mut inquiries) => self.answer(inquiry),
+                ended = self.writer.rule_repair_ended() => {
+                    self.auditor.rules_repaired(&mut self.context, &mut self.writer, ended?);
+                }
                 () = sleep_until(wake) => {}
             }
             // A write under way need not be waited for: the next process reads its result.

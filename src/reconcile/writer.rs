@@ -10,6 +10,7 @@
 //! - `chains`: the order of changes of chains, and those of them that wait for others.
 //! - `drain`: TCP real servers go when their last connection has ended.
 //! - `flows`: UDP and SCTP flows that lead nowhere are removed from connection tracking.
+//! - `rule_repairs`: the constant rules are repaired beside the loop.
 //! - `schedulers`: Services get the default scheduler while the kernel lacks the one they chose.
 
 mod chains;
@@ -18,10 +19,11 @@ mod drain;
 mod flows;
 mod retries;
 mod rounds;
+mod rule_repairs;
 mod schedulers;
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use plan::chains::ChainId;
 use plan::kernel_objects::Frontend;
@@ -44,6 +46,8 @@ use drain::OpenCounts;
 pub(super) use drain::{Drain, Known};
 use flows::Flows;
 pub(super) use rounds::Ended;
+pub(super) use rule_repairs::RuleRepairEnded;
+use rule_repairs::RuleRepairs;
 use schedulers::MissingSchedulers;
 
 /// Most operations in one request to the kernel.
@@ -88,6 +92,8 @@ pub(super) struct Writer {
     flows: Flows,
     /// Schedulers that the kernel refused.
     schedulers: MissingSchedulers,
+    /// Repairs of the constant rules in ipvs mode.
+    rule_repairs: RuleRepairs,
     /// True if the kernel was not as we had left it, since the auditor or the takeover asked last.
     /// What a retry finds during the takeover counts for the audit after it.
     found_drift: bool,
@@ -107,6 +113,7 @@ impl Writer {
             open_counts: OpenCounts::default(),
             flows: Flows::default(),
             schedulers: MissingSchedulers::default(),
+            rule_repairs: RuleRepairs::default(),
             found_drift: false,
         }
     }
@@ -276,21 +283,33 @@ impl Writer {
                 !is_growth || !self.retry_queue.is_put_off(&op.subject(), now)
             });
             let (ops, results) = cx.kernel.apply(rest).await?;
-            let took = now.elapsed();
-            self.recent.note(&ops, Instant::now());
-            let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
-            cx.observer.written(&write);
-            let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
-            self.note_results(cx, ops, results, basis, failed);
-            debug!(
-                operations = total,
-                failed = refused,
-                milliseconds = took.as_millis(),
-                "written to the kernel"
-            );
+            self.written(cx, ops, results, now.elapsed(), basis, failed);
             rest = later;
         }
         Ok(())
+    }
+
+    /// Takes in what the kernel did. Adds the subjects of refused operations to `failed`.
+    fn written(
+        &mut self,
+        cx: &mut Context,
+        ops: Vec<Op>,
+        results: Vec<Result<(), Refusal>>,
+        took: Duration,
+        basis: Basis,
+        failed: &mut HashSet<Subject>,
+    ) {
+        self.recent.note(&ops, Instant::now());
+        let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
+        cx.observer.written(&write);
+        let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());
+        self.note_results(cx, ops, results, basis, failed);
+        debug!(
+            operations = total,
+            failed = refused,
+            milliseconds = took.as_millis(),
+            "written to the kernel"
+        );
     }
 
     /// Records failures for a retry, and reports successes to the planner.

@@ -1,5 +1,7 @@
 //! Our objects are kept in order and removed; foreign ones are left alone.
 
+use std::fs::File;
+
 use bed::{Connection, Protocol, Question, Service};
 
 use crate::fixture::{Bed, PATIENCE, PROTOCOLS, TARGET, assert_shares, ip, web};
@@ -112,6 +114,42 @@ fn drift_is_repaired_while_it_runs() {
         let tally = bed.ask(bed.client(), Protocol::Tcp, (ip("10.96.0.10"), 80), 2);
         assert_shares(&tally, &[("pod1-1", 1), ("pod2-1", 1)]);
     }
+}
+
+#[test]
+fn changes_do_not_wait_for_the_lock_of_x_tables() {
+    let bed = Bed::new();
+    if !bed.tool("iptables", &["--version"]).contains("legacy") {
+        return; // nf_tables has no lock.
+    }
+    bed.manifests.apply(&web([bed.pod(1, 1)])).unwrap();
+    let mut proxy = bed.start(&[]);
+    let process = proxy.process();
+    let (before, saved) = (bed.rules("iptables"), bed.tool("ipvsadm", &["-Sn"]));
+    let lock = File::options().append(true).create(true).open("/run/xtables.lock").unwrap();
+    lock.lock().unwrap();
+    bed.tool("env", &["XTABLES_LOCKFILE=/run/another.lock", "iptables", "-t", "nat", "-F"]);
+    bed.wait_until("a repair waits for the lock", || writer_of_rules(process).is_some());
+    let waiting = writer_of_rules(process);
+    let service = Service::new("late", ip("10.96.0.20")).port(Protocol::Tcp, 80, TARGET);
+    bed.manifests.apply(&service.pods([bed.pod(1, 1)])).unwrap();
+    bed.wait_until("it is served", || bed.virtual_servers().contains("10.96.0.20:80"));
+    bed.manifests.remove("late").unwrap();
+    bed.wait_until("it is gone", || bed.tool("ipvsadm", &["-Sn"]) == saved);
+    assert_eq!(writer_of_rules(process), waiting, "the same program waits still");
+    drop(lock);
+    bed.wait_until("the rules are repaired", || bed.rules("iptables") == before);
+    proxy.stop().unwrap();
+}
+
+/// The `iptables-restore` that a process runs at this moment.
+fn writer_of_rules(parent: u32) -> Option<String> {
+    let parent = format!(") S {parent} ");
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes
+        .filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok())
+        .find(|stat| stat.contains(" (iptables-restor") && stat.contains(&parent))
+        .and_then(|stat| stat.split(' ').next().map(str::to_owned))
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Changes by others are found at the next comparison, and put back.
 
+use std::time::Duration;
+
 use plan::actual::Actual;
 use plan::model::{Family, Protocol};
 use plan::sets::{SetId, SetKind};
 
-use crate::world::{World, frontend, tcp};
+use crate::world::{World, frontend, real_server, tcp};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 
@@ -44,6 +46,29 @@ async fn a_removed_interface() {
         actual.addresses.clear();
     };
     repaired(remove, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_do_not_wait_for_rules_that_are_repaired() {
+    let mut world = World::in_sync(&[tcp(1, &[1])]).await;
+    let held = world.fake.xtables_lock().lock_owned().await;
+    let looks = world.fake.looks().rule_sets;
+    world.fake.disturb(|actual| actual.rule_sets.clear());
+    // The clock stands still while the repair is under way.
+    while world.fake.looks().rule_sets == looks {
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    for number in 2..5 {
+        world.feed(&[tcp(number, &[1])]).await;
+        let at = frontend(number, Protocol::Tcp);
+        world.until("served", |_, actual| real_server(actual, &at, 1).is_some()).await;
+    }
+    assert!(world.fake.actual().rule_sets.is_empty());
+    drop(held);
+    world.until("repaired", |_, actual| actual.rule_sets.contains(&Family::V4)).await;
+    world.compared().await;
+    assert_eq!((world.now().failures, world.now().drift_repaired), (0, 1));
+    world.assert_converged(&[]);
 }
 
 #[tokio::test(start_paused = true)]

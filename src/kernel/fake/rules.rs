@@ -1,11 +1,14 @@
 //! The constant rules of a fake kernel.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use plan::model::Family;
+use plan::op::Op;
 use plan::rule_set::RuleSet;
 
 use super::Fake;
+use crate::kernel::{Kernel, ReadError, Refusal, RuleRepairer, RuleSetReading};
 
 /// The constant rules of each family: those that are desired, and those that were written last.
 #[derive(Default)]
@@ -42,8 +45,26 @@ impl Fake {
         self.state().rules.written.get(&family).cloned()
     }
 
+    /// The lock of x_tables: repairs of the constant rules wait for whoever holds it.
+    #[must_use]
+    pub fn xtables_lock(&self) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(&self.state().xtables_lock)
+    }
+
     /// From now on, iptables keeps its rules in x_tables.
     pub fn keep_x_tables(&self) {
         self.state().rules.is_of_x_tables = true;
+    }
+}
+
+impl RuleRepairer for Fake {
+    fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError> {
+        Kernel::read_rule_set(&mut self.clone(), family)
+    }
+
+    fn write_rule_set(&self, family: Family) -> Result<(), Refusal> {
+        let lock = self.xtables_lock();
+        let _held = lock.blocking_lock();
+        self.clone().apply(&[Op::WriteRuleSet(family)]).pop().unwrap_or(Ok(()))
     }
 }

@@ -2,19 +2,26 @@
 
 use plan::chains::ActualChains;
 use plan::chains::ChainOp;
+use plan::mode::Mode;
 use plan::model::Family;
 use plan::op::Op;
 
-use super::{Linux, ReadError, Refusal, RefusalClass};
+use super::rules::LinuxRules;
+use super::{ReadError, Refusal, RefusalClass};
 
-impl Linux {
+impl LinuxRules {
     /// A family that this host cannot do has none.
-    pub(super) fn chains_of(&mut self, family: Family) -> Result<ActualChains, ReadError> {
-        let (Some(rules), Some(watch)) = (self.rules.get(&family), self.watches.get_mut(&family))
+    pub(super) fn chains_of(
+        &mut self,
+        family: Family,
+        mode: Mode,
+    ) -> Result<ActualChains, ReadError> {
+        let (Some(rules), Some(watch)) =
+            (self.programs.get(&family), self.watches.get_mut(&family))
         else {
             return Ok(ActualChains::default());
         };
-        let found = watch.read_chains(rules, self.mode);
+        let found = watch.read_chains(rules, mode);
         found.map_err(|error| ReadError::new(format!("{family} chains"), error))
     }
 
@@ -39,7 +46,8 @@ impl Linux {
     }
 
     fn write_chains(&mut self, family: Family, changes: &[&ChainOp]) -> Vec<Result<(), Refusal>> {
-        let (Some(rules), Some(watch)) = (self.rules.get(&family), self.watches.get_mut(&family))
+        let (Some(rules), Some(watch)) =
+            (self.programs.get(&family), self.watches.get_mut(&family))
         else {
             let reason = format!("this host has no working iptables for {family}");
             let refusal = Refusal::new(RefusalClass::NotSupported, reason);

@@ -1,9 +1,8 @@
 //! The drift check: signs that something was flushed, deleted or added, at constant cost.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use plan::mode::Mode;
-use plan::model::Family;
 use plan::sets::SetId;
 
 use super::count::Number;
@@ -17,7 +16,7 @@ impl Linux {
         self.index = None;
         let is_used = self.mode == Mode::Ipvs;
         let link = self.index().map_err(|error| ReadError::new("network interfaces", error))?;
-        let untouched = self.untouched();
+        let untouched = self.rules.untouched();
         self.rules_stand(&untouched);
         Ok(DriftCheck {
             link: is_used && link.is_some(),
@@ -55,8 +54,7 @@ impl Linux {
         if self.mode != Mode::Ipvs {
             return Ok(HashMap::new());
         }
-        let families = self.rules.keys().copied();
-        let sets: Vec<SetId> = families.flat_map(SetId::all).collect();
+        let sets: Vec<SetId> = self.families.iter().copied().flat_map(SetId::all).collect();
         let headers = if self.is_crowded {
             let mut headers = Vec::with_capacity(sets.len());
             for set in &sets {
@@ -98,21 +96,5 @@ impl Linux {
             Err(error) if error.is_no_such_set() => Ok(None),
             Err(error) => Err(unread(&error)),
         }
-    }
-
-    /// Returns the families whose rules are certainly untouched. The rules of the others are read
-    /// by iptables' programs.
-    fn untouched(&mut self) -> HashSet<Family> {
-        let mut untouched = HashSet::new();
-        for (family, watch) in &mut self.watches {
-            match watch.untouched() {
-                Ok(true) => drop(untouched.insert(*family)),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
-                }
-            }
-        }
-        untouched
     }
 }

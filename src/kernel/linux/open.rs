@@ -7,13 +7,13 @@ use plan::model::Family;
 
 use super::bridges::Bridges;
 use super::count::VirtualServerCount;
+use super::rules::SharedRules;
 use super::sysctls::Kept;
 use super::{Linux, ReadError, grow};
 use crate::kernel::conntrack::ConntrackClient;
 use crate::kernel::link::{AddressScope, Links};
 use crate::kernel::route::Routes;
 use crate::kernel::rules::Rules;
-use crate::kernel::rules::fingerprint::RulesWatch;
 use crate::kernel::sysctl;
 
 // === impl Linux ===
@@ -32,8 +32,7 @@ impl Linux {
                 tracing::warn!("cannot remove a leftover of growing a set: {error}");
             }
         }
-        let families = linux.rules.keys().copied().collect();
-        linux.bridges = Bridges::new(sysctl::ROOT, families);
+        linux.bridges = Bridges::new(sysctl::ROOT, linux.families.clone());
         Ok(linux)
     }
 
@@ -56,8 +55,6 @@ impl Linux {
             // IPVS mode left it, and perhaps more.
             (ipvs, ipset) = (ipvs::Client::open().ok(), ipset::Client::open().ok());
         }
-        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
-        let watches = rules.iter().map(watch).collect::<Result<_, netlink::Error>>();
         Ok(Self {
             mode,
             count: VirtualServerCount::open(mode == Mode::Ipvs),
@@ -67,9 +64,8 @@ impl Linux {
             routes: Routes::open().map_err(|error| cannot("routes")(&error))?,
             conntrack: ConntrackClient::open()
                 .map_err(|error| cannot("connection tracking")(&error))?,
-            rules,
-            rule_sets: HashMap::new(),
-            watches: watches.map_err(|error| cannot("rules")(&error))?,
+            families: rules.keys().copied().collect(),
+            rules: SharedRules::open(rules).map_err(|error| cannot("rules")(&error))?,
             is_crowded: false,
             index: None,
             reported: None,

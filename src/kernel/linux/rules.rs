@@ -1,17 +1,90 @@
-//! The constant rules: written, and found complete.
+//! The rules: iptables' programs, what was found complete, and the lock around both. The constant rules
+//! are written and found complete here.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use plan::model::Family;
-use plan::op::Op;
 use plan::rule_set::RuleSet;
 
-use super::{Linux, ReadError, Refusal, RefusalClass, RuleSetReading};
+use super::{ReadError, Refusal, RefusalClass, RuleRepairer, RuleSetReading};
+use crate::kernel::rules::fingerprint::RulesWatch;
+use crate::kernel::rules::{Backend, Rules};
 
-impl Linux {
-    pub(super) fn write_rule_set(&mut self, op: &Op) -> Result<(), Refusal> {
-        let Op::WriteRuleSet(family) = op else { return Ok(()) };
-        let (Some(rules), Some(rule_set), Some(watch)) =
-            (self.rules.get(family), self.rule_sets.get(family), self.watches.get_mut(family))
-        else {
+/// Rules that the kernel's thread and repairs share: one of them works with them at a time.
+#[derive(Debug, Clone)]
+pub(super) struct SharedRules(Arc<Mutex<LinuxRules>>);
+
+/// Rules of each family.
+#[derive(Debug)]
+pub(super) struct LinuxRules {
+    pub(super) programs: HashMap<Family, Rules>,
+    rule_sets: HashMap<Family, RuleSet>,
+    pub(super) watches: HashMap<Family, RulesWatch>,
+}
+
+// === impl SharedRules ===
+
+impl SharedRules {
+    /// Opens sockets in the calling thread's network namespace.
+    pub(super) fn open(programs: HashMap<Family, Rules>) -> Result<Self, netlink::Error> {
+        let watch = |(family, rules): (&Family, &Rules)| Ok((*family, RulesWatch::open(rules)?));
+        let watches = programs.iter().map(watch).collect::<Result<_, netlink::Error>>()?;
+        let rules = LinuxRules { programs, rule_sets: HashMap::new(), watches };
+        Ok(Self(Arc::new(Mutex::new(rules))))
+    }
+
+    /// Waits for a repair under way.
+    pub(super) fn lock(&self) -> MutexGuard<'_, LinuxRules> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the families whose rules are certainly untouched: none during a repair, which is not waited
+    /// for. The rules of the others are read by iptables' programs.
+    pub(super) fn untouched(&self) -> HashSet<Family> {
+        let mut rules = match self.0.try_lock() {
+            Ok(rules) => rules,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return HashSet::new(),
+        };
+        let mut untouched = HashSet::new();
+        for (family, watch) in &mut rules.watches {
+            match watch.untouched() {
+                Ok(true) => drop(untouched.insert(*family)),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(%family, "cannot read the rules' fingerprint: {error}");
+                }
+            }
+        }
+        untouched
+    }
+}
+
+impl RuleRepairer for SharedRules {
+    fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError> {
+        self.lock().compare_rule_set(family)
+    }
+
+    fn write_rule_set(&self, family: Family) -> Result<(), Refusal> {
+        self.lock().write_rule_set(family)
+    }
+}
+
+// === impl LinuxRules ===
+
+impl LinuxRules {
+    /// True if each COMMIT writes a whole table.
+    pub(super) fn are_of_x_tables(&self) -> bool {
+        self.programs.values().all(|rules| rules.backend() == Backend::Legacy)
+    }
+
+    pub(super) fn write_rule_set(&mut self, family: Family) -> Result<(), Refusal> {
+        let (Some(rules), Some(rule_set), Some(watch)) = (
+            self.programs.get(&family),
+            self.rule_sets.get(&family),
+            self.watches.get_mut(&family),
+        ) else {
             return Err(Refusal::new(
                 RefusalClass::NotSupported,
                 format_args!("this host has no working iptables for {family}"),
@@ -25,7 +98,7 @@ impl Linux {
         let expected = before.map(|before| before.wrapping_add(n_transactions));
         if watch.generation() == expected {
             for (of, watch) in &mut self.watches {
-                if of != family {
+                if *of != family {
                     watch.wrote_elsewhere(before, Some(n_transactions));
                 }
             }
@@ -34,9 +107,11 @@ impl Linux {
     }
 
     pub(super) fn compare_rule_set(&mut self, family: Family) -> Result<RuleSetReading, ReadError> {
-        let (Some(rule_set), Some(rules), Some(watch)) =
-            (self.rule_sets.get(&family), self.rules.get(&family), self.watches.get_mut(&family))
-        else {
+        let (Some(rule_set), Some(rules), Some(watch)) = (
+            self.rule_sets.get(&family),
+            self.programs.get(&family),
+            self.watches.get_mut(&family),
+        ) else {
             return Ok(RuleSetReading::default());
         };
         let comparison = watch

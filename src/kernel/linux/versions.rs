@@ -21,11 +21,13 @@ pub struct Versions {
 impl Linux {
     /// Returns the versions. Sends one request to IPVS, and runs no program.
     pub fn versions(&mut self) -> Versions {
-        let mut iptables: Vec<_> = self
-            .rules
+        let rules = self.rules.lock();
+        let mut iptables: Vec<_> = rules
+            .programs
             .iter()
             .map(|(family, rules)| (*family, rules.version(), rules.backend()))
             .collect();
+        drop(rules);
         iptables.sort_unstable_by_key(|(family, ..)| *family);
         let info = self.ipvs.as_mut().and_then(|client| client.info().ok());
         Versions {

@@ -121,6 +121,9 @@ impl Expected {
         suspects: &mut Vec<AuditedPart>,
     ) {
         let now = Instant::now();
+        if writer.is_repairing_rules() {
+            return;
+        }
         for family in &cx.planner.settings().families {
             let is_put_off = writer.retry_queue().is_put_off(&Subject::RuleSet(*family), now);
             let is_touched = !found.untouched.contains(family);
@@ -163,15 +166,19 @@ impl Expected {
                 self.suspicions.entry(*family).or_default().took += took;
             }
             AuditedPart::RuleSet(family) | AuditedPart::Chains(family) => {
-                let suspicion = self.suspicions.entry(*family).or_default();
-                suspicion.was_wrong(took, Instant::now());
+                self.rules_were_in_order(*family, took);
             }
             AuditedPart::Addresses | AuditedPart::VirtualServers(_) => {}
         }
     }
 
+    /// Learns that a family's rules are in order that seemed touched, and that it took this long to see.
+    pub(super) fn rules_were_in_order(&mut self, family: Family, took: Duration) {
+        self.suspicions.entry(family).or_default().was_wrong(took, Instant::now());
+    }
+
     /// Ends the suspicion of a part that another program had changed.
-    fn confirm(&mut self, part: &AuditedPart) {
+    pub(super) fn confirm(&mut self, part: &AuditedPart) {
         if let AuditedPart::RuleSet(family) | AuditedPart::Chains(family) = part {
             self.suspicions.remove(family);
         }
@@ -220,6 +227,12 @@ impl Auditor {
         self.sysctls.put_back(cx, std::mem::take(&mut found.sysctls)).await?;
         writer.check_schedulers(cx).await?;
         for part in suspects {
+            if let AuditedPart::RuleSet(family) = part
+                && cx.balances_by(Mode::Ipvs)
+            {
+                writer.begin_rule_repair(cx, family);
+                continue;
+            }
             let started = Instant::now();
             match self.compare(cx, writer, &part).await? {
                 Some(compared) if compared.found_drift => self.expected.confirm(&part),

@@ -75,7 +75,11 @@ impl Writer {
         part: &AuditedPart,
         due: &[Subject],
     ) -> Result<(), WorkerGone> {
-        if compare(cx, self, part).await?.is_none() {
+        if let AuditedPart::RuleSet(family) = part
+            && cx.balances_by(Mode::Ipvs)
+        {
+            self.begin_rule_repair(cx, *family);
+        } else if compare(cx, self, part).await?.is_none() {
             let retry = Instant::now() + READ_RETRY;
             for subject in due {
                 if rests_on(&cx.planner, &self.retry_queue, subject).as_ref() == Some(part) {

@@ -17,7 +17,7 @@ use plan::scheduler::SchedulerName;
 use plan::sets::SetKind;
 
 use super::super::*;
-use crate::kernel::rules::{TIMEOUT, Variant, program};
+use crate::kernel::rules::{Rules, TIMEOUT, Variant, program};
 
 const CLUSTER_IP: SetId = SetId { kind: SetKind::ClusterIp, family: Family::V4 };
 

@@ -9,7 +9,7 @@ use plan::model::ServiceName;
 use plan::rule_set::{OptionalRules, Table};
 
 use super::*;
-use crate::kernel::rules;
+use crate::kernel::rules::{self, Rules};
 use crate::kernel::sysctl::Sysctl;
 
 const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
@@ -136,8 +136,9 @@ fn chains_are_not_read_again_right_after_a_check_unless_they_have_changed() {
 #[test]
 fn a_change_of_ours_raises_the_generation_by_one() {
     Host::run_without_ipvs(|| {
-        let mut linux = mk_iptables(Variant::Nft);
-        let mut generation = || linux.watches.get_mut(&Family::V4).unwrap().generation().unwrap();
+        let linux = mk_iptables(Variant::Nft);
+        let generation =
+            || linux.rules.lock().watches.get_mut(&Family::V4).unwrap().generation().unwrap();
         let before = generation();
         let rules = Rules::open(Family::V4, Variant::Nft).unwrap();
         let ops: Vec<ChainOp> = (20..40).map(|number| write(Family::V4, number)).collect();
@@ -213,7 +214,7 @@ fn write_services_again(linux: &mut Linux) {
     ops.push(ChainOp::Write(services(family), jumps.into()));
     all_done(linux, ops);
     linux.read_chains(family).unwrap();
-    linux.watches.get_mut(&family).unwrap().end_pause();
+    linux.rules.lock().watches.get_mut(&family).unwrap().end_pause();
     assert_eq!(untouched(linux), Family::BOTH.into());
 }
 
