@@ -92,7 +92,7 @@ pub(crate) struct Trial<'a> {
 
 impl Family {
     /// The text for this family.
-    pub(crate) fn choose<'a>(self, ipv4: &'a str, ipv6: &'a str) -> &'a str {
+    pub(crate) fn choose<T>(self, ipv4: T, ipv6: T) -> T {
         match self {
             Self::Ipv4 => ipv4,
             Self::Ipv6 => ipv6,
@@ -185,10 +185,10 @@ impl Measured {
     /// Returns the cluster address.
     pub(crate) fn cluster(self, family: Family) -> &'static str {
         match self {
-            Self::Near => family.choose("10.96.1.1", "fd00:96::1:1"),
-            Self::Far => family.choose("10.96.1.2", "fd00:96::1:2"),
-            Self::Local => family.choose("10.96.1.3", "fd00:96::1:3"),
-            Self::LocalElsewhere => family.choose("10.96.1.4", "fd00:96::1:4"),
+            Self::Near => family.choose("10.96.1.1", "fd00:96::101"),
+            Self::Far => family.choose("10.96.1.2", "fd00:96::102"),
+            Self::Local => family.choose("10.96.1.3", "fd00:96::103"),
+            Self::LocalElsewhere => family.choose("10.96.1.4", "fd00:96::104"),
         }
     }
 

@@ -109,10 +109,9 @@ impl fmt::Display for Installed {
 
 /// Address of a Service that has no packets, by its number.
 pub(crate) fn idle(family: Family, number: u32) -> Result<IpAddr> {
-    let (high, low) = (number / 250 + 16, number % 250 + 1);
     let text = match family {
-        Family::Ipv4 => format!("10.96.{high}.{low}"),
-        Family::Ipv6 => format!("fd00:96::{high:x}:{low:x}"),
+        Family::Ipv4 => format!("10.96.{}.{}", number / 250 + 16, number % 250 + 1),
+        Family::Ipv6 => format!("fd00:96::{:x}", 0x1000 + number),
     };
     text.parse().with_context(|| format!("{text} is no address"))
 }
@@ -136,11 +135,12 @@ fn serve(ground: &Ground, services: u32) -> Result<()> {
         frontends.push((idle(ground.family, number)?, PORT, endpoint));
     }
     let mut lines = vec![format!("link add {INTERFACE} type dummy")];
-    let length = ground.family.choose("32", "128");
+    // An address that is being looked for on the network answers nothing for a second.
+    let (length, nodad) = ground.family.choose(("32", ""), ("128", "nodad"));
     lines.extend(
         frontends
             .iter()
-            .map(|(address, ..)| format!("addr add {address}/{length} dev {INTERFACE}")),
+            .map(|(address, ..)| format!("addr add {address}/{length} dev {INTERFACE} {nodad}")),
     );
     ground.node()?.configure_links(&lines)?;
     frontends.push((ground.node_address()?, NODE_PORT, Measured::Near.endpoint(ground)));
