@@ -17,10 +17,12 @@ ln -s /proc/self/fd/0 /dev/stdin
 ln -s /proc/self/fd/1 /dev/stdout
 ln -s /proc/self/fd/2 /dev/stderr
 mount --make-rshared /
-# As on a host without nf_tables, which this kernel cannot do for IPv4.
-for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
-	ln -sf xtables-legacy-multi "/usr/sbin/$name"
-done
+# As on a host without nf_tables, which kernels before 7 cannot do for IPv4 here. They have no x_tables.
+if modprobe ip_tables 2> /dev/null; then
+	for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+		ln -sf xtables-legacy-multi "/usr/sbin/$name"
+	done
+fi
 # That of 6.1 has a hook for a module that Debian does not make, and looks for it at every request to
 # x_tables (CONFIG_BPFILTER), which starts modprobe each time. It may not, and so it has from the
 # beginning whatever it would load by itself.

@@ -17,15 +17,20 @@ pub(crate) enum Kernel {
     /// Debian 13.
     #[value(name = "6.12")]
     V6_12,
+    /// The newest that Debian has of it.
+    #[value(name = "7")]
+    V7,
 }
 
 impl Kernel {
-    /// The series as it starts a kernel release: `6.1` of `6.1.0-40-cloud-amd64`.
+    /// The series as it starts a kernel release: `6.1` of `6.1.0-40-cloud-amd64`, `7` of
+    /// `7.3.4+deb13-cloud-amd64`.
     pub(crate) fn series(self) -> &'static str {
         match self {
             Self::V5_10 => "5.10",
             Self::V6_1 => "6.1",
             Self::V6_12 => "6.12",
+            Self::V7 => "7",
         }
     }
 
@@ -36,6 +41,7 @@ impl Kernel {
             Self::V5_10 => &["bullseye"],
             Self::V6_1 => &["bookworm"],
             Self::V6_12 => &["bookworm-backports", "trixie"],
+            Self::V7 => &["trixie-backports", "sid"],
         }
     }
 }

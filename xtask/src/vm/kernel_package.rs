@@ -3,6 +3,7 @@
 //! apt works here with lists, cache and sources of its own, so suites that the machine is not
 //! configured with can be used. The mirror's address and the keys are the machine's.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,9 +46,10 @@ impl KernelPackage {
         Ok(Self { directory: directory.to_owned(), release })
     }
 
-    /// The compressed kernel.
+    /// The compressed kernel: beside its modules, where the image is made of packages.
     pub(crate) fn vmlinuz(&self) -> PathBuf {
-        self.directory.join("boot").join(format!("vmlinuz-{}", self.release))
+        let in_boot = self.directory.join("boot").join(format!("vmlinuz-{}", self.release));
+        if in_boot.is_file() { in_boot } else { self.modules().join("vmlinuz") }
     }
 
     /// The directory of the kernel's modules.
@@ -100,9 +102,13 @@ fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<Path
     progress!("kernel {kernel}: reading the list of packages");
     host_tool::output(apt.command("apt-get").arg("update"))?;
     let shown = host_tool::output(apt.command("apt-cache").args(["show", build.package()]))?;
-    let packages = build
+    let mut packages = build
         .packages(&String::from_utf8_lossy(&shown), kernel.series())
         .with_context(|| format!("it has no {} of the series {kernel}", build.package()))?;
+    if let (Build::Cloud, Some(image)) = (build, packages.first()) {
+        let shown = host_tool::output(apt.command("apt-cache").args(["show", image]))?;
+        packages.extend(parts_of_image(&String::from_utf8_lossy(&shown)));
+    }
     progress!("kernel {kernel}: downloading {}", packages.join(" and "));
     host_tool::output(apt.command("apt-get").arg("download").args(&packages).current_dir(work))?;
     let unpacked = work.join("unpacked");
@@ -149,11 +155,14 @@ impl Build {
         match self {
             Self::Cloud => image_package(shown, series).map(|package| vec![package]),
             Self::UserMode => {
-                let wanted = format!("{series}um");
+                let of_series = |version: &str| {
+                    let rest = version.strip_prefix(series);
+                    rest.is_some_and(|rest| rest.starts_with("um") || rest.starts_with('.'))
+                };
                 shown
                     .lines()
                     .filter_map(|line| line.strip_prefix("Version: "))
-                    .any(|version| version.starts_with(&wanted))
+                    .any(of_series)
                     .then(|| vec![self.package().to_owned(), "libc6".to_owned()])
             }
         }
@@ -163,13 +172,21 @@ impl Build {
 /// The package that the meta package of the wanted series depends on.
 fn image_package(shown: &str, series: &str) -> Option<String> {
     let wanted = format!("linux-image-{series}.");
-    shown
-        .lines()
-        .filter_map(|line| line.strip_prefix("Depends:"))
-        .flat_map(|dependencies| dependencies.split(','))
-        .filter_map(|dependency| dependency.split_whitespace().next())
-        .find(|package| package.starts_with(&wanted))
-        .map(str::to_owned)
+    dependencies(shown).find(|package| package.starts_with(&wanted)).map(str::to_owned)
+}
+
+/// The packages with the kernel and its modules, where the image is made of them: since 7.2.
+fn parts_of_image(shown: &str) -> BTreeSet<String> {
+    let is_part = |package: &&str| {
+        package.starts_with("linux-binary-") || package.starts_with("linux-modules-")
+    };
+    dependencies(shown).filter(is_part).map(str::to_owned).collect()
+}
+
+fn dependencies(shown: &str) -> impl Iterator<Item = &str> {
+    let lines = shown.lines().filter_map(|line| line.strip_prefix("Depends:"));
+    let each = lines.flat_map(|dependencies| dependencies.split(','));
+    each.filter_map(|dependency| dependency.split_whitespace().next())
 }
 
 /// apt with its state in a directory of ours.
@@ -227,11 +244,24 @@ mod tests {
     }
 
     #[test]
+    fn an_image_may_be_made_of_packages() {
+        let shown = "Package: linux-image-7.3.4+deb13-cloud-amd64\nDepends: dracut | initramfs-tools, \
+            linux-base-7.3.4+deb13-cloud-amd64 (= 7.3.4-1), linux-binary-7.3.4+deb13-cloud-amd64 (= 7.3.4-1), \
+            linux-modules-7.3.4+deb13-cloud-amd64 (= 7.3.4-1)\n";
+        let parts =
+            ["linux-binary-7.3.4+deb13-cloud-amd64", "linux-modules-7.3.4+deb13-cloud-amd64"];
+        assert_eq!(parts_of_image(shown), parts.map(str::to_owned).into());
+        assert!(parts_of_image(SHOWN).is_empty());
+    }
+
+    #[test]
     fn the_kernel_that_is_a_program_is_known_by_its_version() {
         let shown = "Package: user-mode-linux\nVersion: 6.12um1+b21\n";
         let found = Build::UserMode.packages(shown, "6.12").unwrap();
         assert_eq!(found, ["user-mode-linux", "libc6"]);
         assert_eq!(Build::UserMode.packages(shown, "6.1"), None);
+        assert_eq!(Build::UserMode.packages(shown, "7"), None);
+        assert!(Build::UserMode.packages("Version: 7.2um1\n", "7").is_some());
     }
 
     #[test]

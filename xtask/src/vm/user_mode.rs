@@ -108,6 +108,8 @@ fn without_console(machine: &Machine, processor: &Processor, scratch: &Path) -> 
     }
     // Its own command socket, which no program uses.
     command.arg(argument("uml_dir", scratch));
+    // Those of series 7 are called by a filter of system calls instead of by ptrace: 9 µs instead of 13.
+    command.arg("seccomp=auto");
     command.args(["panic=-1", "oops=panic", "loglevel=4"]).current_dir(directory);
     command
 }
