@@ -34,6 +34,13 @@ pub(crate) struct Metered {
     meter: Meter,
 }
 
+/// Repairs of rules by the real kernel, counted as writes are.
+#[derive(Debug)]
+struct MeteredRepairer {
+    repairer: Arc<dyn RuleRepairer>,
+    meter: Meter,
+}
+
 /// Tells the meter when rounds end.
 #[derive(Debug)]
 pub(crate) struct Listener(pub(crate) Meter);
@@ -187,7 +194,8 @@ impl Kernel for Metered {
     }
 
     fn rule_repairer(&self) -> Arc<dyn RuleRepairer> {
-        self.linux.rule_repairer()
+        let (repairer, meter) = (self.linux.rule_repairer(), self.meter.clone());
+        Arc::new(MeteredRepairer { repairer, meter })
     }
 
     fn apply(&mut self, ops: &[Op]) -> Vec<Result<(), Refusal>> {
@@ -209,6 +217,23 @@ impl Kernel for Metered {
 
     fn remove_flows(&mut self, family: Family, targets: &FlowTargets) -> Result<u64, Refusal> {
         self.counted(|linux| linux.remove_flows(family, targets))
+    }
+}
+
+impl RuleRepairer for MeteredRepairer {
+    fn read_rule_set(&self, family: Family) -> Result<RuleSetReading, ReadError> {
+        self.repairer.read_rule_set(family)
+    }
+
+    fn write_rule_set(&self, family: Family) -> Result<(), Refusal> {
+        let written = self.repairer.write_rule_set(family);
+        let now = Instant::now();
+        self.meter.note(|seen| {
+            seen.counts.operations += 1;
+            seen.refused += u64::from(written.is_err());
+            seen.written = Some(now);
+        });
+        written
     }
 }
 

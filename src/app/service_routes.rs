@@ -23,12 +23,21 @@ use crate::reconcile::Status;
 use crate::reconcile::inquiry::Inquiries;
 use crate::spread::random_up_to;
 
-/// Number of Services above which there are routes. The kernel takes 0.2 s to bind 5,000 addresses, and
-/// a hundred times as long for ten times as many (docs/service-addresses.md).
-const MANY: usize = 5_000;
+/// Numbers of Services that decide for a family.
+struct Limits {
+    /// Number above which there are routes.
+    many: usize,
+    /// Number below which addresses are bound one by one again. In between, it stays as it is.
+    few: usize,
+}
 
-/// Number below which addresses are bound one by one again. In between, it stays as it is.
-const FEW: usize = 2_500;
+/// The kernel takes 0.2 s to bind 5,000 addresses, and a hundred times as long for ten times as many
+/// (docs/service-addresses.md).
+const IPV4: Limits = Limits { many: 5_000, few: 2_500 };
+
+/// The kernel looks at each address of the node for each connection that is masqueraded or that the
+/// node opens: with 250 of them, that costs as much as all the rest (docs/packets.md).
+const IPV6: Limits = Limits { many: 250, few: 125 };
 
 /// Pause between two looks at the number of Services.
 const LOOK: Duration = Duration::from_secs(10);
@@ -52,9 +61,31 @@ pub(super) struct RouteWatch {
     pub(super) has_failed: bool,
 }
 
+/// Time of the next look at the networks, unless there should be routes for more families.
+struct NextLook {
+    at: Instant,
+    families: Vec<Family>,
+}
+
 /// True if there should be routes, for so many Services.
-const fn is_better_routed(n_services: usize, is_routed: bool) -> bool {
-    n_services > MANY || (is_routed && n_services >= FEW)
+const fn is_better_routed(family: Family, n_services: usize, is_routed: bool) -> bool {
+    let Limits { many, few } = match family {
+        Family::V4 => IPV4,
+        Family::V6 => IPV6,
+    };
+    n_services > many || (is_routed && n_services >= few)
+}
+
+/// Returns the families that there should be routes for.
+fn better_routed(settings: &Settings, n_services: usize, chosen: &[IpNet]) -> Vec<Family> {
+    let is_routed = |family| chosen.iter().any(|network| Family::of_net(network) == family);
+    let families = settings.families.iter().copied();
+    families.filter(|it| is_better_routed(*it, n_services, is_routed(*it))).collect()
+}
+
+fn of_families(mut networks: Vec<IpNet>, families: &[Family]) -> Vec<IpNet> {
+    networks.retain(|network| families.contains(&Family::of_net(network)));
+    networks
 }
 
 /// Returns the configuration with the choice to begin with, if that is open.
@@ -71,10 +102,15 @@ pub(super) async fn at_start(
         LocalServiceAddresses::default()
     });
     let networks = if !found.routes.is_empty() {
+        let families: Vec<Family> = found.routes.iter().map(Family::of_net).collect();
         let known = if routes.named.is_empty() { &found.routes } else { &routes.named };
-        usable(&configuration, known)
-    } else if found.n_bound == 0 && has_many_services(cluster).await {
-        networks(&configuration, cluster).await.unwrap_or_default()
+        usable(&configuration, &of_families(known.clone(), &families))
+    } else if found.n_bound == 0
+        && let Some(n_services) = count_services(cluster).await
+        && let families = better_routed(&configuration.settings, n_services, &[])
+        && !families.is_empty()
+    {
+        of_families(networks(&configuration, cluster).await.unwrap_or_default(), &families)
     } else {
         Vec::new()
     };
@@ -85,17 +121,13 @@ pub(super) async fn at_start(
 }
 
 /// Asks how many Services there are, before any is listed.
-async fn has_many_services(cluster: Option<&ClusterQuestions>) -> bool {
-    let Some(cluster) = cluster else { return false };
-    match cluster.count_services().await {
-        Ok(n_services) => is_better_routed(n_services, false),
-        Err(problem) => {
-            info!(
-                "cannot ask how many Services there are: {problem}; they are counted once they are listed"
-            );
-            false
-        }
-    }
+async fn count_services(cluster: Option<&ClusterQuestions>) -> Option<usize> {
+    let counted = cluster?.count_services().await.inspect_err(|problem| {
+        info!(
+            "cannot ask how many Services there are: {problem}; they are counted once they are listed"
+        );
+    });
+    counted.ok()
 }
 
 /// Returns the networks to have routes to; none if they are not known.
@@ -146,7 +178,7 @@ impl RouteWatch {
         if self.has_failed {
             sleep(AFTER_FAILURE).await;
         }
-        let mut next = Instant::now();
+        let mut next = NextLook { at: Instant::now(), families: Vec::new() };
         loop {
             if status.wait_for(|status| status.in_sync_once).await.is_err() {
                 return std::future::pending().await;
@@ -159,18 +191,21 @@ impl RouteWatch {
     }
 
     /// Looks once. The networks are looked at when it is time to, or when there should be routes.
-    async fn look(&self, next: &mut Instant) -> Option<Consequence> {
+    async fn look(&self, next: &mut NextLook) -> Option<Consequence> {
         let chosen = self.configuration.service_routes.chosen.as_deref().unwrap_or_default();
-        let is_routed = !chosen.is_empty();
         let n_services = self.inquiries.ask(|view| view.planner.n_services()).await.ok()?;
-        if !is_better_routed(n_services, is_routed) {
-            return is_routed.then(|| self.change_to(Vec::new(), n_services));
+        let families = better_routed(&self.settings, n_services, chosen);
+        let remaining = of_families(chosen.to_vec(), &families);
+        if remaining.len() < chosen.len() {
+            return Some(self.change_to(remaining, n_services));
         }
-        if Instant::now() < *next {
+        if families.is_empty() || (Instant::now() < next.at && families == next.families) {
             return None;
         }
-        *next = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
+        next.at = Instant::now() + PERIOD + random_up_to(PERIOD_SPREAD);
+        next.families.clone_from(&families);
         let wanted = networks(&self.configuration, self.cluster.as_ref()).await?;
+        let wanted = of_families(wanted, &families);
         // A cluster without any network is one that does not say.
         let is_other = !wanted.is_empty() && !lead_to_the_same(&self.settings, &wanted, chosen);
         is_other.then(|| self.change_to(wanted, n_services))
@@ -210,10 +245,28 @@ mod tests {
 
     #[test]
     fn a_number_that_goes_up_and_down_changes_nothing() {
-        assert!(!is_better_routed(MANY, false));
-        assert!(is_better_routed(MANY + 1, false));
-        assert!(is_better_routed(FEW, true));
-        assert!(!is_better_routed(FEW - 1, true));
+        for (family, Limits { many, few }) in [(Family::V4, IPV4), (Family::V6, IPV6)] {
+            assert!(!is_better_routed(family, many, false));
+            assert!(is_better_routed(family, many + 1, false));
+            assert!(is_better_routed(family, few, true));
+            assert!(!is_better_routed(family, few - 1, true));
+        }
+    }
+
+    #[test]
+    fn each_family_has_routes_of_its_own() {
+        let settings = Settings { families: Family::BOTH.to_vec(), ..Settings::new("node-1") };
+        let both: Vec<IpNet> =
+            ["10.96.0.0/16", "fd00::/112"].map(|text| text.parse().unwrap()).into();
+        let routed = |n_services, chosen: &[IpNet]| {
+            of_families(both.clone(), &better_routed(&settings, n_services, chosen))
+        };
+        assert_eq!(routed(250, &[]), []);
+        assert_eq!(routed(5_000, &[]), both[1..]);
+        assert_eq!(routed(5_001, &both[1..]), both);
+        assert_eq!(routed(2_500, &both), both);
+        assert_eq!(routed(2_499, &both), both[1..]);
+        assert_eq!(routed(124, &both), []);
     }
 
     #[test]

@@ -207,10 +207,11 @@ fn a_network_around_the_nodes_own_is_refused() {
     assert_eq!(routes(&bed), Vec::<String>::new());
 }
 
-/// Number of Services beside the one with pods, from which on there are routes.
+/// Number of Services beside the one with pods, from which on there are routes of both families.
 const MANY: u32 = 5_000;
-/// Number that are left when there are none any more.
+/// Numbers that are left when there are none of IPv4 any more, and none at all.
 const FEW: u32 = 2_400;
+const FEWER: u32 = 100;
 /// Longest time until the number is looked at, and another tenure is in sync.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -267,11 +268,21 @@ fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
 
     let mut connection =
         Connection::open(bed.client(), Question::tcp((ip(SERVED[0]), 80))).unwrap();
-    for number in FEW..MANY {
-        assert!(cluster.api.delete(Resource::Services, "default", &crowd(number)));
-    }
-    wait_for_choice(&proxy, "serviceRoutes: auto binds each address, for 2401 Services");
-    let addresses = usize::try_from(FEW).unwrap() + 2;
+    let delete = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            assert!(cluster.api.delete(Resource::Services, "default", &crowd(number)));
+        }
+    };
+    delete(FEW..MANY);
+    wait_for_choice(&proxy, "serviceRoutes: auto has routes to fd00:96::/112, for 2401 Services");
+    let addresses = usize::try_from(FEW).unwrap() + 1;
+    bed.wait_until("addresses replace the route of IPv4", || {
+        routes(bed) == BOTH[1..] && bed.bound().len() == addresses
+    });
+    connection.say().unwrap();
+    delete(FEWER..FEW);
+    wait_for_choice(&proxy, "serviceRoutes: auto binds each address, for 101 Services");
+    let addresses = usize::try_from(FEWER).unwrap() + 2;
     bed.wait_until("addresses replace routes", || {
         routes(bed).is_empty() && bed.bound().len() == addresses
     });
