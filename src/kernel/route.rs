@@ -1,10 +1,10 @@
 //! Local routes of ours, over rtnetlink.
 //!
 //! The ownership marker of our routes is their protocol number, which the kernel only stores
-//! (`ip route show table local proto 107`). IPv4 routes are on `kube-ipvs0`, and go with it. The
-//! kernel takes IPv6 routes only for an interface that is up (`fib6_nh_init` in net/ipv6/route.c),
-//! and addresses of IPv6 would be lost whenever our interface was taken down (`addrconf_ifdown` in
-//! net/ipv6/addrconf.c); so these are on the loopback interface, which IPVS needs up anyway.
+//! (`ip route show table local proto 107`). They are on the loopback interface, which IPVS needs up
+//! anyway. On `kube-ipvs0`, those of IPv4 would go when its last address goes (`fib_inetaddr_event` in
+//! net/ipv4/fib_frontend.c), and the kernel takes routes of IPv6 only for an interface that is up
+//! (`fib6_nh_init` in net/ipv6/route.c), which ours is not.
 //!
 //! Source: include/uapi/linux/rtnetlink.h.
 
@@ -96,17 +96,13 @@ impl Routes {
 // === impl RouteBatch ===
 
 impl RouteBatch {
-    /// Adds a route, or takes over any program's route to the same network. `index` is of
-    /// `kube-ipvs0`.
-    pub(crate) fn add(&mut self, network: IpNet, index: u32) {
-        let interface = if network.addr().is_ipv4() { index } else { LOOPBACK };
-        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(interface), None);
+    /// Adds a route, or takes over any program's route to the same network.
+    pub(crate) fn add(&mut self, network: IpNet) {
+        self.push(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, network, Some(LOOPBACK), None);
     }
 
     /// Adds a route with the source that the node's own connections to its addresses have, or takes
-    /// over any program's route to the same network. It is on the loopback interface: when the last
-    /// IPv4 address of an interface goes, its routes go, too (`fib_inetaddr_event` in
-    /// net/ipv4/fib_frontend.c).
+    /// over any program's route to the same network.
     pub(crate) fn add_from(&mut self, network: IpNet, source: IpAddr) {
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         self.push(RTM_NEWROUTE, flags, network, Some(LOOPBACK), Some(source));
@@ -202,14 +198,14 @@ mod tests {
     #[test]
     fn a_route_request_is_what_the_header_file_says() {
         let mut batch = RouteBatch::default();
-        batch.add("10.96.0.0/12".parse().unwrap(), 7);
+        batch.add("10.96.0.0/12".parse().unwrap());
         batch.remove("10.96.0.0/12".parse().unwrap());
         assert_eq!(
             batch.batch.body(0).unwrap(),
             [
                 2, 12, 0, 0, 255, 107, 254, 2, 0, 0, 0, 0, // struct rtmsg
                 8, 0, 1, 0, 10, 96, 0, 0, // RTA_DST
-                8, 0, 4, 0, 7, 0, 0, 0, // RTA_OIF
+                8, 0, 4, 0, 1, 0, 0, 0, // RTA_OIF
             ]
         );
         assert_eq!(batch.batch.body(1).unwrap().len(), HEADER + 8, "on whichever interface");
@@ -230,7 +226,7 @@ mod tests {
         for network in ["10.96.0.0/12", "fd00:96::/108"].map(|text| text.parse::<IpNet>().unwrap())
         {
             let mut batch = RouteBatch::default();
-            batch.add(network, 7);
+            batch.add(network);
             let written = batch.batch.body(0).unwrap().to_vec();
             assert_eq!(decode_route(&written).unwrap(), Some(network));
             // Of another table, by another protocol, of another type.

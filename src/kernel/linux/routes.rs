@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::link::Links;
 use super::super::route::{RouteBatch, Routes};
-use super::{Linux, ReadError, Refusal, all_failed};
+use super::{Linux, ReadError, Refusal};
 
 /// Routes and addresses that make service addresses local to the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,10 +61,7 @@ impl Linux {
         let mut batch = RouteBatch::default();
         for op in ops {
             match op {
-                Op::AddRoute(network) => match self.index_for_writing() {
-                    Ok(index) => batch.add(*network, index),
-                    Err(refusal) => return all_failed(ops, &refusal),
-                },
+                Op::AddRoute(network) => batch.add(*network),
                 Op::AddRouteFrom(network, source) => batch.add_from(*network, *source),
                 Op::RemoveRoute(network) => batch.remove(*network),
                 _ => {}
