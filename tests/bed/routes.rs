@@ -250,7 +250,12 @@ fn many_services_are_routed_and_few_are_bound_one_by_one_if_it_is_automatic() {
             "spec": {"clusterIP": address, "clusterIPs": [address], "ports": [{"port": 80}]},
         }));
     }
-    wait_for_choice(&proxy, "serviceRoutes: auto has routes to 10.96.0.0/16, fd00:96::/112");
+    let choice = "serviceRoutes: auto has routes to 10.96.0.0/16, fd00:96::/112";
+    wait_for_choice(&proxy, choice);
+    bed.wait_for(PATIENCE, "the node is in sync with it", || {
+        let log = proxy.log().unwrap();
+        log.rsplit_once(choice).is_some_and(|(_, later)| later.contains("in sync with the kernel"))
+    });
     bed.wait_until("routes replace addresses", || routes(bed) == BOTH && bed.bound().is_empty());
     connections.iter_mut().for_each(|connection| drop(connection.say().unwrap()));
     let event = cluster.event("ConfigurationChanged");
