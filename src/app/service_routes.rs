@@ -102,9 +102,7 @@ pub(super) async fn at_start(
         LocalServiceAddresses::default()
     });
     let networks = if !found.routes.is_empty() {
-        let families: Vec<Family> = found.routes.iter().map(Family::of_net).collect();
-        let known = if routes.named.is_empty() { &found.routes } else { &routes.named };
-        usable(&configuration, &of_families(known.clone(), &families))
+        usable(&configuration, &routes.kept(&found.routes))
     } else if found.n_bound == 0
         && let Some(n_services) = count_services(cluster).await
         && let families = better_routed(&configuration.settings, n_services, &[])

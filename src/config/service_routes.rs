@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use plan::mode::Mode;
+use plan::model::Family;
 
 use super::Configuration;
 use super::kube_ipvs::KubeIpvsConfiguration;
@@ -31,6 +32,17 @@ impl ServiceRoutes {
         let named = networks(&own.service_routes);
         let chosen = (!is_automatic).then(|| named.clone());
         Self { is_automatic, named, chosen }
+    }
+
+    /// Returns the networks that an automatic choice begins with, where the kernel has these routes of
+    /// ours: they stay, or those that are named take their place, for each family that has some.
+    #[must_use]
+    pub fn kept(&self, found: &[IpNet]) -> Vec<IpNet> {
+        let is_routed = |network: &IpNet| {
+            found.iter().any(|it| Family::of_net(it) == Family::of_net(network))
+        };
+        let known = if self.named.is_empty() { found } else { &self.named };
+        known.iter().copied().filter(is_routed).collect()
     }
 }
 
@@ -62,5 +74,22 @@ impl Configuration {
             }
         }
         (taken, problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_that_have_routes_keep_them_and_named_networks_take_their_place() {
+        let nets = |texts: &[&str]| texts.iter().map(|it| it.parse().unwrap()).collect::<Vec<_>>();
+        let routes =
+            |named: &[&str]| ServiceRoutes { is_automatic: true, named: nets(named), chosen: None };
+        let (ipv4, ipv6) = ("10.96.0.0/12", "fd00:96::/108");
+        let found = nets(&[ipv6]);
+        assert_eq!(routes(&[]).kept(&found), found);
+        assert_eq!(routes(&[ipv4, "fd00::/104"]).kept(&found), nets(&["fd00::/104"]));
+        assert_eq!(routes(&[ipv4]).kept(&[]), []);
     }
 }

@@ -32,9 +32,10 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
             settings.short_circuit_networks =
                 possible_short_circuit_networks(settings.short_circuit_networks, &rules);
             if configuration.service_routes.chosen.is_none() {
-                // A start keeps what there is.
+                // A start keeps what there is. It asks the API server where there is nothing.
                 let found = LocalServiceAddresses::read().unwrap_or_default();
-                settings.service_routes = found.routes;
+                let kept = configuration.service_routes.kept(&found.routes);
+                (settings.service_routes, _) = configuration.routable(&kept);
             }
         }
         Mode::Iptables => {
