@@ -133,7 +133,7 @@ pub trait Kernel: Send {
     /// Sets a family's desired rules, for [`Op::WriteRuleSet`] and [`Kernel::read_rule_set`].
     fn set_desired_rules(&mut self, rule_set: RuleSet);
 
-    /// What repairs these rules beside all other calls.
+    /// A handle that repairs these rules beside all other calls.
     fn rule_repairer(&self) -> Arc<dyn RuleRepairer>;
 
     /// Carries out the operations, in their order, and returns a result for each. One that fails

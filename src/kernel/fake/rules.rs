@@ -45,7 +45,7 @@ impl Fake {
         self.state().rules.written.get(&family).cloned()
     }
 
-    /// The lock of x_tables: repairs of the constant rules wait for whoever holds it.
+    /// The lock of x_tables: repairs of the constant rules wait for it.
     #[must_use]
     pub fn xtables_lock(&self) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(&self.state().xtables_lock)
