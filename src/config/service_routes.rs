@@ -38,9 +38,8 @@ impl ServiceRoutes {
     /// ours: they stay, or those that are named take their place, for each family that has some.
     #[must_use]
     pub fn kept(&self, found: &[IpNet]) -> Vec<IpNet> {
-        let is_routed = |network: &IpNet| {
-            found.iter().any(|it| Family::of_net(it) == Family::of_net(network))
-        };
+        let is_routed =
+            |network: &IpNet| found.iter().any(|it| Family::of_net(it) == Family::of_net(network));
         let known = if self.named.is_empty() { found } else { &self.named };
         known.iter().copied().filter(is_routed).collect()
     }

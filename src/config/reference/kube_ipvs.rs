@@ -226,8 +226,8 @@ pub const OWN_FIELDS: [Setting; 28] = [
         DoesIn(
             Mode::Ipvs,
             "Networks of cluster addresses: one local route for each replaces the addresses on \
-             kube-ipvs0. auto: only where there are thousands of Services, and the networks are those \
-             of the cluster's ServiceCIDRs unless the list has some. docs/service-addresses.md has the \
+             kube-ipvs0. auto: only where there are thousands of Services (IPv6: hundreds), and the \
+             networks are those of the cluster's ServiceCIDRs unless the list has some. docs/service-addresses.md has the \
              consequences. Empty: every address is bound",
         ),
     ),

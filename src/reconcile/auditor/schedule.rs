@@ -118,9 +118,11 @@ impl Schedule {
     /// Returns the time at which there is something to do next.
     pub(super) fn next_wake(&self, now: Instant) -> Instant {
         let next = match &self.pass {
-            Some(pass) if self.suspects.is_empty() => {
-                pass.next_wake(self.chunk).unwrap_or(self.next_drift_check)
-            }
+            // What rests goes on after a drift check, without a wake-up of its own.
+            Some(pass) if self.suspects.is_empty() => pass
+                .next_wake(self.chunk)
+                .filter(|due| *due <= now || pass.is_full_speed)
+                .unwrap_or(self.next_drift_check),
             _ => now,
         };
         next.min(self.next_drift_check).max(self.paused)
