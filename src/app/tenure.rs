@@ -16,6 +16,7 @@ use plan::model::Family;
 use plan::planner::Planner;
 use plan::settings::Settings;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::at_work::{self, AtWork, UntilIdle};
@@ -70,6 +71,9 @@ pub(super) struct Program {
     pub(super) localhost: NodePortsOnLocalhost,
     pub(super) orders: Orders,
 }
+
+/// Longest time for which the end of the program waits for the end of its threads.
+const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// End of a tenure, but for an error.
 #[derive(Debug)]
@@ -149,7 +153,12 @@ pub(super) async fn serve(
         Ok(Ended::Switch { .. } | Ended::HeldUp(_)) | Err(TenureError::NotReady(_)) => {
             if program.until_idle(idle).await { ended } else { Ok(Ended::Shutdown) }
         }
-        _ => ended,
+        Ok(Ended::Shutdown) => {
+            // Threads remove what is on the host: the console's socket. No long write is waited for.
+            let _in_time = timeout(LONGEST_END, idle.wait()).await;
+            ended
+        }
+        Err(_) => ended,
     }
 }
 
