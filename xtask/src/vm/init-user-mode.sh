@@ -17,7 +17,8 @@ ln -s /proc/self/fd/0 /dev/stdin
 ln -s /proc/self/fd/1 /dev/stdout
 ln -s /proc/self/fd/2 /dev/stderr
 mount --make-rshared /
-# As on a host without nf_tables, which kernels before 7 cannot do for IPv4 here. They have no x_tables.
+# As on a host without nf_tables, which these kernels cannot do for IPv4. Those of series 7 have no
+# x_tables either.
 if modprobe ip_tables 2> /dev/null; then
 	for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
 		ln -sf xtables-legacy-multi "/usr/sbin/$name"
