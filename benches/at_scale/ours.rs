@@ -3,14 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::checker::Checker;
 use crate::cluster::{Change, Size};
 use crate::cost::Stopwatch;
 use crate::damage;
 use crate::kind::Kind;
-use crate::node::Node;
+use crate::metered::Seen;
+use crate::node::{Node, PATIENCE};
 use crate::schema::Line;
 
 /// Durations to watch, and numbers of changes to make.
@@ -89,12 +90,13 @@ pub(crate) fn again(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>>
     Ok(vec![line])
 }
 
-/// From the complete state on: a restart, and everything that happens then.
+/// From the complete state on: restarts, and everything that happens then.
 pub(crate) fn rest(size: Size, extent: Extent, kind: Kind) -> Result<Vec<Line>> {
+    let changed = restart_under_change(size, extent, kind)?;
     let node = Node::start(size, extent.sync_period, kind)?;
     let restart = restart(&node)?;
     let checker = Checker::start(size, kind)?;
-    let mut run = Run { node, checker, extent, lines: vec![restart] };
+    let mut run = Run { node, checker, extent, lines: vec![restart, changed] };
     run.checker.wait_exact("the restart")?;
     run.endpoints()?;
     run.services()?;
@@ -119,6 +121,29 @@ pub(crate) fn restart(node: &Node) -> Result<Line> {
         seen.counts.operations
     );
     Ok(line)
+}
+
+/// A restart, right after whose list an endpoint of the youngest Service changes: from the end of the
+/// list until the kernel has the change. In the end the endpoint is as it was.
+fn restart_under_change(size: Size, extent: Extent, kind: Kind) -> Result<Line> {
+    let node = Node::start(size, extent.sync_period, kind)?;
+    let watch = Stopwatch::start(node.seen().counts)?;
+    let (_, told) = node.tell_all()?;
+    let (service, usual) = (size.services - 1, size.usual());
+    node.change(&Change::Endpoints { service, which: usual.start..usual.end + 1 })?;
+    let is_written = |seen: &Seen| seen.counts.operations > 0;
+    let seen = node.meter.wait("a change at a restart", PATIENCE, is_written)?;
+    let written = seen.written.context("operations that nothing was written by")?;
+    let name = "change_at_restart";
+    let line = watch.stop(name, written, seen.counts)?;
+    node.wait_in_sync()?;
+    node.change(&Change::Endpoints { service, which: usual })?;
+    node.wait_written()?;
+    // What drained goes a second later.
+    Checker::start(size, kind)?.wait_exact(name)?;
+    node.stop()?;
+    let wall_ms = crate::cost::milliseconds(written.saturating_duration_since(told));
+    Ok(Line { wall_ms, count: 1, ..line })
 }
 
 // === impl Run ===
@@ -206,7 +231,7 @@ impl Run {
 
     fn damages(&mut self) -> Result<()> {
         for damage in damage::ALL {
-            let patience = self.extent.sync_period + crate::node::PATIENCE;
+            let patience = self.extent.sync_period + PATIENCE;
             let (before, refused) = (self.node.seen().counts, self.node.seen().refused);
             damage.inflict()?;
             let mut watch = Stopwatch::start(before)?;
@@ -232,7 +257,7 @@ impl Run {
     /// The guest has one processor: a comparison would take it from the loop.
     fn wait_quiet(&self) -> Result<()> {
         let quiet = Duration::from_secs(1);
-        let deadline = Instant::now() + crate::node::PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let seen = self.node.seen();
             if !seen.is_writing && seen.written.is_none_or(|written| written.elapsed() >= quiet) {

@@ -244,7 +244,7 @@ impl Store {
             return;
         }
         if record.service.is_some() {
-            self.dirty.push(slice.service.clone());
+            self.dirty.push_endpoints(slice.service.clone());
         }
         if is_for_zones(&slice) {
             self.for_zones.insert(slice.name.clone());
@@ -263,7 +263,7 @@ impl Store {
         if let Some(record) = self.records.get_mut(&service) {
             record.remove(name);
             if record.service.is_some() {
-                self.dirty.push(service.clone());
+                self.dirty.push_endpoints(service.clone());
             }
         }
         self.count_endpoints(&service, settings);

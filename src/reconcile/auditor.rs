@@ -145,8 +145,8 @@ impl Auditor {
         writer: &mut Writer,
         ended: RuleRepairEnded,
     ) {
-        let family = ended.0;
-        let took = ended.1.as_ref().map_or(Duration::ZERO, |repair| repair.took);
+        let family = ended.family;
+        let took = ended.result.as_ref().map_or(Duration::ZERO, |repair| repair.took);
         let part = AuditedPart::RuleSet(family);
         match writer.rules_repaired(cx, ended) {
             None => self.schedule.failed(part, Instant::now()),

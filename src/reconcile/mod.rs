@@ -276,7 +276,12 @@ impl Reconciler {
         let mut n_changes = 0;
         for input in std::iter::once(first).chain(later).take(MOST_INPUTS) {
             n_changes += usize::from(matches!(input, Input::Change(_)));
+            let is_complete = input == Input::Complete;
             self.take(input, timestamp);
+            if is_complete {
+                // The kernel is read next, and what has changed since the list is written first.
+                break;
+            }
         }
         self.context.observer.taken(n_changes);
         self.report_waiting();

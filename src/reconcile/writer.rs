@@ -301,6 +301,7 @@ impl Writer {
         failed: &mut HashSet<Subject>,
     ) {
         self.recent.note(&ops, Instant::now());
+        self.rule_repairs.written(&ops);
         let write = KernelWrite { ops: &ops, results: &results, took, planner: &cx.planner };
         cx.observer.written(&write);
         let (total, refused) = (ops.len(), results.iter().filter(|it| it.is_err()).count());

@@ -1,12 +1,12 @@
 //! From nothing, or from what a former run left, to a kernel in sync.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube_ipvs::kernel::RefusalClass;
 use kube_ipvs::kernel::fake::{FakeAnswer, KernelCall, ReadCall};
-use kube_ipvs::reconcile::Pace;
+use kube_ipvs::reconcile::{Input, Pace};
 use plan::event::Event;
 use plan::kernel_objects::Entry;
 use plan::model::{ObjectName, Protocol};
@@ -219,4 +219,38 @@ async fn dozens_that_cannot_be_read_take_no_other_along() {
     let actual = world.fake.actual();
     let is_stale = |at: &u16| real_server(&actual, &frontend(*at, Protocol::Tcp), 2).is_none();
     assert_eq!((1..=200).filter(is_stale).collect::<Vec<u16>>(), spoiled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_change_during_the_takeover_do_not_wait_for_its_end() {
+    let all: Vec<_> = (1..=4_000).map(|number| tcp(number, &[1])).collect();
+    let kernel = World::in_sync(&all).await.stop().await;
+    let mut world = World::on(kernel, Pace::default());
+    let (last, _) = all.last().unwrap();
+    let change = Event::SliceApplied(Box::new(slice(last, &[2])));
+    world.feed(&all).await;
+    world.heard(change.clone());
+    // It comes when the first Services are read. How many are, until it is written, is counted.
+    let (source, mut change) = (world.sender(), Some(change));
+    let n_reads = Arc::new(AtomicUsize::new(0));
+    let (mut is_written, counted) = (false, Arc::clone(&n_reads));
+    world.fake.interfere(move |call, _| {
+        match call {
+            KernelCall::Read(ReadCall::VirtualServers) if !is_written => {
+                if let Some(event) = change.take() {
+                    source.try_send(Input::Change(event)).unwrap();
+                }
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            KernelCall::Writing(Op::AddRealServer(..)) => is_written = true,
+            _ => {}
+        }
+        FakeAnswer::Honest
+    });
+    world.complete().await;
+    world.until("written", |status, _| status.operations > 0).await;
+    let (before, whole) = (n_reads.load(Ordering::Relaxed), 4_000 / 256);
+    assert!(before <= 3, "{before} of {whole} rounds came before");
+    world.compared().await;
+    world.assert_converged(&[]);
 }

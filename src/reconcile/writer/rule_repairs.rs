@@ -16,30 +16,54 @@ use crate::reconcile::{FAR, READ_RETRY};
 /// The repair under way, and those that follow it.
 #[derive(Debug, Default)]
 pub(super) struct RuleRepairs {
-    under_way: Option<(Family, RuleRepairUnderWay)>,
+    under_way: Option<UnderWay>,
     waiting: BTreeSet<Family>,
 }
 
+#[derive(Debug)]
+struct UnderWay {
+    family: Family,
+    repair: RuleRepairUnderWay,
+    /// True if the family's rules were written meanwhile: what the repair did says nothing of them.
+    is_overtaken: bool,
+}
+
 /// End of a repair.
-pub(in crate::reconcile) type RuleRepairEnded = (Family, Result<RuleRepair, ReadError>);
+#[derive(Debug)]
+pub(in crate::reconcile) struct RuleRepairEnded {
+    pub(in crate::reconcile) family: Family,
+    pub(in crate::reconcile) result: Result<RuleRepair, ReadError>,
+    is_overtaken: bool,
+}
 
 // === impl RuleRepairs ===
 
 impl RuleRepairs {
     fn begin(&mut self, kernel: &KernelHandle, family: Family) {
         match &self.under_way {
-            Some((of, _)) if *of == family => {}
+            Some(it) if it.family == family => {}
             Some(_) => drop(self.waiting.insert(family)),
-            None => self.under_way = Some((family, kernel.repair_rules(family))),
+            None => {
+                let repair = kernel.repair_rules(family);
+                self.under_way = Some(UnderWay { family, repair, is_overtaken: false });
+            }
+        }
+    }
+
+    /// Notes operations that the kernel has answered.
+    pub(super) fn written(&mut self, ops: &[Op]) {
+        if let Some(it) = &mut self.under_way {
+            it.is_overtaken |= ops.contains(&Op::WriteRuleSet(it.family));
         }
     }
 
     /// Waits for the end of the repair under way; for ever if there is none.
     async fn ended(&mut self) -> Result<RuleRepairEnded, WorkerGone> {
-        let Some((family, repair)) = &mut self.under_way else {
+        let Some(UnderWay { family, repair, is_overtaken }) = &mut self.under_way else {
             return std::future::pending().await;
         };
-        let ended = (*family, repair.await.map_err(|_| WorkerGone)?);
+        let result = repair.await.map_err(|_| WorkerGone)?;
+        let ended = RuleRepairEnded { family: *family, result, is_overtaken: *is_overtaken };
         self.under_way = None;
         Ok(ended)
     }
@@ -69,21 +93,26 @@ impl Writer {
     }
 
     /// Takes in what a repair did, and begins the next. Returns true if another program had changed
-    /// the rules; none if they could not be read.
+    /// the rules; none if they could not be read. A repair that was overtaken is made again.
     pub(in crate::reconcile) fn rules_repaired(
         &mut self,
         cx: &mut Context,
-        (family, ended): RuleRepairEnded,
+        ended: RuleRepairEnded,
     ) -> Option<bool> {
+        let RuleRepairEnded { family, result, is_overtaken } = ended;
         let op = Op::WriteRuleSet(family);
         let subject = op.subject();
-        let found_drift = match ended {
+        let found_drift = match result {
             Err(error) => {
                 cx.reading_failed(&error);
                 if self.retry_queue.contains(&subject) {
                     self.retry_queue.postpone(&subject, Instant::now() + READ_RETRY);
                 }
                 None
+            }
+            Ok(_) if is_overtaken => {
+                self.begin_rule_repair(cx, family);
+                Some(false)
             }
             Ok(RuleRepair { written: None, .. }) => {
                 self.resolve(cx, &[subject]);
@@ -96,9 +125,58 @@ impl Writer {
                 Some(is_drift)
             }
         };
-        if let Some(next) = self.rule_repairs.waiting.pop_first() {
+        if !self.is_repairing_rules()
+            && let Some(next) = self.rule_repairs.waiting.pop_first()
+        {
             self.begin_rule_repair(cx, next);
         }
         found_drift
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::actual::Actual;
+    use plan::planner::Planner;
+    use plan::settings::Settings;
+
+    use super::*;
+    use crate::kernel::RefusalClass;
+    use crate::kernel::fake::{Fake, FakeAnswer, KernelCall};
+    use crate::reconcile::Pace;
+
+    #[tokio::test]
+    async fn a_repair_that_a_refused_write_has_overtaken_settles_nothing() {
+        let (family, fake) = (Family::V4, Fake::new(Actual::default()));
+        let kernel = KernelHandle::start(fake.clone(), ()).unwrap();
+        let planner = Planner::new(Settings { families: vec![family], ..Settings::new("node") });
+        let mut cx = Context::new(planner, kernel, Pace::default());
+        let mut writer = Writer::new(Instant::now());
+        cx.set_desired_rules().await.unwrap();
+        writer.begin_rule_repair(&cx, family);
+        while !fake.actual().rule_sets.contains(&family) {
+            tokio::task::yield_now().await;
+        }
+        fake.interfere(|call, actual| match call {
+            KernelCall::Writing(Op::WriteRuleSet(family)) => {
+                actual.rule_sets.remove(family);
+                FakeAnswer::refused(RefusalClass::Other)
+            }
+            _ => FakeAnswer::Honest,
+        });
+        let write = vec![Op::WriteRuleSet(family)];
+        writer.carry_out(&mut cx, write, Basis::Reading).await.unwrap();
+        let subject = Subject::RuleSet(family);
+        assert!(writer.retry_queue().contains(&subject));
+        fake.interfere(|_, _| FakeAnswer::Honest);
+
+        let ended = writer.rule_repair_ended().await.unwrap();
+        writer.rules_repaired(&mut cx, ended);
+        assert!(writer.retry_queue().contains(&subject) && writer.is_repairing_rules());
+        while writer.is_repairing_rules() {
+            let ended = writer.rule_repair_ended().await.unwrap();
+            writer.rules_repaired(&mut cx, ended);
+        }
+        assert!(fake.actual().rule_sets.contains(&family) && writer.retry_queue().is_empty());
     }
 }

@@ -36,7 +36,7 @@ ten times as slow and more, so only ratios and counts are worth reading.
 ";
 
 /// Title and meaning of every line.
-const LINES: [(&str, &str, &str); 17] = [
+const LINES: [(&str, &str, &str); 18] = [
     (
         "first_sync",
         "first sync",
@@ -52,6 +52,11 @@ const LINES: [(&str, &str, &str); 17] = [
         "restart",
         "restart",
         "from the source's first object until all is found to be as it should be; it writes nothing",
+    ),
+    (
+        "change_at_restart",
+        "… change in force",
+        "an endpoint that changes right after the source is complete, from then until the kernel has it",
     ),
     ("endpoint_added", "endpoint added", "one at a time, each of another service"),
     (

@@ -35,6 +35,7 @@ pub(crate) fn checked(run: &Run) -> Vec<CheckedTarget> {
     if let Some(size) = run.size(10_000, 10) {
         targets.extend(first_sync(run, size));
         targets.extend(restart(run, size));
+        targets.extend(change_at_restart(size));
         targets.extend(memory(run, size));
     }
     if let [smallest, .., largest] = tens[..] {
@@ -65,6 +66,18 @@ fn restart(run: &Run, size: &Measured) -> Option<CheckedTarget> {
                nothing is written, which is asserted",
         why,
         ..at_most(1.5, ratio, "times the cost of listing it")
+    })
+}
+
+fn change_at_restart(size: &Measured) -> Option<CheckedTarget> {
+    let took = size.ours("change_at_restart")?.wall_ms;
+    Some(CheckedTarget {
+        what: "restart of 10,000 × 10: a change that comes when the source is complete, until the \
+               kernel has it",
+        why: "what is read before anything is written: addresses, sets, rules, and which virtual \
+              servers there are"
+            .to_owned(),
+        ..at_most(300.0, took, "ms")
     })
 }
 
