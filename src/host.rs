@@ -6,6 +6,7 @@ pub(crate) mod foresight;
 mod local_ports;
 mod oom;
 pub(crate) mod survey;
+pub(crate) mod sysctls;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,8 +21,7 @@ use plan::settings::{Settings, ShortCircuitNetworks};
 use tracing::{info, warn};
 
 use crate::cleanup;
-use crate::config::{Action, Configuration, Conntrack, IpvsTimeouts};
-use crate::kernel::estimators::{self, EstimatorSettings};
+use crate::config::{Action, Configuration, IpvsTimeouts};
 use crate::kernel::linux::Linux;
 use crate::kernel::nfacct::NfacctClient;
 use crate::kernel::probe::{self, Attempts, Facts, Findings, IpvsAttempts};
@@ -159,9 +159,9 @@ fn prepare_ipvs(
     let proc_sys = Path::new(sysctl::ROOT);
     let arp = configuration.service_addresses_arp;
     let wanted = wanted_sysctls(configuration);
-    let mut failed = set_sysctls(proc_sys, &wanted);
-    let of_estimators = set_estimators(proc_sys, &configuration.estimators);
-    failed.extend(track_connections(&configuration.conntrack));
+    let mut failed = sysctls::set(proc_sys, &wanted);
+    let of_estimators = sysctls::set_estimators(proc_sys, &configuration.estimators);
+    failed.extend(sysctls::track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -209,9 +209,9 @@ fn prepare_iptables(
         wanted.extend(sysctl::left_by_ipvs());
         settings.syn_copies = possible_syn_copies(&rules);
     }
-    let mut failed = set_sysctls(proc_sys, &wanted);
+    let mut failed = sysctls::set(proc_sys, &wanted);
     // Before the sysctl is read that decides about invalid packets.
-    failed.extend(track_connections(&configuration.conntrack));
+    failed.extend(sysctls::track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -225,7 +225,7 @@ fn prepare_iptables(
     linux.keep_sysctls(sysctl::existing(proc_sys, wanted));
     if configuration.action == Action::InitOnly {
         // The process that this prepares for may not be allowed to set it.
-        let _not_required = set_sysctls(proc_sys, local_networks.as_slice());
+        let _not_required = sysctls::set(proc_sys, local_networks.as_slice());
     } else {
         linux.keep_sysctls_behind_rules(local_networks.into_iter().collect());
     }
@@ -244,8 +244,8 @@ fn prepare_userspace(
         wanted.extend(sysctl::left_by_ipvs());
         settings.syn_copies = possible_syn_copies(&rules);
     }
-    let mut failed = set_sysctls(proc_sys, &wanted);
-    failed.extend(track_connections(&configuration.conntrack));
+    let mut failed = sysctls::set(proc_sys, &wanted);
+    failed.extend(sysctls::track_connections(&configuration.conntrack));
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -440,49 +440,6 @@ fn try_scheduler(scheduler: &SchedulerName) -> anyhow::Result<()> {
         tried => tried?,
     }
     Ok(client.delete_service(&id)?)
-}
-
-/// Sets sysctls. Returns the failures of those without which Services do not work.
-fn set_sysctls(proc_sys: &Path, wanted: &[sysctl::Sysctl]) -> Vec<String> {
-    let outcome = sysctl::apply(proc_sys, wanted);
-    for change in &outcome.changed {
-        info!("{change}");
-    }
-    let mut required = Vec::new();
-    for failed in &outcome.failed {
-        if failed.sysctl.required {
-            required.push(failed.to_string());
-        } else {
-            warn!("{failed}");
-        }
-    }
-    required
-}
-
-/// Sets the sysctls of the estimators, which exist once the probe has loaded IPVS. Returns those
-/// that have their value.
-fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec<sysctl::Sysctl> {
-    let processors = estimators::possible_processors(Path::new(estimators::SYS));
-    let (wanted, notes) = chosen.sysctls(estimators::EstimatorKind::of(proc_sys), processors);
-    for note in &notes {
-        warn!("{note}");
-    }
-    // None of them is required.
-    let _none = set_sysctls(proc_sys, &wanted);
-    let differing = sysctl::differing(proc_sys, &wanted);
-    wanted.into_iter().filter(|sysctl| !differing.contains(sysctl)).collect()
-}
-
-/// Sets up connection tracking. Returns the failures.
-fn track_connections(chosen: &Conntrack) -> Vec<String> {
-    let outcome = conntrack::set(&conntrack::Root::default(), chosen);
-    for change in &outcome.changed {
-        info!("{change}");
-    }
-    for tolerated in &outcome.tolerated {
-        warn!("{tolerated}");
-    }
-    outcome.failed
 }
 
 fn timeouts(wanted: IpvsTimeouts) -> anyhow::Result<ipvs::Timeouts> {

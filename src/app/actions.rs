@@ -21,7 +21,8 @@ pub(super) fn init_only(configuration: &Configuration) -> anyhow::Result<()> {
 
 /// Removes everything that kube-proxy or we have in the kernel.
 pub(super) fn clean_up(configuration: &Configuration) -> anyhow::Result<()> {
-    let report = cleanup::all(&configuration.settings);
+    let mut report = cleanup::all(&configuration.settings);
+    report.kept.extend(host::sysctls::changed());
     report.log();
     if !report.is_complete() {
         bail!("encountered an error while tearing down rules; the lines above say what is left");

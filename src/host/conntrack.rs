@@ -13,11 +13,13 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Conntrack;
 use crate::kernel::processors::Processors;
-use crate::kernel::sysctl::{self, Sysctl, SysctlError};
+use crate::kernel::sysctl::{self, Sysctl, SysctlChange, SysctlError};
 
 const MAX: &str = "net/netfilter/nf_conntrack_max";
 /// Below `/sys`: how many buckets the table has.
 const HASH_SIZE: &str = "module/nf_conntrack/parameters/hashsize";
+/// Sysctl that shows the same, and takes it in the host's network namespace only.
+const BUCKETS: &str = "net/netfilter/nf_conntrack_buckets";
 /// Below `/sys`: the processors in use, such as `0-3,6`. What the process itself may use can be
 /// less, by its cgroup or affinity, and does not count.
 const PROCESSORS: &str = "devices/system/cpu/online";
@@ -37,7 +39,7 @@ pub(crate) struct Root {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConntrackSetup {
     /// Settings that were changed.
-    pub(crate) changed: Vec<String>,
+    pub(crate) changed: Vec<SysctlChange>,
     /// Settings that could not be made and need not be, with the reason.
     pub(crate) tolerated: Vec<String>,
     /// Settings that could not be made, each with what to do about it.
@@ -51,7 +53,7 @@ pub(crate) fn set(root: &Root, chosen: &Conntrack) -> ConntrackSetup {
         set_entries(root, entries, &mut outcome);
     }
     let applied = sysctl::apply(&root.proc_sys, &sysctls(chosen));
-    outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
+    outcome.changed.extend(applied.changed);
     outcome.failed.extend(applied.failed.iter().map(ToString::to_string));
     outcome
 }
@@ -117,7 +119,7 @@ fn size(entries: u32) -> Sysctl {
 
 fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
     let applied = sysctl::apply(&root.proc_sys, &[size(entries)]);
-    outcome.changed.extend(applied.changed.iter().map(ToString::to_string));
+    outcome.changed.extend(applied.changed);
     if let Some(error) = applied.failed.first() {
         match tolerable(&root.proc_sys, error) {
             Some(reason) => outcome.tolerated.push(reason),
@@ -129,10 +131,11 @@ fn set_entries(root: &Root, entries: u32, outcome: &mut ConntrackSetup) {
     // `nf_conntrack_init_start`, before Linux 5.15).
     match enlarge(&root.sys.join(HASH_SIZE), entries / 4) {
         Ok(None) => {}
-        Ok(Some(before)) => outcome.changed.push(format!(
-            "the connection tracking table has {} buckets (it had {before})",
-            entries / 4
-        )),
+        Ok(Some(before)) => {
+            let why = "a bucket of the connection tracking table has four entries at most";
+            let sysctl = Sysctl::new(BUCKETS, entries / 4, true, why);
+            outcome.changed.push(SysctlChange { sysctl, before: before.to_string() });
+        }
         Err(error) => outcome.failed.push(format!(
             "cannot make the connection tracking table have {buckets} buckets, a quarter of its \
              {entries} entries: {error}. Set it on the host (echo {buckets} > /sys/{HASH_SIZE}), \
@@ -151,7 +154,7 @@ fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
         return Some(format!(
             "{} stays {found}, which is more than the {wanted} asked for; it cannot be set from \
              here: {}",
-            error.sysctl.path.replace('/', "."),
+            error.sysctl.name(),
             error.source
         ));
     }
@@ -162,7 +165,7 @@ fn tolerable(proc_sys: &Path, error: &SysctlError) -> Option<String> {
         format!(
             "{} stays {found}, and {wanted} was asked for: this is not the host's network \
              namespace, and only there it can be set",
-            error.sysctl.path.replace('/', ".")
+            error.sysctl.name()
         )
     })
 }

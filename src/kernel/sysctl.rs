@@ -280,12 +280,18 @@ impl Sysctl {
     ) -> Self {
         Self { path, value: value.to_string(), required, why }
     }
+
+    /// Its name, as the program `sysctl` writes it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.path.replace('/', ".")
+    }
 }
 
 impl fmt::Display for Sysctl {
     /// As the program `sysctl` writes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.path.replace('/', "."), self.value)
+        write!(f, "{}={}", self.name(), self.value)
     }
 }
 

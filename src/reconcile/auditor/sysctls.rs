@@ -83,7 +83,7 @@ impl Sysctls {
                 "another program keeps setting {}={}, where kube-ipvs needs {}: {}. kube-ipvs sets \
                  it again less and less often, once a minute in the end. Find the program that \
                  sets it (files in /etc/sysctl.d, a service that runs sysctl)",
-                change.sysctl.path.replace('/', "."),
+                change.sysctl.name(),
                 change.before,
                 change.sysctl.value,
                 change.sysctl.why

@@ -117,7 +117,7 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 /// Waiting and starting programs take the time on the bed, and an emulated processor makes them
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
-pub(super) const SUITES: [Suite; 13] = [
+pub(super) const SUITES: [Suite; 14] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
@@ -130,6 +130,7 @@ pub(super) const SUITES: [Suite; 13] = [
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).in_user_mode(),
     Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
     // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.

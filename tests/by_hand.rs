@@ -1,0 +1,114 @@
+//! A machine on which kube-ipvs was tried by hand is as before, after what `--cleanup` does and says.
+//!
+//! The guest that runs this has just booted, and its first network namespace is the machine's.
+
+#![cfg(test)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Sysctls that are compared: those of these folders, but for what the kernel counts there.
+const FOLDERS: [&str; 3] = ["net.ipv4.", "net.ipv6.conf.all.", "net.netfilter."];
+const COUNTED: [&str; 2] = ["nf_conntrack_count", "tcp_fastopen_key"];
+/// Longest time for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// State of the machine, as the usual programs show it.
+struct Machine {
+    sysctls: BTreeMap<String, String>,
+    links: String,
+    sets: String,
+    virtual_servers: String,
+    /// Rules and chains of each kind of iptables, without the tables and chains that every table has.
+    rules: Vec<String>,
+}
+
+fn shown(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Machine {
+    fn read() -> Self {
+        let sysctls = shown("sysctl", &["-a"]);
+        let named = sysctls.lines().filter_map(|line| line.split_once(" = "));
+        let compared = named.filter(|(name, _)| {
+            FOLDERS.iter().any(|folder| name.starts_with(folder))
+                && !COUNTED.iter().any(|counted| name.ends_with(counted))
+        });
+        let saved = ["iptables-save", "ip6tables-save"].map(|program| shown(program, &[]));
+        let lines = saved.iter().flat_map(|text| text.lines());
+        let is_made = |line: &&str| line.starts_with("-A") || line.starts_with(":KUBE");
+        Self {
+            sysctls: compared.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            links: shown("ip", &["-brief", "link"]),
+            sets: shown("ipset", &["list", "-name"]),
+            virtual_servers: shown("ipvsadm", &["-Sn"]),
+            rules: lines.filter(is_made).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Lines of this state that another one does not have, and the other way round.
+    fn differences(&self, other: &Self) -> Vec<String> {
+        let lines = |machine: &Self| {
+            let sysctls = machine.sysctls.iter().map(|(name, value)| format!("{name} = {value}"));
+            let shown = [&machine.links, &machine.sets, &machine.virtual_servers];
+            let shown = shown.into_iter().flat_map(|text| text.lines()).map(str::to_owned);
+            sysctls.chain(shown).chain(machine.rules.iter().cloned()).collect::<BTreeSet<_>>()
+        };
+        lines(self).symmetric_difference(&lines(other)).cloned().collect()
+    }
+}
+
+fn kube_ipvs() -> Command {
+    Command::new(std::env::var("KUBE_IPVS").unwrap())
+}
+
+/// Removes everything. Returns what the program says.
+fn clean_up() -> String {
+    let output = kube_ipvs().arg("--cleanup").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+fn set(arguments: &[&str]) {
+    let done = Command::new("sysctl").args(arguments).output().unwrap();
+    assert!(done.status.success(), "{arguments:?}: {done:?}");
+}
+
+#[test]
+fn a_machine_is_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = include_str!("../deploy/examples/web.yaml");
+    std::fs::write(folder.path().join("web.yaml"), service).unwrap();
+    // Modules stay, with their sysctls.
+    for module in ["dummy", "ip_vs", "ip_vs_rr", "nf_conntrack"] {
+        let _built_in = Command::new("modprobe").arg(module).output();
+    }
+    set(&["-w", "net.ipv4.ip_forward=0"]);
+    let before = Machine::read();
+
+    let node = ["--hostname-override", "node", "--manifests"];
+    let mut running = kube_ipvs().args(node).arg(folder.path()).spawn().unwrap();
+    let started = Instant::now();
+    while !shown("ipvsadm", &["-Sn"]).contains("-A -t") {
+        assert!(started.elapsed() < PATIENCE, "no virtual server after {PATIENCE:?}");
+        sleep(Duration::from_millis(100));
+    }
+    let during = Machine::read();
+    assert_eq!(during.sysctls["net.ipv4.ip_forward"], "1");
+    assert!(during.sets != before.sets && during.rules != before.rules);
+    Command::new("kill").arg(running.id().to_string()).status().unwrap();
+    running.wait().unwrap();
+
+    let said = clean_up();
+    assert!(said.contains("net.ipv4.ip_forward=1 (it was 0)"), "{said}");
+    let (_, command) = said.split_once("as they were: sysctl ").unwrap();
+    set(&command.lines().next().unwrap().split_whitespace().collect::<Vec<_>>());
+    assert_eq!(Machine::read().differences(&before), [""; 0]);
+    let said = clean_up();
+    assert!(!said.contains("it was"), "{said}");
+}
