@@ -17,10 +17,10 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
 
-/// Time that comparing a chunk of virtual servers is to take, since changes wait for it. The next
-/// chunk is as large as fits, and at most twice as large as the last one. Each chunk wakes two
-/// threads, too.
-const CHUNK_TIME: Duration = Duration::from_millis(10);
+/// Time that comparing a chunk of virtual servers is to take. A change that comes meanwhile waits for
+/// it, and each chunk wakes two threads: at rest there is one every two or three seconds. The next
+/// chunk is as large as fits, and at most twice as large as the last one.
+const CHUNK_TIME: Duration = Duration::from_millis(20);
 /// Most virtual servers in a chunk.
 const LARGEST_CHUNK: usize = 1_024;
 /// Number of them in the first one.
@@ -324,9 +324,9 @@ mod tests {
             }
             it.chunk
         };
-        assert_eq!(look(Duration::from_micros(100), 3), 100);
-        assert_eq!(look(Duration::from_millis(1), 1), 10, "the machine is slow for a moment");
-        assert_eq!(look(Duration::from_micros(100), 4), 100);
+        assert_eq!(look(Duration::from_micros(200), 3), 100);
+        assert_eq!(look(Duration::from_millis(2), 1), 10, "the machine is slow for a moment");
+        assert_eq!(look(Duration::from_micros(200), 4), 100);
         assert_eq!(look(Duration::from_micros(2), 4), LARGEST_CHUNK);
         assert_eq!(look(Duration::from_secs(1), 1), 1);
     }
