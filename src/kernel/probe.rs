@@ -34,6 +34,20 @@ pub struct Finding {
     pub remedy: String,
     /// True if nothing can be served.
     pub fatal: bool,
+    /// True if the reason may be that the kernel's modules are not installed.
+    lacks_modules: bool,
+}
+
+/// Advice on modules that a distribution leaves out of its default packages. A container sees the
+/// host's kernel, and not its distribution.
+fn where_modules_are(kernel_release: &str) -> &'static str {
+    // The issues of those who met it: kubernetes/kops#18724, rancher/rke2#8498.
+    if kernel_release.contains(".el10") {
+        ". RHEL 10 and its relatives have nft_compat, br_netfilter, ip_set and all xt_ modules in a \
+         package that is not installed by default: `dnf install kernel-modules-extra-$(uname -r)`"
+    } else {
+        ""
+    }
 }
 
 /// Turns facts into findings.
@@ -46,6 +60,9 @@ pub fn judge(facts: &Facts) -> Findings {
         problems.extend(of_ipvs.problems());
     }
     let families = families(facts, &mut problems);
+    for problem in problems.iter_mut().filter(|problem| problem.lacks_modules) {
+        problem.remedy += where_modules_are(&facts.kernel_release);
+    }
     problems.extend(sysctls(facts));
     // A stable sort keeps the order in which problems are solved best.
     problems.sort_by_key(|problem| !problem.fatal);
@@ -83,7 +100,7 @@ fn net_admin(facts: &Facts) -> Option<Finding> {
 impl IpvsFacts {
     fn problems(&self) -> Vec<Finding> {
         let ipset = self.ipset.as_ref().err().map(|why| {
-            Finding::fatal(
+            Finding::without_modules(
                 "the kernel does not give us ipset, which the rules look addresses up in",
                 why,
                 "on the host run `modprobe -a ip_set ip_set_hash_ip ip_set_hash_ipport \
@@ -91,7 +108,7 @@ impl IpvsFacts {
             )
         });
         let dummy = self.dummy.as_ref().err().map(|why| {
-            Finding::fatal(
+            Finding::without_modules(
                 "no dummy interface can be made, which service addresses are put on",
                 why,
                 "on the host run `modprobe dummy`, and see that the process has CAP_NET_ADMIN",
@@ -103,7 +120,7 @@ impl IpvsFacts {
 
 fn ipvs(facts: &IpvsFacts) -> Option<Finding> {
     facts.ipvs.as_ref().err().map(|why| {
-        Finding::fatal(
+        Finding::without_modules(
             "the kernel does not give us IPVS",
             why,
             "on the host run `modprobe ip_vs`; if there is no such module, install the \
@@ -136,16 +153,16 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
     let fatal = !v4 && !v6;
     let remedy = "see what the error says; on the host `modprobe -a` the modules that it names, or \
                   choose the other kind of iptables (--iptables-variant nft or legacy)";
-    let mut add = |what: &str, why: &str, remedy: &str, fatal| {
+    let mut add = |what: &str, why: &str, remedy: &str, (fatal, lacks_modules)| {
         let [what, why, remedy] = [what, why, remedy].map(str::to_owned);
-        problems.push(Finding { what, why, remedy, fatal });
+        problems.push(Finding { what, why, remedy, fatal, lacks_modules });
     };
     if let Err(why) = &facts.iptables_v4 {
-        add("iptables does not work, so that IPv4 is not served", why, remedy, fatal);
+        add("iptables does not work, so that IPv4 is not served", why, remedy, (fatal, true));
     }
     match (facts.ipv6, &facts.iptables_v6) {
         (Ipv6::Available, Some(Err(why))) => {
-            add("ip6tables does not work, so that IPv6 is not served", why, remedy, fatal);
+            add("ip6tables does not work, so that IPv6 is not served", why, remedy, (fatal, true));
         }
         (Ipv6::Available, _) => {}
         (Ipv6::NotInKernel, _) => add(
@@ -153,14 +170,14 @@ fn families(facts: &Facts, problems: &mut Vec<Finding>) -> Vec<Family> {
             "the kernel has no IPv6: /proc/net/if_inet6 is missing",
             "nothing, unless IPv6 Services are wanted: then boot the host without ipv6.disable=1, \
              or with a kernel that has IPv6",
-            false,
+            (false, false),
         ),
         (Ipv6::SwitchedOff, _) => add(
             "IPv6 is not served",
             "IPv6 is switched off: net.ipv6.conf.all.disable_ipv6 is 1",
             "nothing, unless IPv6 Services are wanted: then run \
              `sysctl -w net.ipv6.conf.all.disable_ipv6=0` on the host and restart",
-            false,
+            (false, false),
         ),
     }
     [(v4, Family::V4), (v6, Family::V6)]
@@ -186,6 +203,7 @@ fn sysctls(facts: &Facts) -> Option<Finding> {
              host: `sysctl -w {settings}`"
         ),
         fatal: sysctls.iter().any(|sysctl| sysctl.required),
+        lacks_modules: false,
     })
 }
 
@@ -209,7 +227,12 @@ impl Findings {
 
 impl Finding {
     fn fatal(what: impl Into<String>, why: &str, remedy: impl Into<String>) -> Self {
-        Self { what: what.into(), why: why.to_owned(), remedy: remedy.into(), fatal: true }
+        let (what, why, remedy) = (what.into(), why.to_owned(), remedy.into());
+        Self { what, why, remedy, fatal: true, lacks_modules: false }
+    }
+
+    fn without_modules(what: &str, why: &str, remedy: &str) -> Self {
+        Self { lacks_modules: true, ..Self::fatal(what, why, remedy) }
     }
 }
 

@@ -85,7 +85,7 @@ fn in_order(facts: &Facts) -> Vec<Check> {
 }
 
 fn problem(finding: Finding) -> Check {
-    let Finding { what, why, remedy, fatal } = finding;
+    let Finding { what, why, remedy, fatal, .. } = finding;
     let state = if fatal { CheckState::Failed } else { CheckState::Warning };
     Check::new("host", state, format!("{what} ({why})")).advised(remedy)
 }

@@ -33,6 +33,8 @@ pub struct Facts {
     pub sysctls: Option<Vec<Sysctl>>,
     /// `Ok` if sysctls can be changed.
     pub sysctls_writable: Result<(), String>,
+    /// The kernel's release, as `uname -r` prints it; empty: it could not be read.
+    pub kernel_release: String,
 }
 
 /// Facts about what only mode ipvs needs.
@@ -104,6 +106,7 @@ pub fn gather(root: &ProcRoot, wanted: &[Sysctl], attempts: &mut Attempts<'_>) -
         ipv6,
         sysctls: has_ipvs.then(|| sysctl::differing(&root.sysctl(), wanted)),
         sysctls_writable: root.sysctls_writable(),
+        kernel_release: root.kernel_release(),
     }
 }
 
@@ -139,6 +142,11 @@ impl Default for ProcRoot {
 impl ProcRoot {
     fn sysctl(&self) -> PathBuf {
         self.proc.join("sys")
+    }
+
+    fn kernel_release(&self) -> String {
+        let release = fs::read_to_string(self.sysctl().join("kernel/osrelease"));
+        release.unwrap_or_default().trim().to_owned()
     }
 
     /// True if a capability is among the effective ones of this thread; none: that could not be

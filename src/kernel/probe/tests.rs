@@ -17,6 +17,7 @@ fn mk_facts() -> Facts {
         ipv6: Ipv6::Available,
         sysctls: Some(Vec::new()),
         sysctls_writable: Ok(()),
+        kernel_release: "6.12.0-211.26.1.el9_4.x86_64".to_owned(),
     }
 }
 
@@ -284,4 +285,19 @@ fn without_ipvs_only_iptables_is_tried() {
     assert_eq!(facts.of_ipvs, None);
     assert_eq!(facts.sysctls.as_deref(), Some(&wanted[..]), "ip_forward is 0");
     assert!(judge(&facts).is_usable());
+}
+
+#[test]
+fn a_distribution_that_leaves_modules_out_is_named_with_the_package_that_has_them() {
+    let mut facts = mk_facts();
+    (facts.iptables_v4, facts.net_raw) = (refused(), Some(false));
+    of_ipvs(&mut facts).ipset = refused();
+    let advised = |facts: &Facts| {
+        let problems = judge(facts).problems;
+        let named = problems.iter().filter(|it| it.remedy.contains("kernel-modules-extra"));
+        (named.count(), problems.len())
+    };
+    assert_eq!(advised(&facts), (0, 3));
+    facts.kernel_release = "6.12.0-211.26.1.el10_2.aarch64".to_owned();
+    assert_eq!(advised(&facts), (2, 3), "a capability is in no package");
 }

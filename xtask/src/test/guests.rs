@@ -130,7 +130,7 @@ pub(super) const SUITES: [Suite; 14] = [
     Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
     Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).newest_in_user_mode(),
     Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
     // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
     // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
