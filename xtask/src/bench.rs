@@ -233,7 +233,7 @@ fn at_scale(arguments: &BenchArguments) -> Result<Results> {
     eprintln!("bench: building");
     let profile = if arguments.short { build::QUICK } else { build::RELEASE };
     let program = build::bench_program("at_scale", profile)?;
-    let (mut results, commit) = (Results::of_this_machine()?, results::commit()?);
+    let (mut results, commit) = (Results::of_this_machine()?, build::commit()?);
     for lane in arguments.lane.lanes() {
         for kernel in &arguments.kernel {
             let started = Instant::now();

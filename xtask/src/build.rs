@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::vm::host_tool;
+
 /// The profile of what is tested: quick to build.
 pub(crate) const QUICK: &str = "dev";
 /// The profile of what is measured: what people run.
@@ -200,6 +202,13 @@ pub(crate) fn host_programs() -> Result<Vec<String>> {
     let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
     let for_hosts = targets.filter(|it| it.kind == ["test"] && it.required_features.is_empty());
     Ok(for_hosts.map(|target| target.name).collect())
+}
+
+/// The commit that is checked out, with a mark if files differ from it.
+pub(crate) fn commit() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--always", "--dirty"]).current_dir(workspace());
+    Ok(String::from_utf8_lossy(&host_tool::output(&mut git)?).trim().to_owned())
 }
 
 /// Builds tests that need a real kernel, and the daemon that they start, in one go.

@@ -31,6 +31,8 @@ enum Task {
     Demo(demo::DemoArguments),
     /// Write docs/config.md and docs/metrics.md anew, from what the program says of itself.
     Docs,
+    /// Test on every kernel that Debian has, with both kinds of iptables, and make the table of docs/kernels.md.
+    Matrix(test::matrix::MatrixArguments),
     /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
     Page,
     /// Disturb and kill the program at random on a real kernel, for hours.
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Docs => docs::write(),
+        Task::Matrix(arguments) => test::matrix::run(&arguments),
         Task::Page => page::look(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),

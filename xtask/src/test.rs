@@ -3,6 +3,7 @@
 //! A suite that was asked for and cannot run is a failure, never a skip. The last line counts.
 
 mod guests;
+pub(crate) mod matrix;
 pub(crate) mod output;
 mod package;
 

@@ -4,15 +4,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Lane;
 use super::schema::{Line, Measured, Report};
-use crate::build;
-use crate::vm::host_tool;
 
 /// Everything that one command measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,13 +96,6 @@ impl Results {
     pub(crate) fn native(&self) -> impl Iterator<Item = &Run> {
         self.runs.iter().filter(|run| run.lane == Lane::Uml)
     }
-}
-
-/// The commit that is checked out.
-pub(crate) fn commit() -> Result<String> {
-    let mut git = Command::new("git");
-    git.args(["describe", "--always", "--dirty"]).current_dir(build::workspace());
-    Ok(String::from_utf8_lossy(&host_tool::output(&mut git)?).trim().to_owned())
 }
 
 // === impl Machine ===

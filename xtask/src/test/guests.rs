@@ -1,5 +1,7 @@
 //! Tests that need a real kernel: each program in a guest of its own, two guests side by side.
 
+mod suites;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -8,14 +10,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::matrix::Cell;
 use super::output::Tee;
 use super::{SuiteResult, Tier, announce};
-use crate::build::{self, Tests};
+use crate::build::{self, ForGuests, Tests};
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
 use crate::vm::progress;
 use crate::vm::verdict::Verdict;
+use suites::MATRIX;
+pub(super) use suites::SUITES;
 
 /// Number of guests at once. Each needs a processor of its own, or the deadlines in its tests pass.
 const AT_ONCE: usize = 2;
@@ -53,50 +58,6 @@ struct Job {
     limit: Duration,
 }
 
-/// Tests of the bed that run with iptables for nf_tables too: rules and the packets that meet them.
-const NFT: [&str; 7] = [
-    "balance::",
-    "flows::",
-    "host::",
-    "masquerade::",
-    "ownership::",
-    "switch::rules::",
-    "tenures::connections_",
-];
-/// Tests among them in which no packet meets a rule, and the one that the switch tier has: emulated,
-/// the relay takes three minutes.
-const NOT_WITH_NFT: [&str; 6] = [
-    "balance::an_unknown_",
-    "balance::every_scheduler_",
-    USERSPACE,
-    "host::a_folder_",
-    "host::sysctls_",
-    "host::without_the_capability_",
-];
-/// The table of flows in mode userspace.
-const USERSPACE: &str = "flows::every_flow_goes_where_the_table_says_in_mode_userspace";
-/// Tests beside the code that use no iptables.
-const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
-/// Tests of the bed on a host that lacks something. They need a guest of their own.
-const LACKING: [&str; 1] = ["lacking::"];
-/// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
-/// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
-const UNLOADING: [&str; 1] = ["host::sysctls_"];
-/// Test of the bed that shows what happens without what another test is about. The switch tier has it.
-const COUNTERPART: &str = "ports_again::without_copies_";
-/// Tests of the bed that the guests of all others leave out.
-const APART: [&str; 3] = [LACKING[0], UNLOADING[0], COUNTERPART];
-/// Tests of the bed of a switch between modes, and of the mode that only this tier has on every kernel.
-const SWITCH: [&str; 8] = [
-    "leaving_ipvs::",
-    "load::",
-    "meanwhile::",
-    "ports_again::",
-    "switch::",
-    "tenures::",
-    "way_out::",
-    USERSPACE,
-];
 /// Has iptables mean that of x_tables, as in user mode.
 pub(crate) const LEGACY: &str = "for name in iptables iptables-save iptables-restore ip6tables ip6tables-save \
     ip6tables-restore; do ln -sf xtables-legacy-multi /usr/sbin/$name; done";
@@ -110,34 +71,6 @@ const LONG: [&str; 4] = ["disturbance::", "killed::", "load::", "rollout::"];
 const LIMIT: Duration = Duration::from_secs(900);
 /// Time limit of a long form.
 const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
-
-/// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
-/// that `cargo test` on a machine without IPVS neither fails nor skips.
-///
-/// Waiting and starting programs take the time on the bed, and an emulated processor makes them
-/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
-/// is done again in a virtual machine, with iptables for nf_tables.
-pub(super) const SUITES: [Suite; 14] = [
-    // The longest first, so that no guest works alone at the end.
-    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
-    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
-    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&WITHOUT_IPTABLES),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
-        .only(&WITHOUT_IPTABLES)
-        .newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
-    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).newest_in_user_mode(),
-    Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
-    // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
-    // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
-    Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
-    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
-    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
-];
 
 /// Kernels of the suites.
 #[derive(Debug, PartialEq, Eq)]
@@ -205,16 +138,7 @@ pub(super) fn run(
     let built = build::for_guests(&tests)?;
     let mut jobs = Vec::new();
     for suite in suites {
-        let program = built.tests(suite.package, suite.tests)?;
-        let tests = tests_of(&program)?;
-        if let Some(missing) = suite.missing(&tests) {
-            bail!(
-                "{} {} has no test called {missing}, which SUITES names: was it renamed?",
-                suite.package,
-                suite.tests
-            );
-        }
-        let shares = suite.shares(tests, filter);
+        let (program, shares) = suite.programs(&built, filter)?;
         for (kernel, suite) in suite.on(kernels) {
             for (number, share) in shares.iter().enumerate() {
                 let place = (shares.len() > 1).then_some((number + 1, shares.len()));
@@ -223,6 +147,25 @@ pub(super) fn run(
         }
     }
     Ok(side_by_side(&jobs, &built.daemon()?))
+}
+
+/// Runs the suites of the matrix on each of these kernels.
+pub(super) fn matrix(kernels: &[Kernel]) -> Result<Vec<Cell>> {
+    announce("building what runs on real kernels");
+    let built = build::for_guests(&MATRIX.map(|(_, suite)| suite.tests))?;
+    let (mut jobs, mut places) = (Vec::new(), Vec::new());
+    for kernel in kernels {
+        for (column, suite) in &MATRIX {
+            let (program, shares) = suite.programs(&built, None)?;
+            for share in &shares {
+                jobs.push(suite.job(*kernel, program.clone(), share, None));
+                places.push((*kernel, *column));
+            }
+        }
+    }
+    let results = side_by_side(&jobs, &built.daemon()?);
+    let cell = |((kernel, column), result)| Cell { kernel, column, result };
+    Ok(places.into_iter().zip(results).map(cell).collect())
 }
 
 /// Runs the long forms, each in a guest of its own, with what is random from this seed if one is
@@ -349,6 +292,24 @@ impl Suite {
             (kernel, if is_quicker { self.in_user_mode() } else { *self })
         };
         on.iter().copied().map(in_guest).collect()
+    }
+
+    /// Returns the test program, and the tests of each guest.
+    fn programs(
+        &self,
+        built: &ForGuests,
+        filter: Option<&str>,
+    ) -> Result<(PathBuf, Vec<Vec<String>>)> {
+        let program = built.tests(self.package, self.tests)?;
+        let tests = tests_of(&program)?;
+        if let Some(missing) = self.missing(&tests) {
+            bail!(
+                "{} {} has no test called {missing}, which its suite names: was it renamed?",
+                self.package,
+                self.tests
+            );
+        }
+        Ok((program, self.shares(tests, filter)))
     }
 
     /// A name in `only` or `but` that no test has.

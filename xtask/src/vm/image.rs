@@ -123,6 +123,11 @@ pub(crate) fn prepare(kernel: Kernel, fresh: bool) -> Result<Image> {
     Ok(image)
 }
 
+/// The release of a kernel that was prepared, as `uname -r` prints it.
+pub(crate) fn release(kernel: Kernel) -> Result<String> {
+    Ok(kernel_package::ensure(kernel, &cache_directory().join(kernel.series()))?.release)
+}
+
 fn remove_if_there(file: &Path) -> Result<()> {
     if file.exists() {
         std::fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;

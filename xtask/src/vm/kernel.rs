@@ -17,6 +17,9 @@ pub(crate) enum Kernel {
     /// Debian 13.
     #[value(name = "6.12")]
     V6_12,
+    /// The long-term series after Debian 13.
+    #[value(name = "6.18")]
+    V6_18,
     /// The newest that Debian has of it.
     #[value(name = "7")]
     V7,
@@ -30,6 +33,7 @@ impl Kernel {
             Self::V5_10 => "5.10",
             Self::V6_1 => "6.1",
             Self::V6_12 => "6.12",
+            Self::V6_18 => "6.18",
             Self::V7 => "7",
         }
     }
@@ -41,6 +45,7 @@ impl Kernel {
             Self::V5_10 => &["bullseye"],
             Self::V6_1 => &["bookworm"],
             Self::V6_12 => &["bookworm-backports", "trixie"],
+            Self::V6_18 => &["trixie-backports"],
             Self::V7 => &["trixie-backports", "sid"],
         }
     }

@@ -102,8 +102,15 @@ fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<Path
     progress!("kernel {kernel}: reading the list of packages");
     host_tool::output(apt.command("apt-get").arg("update"))?;
     let shown = host_tool::output(apt.command("apt-cache").args(["show", build.package()]))?;
-    let mut packages = build
-        .packages(&String::from_utf8_lossy(&shown), kernel.series())
+    let of_newest = build.packages(&String::from_utf8_lossy(&shown), kernel.series());
+    // Of a series that is not the suite's newest, packages stay for some time without one that names them.
+    let older = || {
+        let start = format!("linux-image-{kernel}.");
+        let names = host_tool::output(apt.command("apt-cache").args(["pkgnames", &start])).ok()?;
+        newest_image(&String::from_utf8_lossy(&names), &start).map(|name| vec![name])
+    };
+    let mut packages = of_newest
+        .or_else(|| (build == Build::Cloud).then(older).flatten())
         .with_context(|| format!("it has no {} of the series {kernel}", build.package()))?;
     if let (Build::Cloud, Some(image)) = (build, packages.first()) {
         let shown = host_tool::output(apt.command("apt-cache").args(["show", image]))?;
@@ -175,6 +182,16 @@ fn image_package(shown: &str, series: &str) -> Option<String> {
     dependencies(shown).find(|package| package.starts_with(&wanted)).map(str::to_owned)
 }
 
+/// Of packages whose names begin like this and go on with the patch level, the greatest for cloud machines.
+fn newest_image(names: &str, start: &str) -> Option<String> {
+    let patch_level = |name: &&str| {
+        let rest = name.strip_prefix(start)?.strip_suffix("-cloud-amd64")?;
+        rest.split_once('+')?.0.parse::<u32>().ok()
+    };
+    let patched = names.lines().filter(|name| patch_level(name).is_some());
+    patched.max_by_key(patch_level).map(str::to_owned)
+}
+
 /// The packages with the kernel and its modules, where the image is made of them: since 7.2.
 fn parts_of_image(shown: &str) -> BTreeSet<String> {
     let is_part = |package: &&str| {
@@ -241,6 +258,16 @@ mod tests {
         let found = image_package(SHOWN, "6.12");
         assert_eq!(found.as_deref(), Some("linux-image-6.12.95+deb12-cloud-amd64"));
         assert_eq!(image_package(SHOWN, "6.1"), None);
+    }
+
+    #[test]
+    fn of_an_older_series_the_greatest_patch_level_counts() {
+        let names = "linux-image-6.18.9+deb13-cloud-amd64\nlinux-image-6.18.15+deb13-cloud-amd64\n\
+            linux-image-6.18.20+deb13-amd64\nlinux-image-6.18.5+deb13-cloud-amd64\n\
+            linux-image-6.18.15+deb13-cloud-amd64-dbg\n";
+        let found = newest_image(names, "linux-image-6.18.");
+        assert_eq!(found.as_deref(), Some("linux-image-6.18.15+deb13-cloud-amd64"));
+        assert_eq!(newest_image("linux-image-cloud-amd64\n", "linux-image-6.18."), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) mod command;
 pub(crate) mod guest;
 pub(crate) mod host_packages;
 pub(crate) mod host_tool;
-mod image;
+pub(crate) mod image;
 pub(crate) mod kernel;
 mod kernel_package;
 mod modules;

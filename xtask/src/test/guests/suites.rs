@@ -1,0 +1,100 @@
+//! Which tests run on real kernels, and in which guests.
+
+use super::{BED, INSIDE, LEGACY, Suite};
+use crate::build::Tests;
+use crate::test::Tier;
+use crate::test::matrix::Column;
+
+/// Tests of the bed that run with iptables for nf_tables too: rules and the packets that meet them.
+const NFT: [&str; 7] = [
+    "balance::",
+    "flows::",
+    "host::",
+    "masquerade::",
+    "ownership::",
+    "switch::rules::",
+    "tenures::connections_",
+];
+/// Tests among them in which no packet meets a rule, and the one that the switch tier has: emulated,
+/// the relay takes three minutes.
+const NOT_WITH_NFT: [&str; 6] = [
+    "balance::an_unknown_",
+    "balance::every_scheduler_",
+    USERSPACE,
+    "host::a_folder_",
+    "host::sysctls_",
+    "host::without_the_capability_",
+];
+/// The table of flows in mode userspace.
+const USERSPACE: &str = "flows::every_flow_goes_where_the_table_says_in_mode_userspace";
+/// Tests beside the code that use no iptables.
+const WITHOUT_IPTABLES: [&str; 2] = ["kernel::conntrack::", "kernel::linux::grow::"];
+/// Tests of the bed on a host that lacks something. They need a guest of their own.
+const LACKING: [&str; 1] = ["lacking::"];
+/// Tests of the bed that wait until modules can be unloaded: where others have run before, for as long as
+/// their sockets keep network namespaces, which is most of a minute. They begin a guest of their own.
+const UNLOADING: [&str; 1] = ["host::sysctls_"];
+/// Test of the bed that shows what happens without what another test is about. The switch tier has it.
+const COUNTERPART: &str = "ports_again::without_copies_";
+/// Tests of the bed that the guests of all others leave out.
+const APART: [&str; 3] = [LACKING[0], UNLOADING[0], COUNTERPART];
+/// Tests of the bed of a switch between modes, and of the mode that only this tier has on every kernel.
+const SWITCH: [&str; 8] = [
+    "leaving_ipvs::",
+    "load::",
+    "meanwhile::",
+    "ports_again::",
+    "switch::",
+    "tenures::",
+    "way_out::",
+    USERSPACE,
+];
+
+/// Every one of them is built with the feature `kernel-tests`, without which it does not exist, so
+/// that `cargo test` on a machine without IPVS neither fails nor skips.
+///
+/// Waiting and starting programs take the time on the bed, and an emulated processor makes them
+/// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
+/// is done again in a virtual machine, with iptables for nf_tables.
+pub(in crate::test) const SUITES: [Suite; 14] = [
+    // The longest first, so that no guest works alone at the end.
+    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
+    Suite::new(Tier::Bed, "kube-ipvs", BED).only(&UNLOADING).in_user_mode(),
+    Suite::new(Tier::Bed, "kube-ipvs-bed", Tests::Program("plain")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE)).but(&WITHOUT_IPTABLES),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))
+        .only(&WITHOUT_IPTABLES)
+        .newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&LACKING).newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("bare")),
+    Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).newest_in_user_mode(),
+    Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel")).newest_in_user_mode(),
+    // Never in user mode: in 7 of 140 runs of this suite, IPVS's estimator thread
+    // (ip_vs_estimation_kthread, since 6.2) made that kernel panic.
+    Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel")),
+    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH),
+    Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
+];
+
+/// Tests of the bed in the matrix of kernels: packets by every scheduler and by rules.
+const TRAFFIC: [&str; 2] = ["balance::", "masquerade::"];
+
+/// Suites of the matrix of kernels.
+pub(super) const MATRIX: [(Column, Suite); 8] = [
+    (
+        Column::XTables,
+        Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC).prepared_by(LEGACY),
+    ),
+    (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", BED).only(&TRAFFIC)),
+    (Column::Adapters, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Inside(INSIDE))),
+    (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("cleanup"))),
+    (Column::NfTables, Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand"))),
+    (
+        Column::XTables,
+        Suite::new(Tier::Kernel, "kube-ipvs", Tests::Program("by_hand")).prepared_by(LEGACY),
+    ),
+    (Column::Libraries, Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel"))),
+    (Column::Libraries, Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel"))),
+];
