@@ -11,7 +11,9 @@ mod demo;
 mod dependencies;
 mod docs;
 mod page;
+mod program;
 mod scripts;
+mod site;
 mod test;
 mod vm;
 
@@ -35,6 +37,8 @@ enum Task {
     Matrix(test::matrix::MatrixArguments),
     /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
     Page,
+    /// Build the documents as a site of static pages, and follow its links.
+    Site,
     /// Disturb and kill the program at random on a real kernel, for hours.
     Soak(test::SoakArguments),
     /// Run every check and test there is.
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Task::Docs => docs::write(),
         Task::Matrix(arguments) => test::matrix::run(&arguments),
         Task::Page => page::look(),
+        Task::Site => site::build(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Vm(task) => vm::command::run(task),

@@ -23,6 +23,7 @@ use crate::dashboard;
 use crate::dependencies;
 use crate::page;
 use crate::scripts;
+use crate::site;
 use crate::vm::accel::AccelChoice;
 use crate::vm::host_packages;
 use crate::vm::kernel::Kernel;
@@ -83,7 +84,7 @@ pub(crate) struct SoakArguments {
 /// The groups of checks, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
-    /// Formatting, clippy, rustdoc, dependencies, packages, the dashboard, shell scripts: without a warning.
+    /// Formatting, clippy, rustdoc, dependencies, packages, the dashboard, shell scripts, the site: without a warning.
     Lint,
     /// Unit, table, property, codec and scenario tests, on this machine.
     Host,
@@ -186,6 +187,7 @@ fn lint() -> Vec<SuiteResult> {
         check("packages", package::check),
         check("dashboard", dashboard::check),
         check("scripts", scripts::check),
+        check("site", site::check),
     ]
 }
 

@@ -121,7 +121,9 @@ fn table(heading: &str, families: Vec<MetricFamily>) -> String {
             .iter()
             .map(|label| format!("`{}`", label.name()))
             .collect();
-        let (name, labels, help) = (family.name(), labels.join(", "), family.help());
+        let (name, labels) = (family.name(), labels.join(", "));
+        // Markdown would take it for a tag, and show nothing.
+        let help = family.help().replace('<', "\\<");
         let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {help} |");
     }
     page
