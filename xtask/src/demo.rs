@@ -1,5 +1,7 @@
 //! `cargo xtask demo`: the main job, shown on a real kernel.
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,10 @@ use crate::build;
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
+use crate::vm::verdict::Verdict;
 
 /// Kernel that the demo runs on.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct DemoArguments {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t)]
@@ -29,10 +32,29 @@ pub(crate) struct DemoArguments {
 }
 
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
+    if arguments.stay {
+        let (guest, program, arguments) = prepare(arguments)?;
+        guest.on_terminal(&program.to_string_lossy(), &arguments)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let verdict = show(arguments, &mut std::io::stdout())?;
+    Ok(ExitCode::from(verdict.exit_code()))
+}
+
+/// Runs it, with its output on this console.
+pub(crate) fn show(arguments: &DemoArguments, console: &mut dyn Write) -> Result<Verdict> {
+    let (guest, program, arguments) = prepare(arguments)?;
+    let started = Instant::now();
+    let verdict = guest.run(&program.to_string_lossy(), &arguments, console)?;
+    eprintln!("demo: {verdict} ({} s after the build)", started.elapsed().as_secs());
+    Ok(verdict)
+}
+
+/// Builds what it takes. Returns the guest, and the program in it with its arguments.
+fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
     eprintln!("demo: building");
     let daemon = build::daemon(build::QUICK)?;
     let program = build::bed_program("demo")?;
-    let started = Instant::now();
     let guest = Guest {
         kernel: arguments.kernel,
         accel: arguments.accel,
@@ -46,15 +68,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode> {
         limit: Duration::from_secs(if arguments.switch { 900 } else { 300 }),
         ..Guest::default()
     };
-    let stay = arguments.stay;
-    let option = arguments.switch.then_some("--switch").or(stay.then_some("--stay"));
+    let option = arguments.switch.then_some("--switch").or(arguments.stay.then_some("--stay"));
     let arguments = ["/job/kube-ipvs", "/job/examples"].into_iter().chain(option);
-    let arguments: Vec<String> = arguments.map(str::to_owned).collect();
-    if stay {
-        guest.on_terminal(&program.to_string_lossy(), &arguments)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let verdict = guest.run(&program.to_string_lossy(), &arguments, &mut std::io::stdout())?;
-    eprintln!("demo: {verdict} ({} s after the build)", started.elapsed().as_secs());
-    Ok(ExitCode::from(verdict.exit_code()))
+    Ok((guest, program, arguments.map(str::to_owned).collect()))
 }

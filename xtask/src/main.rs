@@ -12,6 +12,7 @@ mod dependencies;
 mod docs;
 mod page;
 mod program;
+mod recording;
 mod scripts;
 mod site;
 mod test;
@@ -37,6 +38,8 @@ enum Task {
     Matrix(test::matrix::MatrixArguments),
     /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
     Page,
+    /// Draw the output of the demo anew, as a moving picture in docs/pictures.
+    Record,
     /// Build the documents as a site of static pages, and follow its links.
     Site,
     /// Disturb and kill the program at random on a real kernel, for hours.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Docs => docs::write(),
         Task::Matrix(arguments) => test::matrix::run(&arguments),
         Task::Page => page::look(),
+        Task::Record => recording::record(),
         Task::Site => site::build(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
