@@ -1,0 +1,122 @@
+//! The documents: which there are, the files that they name, and their links.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::markdown::{Document, target};
+use crate::{read, root};
+
+/// Order of the documents on the site.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Folders in which all Markdown is for the site, and those in which it need not be.
+const ON_THE_SITE: [&str; 4] = [".", "docs", "deploy", "vagrant"];
+const BESIDE: [&str; 4] = ["netlink", "ipvs", "ipset", ".github"];
+
+/// The document that also names what is gone.
+const HISTORY: &str = "CHANGELOG.md";
+
+/// The Markdown in a folder, and below it unless the folder is the project's.
+fn markdown(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && folder != "." {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The pages of the site.
+fn pages() -> Vec<PathBuf> {
+    let summary = root().join(SUMMARY);
+    let links = Document::read(&read(&summary)).links;
+    assert!(links.len() > 20, "{SUMMARY} names {} pages", links.len());
+    links.iter().map(|link| target(&summary, link)).collect()
+}
+
+/// True if a word in backticks names a file or a folder of this project.
+fn is_path(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let ending = [".md", ".rs", ".rules", ".sh", ".toml", ".yaml", "/"];
+    word.chars().all(plain)
+        && !word.starts_with('/')
+        && (ending.iter().any(|ending| word.ends_with(ending)) || word == ".ci/run")
+}
+
+#[test]
+fn every_document_is_on_the_site_once() {
+    let mut wanted: Vec<PathBuf> = ON_THE_SITE.into_iter().flat_map(markdown).collect();
+    wanted.retain(|path| *path != root().join(SUMMARY));
+    wanted.iter_mut().for_each(|path| *path = path.components().collect());
+    wanted.sort();
+    let mut named = pages();
+    named.sort();
+    let differ = |left: &[PathBuf], right: &[PathBuf]| -> Vec<PathBuf> {
+        left.iter().filter(|path| !right.contains(path)).cloned().collect()
+    };
+    let (missing, unknown) = (differ(&wanted, &named), differ(&named, &wanted));
+    assert!(missing.is_empty(), "{SUMMARY} does not name {missing:?}");
+    assert!(unknown.is_empty(), "{SUMMARY} names {unknown:?}");
+    assert_eq!(wanted, named, "{SUMMARY} names a page twice");
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let mut missing = Vec::new();
+    for document in pages().into_iter().filter(|page| !page.ends_with(HISTORY)) {
+        let named = document.strip_prefix(root()).unwrap().display().to_string();
+        let words = Document::read(&read(&document)).words;
+        let mut paths = words.iter().filter(|word| is_path(word)).peekable();
+        assert!(paths.peek().is_some(), "{named} names no file");
+        let exists =
+            |word: &str| root().join(word).exists() || document.with_file_name(word).exists();
+        missing.extend(paths.filter(|word| !exists(word)).map(|word| format!("{named}: {word}")));
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn links_lead_to_files_and_places_that_exist() {
+    let (mut broken, mut followed) = (Vec::new(), 0);
+    for document in ON_THE_SITE.into_iter().chain(BESIDE).flat_map(markdown) {
+        for link in Document::read(&read(&document)).links {
+            if link.contains("://") {
+                continue;
+            }
+            followed += 1;
+            if !leads_somewhere(&document, &link) {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(followed > 50, "only {followed} links were followed");
+}
+
+fn leads_somewhere(document: &Path, link: &str) -> bool {
+    let (path, place) = link.split_once('#').unwrap_or((link, ""));
+    let file = if path.is_empty() { document.to_owned() } else { target(document, path) };
+    if place.is_empty() || !file.exists() {
+        return file.exists();
+    }
+    Document::read(&read(&file)).anchors.contains(place)
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let readme = root().join("README.md");
+    for link in ["LICENSE", "docs/modes.md", "docs/modes.md#fallback", "#three-ways-to-start"] {
+        assert!(leads_somewhere(&readme, link), "{link}");
+    }
+    for link in ["LICENCE", "docs/moods.md", "docs/modes.md#fall-back", "#four-ways-to-start"] {
+        assert!(!leads_somewhere(&readme, link), "{link}");
+    }
+}
