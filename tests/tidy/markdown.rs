@@ -1,4 +1,4 @@
-//! What the checks of documents see of Markdown.
+//! Markdown, as the checks of documents see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

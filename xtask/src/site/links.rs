@@ -81,7 +81,7 @@ fn normal(path: &Path) -> PathBuf {
 // === impl Page ===
 
 impl Page {
-    /// What mdBook writes has each attribute in double quotes, and none in text, where they are `&quot;`.
+    /// Reads a page of mdBook, which has each attribute in double quotes, and `&quot;` in text.
     fn of(text: &str) -> Self {
         let values = |name: &str| -> BTreeSet<String> {
             let begin = format!(" {name}=\"");

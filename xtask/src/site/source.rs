@@ -65,12 +65,13 @@ impl Site<'_> {
                     closed += 1;
                     let whole = text.get(range.clone()).unwrap_or_default();
                     if let Some(target) = self.target(page, &dest_url, &mut files)? {
-                        ensure!(
-                            link_type == LinkType::Inline,
-                            "{}: write the link {whole} as [text](file)",
-                            page.display()
-                        );
-                        changes.push((range, with_destination(whole, &dest_url, &target)));
+                        let link = match link_type {
+                            LinkType::Inline => with_destination(whole, &dest_url, &target),
+                            // Its destination stands elsewhere, for the repository.
+                            LinkType::Shortcut => format!("{whole}({})", target.display()),
+                            _ => bail!("{}: write {whole} as [text](file)", page.display()),
+                        };
+                        changes.push((range, link));
                     }
                 }
                 Event::Start(Tag::Image { dest_url, .. }) if !is_foreign(&dest_url) => {
@@ -227,6 +228,9 @@ mod tests {
         }
         let (text, _) = shown("README.md", "[`docs/modes.md`](docs/modes.md#one)");
         assert_eq!(text, "[`docs/modes.md`](docs/modes.md#one)");
+        let definition = "\n\n[`README.md`]: ../README.md\n";
+        let (text, _) = shown("docs/modes.md", &format!("[`README.md`]{definition}"));
+        assert_eq!(text, format!("[`README.md`](../index.md){definition}"));
     }
 
     #[test]
