@@ -9,7 +9,9 @@ mod build;
 mod dashboard;
 mod demo;
 mod dependencies;
+mod dist;
 mod docs;
+mod image;
 mod page;
 mod program;
 mod recording;
@@ -34,6 +36,10 @@ enum Task {
     Demo(demo::DemoArguments),
     /// Write docs/config.md and docs/metrics.md anew, from what the program says of itself.
     Docs,
+    /// Make everything that a release has, with its digests, in one folder.
+    Dist(dist::DistArguments),
+    /// Make the program's image, for each architecture, without a container runtime.
+    Image(image::ImageArguments),
     /// Test on every kernel that Debian has, with both kinds of iptables, and make the table of docs/kernels.md.
     Matrix(test::matrix::MatrixArguments),
     /// Look at the console's pages in a browser, and write the pictures in docs/pictures anew.
@@ -56,6 +62,8 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Docs => docs::write(),
+        Task::Dist(arguments) => dist::run(&arguments),
+        Task::Image(arguments) => image::run(&arguments),
         Task::Matrix(arguments) => test::matrix::run(&arguments),
         Task::Page => page::look(),
         Task::Record => recording::record(),

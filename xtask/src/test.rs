@@ -5,7 +5,7 @@
 mod guests;
 pub(crate) mod matrix;
 pub(crate) mod output;
-mod package;
+pub(crate) mod package;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -21,6 +21,8 @@ use crate::bench;
 use crate::build;
 use crate::dashboard;
 use crate::dependencies;
+use crate::dist;
+use crate::image;
 use crate::page;
 use crate::scripts;
 use crate::site;
@@ -185,6 +187,8 @@ fn lint() -> Vec<SuiteResult> {
         cargo("the program by itself", &["check", "--quiet", "--package", "kube-ipvs"], &[]),
         check("dependencies", dependencies::check),
         check("packages", package::check),
+        check("image", image::check),
+        check("release", dist::check),
         check("dashboard", dashboard::check),
         check("scripts", scripts::check),
         check("site", site::check),

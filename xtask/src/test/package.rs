@@ -36,15 +36,7 @@ struct Package {
 /// compiles the others with that one ever after.
 pub(super) fn check() -> Result<()> {
     let metadata = metadata()?;
-    let mut packages: Vec<&Package> =
-        metadata.packages.iter().filter(|it| it.publish.as_deref() != Some(&[])).collect();
-    packages.sort_by(|one, other| one.name.cmp(&other.name));
-    let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
-    ensure!(names == PUBLISHED, "{names:?} can be published, and {PUBLISHED:?} should be");
-
-    let mut arguments = vec!["package", "--quiet", "--offline", "--allow-dirty", "--no-verify"];
-    arguments.extend(PUBLISHED.iter().flat_map(|name| ["--package", name]));
-    build::cargo(&arguments, &[])?;
+    let packages = package(&metadata)?;
     let folder = metadata.target_directory.join("unpacked");
     unpack(&packages, &metadata.target_directory.join("package"), &folder)?;
     let (manifest, target) = (folder.join("Cargo.toml"), folder.join("target"));
@@ -54,6 +46,27 @@ pub(super) fn check() -> Result<()> {
     let mut arguments = vec!["check", "--quiet", "--offline", "--workspace", "--all-targets"];
     arguments.extend(["--all-features", "--manifest-path", manifest, "--target-dir", target]);
     build::cargo(&arguments, &[])
+}
+
+/// Packages the libraries. Returns the files, in the order of their names.
+pub(crate) fn make() -> Result<Vec<PathBuf>> {
+    let metadata = metadata()?;
+    let folder = metadata.target_directory.join("package");
+    let file = |it: &Package| folder.join(format!("{}-{}.crate", it.name, it.version));
+    Ok(package(&metadata)?.into_iter().map(file).collect())
+}
+
+fn package(metadata: &Metadata) -> Result<Vec<&Package>> {
+    let mut packages: Vec<&Package> =
+        metadata.packages.iter().filter(|it| it.publish.as_deref() != Some(&[])).collect();
+    packages.sort_by(|one, other| one.name.cmp(&other.name));
+    let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    ensure!(names == PUBLISHED, "{names:?} can be published, and {PUBLISHED:?} should be");
+
+    let mut arguments = vec!["package", "--quiet", "--offline", "--allow-dirty", "--no-verify"];
+    arguments.extend(PUBLISHED.iter().flat_map(|name| ["--package", name]));
+    build::cargo(&arguments, &[])?;
+    Ok(packages)
 }
 
 fn metadata() -> Result<Metadata> {

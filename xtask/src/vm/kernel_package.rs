@@ -1,7 +1,7 @@
 //! Fetching a Debian kernel with apt, without changing anything on the machine.
 //!
-//! apt works here with lists, cache and sources of its own, so suites that the machine is not
-//! configured with can be used. The mirror's address and the keys are the machine's.
+//! Suites that the machine is not configured with can be used (`private_apt`). The mirror's address and
+//! the keys are the machine's.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::kernel::Kernel;
+use super::private_apt::{KEYRING, PrivateApt, source_line};
 use super::{apt_sources, host_tool, progress};
-
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The two ways in which Debian ships a kernel series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +81,12 @@ pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result
     for suite in kernel.suites() {
         for mirror in &mirrors {
             let work = tempfile::tempdir_in(cache).context("no room for the kernel package")?;
-            match fetch(kernel, build, &source_line(mirror, suite, Path::new(KEYRING)), work.path())
-            {
+            match fetch(
+                kernel,
+                build,
+                &source_line(mirror, suite, "amd64", Path::new(KEYRING)),
+                work.path(),
+            ) {
                 Ok(unpacked) => {
                     KernelPackage::open(&unpacked)?;
                     std::fs::rename(&unpacked, &finished)?;
@@ -98,7 +101,7 @@ pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result
 
 /// Downloads and unpacks the package from one source.
 fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<PathBuf> {
-    let apt = PrivateApt::set_up(work, source)?;
+    let apt = PrivateApt::set_up(work, source, "amd64")?;
     progress!("kernel {kernel}: reading the list of packages");
     host_tool::output(apt.command("apt-get").arg("update"))?;
     let shown = host_tool::output(apt.command("apt-cache").args(["show", build.package()]))?;
@@ -137,14 +140,6 @@ fn link_modules(unpacked: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// One source in the one-line format, bound to Debian's keys where the machine has them as a file;
-/// otherwise apt's own trusted keys decide.
-fn source_line(mirror: &str, suite: &str, keyring: &Path) -> String {
-    let signed_by =
-        if keyring.is_file() { format!(" signed-by={}", keyring.display()) } else { String::new() };
-    format!("deb [arch=amd64{signed_by}] {mirror} {suite} main\n")
 }
 
 impl Build {
@@ -206,46 +201,6 @@ fn dependencies(shown: &str) -> impl Iterator<Item = &str> {
     each.filter_map(|dependency| dependency.split_whitespace().next())
 }
 
-/// apt with its state in a directory of ours.
-struct PrivateApt {
-    options: Vec<String>,
-}
-
-impl PrivateApt {
-    fn set_up(directory: &Path, source: &str) -> Result<Self> {
-        let lists = directory.join("lists");
-        let cache = directory.join("cache");
-        let sources = directory.join("sources.list");
-        std::fs::create_dir_all(lists.join("partial"))?;
-        std::fs::create_dir_all(cache.join("archives/partial"))?;
-        std::fs::write(&sources, source)?;
-        let options = [
-            format!("Dir::Etc::sourcelist={}", sources.display()),
-            "Dir::Etc::sourceparts=/dev/null".to_owned(),
-            // The machine's pins are about what it installs, and nothing is installed here.
-            "Dir::Etc::preferences=/dev/null".to_owned(),
-            "Dir::Etc::preferencesparts=/dev/null".to_owned(),
-            format!("Dir::State::lists={}", lists.display()),
-            format!("Dir::Cache={}", cache.display()),
-            // apt's own user could not write below a directory of ours.
-            "APT::Sandbox::User=".to_owned(),
-            "Acquire::Languages=none".to_owned(),
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-            "Acquire::Retries=2".to_owned(),
-        ];
-        Ok(Self { options: options.into() })
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.arg("-qq");
-        for option in &self.options {
-            command.args(["-o", option]);
-        }
-        command
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,19 +244,5 @@ mod tests {
         assert_eq!(Build::UserMode.packages(shown, "6.1"), None);
         assert_eq!(Build::UserMode.packages(shown, "7"), None);
         assert!(Build::UserMode.packages("Version: 7.2um1\n", "7").is_some());
-    }
-
-    #[test]
-    fn a_source_is_bound_to_the_keyring_that_exists() {
-        let keyring = tempfile::NamedTempFile::new().unwrap();
-        let path = keyring.path().display();
-        assert_eq!(
-            source_line("http://mirror/debian", "trixie", keyring.path()),
-            format!("deb [arch=amd64 signed-by={path}] http://mirror/debian trixie main\n")
-        );
-        assert_eq!(
-            source_line("http://mirror/debian", "trixie", Path::new("/nowhere/keyring.gpg")),
-            "deb [arch=amd64] http://mirror/debian trixie main\n"
-        );
     }
 }

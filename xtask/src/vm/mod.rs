@@ -12,7 +12,7 @@
 use std::path::{Path, PathBuf};
 
 pub(crate) mod accel;
-mod apt_sources;
+pub(crate) mod apt_sources;
 mod boot;
 pub(crate) mod command;
 pub(crate) mod guest;
@@ -22,6 +22,7 @@ pub(crate) mod image;
 pub(crate) mod kernel;
 mod kernel_package;
 mod modules;
+pub(crate) mod private_apt;
 mod scratch;
 mod tree;
 mod user_mode;

@@ -1,0 +1,97 @@
+//! Debian's packages for an image: what is asked for, with all that it depends on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::architecture::Architecture;
+use crate::vm::private_apt::{KEYRING, PrivateApt, source_line};
+use crate::vm::{apt_sources, host_tool};
+
+/// The stable release. What an image has is in its SBOM.
+const SUITE: &str = "trixie";
+/// Certificates, without the program that manages them.
+const CERTIFICATES: &str = "ca-certificates";
+
+/// A package in its file.
+#[derive(Debug)]
+pub(crate) struct Package {
+    pub(crate) file: PathBuf,
+    /// Its fields, as `dpkg-deb --field` prints them.
+    pub(crate) control: String,
+}
+
+/// Fetches packages, and returns them in the order of their names. They stay in `folder`.
+pub(crate) fn fetch(
+    architecture: Architecture,
+    names: &[&str],
+    folder: &Path,
+) -> Result<Vec<Package>> {
+    let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
+    let mirror = mirrors.first().context(
+        "no apt source of this machine names a Debian mirror, so that there is nowhere to get the \
+         image's packages from",
+    )?;
+    let architecture = architecture.to_string();
+    let work = folder.join(format!("packages-{architecture}"));
+    if work.exists() {
+        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+    }
+    fs::create_dir_all(&work)?;
+    let source = source_line(mirror, SUITE, &architecture, Path::new(KEYRING));
+    let apt = PrivateApt::set_up(&work, &source, &architecture)?;
+    host_tool::output(apt.command("apt-get").arg("update"))?;
+    let mut install = apt.command("apt-get");
+    install.args(["install", "--yes", "--download-only", "--no-install-recommends"]);
+    host_tool::output(install.args(names))?;
+    let downloaded = work.join("cache/archives");
+    host_tool::output(
+        apt.command("apt-get").args(["download", CERTIFICATES]).current_dir(&downloaded),
+    )?;
+    let mut packages = BTreeMap::new();
+    for entry in fs::read_dir(&downloaded)?.flatten() {
+        let file = entry.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            let mut dpkg = Command::new("dpkg-deb");
+            let control = host_tool::output(dpkg.arg("--field").arg(&file))?;
+            let control = String::from_utf8(control).context("fields of a package")?;
+            let package = Package { file, control };
+            packages.insert(package.field("Package").to_owned(), package);
+        }
+    }
+    for name in names.iter().chain([&CERTIFICATES]) {
+        if !packages.contains_key(*name) {
+            bail!("apt-get has not downloaded {name} of {SUITE}, with success");
+        }
+    }
+    Ok(packages.into_values().collect())
+}
+
+impl Package {
+    /// One of its fields; empty if it has none of this name.
+    pub(crate) fn field(&self, name: &str) -> &str {
+        let value = |line: &'_ str| {
+            let (field, _) = line.split_once(':')?;
+            (field == name).then_some(())
+        };
+        let line = self.control.lines().find(|line| value(line).is_some());
+        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_names() {
+        let control =
+            "Package: kmod\nVersion: 34.2-2\nPre-Depends: none\nDepends: libc6\n".to_owned();
+        let package = Package { file: PathBuf::new(), control };
+        let fields = ["Package", "Version", "Depends", "Source"].map(|name| package.field(name));
+        assert_eq!(fields, ["kmod", "34.2-2", "libc6", ""]);
+    }
+}
