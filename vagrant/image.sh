@@ -3,21 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-builder=
-for candidate in podman docker; do
-    if command -v "$candidate" >/dev/null; then
-        builder=$candidate
-        break
-    fi
-done
-if [ -z "$builder" ]; then
-    echo "neither podman nor docker is installed here" >&2
-    exit 1
-fi
-
 mkdir -p vagrant/.build
-archive=vagrant/.build/kube-ipvs.tar
-"$builder" build --file deploy/image/Containerfile --tag localhost/kube-ipvs:vagrant .
-rm -f "$archive"
-"$builder" save --output "$archive" localhost/kube-ipvs:vagrant
-echo "$archive is ready"
+cargo xtask image --arch amd64 --name localhost/kube-ipvs:vagrant --allow-dirty
+cp target/image/kube-ipvs-*.oci.tar vagrant/.build/kube-ipvs.tar
+echo "vagrant/.build/kube-ipvs.tar is ready"

@@ -7,7 +7,6 @@
     reason = "in a test, a file that is not as expected is a failure like any other"
 )]
 
-mod image;
 mod observed;
 mod program;
 

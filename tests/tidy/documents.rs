@@ -48,6 +48,8 @@ fn is_path(word: &str) -> bool {
     let ending = [".md", ".rs", ".rules", ".sh", ".toml", ".yaml", "/"];
     word.chars().all(plain)
         && !word.starts_with('/')
+        // What is built is not there before.
+        && !word.starts_with("target/")
         && (ending.iter().any(|ending| word.ends_with(ending)) || word == ".ci/run")
 }
 

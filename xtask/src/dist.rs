@@ -48,7 +48,8 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
-    let built = image::make(&source, &image::architectures(&arguments.arch), &work())?;
+    let architectures = image::architectures(&arguments.arch);
+    let built = image::make(&source, &image::name(&source), &architectures, &work())?;
     let mut files = with_programs(&source, &built.programs)?;
     let Source { version, time, .. } = &source;
     for (architecture, sbom) in built.sboms {
@@ -59,7 +60,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
     files.insert(format!("kube-ipvs-{version}-manifests.tar.gz"), manifests(version, *time)?);
     files.insert(format!("kube-ipvs-{version}.tgz"), chart(version, *time)?);
     files.extend(crates()?);
-    files.insert("CHANGES.md".to_owned(), changes(&read("CHANGELOG.md")?, version)?.into_bytes());
+    files.insert("CHANGES".to_owned(), changes(&read("CHANGELOG.md")?, version)?.into_bytes());
     files.insert("LICENSE".to_owned(), read("LICENSE")?.into_bytes());
     files.insert(SUMS.to_owned(), sums(&files).into_bytes());
     fs::create_dir_all(&folder)?;

@@ -50,6 +50,9 @@ pub(crate) struct ImageArguments {
     /// Architectures of the image, without it all.
     #[arg(long, value_enum, value_delimiter = ',')]
     arch: Vec<Architecture>,
+    /// Name for those who load it from its file; without it, localhost/kube-ipvs and the version.
+    #[arg(long)]
+    name: Option<String>,
     /// Make it from files that are not committed, too.
     #[arg(long)]
     allow_dirty: bool,
@@ -70,7 +73,8 @@ pub(crate) struct Built {
 pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let folder = build::workspace().join("target/image");
-    let built = make(&source, &architectures(&arguments.arch), &folder)?;
+    let name = arguments.name.clone().unwrap_or_else(|| name(&source));
+    let built = make(&source, &name, &architectures(&arguments.arch), &folder)?;
     let size = fs::metadata(&built.file)?.len();
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
     println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
@@ -84,8 +88,18 @@ pub(crate) fn architectures(chosen: &[Architecture]) -> Vec<Architecture> {
     }
 }
 
-/// Builds the programs, and makes an image of them in `folder`.
-pub(crate) fn make(source: &Source, of: &[Architecture], folder: &Path) -> Result<Built> {
+/// The name that an image has unless another is chosen.
+pub(crate) fn name(source: &Source) -> String {
+    format!("{NAME}:{}", source.version)
+}
+
+/// Builds the programs, and makes an image of them in `folder`, by this name.
+pub(crate) fn make(
+    source: &Source,
+    name: &str,
+    of: &[Architecture],
+    folder: &Path,
+) -> Result<Built> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let (mut images, mut sboms, mut programs) = (Vec::new(), Vec::new(), Vec::new());
     for architecture in of {
@@ -104,7 +118,7 @@ pub(crate) fn make(source: &Source, of: &[Architecture], folder: &Path) -> Resul
         programs.push((*architecture, program));
     }
     let file = folder.join(format!("kube-ipvs-{}.oci.tar", source.version));
-    fs::write(&file, layout::archive(source, &format!("{NAME}:{}", source.version), &images)?)
+    fs::write(&file, layout::archive(source, name, &images)?)
         .with_context(|| format!("write {}", file.display()))?;
     Ok(Built { file, sboms, programs })
 }
