@@ -1,21 +1,29 @@
 //! Checks of `deploy/` and `vagrant/`: that an API server would take it as it is meant, that its
 //! parts fit one another, and that the program understands what it is started with there.
+//!
+//! The module `rendered` needs Helm and kustomize: `cargo xtask chart` runs it.
 
 #![expect(
+    clippy::indexing_slicing,
     clippy::panic,
     clippy::unwrap_used,
     reason = "in a test, a file that is not as expected is a failure like any other"
 )]
 
+mod chart;
 mod observed;
 mod program;
+#[cfg(feature = "chart-tests")]
+mod rendered;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Container, Namespace, Node, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, Namespace, Node, Pod, Service, ServiceAccount,
+};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use serde::Serialize;
@@ -88,7 +96,8 @@ fn parse<T: DeserializeOwned>(path: impl AsRef<Path>) -> Vec<T> {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The YAML files of `deploy/` and `vagrant/`, from the root.
+/// The YAML files of `deploy/` and `vagrant/`, from the root, but for the chart: its templates are no
+/// YAML, and its values no objects.
 fn yaml_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![root().join("deploy"), root().join("vagrant")];
@@ -96,7 +105,9 @@ fn yaml_files() -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             // Hidden ones are what vagrant and an image build leave behind.
-            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')) {
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+                || path == root().join(chart::FOLDER)
+            {
                 continue;
             }
             if path.is_dir() {
@@ -156,6 +167,7 @@ fn problems(document: &Value) -> Vec<String> {
     let text = |field: &str| document[field].as_str().unwrap_or_default();
     match (text("apiVersion"), text("kind")) {
         ("v1", "List") => document["items"].as_array().unwrap().iter().flat_map(problems).collect(),
+        ("v1", "ConfigMap") => survives::<ConfigMap>(document),
         ("v1", "Namespace") => survives::<Namespace>(document),
         ("v1", "Node") => survives::<Node>(document),
         ("v1", "Pod") => survives::<Pod>(document),

@@ -10,15 +10,15 @@ use kube_ipvs::config::{Action, Configuration};
 use kube_ipvs::kernel::sysctl::ServiceAddressesArp;
 use serde_json::Value;
 
-use super::{BASE, containers, daemon_set, parse, read, root};
+use super::{BASE, chart, containers, daemon_set, parse, read, root};
 
 /// Configuration that kubeadm writes into the ConfigMap `kube-proxy` for a cluster in IPVS mode
 /// (the file `config.conf`; the values are those of Kubernetes 1.30).
-const KUBEADM: &str = include_str!("../kubeadm/config.conf");
+pub(super) const KUBEADM: &str = include_str!("../kubeadm/config.conf");
 
 /// Returns what the program makes of a command line whose `--config` is this file. Asserts that
 /// nothing in the file is without effect.
-fn understood(command: &[String], file: &Path) -> Configuration {
+pub(super) fn understood(command: &[String], file: &Path) -> Configuration {
     let shown = file.display();
     let words = command.iter().map(|word| match word.strip_prefix("--config=") {
         Some(_) => format!("--config={shown}"),
@@ -43,8 +43,12 @@ fn the_program_understands_what_it_is_started_with() {
         .flatten()
         .map(|port| port.container_port.try_into().unwrap())
         .collect();
-    for folder in [BASE, "deploy/kustomize/overlays/example", "vagrant/overlay"] {
-        let file = root().join(folder).join("config.yaml");
+    let overlays = chart::overlays().into_iter().map(|name| format!("{}/{name}", chart::OVERLAYS));
+    let folders: Vec<String> =
+        overlays.chain([BASE, "vagrant/overlay"].map(str::to_owned)).collect();
+    assert!(folders.len() >= 7, "{folders:?}");
+    for folder in folders {
+        let file = root().join(&folder).join("config.yaml");
         let of = |container: &Container| understood(container.command.as_ref().unwrap(), &file);
         let [prepares, runs] = &containers(&daemon_set)[..] else { panic!("two containers") };
         assert_eq!(of(prepares).action, Action::InitOnly);

@@ -10,13 +10,16 @@ use crate::test::output::Tee;
 
 /// Set to anything, it makes the tests write the documents.
 const WRITE: &str = "KUBE_IPVS_WRITE_DOCS";
-/// The tests, one for each document: docs/config.md and docs/metrics.md.
-const PAGES: [&str; 2] =
-    ["the_page_of_the_configuration_is_up_to_date", "the_page_of_metrics_is_what_is_measured"];
+/// The tests, one for each document: docs/config.md, docs/metrics.md and the schema of the chart's values.
+const PAGES: [&str; 3] = [
+    "the_page_of_the_configuration_is_up_to_date",
+    "the_page_of_metrics_is_what_is_measured",
+    "the_schema_of_values_has_the_fields_of_both_documents",
+];
 
 /// Writes them, then compares them.
 pub(crate) fn write() -> Result<ExitCode> {
-    let tests = ["--quiet", "--lib", "--test", "config", "--"];
+    let tests = ["--quiet", "--lib", "--test", "config", "--test", "deploy", "--"];
     let arguments = [&build::TEST[..], &tests, &PAGES].concat();
     for environment in [&[(WRITE, "1")][..], &[]] {
         let mut output = Tee::default();

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build;
+mod chart;
 mod dashboard;
 mod demo;
 mod dependencies;
@@ -32,9 +33,11 @@ struct Arguments {
 enum Task {
     /// Measure what a cluster's whole state costs on a real kernel.
     Bench(bench::BenchArguments),
+    /// Render deploy/ with Helm and kustomize, and compare what they make of it.
+    Chart,
     /// Show the main job: a node, pods and a client in a throw-away virtual machine.
     Demo(demo::DemoArguments),
-    /// Write docs/config.md and docs/metrics.md anew, from what the program says of itself.
+    /// Write docs/config.md, docs/metrics.md and the schema of the chart anew, from what the program says of itself.
     Docs,
     /// Make everything that a release has, with its digests, in one folder.
     Dist(dist::DistArguments),
@@ -60,6 +63,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Chart => chart::run(),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Docs => docs::write(),
         Task::Dist(arguments) => dist::run(&arguments),

