@@ -35,6 +35,9 @@ pub(crate) struct DistArguments {
     /// Architectures of programs and image, without it all.
     #[arg(long, value_enum, value_delimiter = ',')]
     arch: Vec<Architecture>,
+    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64 that are built and stripped already.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
     /// Make it from files that are not committed, too.
     #[arg(long)]
     allow_dirty: bool,
@@ -49,7 +52,8 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
     let architectures = image::architectures(&arguments.arch);
-    let built = image::make(&source, &image::name(&source), &architectures, &work())?;
+    let programs = image::programs(&source, &architectures, arguments.programs.as_deref())?;
+    let built = image::make(&source, &image::name(&source), programs, &work())?;
     let mut files = with_programs(&source, &built.programs)?;
     let Source { version, time, .. } = &source;
     for (architecture, sbom) in built.sboms {

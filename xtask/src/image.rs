@@ -53,6 +53,9 @@ pub(crate) struct ImageArguments {
     /// Name for those who load it from its file; without it, localhost/kube-ipvs and the version.
     #[arg(long)]
     name: Option<String>,
+    /// Folder with kube-ipvs-amd64 and kube-ipvs-arm64 that are built and stripped already.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
     /// Make it from files that are not committed, too.
     #[arg(long)]
     allow_dirty: bool,
@@ -74,7 +77,9 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let folder = build::workspace().join("target/image");
     let name = arguments.name.clone().unwrap_or_else(|| name(&source));
-    let built = make(&source, &name, &architectures(&arguments.arch), &folder)?;
+    let programs =
+        programs(&source, &architectures(&arguments.arch), arguments.programs.as_deref())?;
+    let built = make(&source, &name, programs, &folder)?;
     let size = fs::metadata(&built.file)?.len();
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
     println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
@@ -93,17 +98,33 @@ pub(crate) fn name(source: &Source) -> String {
     format!("{NAME}:{}", source.version)
 }
 
-/// Builds the programs, and makes an image of them in `folder`, by this name.
+/// The program of each architecture: of this folder, or else built.
+pub(crate) fn programs(
+    source: &Source,
+    of: &[Architecture],
+    built: Option<&Path>,
+) -> Result<Vec<(Architecture, PathBuf)>> {
+    let program = |architecture: &Architecture| {
+        let program = match built {
+            Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
+            None => architecture.build(source)?,
+        };
+        Ok((*architecture, program))
+    };
+    of.iter().map(program).collect()
+}
+
+/// Makes an image of programs in `folder`, by this name.
 pub(crate) fn make(
     source: &Source,
     name: &str,
-    of: &[Architecture],
+    programs: Vec<(Architecture, PathBuf)>,
     folder: &Path,
 ) -> Result<Built> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    let (mut images, mut sboms, mut programs) = (Vec::new(), Vec::new(), Vec::new());
-    for architecture in of {
-        let program = architecture.build(source)?;
+    let (mut images, mut sboms) = (Vec::new(), Vec::new());
+    for (architecture, program) in &programs {
+        let contents = fs::read(program).with_context(|| format!("read {}", program.display()))?;
         progress!("image for {architecture}: Debian's packages");
         let packages = debian::fetch(*architecture, &PACKAGES, folder)?;
         let mut lower = Root::new();
@@ -112,10 +133,9 @@ pub(crate) fn make(
         }
         complete(&mut lower)?;
         let sbom = sbom::of(source, *architecture, &packages)?;
-        let upper = of_program(&fs::read(&program)?, &sbom)?;
+        let upper = of_program(&contents, &sbom)?;
         images.push(image(source, *architecture, &lower, &upper)?);
         sboms.push((*architecture, sbom));
-        programs.push((*architecture, program));
     }
     let file = folder.join(format!("kube-ipvs-{}.oci.tar", source.version));
     fs::write(&file, layout::archive(source, name, &images)?)

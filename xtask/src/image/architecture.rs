@@ -44,8 +44,9 @@ impl Architecture {
             .with_context(|| format!("Rust's standard library for {target}"))?;
         progress!("building the program for {self}");
         let arguments = ["build", "--release", "--locked", "--package", "kube-ipvs", "--target"];
-        let commit = [("KUBE_IPVS_COMMIT", source.commit.as_str())];
-        build::cargo(&[&arguments[..], &[target]].concat(), &commit)?;
+        let flags = without_paths()?;
+        let environment = [("KUBE_IPVS_COMMIT", source.commit.as_str()), ("RUSTFLAGS", &flags)];
+        build::cargo(&[&arguments[..], &[target]].concat(), &environment)?;
         let program = build::workspace().join("target").join(target).join("release/kube-ipvs");
         // The names of functions stay, for backtraces; line numbers, most of the size, do not.
         let stripped = program.with_extension("stripped");
@@ -62,6 +63,15 @@ impl Architecture {
             Self::Arm64 => "aarch64-linux-gnu-strip",
         }
     }
+}
+
+/// Flags by which texts of errors name files by the same paths whatever the machine's are.
+fn without_paths() -> Result<String> {
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    let workspace = build::workspace().display().to_string();
+    Ok(format!("--remap-path-prefix={home}=/cargo --remap-path-prefix={workspace}=/project"))
 }
 
 impl fmt::Display for Architecture {
