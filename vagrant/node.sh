@@ -37,14 +37,12 @@ keyring=/etc/apt/keyrings/kubernetes.asc
 source_list=/etc/apt/sources.list.d/kubernetes.list
 apt-get -qq update
 apt-get -qq install --yes --no-install-recommends \
-    apparmor ca-certificates containerd conntrack curl iptables ipvsadm
-if [ ! -s "$keyring" ]; then
-    mkdir -p /etc/apt/keyrings
-    curl --fail --silent --show-error --location --output "$keyring" \
-        "https://pkgs.k8s.io/core:/stable:/v$kubernetes_minor/deb/Release.key"
-fi
-echo "deb [signed-by=$keyring] https://pkgs.k8s.io/core:/stable:/v$kubernetes_minor/deb/ /" \
-    >"$source_list"
+    apparmor ca-certificates containerd containernetworking-plugins conntrack curl iptables ipvsadm
+mkdir -p /etc/apt/keyrings
+# Anew each time, since the repository may be another one now; in one move, so that no half key stays.
+curl --fail --silent --show-error --location --output "$keyring.new" "$kubernetes_key"
+mv "$keyring.new" "$keyring"
+echo "deb [signed-by=$keyring] $kubernetes_repository/ /" >"$source_list"
 apt-get -qq update
 apt-get -qq install --yes --no-install-recommends --allow-change-held-packages \
     "kubeadm=$kubernetes_package" "kubectl=$kubernetes_package" "kubelet=$kubernetes_package"
@@ -52,11 +50,18 @@ apt-mark hold kubeadm kubectl kubelet >/dev/null
 
 echo "--- the container runtime"
 mkdir -p /etc/containerd
+# The plugins of the pods' network are where Debian has them.
 containerd config default |
     sed -e 's/SystemdCgroup = false/SystemdCgroup = true/' \
-        -e 's|bin_dir = "/usr/lib/cni"|bin_dir = "/opt/cni/bin"|' >/etc/containerd/config.toml
+        -e 's|bin_dir = "/opt/cni/bin"|bin_dir = "/usr/lib/cni"|' >/etc/containerd/config.toml
 systemctl restart containerd
-ctr --namespace k8s.io images import "$image"
+# An OCI archive may name only the tag.
+name=localhost/kube-ipvs:vagrant
+ctr --namespace k8s.io images import --base-name "${name%:*}" "$image"
+if [ -z "$(ctr --namespace k8s.io images list --quiet "name==$name")" ]; then
+    echo "$image has no image of the name $name: run ./image.sh, then vagrant rsync" >&2
+    exit 1
+fi
 
 echo "--- the pods' network: a bridge on each node, and a route to each other node's"
 mkdir -p /etc/cni/net.d
@@ -76,21 +81,28 @@ cat >/etc/cni/net.d/10-bridge.conflist <<END
   ]
 }
 END
-# By a service, so that they are there after a restart, too.
+# Again and again: whoever sets up the network card anew, as `vagrant reload` does, takes its routes away.
 {
-    echo "[Unit]"
-    echo "Description=Routes to the pods of other nodes"
-    echo "After=network-online.target"
-    echo "Wants=network-online.target"
-    echo "[Service]"
-    echo "Type=oneshot"
+    echo "#!/bin/sh"
+    echo "while :; do"
     for other in "$@"; do
         [ "$other" = "$number" ] ||
-            echo "ExecStart=/sbin/ip route replace 10.244.$other.0/24 via 192.168.56.$other"
+            echo "    ip route replace 10.244.$other.0/24 via 192.168.56.$other"
     done
-    echo "[Install]"
-    echo "WantedBy=multi-user.target"
-} >/etc/systemd/system/pod-routes.service
+    echo "    sleep 5"
+    echo "done"
+} >/usr/local/sbin/pod-routes
+chmod 755 /usr/local/sbin/pod-routes
+cat >/etc/systemd/system/pod-routes.service <<'END'
+[Unit]
+Description=Routes to the pods of other nodes
+After=network-online.target
+Wants=network-online.target
+[Service]
+ExecStart=/usr/local/sbin/pod-routes
+[Install]
+WantedBy=multi-user.target
+END
 systemctl daemon-reload
 systemctl enable --quiet pod-routes.service
 systemctl restart pod-routes.service

@@ -3,3 +3,14 @@
 kubernetes_minor=1.34
 kubernetes=1.34.1
 kubernetes_package=1.34.1-1.1
+# The folder with Kubernetes' packages, and the key that signs them: upstream's if empty.
+kubernetes_repository=
+kubernetes_key=
+
+# Sets any of these, for one's own mirror. Git ignores it.
+if [ -e /project/vagrant/versions.local.sh ]; then
+    # shellcheck source=/dev/null  # it is not part of the project
+    source /project/vagrant/versions.local.sh
+fi
+: "${kubernetes_repository:=https://pkgs.k8s.io/core:/stable:/v$kubernetes_minor/deb}"
+: "${kubernetes_key:=$kubernetes_repository/Release.key}"
