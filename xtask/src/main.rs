@@ -19,6 +19,7 @@ mod recording;
 mod scripts;
 mod site;
 mod test;
+mod vagrant;
 mod vm;
 
 /// The project's tasks.
@@ -55,6 +56,8 @@ enum Task {
     Soak(test::SoakArguments),
     /// Run every check and test there is.
     Test(test::TestArguments),
+    /// Run the scripts of vagrant/ in an emulated machine, and check what they leave.
+    Vagrant,
     /// Run programs on a real kernel with IPVS, in a throw-away virtual machine.
     #[command(subcommand)]
     Vm(vm::command::VmTask),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Site => site::build(),
         Task::Soak(arguments) => test::soak(&arguments),
         Task::Test(arguments) => test::run(&arguments),
+        Task::Vagrant => vagrant::run(),
         Task::Vm(task) => vm::command::run(task),
     };
     outcome.unwrap_or_else(|error| {

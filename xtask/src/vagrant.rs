@@ -1,0 +1,36 @@
+//! `cargo xtask vagrant`: proves what can be proven of `vagrant/` without its machines.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+/// Runs the checks of `vagrant/check`: the cheap one first, then the one with an emulated machine.
+pub(crate) fn run() -> Result<ExitCode> {
+    for script in ["smoke.sh", "run.sh"] {
+        let mut command = Command::new("bash");
+        command.arg(check(script));
+        let status = command
+            .status()
+            .with_context(|| format!("vagrant/check/{script} cannot be started"))?;
+        if !status.success() {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(script: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../vagrant/check").join(script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::host_tool;
+
+    #[test]
+    fn every_check_of_the_smoke_test_fails_with_some_fault() {
+        host_tool::output(Command::new("bash").arg(check("smoke.sh"))).unwrap();
+    }
+}
