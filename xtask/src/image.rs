@@ -125,6 +125,14 @@ pub(crate) fn make(
     let (mut images, mut sboms) = (Vec::new(), Vec::new());
     for (architecture, program) in &programs {
         let contents = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+        // Its labels name the commit. A program that was given may be of another one.
+        ensure!(
+            contain(&contents, source.short_commit().as_bytes()),
+            "{} does not say that it is of the commit {}: it was built from another one, or without \
+             KUBE_IPVS_COMMIT",
+            program.display(),
+            source.short_commit()
+        );
         progress!("image for {architecture}: Debian's packages");
         let packages = debian::fetch(*architecture, &PACKAGES, folder)?;
         let mut lower = Root::new();
@@ -141,6 +149,11 @@ pub(crate) fn make(
     fs::write(&file, layout::archive(source, name, &images)?)
         .with_context(|| format!("write {}", file.display()))?;
     Ok(Built { file, sboms, programs })
+}
+
+/// True if bytes are somewhere in others.
+fn contain(all: &[u8], bytes: &[u8]) -> bool {
+    all.windows(bytes.len()).any(|window| window == bytes)
 }
 
 /// Adds what packages' scripts would have made.

@@ -45,7 +45,7 @@ impl Architecture {
         progress!("building the program for {self}");
         let arguments = ["build", "--release", "--locked", "--package", "kube-ipvs", "--target"];
         let flags = without_paths()?;
-        let environment = [("KUBE_IPVS_COMMIT", source.commit.as_str()), ("RUSTFLAGS", &flags)];
+        let environment = [("KUBE_IPVS_COMMIT", source.short_commit()), ("RUSTFLAGS", &flags)];
         build::cargo(&[&arguments[..], &[target]].concat(), &environment)?;
         let program = build::workspace().join("target").join(target).join("release/kube-ipvs");
         // The names of functions stay, for backtraces; line numbers, most of the size, do not.

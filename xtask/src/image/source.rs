@@ -19,6 +19,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// The digits of the commit that the program says of itself.
+    pub(crate) fn short_commit(&self) -> &str {
+        self.commit.get(..12).unwrap_or(&self.commit)
+    }
+
     /// That of this checkout.
     ///
     /// # Errors

@@ -55,7 +55,8 @@ pub(super) struct Cell {
 /// Runs it on each kernel, and shows or writes the table.
 #[expect(clippy::print_stdout, reason = "the table is what was asked for")]
 pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
-    let started = Instant::now();
+    // What is tested is built at once; the checkout may change meanwhile.
+    let (started, commit) = (Instant::now(), build::commit()?);
     let kernels = match arguments.kernel.as_slice() {
         [] => Kernel::value_variants(),
         named => named,
@@ -67,7 +68,6 @@ pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
     let results: Vec<SuiteResult> = cells.into_iter().map(|cell| cell.result).collect();
     let code = summarise(&results, false, started.elapsed());
     if arguments.write_docs {
-        let commit = build::commit()?;
         let page = format!("{BEFORE}\nMeasured at commit {commit}.\n\n{table}\n{AFTER}");
         std::fs::write(Path::new(PAGE), page).with_context(|| format!("write {PAGE}"))?;
     }
