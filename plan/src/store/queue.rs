@@ -42,11 +42,11 @@ type Place = (Group, u64);
 enum Group {
     /// Those that waited when the kernel was read.
     Early,
-    /// Those that came later. They may claim what an early one is about to find, and wait for all of
-    /// them.
-    Late,
     /// Those whose endpoints have changed since, and with them none of their claims.
     Ahead,
+    /// Those that came later. They may claim what an early one is about to find, and wait for all of
+    /// them, also for those that are ahead.
+    Late,
 }
 
 /// Turn of a Service that waits, and its place; none if it contends.
@@ -132,11 +132,9 @@ impl Queue {
     fn next_in_turn(&mut self) -> Option<ServiceName> {
         self.was_ahead = !self.was_ahead;
         if self.was_ahead
-            && let Some(last) = self.order.last_entry()
-            && last.key().0 == Group::Ahead
+            && let Some(place) = self.first_of(Group::Ahead).map(|(place, _)| *place)
         {
-            let first = self.order.range((Group::Ahead, 0)..).next().map(|(place, _)| *place);
-            return self.order.remove(&first?);
+            return self.order.remove(&place);
         }
         if (self.contending_first || self.n_early == 0)
             && let Some((_, service)) = self.contending.pop_first()
@@ -144,6 +142,10 @@ impl Queue {
             return Some(service);
         }
         self.order.pop_first().map(|(_, service)| service)
+    }
+
+    fn first_of(&self, group: Group) -> Option<(&Place, &ServiceName)> {
+        self.order.range((group, 0)..=(group, u64::MAX)).next()
     }
 
     /// Puts one that was taken, and has changed in part, behind those that it is to let go.
@@ -209,10 +211,9 @@ impl Queue {
     /// Service does not look as if it was stuck.
     pub(super) fn oldest(&self) -> Option<u64> {
         let first = self.first.as_ref().map(|(_, turn)| turn.waits_since());
-        let groups = [Group::Early, Group::Late, Group::Ahead];
-        let of_groups = groups.into_iter().filter_map(|group| {
-            self.order.range((group, 0)..=(group, u64::MAX)).next().map(|(_, service)| service)
-        });
+        let groups = [Group::Early, Group::Ahead, Group::Late];
+        let of_groups = groups.into_iter().filter_map(|group| self.first_of(group));
+        let of_groups = of_groups.map(|(_, service)| service);
         let contending = self.contending.iter().map(|(_, service)| service);
         let others = of_groups.chain(&self.unfinished).chain(contending);
         let others = others.filter_map(|service| self.waiting.get(service));
@@ -296,6 +297,9 @@ mod tests {
         let mut queue = early(&[&a, &b]);
         queue.push(new.clone());
         queue.push_endpoints(new.clone());
+        // Also for those that do not wait for one another.
+        queue.push_endpoints(a.clone());
+        queue.push_endpoints(b.clone());
         let taken: Vec<_> = std::iter::from_fn(|| queue.pop().map(|(name, _)| name)).collect();
         assert_eq!(taken, [a, b, new]);
     }
