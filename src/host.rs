@@ -227,6 +227,7 @@ fn prepare_iptables(
         // The process that this prepares for may not be allowed to set it.
         let _not_required = sysctls::set(proc_sys, local_networks.as_slice());
     } else {
+        sysctls::record_before(proc_sys, local_networks.as_slice());
         linux.keep_sysctls_behind_rules(local_networks.into_iter().collect());
     }
     Ok((settings, linux))

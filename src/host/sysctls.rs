@@ -37,6 +37,15 @@ pub(super) fn set(proc_sys: &Path, wanted: &[Sysctl]) -> Vec<String> {
     required
 }
 
+/// Records the values of sysctls that are to be set later, when rules stand.
+pub(super) fn record_before(proc_sys: &Path, wanted: &[Sysctl]) {
+    let changes = sysctl::differing(proc_sys, wanted).into_iter().filter_map(|sysctl| {
+        let before = fs::read_to_string(proc_sys.join(sysctl.path)).ok()?.trim().to_owned();
+        Some(SysctlChange { sysctl, before })
+    });
+    record_for_host(&changes.collect::<Vec<_>>());
+}
+
 /// Sets the sysctls of the estimators, which exist once the probe has loaded IPVS. Returns those
 /// that have their value.
 pub(super) fn set_estimators(proc_sys: &Path, chosen: &EstimatorSettings) -> Vec<Sysctl> {
@@ -66,6 +75,10 @@ fn report(changes: &[SysctlChange]) {
     for change in changes {
         info!("{change}");
     }
+    record_for_host(changes);
+}
+
+fn record_for_host(changes: &[SysctlChange]) {
     // Another network namespace has sysctls of its own, and ends at any time.
     if !changes.is_empty()
         && is_of_host(Path::new("/proc"))

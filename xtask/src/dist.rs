@@ -91,25 +91,26 @@ fn with_programs(
     source: &Source,
     programs: &[(Architecture, PathBuf)],
 ) -> Result<BTreeMap<String, Vec<u8>>> {
+    // The scripts ask the program, whatever its architecture.
+    let native = build::daemon("dev")?;
+    let scripts = SHELLS.map(|shell| {
+        host_tool::output(Command::new(&native).args(["completion", shell]))
+            .map(|script| (shell, script))
+    });
+    let scripts = scripts.into_iter().collect::<Result<Vec<_>>>()?;
     let mut files = BTreeMap::new();
     for (architecture, program) in programs {
         let name = format!("kube-ipvs-{}-linux-{architecture}", source.version);
         let mut root = Root::new();
         root.file(&format!("{name}/kube-ipvs"), 0o755, fs::read(program)?)?;
         root.file(&format!("{name}/LICENSE"), 0o644, read("LICENSE")?.into_bytes())?;
-        for shell in SHELLS {
-            // The scripts ask the program, whatever its architecture.
-            let script = completion(shell)?;
-            root.file(&format!("{name}/completion/kube-ipvs.{shell}"), 0o644, script)?;
+        for (shell, script) in &scripts {
+            let path = format!("{name}/completion/kube-ipvs.{shell}");
+            root.file(&path, 0o644, script.clone())?;
         }
         files.insert(format!("{name}.tar.gz"), root.compressed(source.time)?);
     }
     Ok(files)
-}
-
-fn completion(shell: &str) -> Result<Vec<u8>> {
-    let program = build::daemon("dev")?;
-    host_tool::output(Command::new(program).args(["completion", shell]))
 }
 
 fn manifests(version: &str, time: u64) -> Result<Vec<u8>> {

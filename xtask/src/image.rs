@@ -65,7 +65,7 @@ pub(crate) struct ImageArguments {
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) file: PathBuf,
-    /// What each architecture's image is made of, in CycloneDX.
+    /// Components of each architecture's image, in CycloneDX.
     pub(crate) sboms: Vec<(Architecture, Vec<u8>)>,
     /// The program of each architecture.
     pub(crate) programs: Vec<(Architecture, PathBuf)>,

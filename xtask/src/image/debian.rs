@@ -64,7 +64,10 @@ pub(crate) fn fetch(
     }
     for name in names.iter().chain([&CERTIFICATES]) {
         if !packages.contains_key(*name) {
-            bail!("apt-get has not downloaded {name} of {SUITE}, with success");
+            bail!(
+                "apt-get ended with success and has not downloaded {name} of {SUITE} for \
+                 {architecture}: does the mirror {mirror} have it?"
+            );
         }
     }
     Ok(packages.into_values().collect())
@@ -73,12 +76,8 @@ pub(crate) fn fetch(
 impl Package {
     /// One of its fields; empty if it has none of this name.
     pub(crate) fn field(&self, name: &str) -> &str {
-        let value = |line: &'_ str| {
-            let (field, _) = line.split_once(':')?;
-            (field == name).then_some(())
-        };
-        let line = self.control.lines().find(|line| value(line).is_some());
-        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
+        let mut fields = self.control.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(field, _)| *field == name).map_or("", |(_, value)| value.trim())
     }
 }
 

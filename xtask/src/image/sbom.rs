@@ -1,4 +1,4 @@
-//! What an image is made of, in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json/>): the crates that
+//! Components of an image, in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json/>): the crates that
 //! are linked into the program, and Debian's packages.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use crate::vm::host_tool;
 pub(crate) struct Source {
     /// As in `Cargo.toml`: `0.1.0`.
     pub(crate) version: String,
-    /// All of its digits.
+    /// All of its digits, and `-dirty` if files differ from it.
     pub(crate) commit: String,
     /// When it was committed, in seconds since 1970: the time of all files.
     pub(crate) time: u64,
@@ -24,7 +24,7 @@ impl Source {
         self.commit.get(..12).unwrap_or(&self.commit)
     }
 
-    /// That of this checkout.
+    /// Source of this checkout. The commit has a mark if files differ from it.
     ///
     /// # Errors
     /// When it has files that differ from the commit, unless they are allowed.
@@ -35,10 +35,11 @@ impl Source {
             "these files differ from the commit, so that nobody could build this again; commit them, or \
              take --allow-dirty:\n{changed}"
         );
+        let mark = if changed.is_empty() { "" } else { "-dirty" };
         let time = git(&["log", "-1", "--format=%ct"])?;
         Ok(Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: git(&["rev-parse", "HEAD"])?,
+            commit: format!("{}{mark}", git(&["rev-parse", "HEAD"])?),
             time: time.parse().with_context(|| format!("the time of the commit, {time:?}"))?,
         })
     }

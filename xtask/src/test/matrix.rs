@@ -16,7 +16,7 @@ use crate::vm::kernel::Kernel;
 
 /// The page that the command writes, from the root of the project.
 const PAGE: &str = "docs/kernels.md";
-/// What stands above and below the table.
+/// Text above and below the table.
 const BEFORE: &str = include_str!("matrix/before.md");
 const AFTER: &str = include_str!("matrix/after.md");
 

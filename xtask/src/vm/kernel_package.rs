@@ -177,7 +177,7 @@ fn image_package(shown: &str, series: &str) -> Option<String> {
     dependencies(shown).find(|package| package.starts_with(&wanted)).map(str::to_owned)
 }
 
-/// Of packages whose names begin like this and go on with the patch level, the greatest for cloud machines.
+/// Returns the package of the greatest patch level for cloud machines. Names begin like this and go on with it.
 fn newest_image(names: &str, start: &str) -> Option<String> {
     let patch_level = |name: &&str| {
         let rest = name.strip_prefix(start)?.strip_suffix("-cloud-amd64")?;

@@ -1,4 +1,4 @@
-//! Which tests run on real kernels, and in which guests.
+//! Suites of tests on real kernels, and their guests.
 
 use super::{BED, INSIDE, LEGACY, Suite};
 use crate::build::Tests;
