@@ -6,50 +6,80 @@
 //! order take minutes, nearly all of it walking; in the reverse of the order in which they were
 //! removed, each is found near the front.
 //!
-//! They were removed in the order of the table's buckets. A bucket's number is a hash up to eight
-//! bits that only the kernel knows, but a listing is in the same order, and betrays them.
+//! They were removed in the order of the table's buckets, and a listing is in the same order. Up to
+//! Linux 6.18, a bucket's number is a hash up to eight bits that only the kernel knows, and a listing
+//! betrays them. Since 7 the hash has a key, and the table grows, so the listing itself is kept.
 //!
-//! Source: net/netfilter/ipvs/ip_vs_ctl.c (`ip_vs_svc_hashkey`, `ip_vs_flush`,
-//! `ip_vs_trash_get_dest`), Linux 5.10 to 6.12.
+//! Source: net/netfilter/ipvs/ip_vs_ctl.c (`ip_vs_svc_hashkey`, since 7 `ip_vs_svc_hashval`;
+//! `ip_vs_flush`, `ip_vs_trash_get_dest`), Linux 5.10 to 7.3.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::kernel_objects::Frontend;
 use crate::model::Protocol;
 
+/// Order of the kernel's table, as learned from listings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table(Order);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Order {
+    /// Up to Linux 6.18: that of a hash with these secret bits.
+    Hash(Secret),
+    /// That of a former listing.
+    Listed(Arc<[Frontend]>),
+}
+
 /// Secret bits that the kernel adds to its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Table {
-    secret: u8,
-}
+struct Secret(u8);
 
 // === impl Table ===
 
 impl Table {
     /// Learns from a listing in the kernel's order. What `known` is from former ones stays if this
-    /// one does not contradict it, since a short listing fits many tables. None: there is nothing
-    /// to learn from, or this kernel keeps virtual servers otherwise.
+    /// one says less: a short listing fits many tables, and what is left after a flush does not tell
+    /// the order of what was removed. None: there is nothing to learn from.
     #[must_use]
     pub fn learn(listing: &[Frontend], known: Option<Self>) -> Option<Self> {
-        if listing.len() < 2 {
+        let says_less = match &known {
+            _ if listing.len() < 2 => true,
+            Some(Self(Order::Hash(secret))) => secret.is_order_of(listing),
+            Some(Self(Order::Listed(longer))) => listing.len() < longer.len() / 2,
+            None => false,
+        };
+        if says_less {
             return known;
         }
-        let tables = (0..=u8::MAX).map(|secret| Self { secret });
-        known.into_iter().chain(tables).find(|table| table.is_order_of(listing))
-    }
-
-    fn is_order_of(&self, listing: &[Frontend]) -> bool {
-        listing.is_sorted_by_key(|frontend| self.bucket(frontend))
+        let secret = (0..=u8::MAX).map(Secret).find(|secret| secret.is_order_of(listing));
+        Some(Self(secret.map_or_else(|| Order::Listed(listing.into()), Order::Hash)))
     }
 
     /// Puts virtual servers in the order in which the kernel takes them back fastest, if all of
-    /// them have been removed at once.
+    /// them have been removed at once. Those of which nothing is known come last, when few removed
+    /// ones are left to search.
     pub fn sort_for_return(&self, frontends: &mut [Frontend]) {
-        frontends.sort_by_key(|frontend| Reverse(self.bucket(frontend)));
+        match &self.0 {
+            Order::Hash(secret) => frontends.sort_by_key(|it| Reverse(secret.bucket(it))),
+            Order::Listed(listing) => {
+                let places: HashMap<&Frontend, usize> = listing.iter().zip(0..).collect();
+                frontends.sort_by_key(|it| Reverse(places.get(it)));
+            }
+        }
+    }
+}
+
+// === impl Secret ===
+
+impl Secret {
+    fn is_order_of(self, listing: &[Frontend]) -> bool {
+        listing.is_sorted_by_key(|frontend| self.bucket(frontend))
     }
 
-    fn bucket(&self, frontend: &Frontend) -> u8 {
+    fn bucket(self, frontend: &Frontend) -> u8 {
         let address = match frontend.address {
             IpAddr::V4(address) => last_of(&address.octets()),
             IpAddr::V6(address) => last_of(&address.octets()),
@@ -60,7 +90,7 @@ impl Table {
             Protocol::Sctp => 132,
         };
         let [high, low] = frontend.port.to_be_bytes();
-        self.secret ^ address ^ protocol ^ high ^ low
+        self.0 ^ address ^ protocol ^ high ^ low
     }
 }
 
@@ -93,10 +123,11 @@ mod tests {
             others in frontends(),
             secret in any::<u8>(),
         ) {
-            let kernel = Table { secret };
+            let kernel = Secret(secret);
             listing.sort_by_key(|frontend| kernel.bucket(frontend));
             let table = Table::learn(&listing, None).unwrap();
-            prop_assert_eq!(Table::learn(&listing, Some(kernel)), Some(kernel));
+            let known = Table(Order::Hash(kernel));
+            prop_assert_eq!(Table::learn(&listing, Some(known.clone())), Some(known));
             let mut returning = listing.clone();
             table.sort_for_return(&mut returning);
             prop_assert!(returning.is_sorted_by_key(|it| Reverse(kernel.bucket(it))));
@@ -108,16 +139,31 @@ mod tests {
         }
     }
 
+    fn of(last: u8) -> Frontend {
+        Frontend { address: [10, 96, 0, last].into(), protocol: Protocol::Tcp, port: 80 }
+    }
+
     #[test]
-    fn an_order_that_is_no_hash_teaches_nothing() {
-        let of = |last: u8| Frontend {
-            address: [10, 96, 0, last].into(),
-            protocol: Protocol::Tcp,
-            port: 80,
-        };
-        assert_eq!(Table::learn(&[of(1), of(2), of(1)], None), None);
+    fn an_order_that_is_no_hash_is_kept_as_it_is() {
+        let listing: Vec<Frontend> = [7, 1, 6, 2, 5, 3, 4].map(of).into();
+        let table = Table::learn(&listing, None);
+        assert_eq!(table, Some(Table(Order::Listed(listing.clone().into()))));
+        let after_a_flush = Table::learn(&[of(2), of(7)], table.clone());
+        assert_eq!(after_a_flush, table);
+
+        let mut returning: Vec<Frontend> = [8, 1, 2, 3, 4, 5, 6, 7].map(of).into();
+        table.clone().unwrap().sort_for_return(&mut returning);
+        assert_eq!(returning, [4, 3, 5, 2, 6, 1, 7, 8].map(of));
+
+        let grown: Vec<Frontend> = [4, 3, 5, 8, 2, 6, 1, 7].map(of).into();
+        let table = Table::learn(&grown, table);
+        assert_eq!(table, Some(Table(Order::Listed(grown.into()))));
+    }
+
+    #[test]
+    fn next_to_nothing_teaches_nothing() {
         assert_eq!(Table::learn(&[of(1)], None), None);
-        let known = Some(Table { secret: 7 });
-        assert_eq!(Table::learn(&[], known), known);
+        let known = Some(Table(Order::Hash(Secret(7))));
+        assert_eq!(Table::learn(&[], known.clone()), known);
     }
 }

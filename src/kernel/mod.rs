@@ -48,6 +48,7 @@ pub(crate) mod translate;
 pub(crate) mod way;
 pub mod worker;
 
+pub(crate) use stopwatch::processor_time;
 pub use stopwatch::{KernelRead, Stopwatch, WrittenPart};
 use sysctl::{Sysctl, SysctlChange, SysctlError};
 pub use traffic::{CurrentConnections, TrafficCounters};
@@ -214,7 +215,7 @@ pub struct DriftCheck {
 pub struct Listing {
     /// The virtual servers, in any order.
     pub virtual_servers: Vec<ListedVirtualServer>,
-    /// The kernel's hash table, as learned from this and earlier listings.
+    /// The order of the kernel's table, as learned from this and earlier listings.
     pub table: Option<Table>,
 }
 

@@ -1,8 +1,9 @@
-//! Durations of the kernel's reads and writes, by what was read or written.
+//! Durations of the kernel's reads and writes, by what was read or written, and processor time.
 
 use std::time::Duration;
 
 use plan::op::{Op, Subject};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Part of the kernel's state that is read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,6 +59,11 @@ impl Stopwatch for () {
     fn read(&self, _: KernelRead, _: Duration) {}
 
     fn wrote(&self, _: WrittenPart, _: Duration) {}
+}
+
+/// Returns the processor time that the calling thread has had so far.
+pub(crate) fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 // === impl WrittenPart ===

@@ -18,7 +18,7 @@ use super::Listing;
 /// listed.
 const MOST_RISEN: u32 = 5;
 
-/// Least number of virtual servers in a listing that determines the kernel's hash table. Fewer
+/// Least number of virtual servers in a listing that determines the order of the kernel's table. Fewer
 /// would fit many tables.
 const MANY: u32 = 256;
 
@@ -28,7 +28,7 @@ pub(super) struct VirtualServerCount {
     /// None: the kernel does not count.
     counter: Option<Counter>,
     listed: Option<LastListing>,
-    /// The kernel's hash table, which does not change.
+    /// The order of the kernel's table of virtual servers.
     table: Option<Table>,
     /// Number of virtual servers made since the last listing; none once many were listed.
     n_made: Option<u32>,
@@ -96,13 +96,13 @@ impl VirtualServerCount {
             .zip(self.now())
             .and_then(|(before, after)| undisturbed(before, after))
             .map(|count| LastListing::new(count, &frontends));
-        self.table = Table::learn(&frontends, self.table);
+        self.table = Table::learn(&frontends, self.table.take());
         let are_many = frontends.len() >= MANY as usize;
         self.n_made = self.n_made.and((!are_many).then_some(0));
-        Ok(Listing { virtual_servers, table: self.table })
+        Ok(Listing { virtual_servers, table: self.table.clone() })
     }
 
-    /// True if a listing would determine the kernel's hash table for the first time. A start on an
+    /// True if a listing would determine the order of the kernel's table for the first time. A start on an
     /// empty kernel lists nothing, and after a flush it is too late.
     pub(super) fn would_learn(&self) -> bool {
         self.n_made.is_some_and(|n_made| n_made >= MANY)

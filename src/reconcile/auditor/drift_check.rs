@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::Auditor;
 use crate::kernel::worker::WorkerGone;
-use crate::kernel::{DriftCheck, KernelRead};
+use crate::kernel::{DriftCheck, KernelRead, processor_time};
 use crate::reconcile::READ_RETRY;
 use crate::reconcile::comparison::AuditedPart;
 use crate::reconcile::context::Context;
@@ -46,6 +46,8 @@ pub(super) struct Expected {
 /// does not tell if they were touched.
 #[derive(Debug, Default)]
 struct Suspicion {
+    /// True if the rules are read because they seemed touched.
+    is_tested: bool,
     /// Number of times in a row that the suspicion was wrong.
     n_wrong: u32,
     /// Time of the next reading, if the rules seem touched.
@@ -193,12 +195,18 @@ impl Suspicion {
         if !touched {
             *self = Self::default();
         }
-        touched && self.again.is_none_or(|again| again <= now)
+        let is_due = touched && self.again.is_none_or(|again| again <= now);
+        self.is_tested |= is_due;
+        is_due
     }
 
     /// Notes that the rules were in order, and that reading them took this long. Once means that
-    /// another program wrote just then: its next write must be noticed at once.
+    /// another program wrote just then: its next write must be noticed at once. Nothing is learned
+    /// from a pass, which reads them unsuspected.
     fn was_wrong(&mut self, took: Duration, now: Instant) {
+        if !std::mem::take(&mut self.is_tested) {
+            return;
+        }
         self.n_wrong = self.n_wrong.saturating_add(1);
         let took = took + std::mem::take(&mut self.took);
         self.again = (self.n_wrong > 1).then(|| now + took * RULES_REST);
@@ -213,13 +221,16 @@ impl Auditor {
         writer: &mut Writer,
     ) -> Result<(), WorkerGone> {
         let started = Instant::now();
-        let found = cx.kernel.read(KernelRead::DriftCheck, |kernel| kernel.drift_check()).await;
-        let Some(mut found) = cx.or_report(found)? else {
+        let found = cx.kernel.read(KernelRead::DriftCheck, |kernel| {
+            let before = processor_time();
+            kernel.drift_check().map(|found| (found, processor_time().saturating_sub(before)))
+        });
+        let Some((mut found, cost)) = cx.or_report(found.await)? else {
             self.schedule.pause(Instant::now() + READ_RETRY);
             return Ok(());
         };
         let took = started.elapsed();
-        self.schedule.drift_check_ended(took, cx.pace.sync_period, started + took);
+        self.schedule.drift_check_ended(took, cost, cx.pace.sync_period, started + took);
         self.schedule.succeeded();
         let mut suspects = self.expected.suspects(cx, writer, &found);
         suspects.retain(|part| !self.schedule.is_scheduled(part));
@@ -296,9 +307,21 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_a_pass_finds_in_order_were_not_suspected() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut it = Suspicion::default();
+        assert!(!it.is_due(false, now));
+        for _ in 0..3 {
+            it.was_wrong(second, now);
+        }
+        assert!(it.is_due(true, now));
+    }
+
+    #[test]
     fn rules_of_which_the_kernel_does_not_tell_are_read_more_seldom() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut it = Suspicion::default();
+        assert!(it.is_due(true, now));
         it.was_wrong(second, now);
         assert!(it.is_due(true, now + second));
         it.was_wrong(second, now + second);

@@ -16,6 +16,9 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Pause after a drift check, as a multiple of its duration: x_tables hands out the rules of other
 /// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
+/// The same pause, at most, for time in which its thread had no processor: it waited for one, or for a
+/// lock, and says nothing of what the next one costs.
+const REST_AFTER_WAIT: Duration = Duration::from_secs(2);
 
 /// Time that comparing a chunk of virtual servers is to take. A change that comes meanwhile waits for
 /// it, and each chunk wakes two threads: at rest there is one every two or three seconds. The next
@@ -39,7 +42,7 @@ const PASSES_IN_A_ROW: u32 = 8;
 pub(super) struct Schedule {
     next_drift_check: Instant,
     /// Duration of the last drift check.
-    drift_check_took: Duration,
+    drift_check_rest: Duration,
     /// End of the pause after readings that failed, or after passes that found drift again and again.
     paused: Instant,
     /// Parts to compare before any other.
@@ -69,7 +72,7 @@ impl Schedule {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             next_drift_check: now,
-            drift_check_took: Duration::ZERO,
+            drift_check_rest: Duration::ZERO,
             paused: now,
             suspects: VecDeque::new(),
             unread: Vec::new(),
@@ -128,11 +131,18 @@ impl Schedule {
         next.min(self.next_drift_check).max(self.paused)
     }
 
-    /// Notes the duration of a drift check. A single long one changes nothing.
-    pub(super) fn drift_check_ended(&mut self, took: Duration, period: Duration, now: Instant) {
-        let usual = took.min(std::mem::replace(&mut self.drift_check_took, took));
-        self.next_drift_check =
-            self.next_drift_check.max(now + (usual * DRIFT_CHECK_REST).min(period));
+    /// Notes the duration of a drift check, and its processor time. A single long one changes nothing.
+    pub(super) fn drift_check_ended(
+        &mut self,
+        took: Duration,
+        processor_time: Duration,
+        period: Duration,
+        now: Instant,
+    ) {
+        let after_wait = (took * DRIFT_CHECK_REST).min(REST_AFTER_WAIT.max(took));
+        let rest = after_wait.max(processor_time * DRIFT_CHECK_REST);
+        let usual = rest.min(std::mem::replace(&mut self.drift_check_rest, rest));
+        self.next_drift_check = self.next_drift_check.max(now + usual.min(period));
     }
 
     /// True if a drift check is due. If so, also grants the pass its work up to now.
@@ -371,7 +381,22 @@ mod tests {
         for (took, rest) in took_and_rest.into_iter().chain([(9_000, 39_000)]) {
             assert!(it.begin_drift_check(period, now), "{took} ms");
             let took = Duration::from_millis(took);
-            it.drift_check_ended(took, period, now + took);
+            it.drift_check_ended(took, took, period, now + took);
+            let next = now + Duration::from_millis(rest);
+            assert!(!it.begin_drift_check(period, next - Duration::from_millis(1)));
+            now = next;
+        }
+    }
+    #[test]
+    fn a_drift_check_that_waits_long_is_hardly_rarer() {
+        let (mut now, period) = (Instant::now(), Duration::from_secs(30));
+        let mut it = Schedule::new(now);
+        let processor_time = Duration::from_millis(5);
+        for (took, rest) in [(900, 1_000), (900, 2_900), (100, 1_100), (100, 1_100), (5_000, 6_000)]
+        {
+            assert!(it.begin_drift_check(period, now), "{took} ms");
+            let took = Duration::from_millis(took);
+            it.drift_check_ended(took, processor_time, period, now + took);
             let next = now + Duration::from_millis(rest);
             assert!(!it.begin_drift_check(period, next - Duration::from_millis(1)));
             now = next;
