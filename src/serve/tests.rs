@@ -1,7 +1,9 @@
 //! The servers as clients see them: real connections on 127.0.0.1.
 
+use std::io;
 use std::sync::Mutex;
 
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,13 +24,13 @@ pub(super) struct Answer {
 }
 
 /// Sends a request as it stands, and reads to the end of the connection.
-pub(super) async fn exchange(address: SocketAddr, request: &str) -> std::io::Result<Answer> {
+pub(super) async fn exchange(address: SocketAddr, request: &str) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
+        return Err(io::ErrorKind::UnexpectedEof.into());
     };
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -276,7 +278,7 @@ async fn a_port_that_is_taken_is_the_end_or_is_tried_again() {
     let error = listen::listen(Server::Metrics, address, true).await.unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with(&format!("metrics server: cannot listen on {address}: ")), "{text}");
-    assert!(text.contains("Address already in use"), "{text}");
+    assert!(text.contains(&io::Error::from(Errno::ADDRINUSE).to_string()), "{text}");
     assert_eq!(error.reason(), "FailedToStartMetricServer");
     let again = tokio::spawn(listen::listen(Server::Health, address, false));
     tokio::time::sleep(Duration::from_secs(7)).await;

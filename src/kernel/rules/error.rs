@@ -93,18 +93,22 @@ pub enum Cause {
     Other,
 }
 
-/// Texts by which causes are recognised, the most specific first. Sources:
+/// Texts by which causes are recognised, the most specific first. Where glibc (string/strerror) and musl
+/// (src/errno/__strerror.h) have other words for an error number, both are here. Sources:
 /// iptables/iptables-restore.c, iptables/xshared.c, iptables/nft.c, libiptc/libiptc.c,
 /// extensions/libxt_set.h.
-const SIGNS: [(&str, Cause); 24] = [
+const SIGNS: [(&str, Cause); 27] = [
     ("DEL failed (Device or resource busy)", Cause::InUse),
+    ("DEL failed (Resource busy)", Cause::InUse),
     ("Couldn't load target `KUBE-", Cause::NoChain),
     ("' does not exist", Cause::NoChain),
     ("Cannot allocate memory", Cause::Memory),
+    ("Out of memory", Cause::Memory),
     ("No buffer space available", Cause::Memory),
     ("xtables lock", Cause::Busy),
     ("Resource temporarily unavailable", Cause::Busy),
     ("Device or resource busy", Cause::Busy),
+    ("Resource busy", Cause::Busy),
     ("can't open lock file", Cause::NoLock),
     ("Permission denied", Cause::NotPermitted),
     ("Operation not permitted", Cause::NotPermitted),
@@ -338,7 +342,7 @@ mod tests {
     use super::*;
 
     /// Words as the programs print them, and the cause they show.
-    const SAID: [(&str, Cause); 19] = [
+    const SAID: [(&str, Cause); 21] = [
         (
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
             Cause::Busy,
@@ -389,6 +393,10 @@ mod tests {
             Cause::InUse,
         ),
         (
+            "iptables-restore v1.8.11 (nf_tables): \nline 3: CHAIN_DEL failed (Resource busy): chain KUBE-B",
+            Cause::InUse,
+        ),
+        (
             "iptables-nft-restore v1.8.9 (nf_tables): Chain 'KUBE-NONE' does not exist\n\
              Error occurred at line: 5",
             Cause::NoChain,
@@ -401,6 +409,11 @@ mod tests {
         (
             "iptables-nft-restore v1.8.9 (nf_tables): \nline 3: RULE_APPEND failed (Cannot allocate \
              memory): rule in chain KUBE-B",
+            Cause::Memory,
+        ),
+        (
+            "iptables-restore v1.8.11 (nf_tables): \nline 3: RULE_APPEND failed (Out of memory): rule in \
+             chain KUBE-B",
             Cause::Memory,
         ),
         ("# Table `nat' is incompatible, use 'nft' tool.", Cause::ForeignRules),

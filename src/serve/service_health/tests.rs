@@ -1,6 +1,8 @@
+use std::io;
 use std::net::{TcpListener, TcpStream};
 
 use plan::mode::Mode;
+use rustix::io::Errno;
 
 use super::*;
 use crate::serve::health::{Health, Moment};
@@ -193,7 +195,8 @@ async fn a_port_that_is_taken_is_reported_once_and_tried_again_in_each_round() {
     let failure = world.failures.recv().await.unwrap();
     assert_eq!(failure.service, ServiceName::new("ns", "web"));
     assert_eq!(failure.address, SocketAddr::from(([0, 0, 0, 0], address.port())));
-    assert!(failure.reason.contains("Address already in use"), "{failure:?}");
+    let in_use = io::Error::from(Errno::ADDRINUSE).to_string();
+    assert!(failure.reason.contains(&in_use), "{failure:?}");
     assert!(failure.to_string().starts_with("Service ns/web: cannot listen on 0.0.0.0:"));
     world.assert_counted(1, 1);
     // Another Service is updated after the round in which the first one failed again.
