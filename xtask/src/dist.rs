@@ -1,5 +1,4 @@
-//! `cargo xtask dist`: all that a release has, in one folder. The same commit, with the same packages of
-//! Debian, gives the same files.
+//! `cargo xtask dist`: all that a release has, in one folder. The same commit gives the same files.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,16 +6,18 @@
 //!   static program    ──root──▶ upper layer ─┘
 //! ```
 //!
-//! The same commit and the same packages give the same bytes: files are sorted, and have the time of
-//! the commit.
+//! The same commit gives the same bytes: it names the packages (`pins`), files are sorted, and have the
+//! time of the commit.
 
 pub(crate) mod architecture;
 mod debian;
 mod layout;
+mod pins;
 pub(crate) mod root;
 pub(crate) mod sbom;
 pub(crate) mod source;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -59,6 +61,9 @@ pub(crate) struct ImageArguments {
     /// Make it from files that are not committed, too.
     #[arg(long)]
     allow_dirty: bool,
+    /// Make no image, but write down the packages that Debian has now as those of the next ones.
+    #[arg(long)]
+    pin: bool,
 }
 
 /// An image in its file, and what is in it.
@@ -74,8 +79,12 @@ pub(crate) struct Built {
 /// Makes the image, and says where it is.
 #[expect(clippy::print_stdout, reason = "the file is what was asked for")]
 pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
-    let source = Source::of_checkout(arguments.allow_dirty)?;
     let folder = build::workspace().join("target/image");
+    if arguments.pin {
+        println!("{}", pin(&folder)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let source = Source::of_checkout(arguments.allow_dirty)?;
     let name = arguments.name.clone().unwrap_or_else(|| name(&source));
     let programs =
         programs(&source, &architectures(&arguments.arch), arguments.programs.as_deref())?;
@@ -84,6 +93,15 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
     println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes down what Debian has now, and says what was written otherwise before.
+fn pin(folder: &Path) -> Result<String> {
+    let mut lines = BTreeSet::new();
+    for architecture in architectures(&[]) {
+        lines.extend(pins::of(architecture, &debian::fetch(architecture, &PACKAGES, folder)?)?);
+    }
+    pins::write(&lines)
 }
 
 pub(crate) fn architectures(chosen: &[Architecture]) -> Vec<Architecture> {
@@ -135,6 +153,7 @@ pub(crate) fn make(
         );
         progress!("image for {architecture}: Debian's packages");
         let packages = debian::fetch(*architecture, &PACKAGES, folder)?;
+        pins::compare(*architecture, &pins::of(*architecture, &packages)?)?;
         let mut lower = Root::new();
         for package in &packages {
             lower.unpack(package)?;
