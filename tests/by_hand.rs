@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -79,6 +80,42 @@ fn set(arguments: &[&str]) {
     assert!(done.status.success(), "{arguments:?}: {done:?}");
 }
 
+/// A mode, and the sysctls that it changes from 0 to 1.
+struct TriedMode {
+    name: &'static str,
+    sysctls: &'static [&'static str],
+}
+
+const MODES: [TriedMode; 2] = [
+    TriedMode { name: "ipvs", sysctls: &["net.ipv4.ip_forward"] },
+    TriedMode {
+        name: "iptables",
+        sysctls: &["net.ipv4.ip_forward", "net.ipv4.conf.all.route_localnet"],
+    },
+];
+
+impl TriedMode {
+    /// Starts the program with a Service, and stops it when that is served. Returns the state meanwhile.
+    fn try_out(&self, manifests: &Path) -> Machine {
+        let mut command = kube_ipvs();
+        command.args(["--proxy-mode", self.name, "--hostname-override", "node", "--manifests"]);
+        let mut running = command.arg(manifests).spawn().unwrap();
+        let started = Instant::now();
+        let is_served = || match self.name {
+            "ipvs" => shown("ipvsadm", &["-Sn"]).contains("-A -t"),
+            _ => shown("iptables-save", &["-t", "nat"]).contains("-A KUBE-SVC-"),
+        };
+        while !is_served() {
+            assert!(started.elapsed() < PATIENCE, "{}: nothing after {PATIENCE:?}", self.name);
+            sleep(Duration::from_millis(100));
+        }
+        let during = Machine::read();
+        Command::new("kill").arg(running.id().to_string()).status().unwrap();
+        running.wait().unwrap();
+        during
+    }
+}
+
 #[test]
 fn a_machine_is_as_before() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,27 +125,22 @@ fn a_machine_is_as_before() {
     for module in ["dummy", "ip_vs", "ip_vs_rr", "nf_conntrack"] {
         let _built_in = Command::new("modprobe").arg(module).output();
     }
-    set(&["-w", "net.ipv4.ip_forward=0"]);
-    let before = Machine::read();
-
-    let node = ["--hostname-override", "node", "--manifests"];
-    let mut running = kube_ipvs().args(node).arg(folder.path()).spawn().unwrap();
-    let started = Instant::now();
-    while !shown("ipvsadm", &["-Sn"]).contains("-A -t") {
-        assert!(started.elapsed() < PATIENCE, "no virtual server after {PATIENCE:?}");
-        sleep(Duration::from_millis(100));
+    for mode in MODES {
+        for name in mode.sysctls {
+            set(&["-w", &format!("{name}=0")]);
+        }
+        let before = Machine::read();
+        let during = mode.try_out(folder.path());
+        assert!(during.rules != before.rules);
+        let said = clean_up();
+        for name in mode.sysctls {
+            assert_eq!(during.sysctls[*name], "1", "{}: {name}", mode.name);
+            assert!(said.contains(&format!("{name}=1 (it was 0)")), "{}: {said}", mode.name);
+        }
+        let (_, command) = said.split_once("as they were: sysctl ").unwrap();
+        set(&command.lines().next().unwrap().split_whitespace().collect::<Vec<_>>());
+        assert_eq!(Machine::read().differences(&before), [""; 0], "{}", mode.name);
+        let said = clean_up();
+        assert!(!said.contains("it was"), "{}: {said}", mode.name);
     }
-    let during = Machine::read();
-    assert_eq!(during.sysctls["net.ipv4.ip_forward"], "1");
-    assert!(during.sets != before.sets && during.rules != before.rules);
-    Command::new("kill").arg(running.id().to_string()).status().unwrap();
-    running.wait().unwrap();
-
-    let said = clean_up();
-    assert!(said.contains("net.ipv4.ip_forward=1 (it was 0)"), "{said}");
-    let (_, command) = said.split_once("as they were: sysctl ").unwrap();
-    set(&command.lines().next().unwrap().split_whitespace().collect::<Vec<_>>());
-    assert_eq!(Machine::read().differences(&before), [""; 0]);
-    let said = clean_up();
-    assert!(!said.contains("it was"), "{said}");
 }

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::conntrack;
 use crate::config::Conntrack;
@@ -84,7 +84,7 @@ fn record_for_host(changes: &[SysctlChange]) {
         && is_of_host(Path::new("/proc"))
         && let Err(error) = record(Path::new(RECORD), changes)
     {
-        debug!("the values that sysctls had are not recorded: {RECORD}: {error}");
+        info!("the values that sysctls had are not recorded: {RECORD}: {error}");
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn checked(run: &Run) -> Vec<CheckedTarget> {
     if let Some(largest) = tens.last() {
         targets.extend(latency(largest));
         targets.extend(idle(largest));
+        targets.extend(repairs(largest));
     }
     targets.push(programs(run));
     targets
@@ -197,6 +198,39 @@ fn idle(size: &Measured) -> Vec<CheckedTarget> {
             )
         },
     ]
+}
+
+fn repairs(size: &Measured) -> Vec<CheckedTarget> {
+    let of_requests = "what is put back, at this lane's price of a request";
+    let rows = [
+        (
+            "after `ipvsadm -C`, until all is whole again",
+            "repair_virtual_servers",
+            5_000.0,
+            of_requests,
+        ),
+        ("after `ipset flush`", "repair_sets", 5_000.0, of_requests),
+        (
+            "after `iptables -F`",
+            "repair_rules",
+            5_000.0,
+            "the next drift check, and iptables' programs",
+        ),
+        (
+            "after `ip link del kube-ipvs0`",
+            "repair_link",
+            2_000.0,
+            "the kernel walks its list of all addresses for each that comes; with `serviceRoutes` there \
+             are none to put back (`docs/service-addresses.md`)",
+        ),
+    ];
+    rows.into_iter()
+        .filter_map(|(what, name, aim, why)| {
+            let took = size.ours(name)?.wall_ms;
+            let why = why.to_owned();
+            Some(CheckedTarget { what, why, ..at_most(aim, took, "ms with the most services") })
+        })
+        .collect()
 }
 
 fn programs(run: &Run) -> CheckedTarget {
