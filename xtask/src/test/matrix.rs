@@ -1,8 +1,8 @@
 //! `cargo xtask matrix`: what works on which kernel, with which kind of iptables, as a page of the
 //! documents. Everything runs in virtual machines, with Debian's kernels for cloud machines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -19,6 +19,11 @@ const PAGE: &str = "docs/kernels.md";
 /// Text above and below the table.
 const BEFORE: &str = include_str!("matrix/before.md");
 const AFTER: &str = include_str!("matrix/after.md");
+
+const HEAD: &str = "\
+| Kernel | Debian's release | commit | netlink libraries | adapters | program with nf_tables | program with x_tables |
+| --- | --- | --- | --- | --- | --- | --- |
+";
 
 /// Choice of kernels, and what becomes of the result.
 #[derive(Debug, Args)]
@@ -62,34 +67,40 @@ pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
         named => named,
     };
     let cells = guests::matrix(kernels)?;
-    let releases = kernels.iter().map(|kernel| Ok((*kernel, image::release(*kernel)?)));
-    let table = table(&releases.collect::<Result<Vec<_>>>()?, &cells);
-    println!("\n{table}");
+    let mut rows = BTreeMap::new();
+    for kernel in kernels {
+        rows.insert(*kernel, row(*kernel, &image::release(*kernel)?, &commit, &cells));
+    }
+    println!("\n{}", table(&rows, ""));
     let results: Vec<SuiteResult> = cells.into_iter().map(|cell| cell.result).collect();
     let code = summarise(&results, false, started.elapsed());
     if arguments.write_docs {
-        let page = format!("{BEFORE}\nMeasured at commit {commit}.\n\n{table}\n{AFTER}");
-        std::fs::write(Path::new(PAGE), page).with_context(|| format!("write {PAGE}"))?;
+        let before = std::fs::read_to_string(PAGE).unwrap_or_default();
+        let page = format!("{BEFORE}\n{}\n{AFTER}", table(&rows, &before));
+        std::fs::write(PAGE, page).with_context(|| format!("write {PAGE}"))?;
     }
     Ok(code)
 }
 
-/// The table in Markdown, a line for each kernel.
-fn table(releases: &[(Kernel, String)], cells: &[Cell]) -> String {
-    let mut table =
-        "| Kernel | Debian's release | netlink libraries | adapters | program with nf_tables | \
-                     program with x_tables |\n| --- | --- | --- | --- | --- | --- |\n"
-            .to_owned();
-    for (kernel, release) in releases {
-        let mut row = format!("| {kernel} | `{release}` |");
-        for column in [Column::Libraries, Column::Adapters, Column::NfTables, Column::XTables] {
-            let of_cell = |cell: &&Cell| (cell.kernel, cell.column) == (*kernel, column);
-            let _infallible = write!(row, " {} |", sum(cells.iter().filter(of_cell)));
+/// The table in Markdown. Kernels that were not run keep the row that they had on the page.
+fn table(rows: &BTreeMap<Kernel, String>, page: &str) -> String {
+    let mut table = HEAD.to_owned();
+    for kernel in Kernel::value_variants() {
+        let kept = || page.lines().find(|line| line.starts_with(&format!("| {kernel} |")));
+        if let Some(row) = rows.get(kernel).map(String::as_str).or_else(kept) {
+            let _infallible = writeln!(table, "{row}");
         }
-        table += &row;
-        table.push('\n');
     }
     table
+}
+
+fn row(kernel: Kernel, release: &str, commit: &str, cells: &[Cell]) -> String {
+    let mut row = format!("| {kernel} | `{release}` | {commit} |");
+    for column in [Column::Libraries, Column::Adapters, Column::NfTables, Column::XTables] {
+        let of_cell = |cell: &&Cell| (cell.kernel, cell.column) == (kernel, column);
+        let _infallible = write!(row, " {} |", sum(cells.iter().filter(of_cell)));
+    }
+    row
 }
 
 /// The numbers of tests that passed and failed, in words.
@@ -126,23 +137,26 @@ mod tests {
     }
 
     #[test]
-    fn each_kernel_has_a_line_with_the_sum_of_each_column() {
+    fn each_kernel_has_a_row_with_the_sum_of_each_column_or_keeps_its_own() {
         let (old, new) = (Kernel::V5_10, Kernel::V7);
-        let releases = [(old, "5.10.0".to_owned()), (new, "7.3.4".to_owned())];
         let cells = [
             mk_cell(old, Column::Libraries, 30, 0),
             mk_cell(old, Column::Libraries, 24, 0),
             mk_cell(new, Column::NfTables, 3, 2),
             mk_cell(new, Column::XTables, 0, 0),
         ];
-        let table = table(&releases, &cells);
+        let row = |kernel, release| (kernel, row(kernel, release, "abc", &cells));
+        let rows = BTreeMap::from([row(old, "5.10.0"), row(new, "7.3.4")]);
+        let page = "| 6.1 | as before |\n| 7 | as before |\n";
+        let table = table(&rows, page);
         let rows: Vec<&str> = table.lines().skip(2).collect();
         assert_eq!(
             rows,
             [
-                "| 5.10 | `5.10.0` | 54 passed | 0 passed | 0 passed | 0 passed |",
-                "| 7 | `7.3.4` | 0 passed | 0 passed | 3 passed, **2 failed** | 0 passed, **not all \
-                 could run** |",
+                "| 5.10 | `5.10.0` | abc | 54 passed | 0 passed | 0 passed | 0 passed |",
+                "| 6.1 | as before |",
+                "| 7 | `7.3.4` | abc | 0 passed | 0 passed | 3 passed, **2 failed** | 0 passed, **not \
+                 all could run** |",
             ]
         );
     }
