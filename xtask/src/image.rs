@@ -9,9 +9,8 @@
 //! The same commit and the same packages give the same bytes: files are sorted, and have the time of
 //! the commit.
 
-pub(crate) mod architecture;
-mod debian;
 mod layout;
+mod program;
 pub(crate) mod root;
 pub(crate) mod sbom;
 pub(crate) mod source;
@@ -23,9 +22,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
+use crate::architecture::Architecture;
 use crate::build;
-use crate::vm::{host_packages, host_tool, progress};
-use architecture::Architecture;
+use crate::vm::{debian, host_packages, host_tool, progress};
 use layout::{Image, Layer};
 use root::Root;
 use source::Source;
@@ -34,6 +33,8 @@ use source::Source;
 const NAME: &str = "localhost/kube-ipvs";
 /// Packages of the image. The program runs iptables' programs of both kinds, and modprobe.
 const PACKAGES: [&str; 2] = ["iptables", "kmod"];
+/// Certificates, without the program that manages them.
+const CERTIFICATES: &str = "ca-certificates";
 /// Program for those that the image has by a link: nf_tables is what a node has unless it shows otherwise.
 const IPTABLES: [&str; 6] = [
     "iptables",
@@ -107,7 +108,7 @@ pub(crate) fn programs(
     let program = |architecture: &Architecture| {
         let program = match built {
             Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
-            None => architecture.build(source)?,
+            None => program::build(*architecture, source)?,
         };
         Ok((*architecture, program))
     };
@@ -134,7 +135,7 @@ pub(crate) fn make(
             source.short_commit()
         );
         progress!("image for {architecture}: Debian's packages");
-        let packages = debian::fetch(*architecture, &PACKAGES, folder)?;
+        let packages = debian::fetch(*architecture, &PACKAGES, &[CERTIFICATES], folder)?;
         let mut lower = Root::new();
         for package in &packages {
             lower.unpack(package)?;

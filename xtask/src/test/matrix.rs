@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum as _};
 
 use super::{SuiteResult, guests, summarise};
+use crate::architecture::Architecture;
 use crate::build;
 use crate::vm::image;
 use crate::vm::kernel::Kernel;
@@ -62,7 +63,9 @@ pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
         named => named,
     };
     let cells = guests::matrix(kernels)?;
-    let releases = kernels.iter().map(|kernel| Ok((*kernel, image::release(*kernel)?)));
+    let releases = kernels
+        .iter()
+        .map(|kernel| Ok((*kernel, image::release(*kernel, Architecture::default())?)));
     let table = table(&releases.collect::<Result<Vec<_>>>()?, &cells);
     println!("\n{table}");
     let results: Vec<SuiteResult> = cells.into_iter().map(|cell| cell.result).collect();
