@@ -111,3 +111,26 @@ pub(super) const MATRIX: [(Column, Suite); 8] = [
     (Column::Libraries, Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel"))),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel"))),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kernels;
+    use super::*;
+    use crate::vm::accel::AccelChoice;
+    use crate::vm::kernel::Kernel;
+
+    #[test]
+    fn the_arm64_tier_is_for_emulated_guests_of_the_newest_kernel() {
+        let suites: Vec<Suite> =
+            suites().into_iter().filter(|suite| suite.tier == Tier::Arm64).collect();
+        assert_eq!(suites.len(), MATRIX.len() + UNIT_TESTS.len());
+        let guests = |named: &[Kernel]| {
+            let kernels = Kernels::of(named);
+            let on = suites.iter().flat_map(|suite| suite.on(&kernels));
+            on.map(|(kernel, suite)| (kernel, suite.accel)).collect::<Vec<_>>()
+        };
+        let all = |kernel| vec![(kernel, AccelChoice::Auto); suites.len()];
+        assert_eq!(guests(&[]), all(Kernel::V6_12));
+        assert_eq!(guests(&[Kernel::V6_1]), all(Kernel::V6_1));
+    }
+}
