@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::architecture::Architecture;
 use crate::build;
 use crate::test::LEGACY;
 use crate::vm::accel::AccelChoice;
@@ -326,7 +327,7 @@ fn modes(arguments: &BenchArguments) -> Result<()> {
 
 fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
     eprintln!("bench: building");
-    let daemon = build::daemon(build::RELEASE)?;
+    let daemon = build::daemon(build::RELEASE, Architecture::default())?;
     let program = build::bench_program("footprint", build::RELEASE)?;
     let guest = Guest {
         kernel: arguments.kernel.first().copied().unwrap_or_default(),
@@ -342,7 +343,7 @@ fn footprint(arguments: &BenchArguments) -> Result<ExitCode> {
 fn console(arguments: &BenchArguments) -> Result<ExitCode> {
     eprintln!("bench: building");
     let profile = if arguments.short { build::QUICK } else { build::RELEASE };
-    let daemon = build::daemon(profile)?;
+    let daemon = build::daemon(profile, Architecture::default())?;
     let program = build::bench_program("console", profile)?;
     let lane = arguments.lane.lanes().first().copied().unwrap_or(Lane::Uml);
     let guest = Guest {

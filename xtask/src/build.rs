@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::architecture::Architecture;
 use crate::vm::host_tool;
 
 /// The profile of what is tested: quick to build.
@@ -165,13 +166,16 @@ pub(crate) fn cargo_into(
 }
 
 /// Builds the daemon for a guest.
-pub(crate) fn daemon(profile: &str) -> Result<PathBuf> {
-    program(&["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"], "kube-ipvs", profile)
+pub(crate) fn daemon(profile: &str, architecture: Architecture) -> Result<PathBuf> {
+    let arguments = ["build", "--package", "kube-ipvs", "--bin", "kube-ipvs"];
+    let arguments = [&arguments[..], &target(architecture)?].concat();
+    program(&arguments, "kube-ipvs", profile)
 }
 
 /// Builds a program of the bed for a guest.
-pub(crate) fn bed_program(name: &str) -> Result<PathBuf> {
-    program(&["build", "--package", "kube-ipvs-bed", "--bin", name], name, QUICK)
+pub(crate) fn bed_program(name: &str, architecture: Architecture) -> Result<PathBuf> {
+    let arguments = ["build", "--package", "kube-ipvs-bed", "--bin", name];
+    program(&[&arguments[..], &target(architecture)?].concat(), name, QUICK)
 }
 
 /// Builds the measurement that needs a real kernel.
@@ -212,8 +216,8 @@ pub(crate) fn commit() -> Result<String> {
 }
 
 /// Builds tests that need a real kernel, and the daemon that they start, in one go.
-pub(crate) fn for_guests(tests: &[Tests]) -> Result<ForGuests> {
-    let mut arguments = [&TEST[..], &["--no-run"]].concat();
+pub(crate) fn for_guests(tests: &[Tests], architecture: Architecture) -> Result<ForGuests> {
+    let mut arguments = [&TEST[..], &["--no-run"], &target(architecture)?].concat();
     for tests in tests {
         match tests {
             Tests::Program(name) => arguments.extend(["--test", name]),
@@ -223,6 +227,18 @@ pub(crate) fn for_guests(tests: &[Tests]) -> Result<ForGuests> {
         }
     }
     report(&arguments).map(ForGuests)
+}
+
+/// Arguments of cargo for the guests of an architecture: this machine's own has its C library, and for
+/// another, what builds for it is installed first.
+fn target(architecture: Architecture) -> Result<Vec<&'static str>> {
+    match architecture {
+        Architecture::Amd64 => Ok(Vec::new()),
+        Architecture::Arm64 => {
+            architecture.install_target()?;
+            Ok(vec!["--target", architecture.target()])
+        }
+    }
 }
 
 /// Builds, and finds the executable in what cargo reports about it.

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::architecture::Architecture;
 use crate::build;
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
@@ -20,6 +21,9 @@ pub(crate) struct DemoArguments {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
+    /// Architecture of the guest. That of arm64 is emulated.
+    #[arg(long, value_enum, default_value_t)]
+    arch: Architecture,
     /// Show a node that changes its mode under traffic, from ipvs to iptables and back.
     #[arg(long)]
     switch: bool,
@@ -50,12 +54,21 @@ pub(crate) fn show(arguments: &DemoArguments, console: &mut dyn Write) -> Result
     Ok(verdict)
 }
 
+/// Runs it, and fails unless it went well.
+pub(crate) fn check(kernel: Kernel, arch: Architecture) -> Result<()> {
+    let arguments = DemoArguments { kernel, arch, ..DemoArguments::default() };
+    let verdict = show(&arguments, &mut std::io::stdout())?;
+    ensure!(verdict == Verdict::Exited(0), "{verdict}");
+    Ok(())
+}
+
 /// Builds what it takes. Returns the guest, and the program in it with its arguments.
 fn prepare(arguments: &DemoArguments) -> Result<(Guest, PathBuf, Vec<String>)> {
     eprintln!("demo: building");
-    let daemon = build::daemon(build::QUICK)?;
-    let program = build::bed_program("demo")?;
+    let daemon = build::daemon(build::QUICK, arguments.arch)?;
+    let program = build::bed_program("demo", arguments.arch)?;
     let guest = Guest {
+        architecture: arguments.arch,
         kernel: arguments.kernel,
         accel: arguments.accel,
         files: vec![

@@ -10,9 +10,9 @@ use clap::Args;
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
+use crate::architecture::Architecture;
 use crate::build;
 use crate::image;
-use crate::image::architecture::Architecture;
 use crate::image::root::Root;
 use crate::image::source::Source;
 use crate::test::package;
@@ -91,7 +91,7 @@ fn with_programs(
     programs: &[(Architecture, PathBuf)],
 ) -> Result<BTreeMap<String, Vec<u8>>> {
     // The scripts ask the program, whatever its architecture.
-    let native = build::daemon("dev")?;
+    let native = build::daemon("dev", Architecture::default())?;
     let scripts = SHELLS.map(|shell| {
         host_tool::output(Command::new(&native).args(["completion", shell]))
             .map(|script| (shell, script))

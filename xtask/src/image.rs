@@ -9,10 +9,9 @@
 //! The same commit gives the same bytes: it names the packages (`pins`), files are sorted, and have the
 //! time of the commit.
 
-pub(crate) mod architecture;
-mod debian;
 mod layout;
 mod pins;
+mod program;
 pub(crate) mod root;
 pub(crate) mod sbom;
 pub(crate) mod source;
@@ -25,9 +24,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum as _};
 
+use crate::architecture::Architecture;
 use crate::build;
-use crate::vm::{host_packages, host_tool, progress};
-use architecture::Architecture;
+use crate::vm::debian::Package;
+use crate::vm::{debian, host_packages, host_tool, progress};
 use layout::{Image, Layer};
 use root::Root;
 use source::Source;
@@ -36,6 +36,8 @@ use source::Source;
 const NAME: &str = "localhost/kube-ipvs";
 /// Packages of the image. The program runs iptables' programs of both kinds, and modprobe.
 const PACKAGES: [&str; 2] = ["iptables", "kmod"];
+/// Certificates, without the program that manages them.
+const CERTIFICATES: &str = "ca-certificates";
 /// Program for those that the image has by a link: nf_tables is what a node has unless it shows otherwise.
 const IPTABLES: [&str; 6] = [
     "iptables",
@@ -99,7 +101,7 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
 fn pin(folder: &Path) -> Result<String> {
     let mut lines = BTreeSet::new();
     for architecture in architectures(&[]) {
-        lines.extend(pins::of(architecture, &debian::fetch(architecture, &PACKAGES, folder)?)?);
+        lines.extend(pins::of(architecture, &packages(architecture, folder)?)?);
     }
     pins::write(&lines)
 }
@@ -125,7 +127,7 @@ pub(crate) fn programs(
     let program = |architecture: &Architecture| {
         let program = match built {
             Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
-            None => architecture.build(source)?,
+            None => program::build(*architecture, source)?,
         };
         Ok((*architecture, program))
     };
@@ -152,7 +154,7 @@ pub(crate) fn make(
             source.short_commit()
         );
         progress!("image for {architecture}: Debian's packages");
-        let packages = debian::fetch(*architecture, &PACKAGES, folder)?;
+        let packages = packages(*architecture, folder)?;
         pins::compare(*architecture, &pins::of(*architecture, &packages)?)?;
         let mut lower = Root::new();
         for package in &packages {
@@ -168,6 +170,10 @@ pub(crate) fn make(
     fs::write(&file, layout::archive(source, name, &images)?)
         .with_context(|| format!("write {}", file.display()))?;
     Ok(Built { file, sboms, programs })
+}
+
+fn packages(architecture: Architecture, folder: &Path) -> Result<Vec<Package>> {
+    debian::fetch(architecture, &PACKAGES, &[CERTIFICATES], folder)
 }
 
 /// True if bytes are somewhere in others.

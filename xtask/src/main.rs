@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod architecture;
 mod bench;
 mod build;
 mod chart;

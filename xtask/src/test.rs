@@ -17,10 +17,12 @@ use clap::{Args, ValueEnum};
 
 pub(crate) use guests::LEGACY;
 
+use crate::architecture::Architecture;
 use crate::bench;
 use crate::build;
 use crate::chart;
 use crate::dashboard;
+use crate::demo;
 use crate::dependencies;
 use crate::dist;
 use crate::image;
@@ -35,13 +37,13 @@ use output::{Tally, Tee, Timed};
 /// Choice of what is tested, and where.
 #[derive(Debug, Args)]
 pub(crate) struct TestArguments {
-    /// The tiers to run; without it, all but the switch tier.
+    /// The tiers to run; without it, all but the switch tier and the arm64 tier.
     #[arg(long, value_enum, value_delimiter = ',')]
     tier: Vec<Tier>,
     /// The kernels of the kernel tier. The bed tier runs on the newest of them in user mode, and
     /// otherwise on the first. Without it, the kernel tier is for the oldest and the newest there
     /// are, and the bed tier for the newest in user mode and otherwise for one in between. The switch
-    /// tier is for all.
+    /// tier is for all, and the arm64 tier for the newest.
     #[arg(long, value_enum, value_delimiter = ',')]
     kernel: Vec<Kernel>,
     /// Accelerator for all of the bed tier; without it, user-mode-linux, and once more the default
@@ -99,6 +101,9 @@ enum Tier {
     /// Switches between modes under load, and all flows of mode userspace, on every kernel and with both
     /// kinds of iptables. Takes more than an hour where guests are emulated, so it runs only if it is named.
     Switch,
+    /// The libraries, the adapters, packets by every scheduler and the demo on a kernel for arm64, which is
+    /// emulated. Takes half an hour, so it runs only if it is named.
+    Arm64,
 }
 
 /// One row of the summary.
@@ -116,7 +121,7 @@ struct SuiteResult {
 pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
     let started = Instant::now();
     let wanted = |tier: Tier| match arguments.tier.as_slice() {
-        [] => tier != Tier::Switch,
+        [] => !matches!(tier, Tier::Switch | Tier::Arm64),
         named => named.contains(&tier),
     };
     let filter = arguments.filter.as_deref();
@@ -128,7 +133,7 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
         Some(accel) if suite.tier == Tier::Bed => suite.run_by(accel),
         _ => Some(suite),
     };
-    let suites = guests::SUITES.into_iter().filter(|suite| wanted(suite.tier));
+    let suites = guests::suites().into_iter().filter(|suite| wanted(suite.tier));
     let suites: Vec<guests::Suite> = suites.filter_map(run_by).collect();
     let kernels = guests::Kernels::of(&arguments.kernel);
     if wanted(Tier::Host) {
@@ -143,8 +148,15 @@ pub(crate) fn run(arguments: &TestArguments) -> Result<ExitCode> {
             }
         });
     }
-    if !suites.is_empty() {
-        outcomes.extend(guests::run(&suites, &kernels, filter)?);
+    for architecture in [Architecture::Amd64, Architecture::Arm64] {
+        let is_of = |suite: &&guests::Suite| suite.tier.architecture() == architecture;
+        let suites: Vec<guests::Suite> = suites.iter().filter(is_of).copied().collect();
+        if !suites.is_empty() {
+            outcomes.extend(guests::run(&suites, architecture, &kernels, filter)?);
+        }
+    }
+    if wanted(Tier::Arm64) && filter.is_none() {
+        outcomes.push(check("demo on arm64", || demo::check(kernels.newest, Architecture::Arm64)));
     }
     // By itself: what it measures would be the others' otherwise.
     if wanted(Tier::Bed) && filter.is_none() {
@@ -301,6 +313,20 @@ fn summarise(outcomes: &[SuiteResult], filtered: bool, took: Duration) -> ExitCo
     println!("in {} s", took.as_secs());
     println!("{passed} passed, {failed} failed");
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// The architecture of its guests.
+    fn architecture(self) -> Architecture {
+        match self {
+            Self::Arm64 => Architecture::Arm64,
+            Self::Lint | Self::Host | Self::Kernel | Self::Bed | Self::Switch => {
+                Architecture::Amd64
+            }
+        }
+    }
 }
 
 // === impl SuiteResult ===

@@ -15,9 +15,9 @@ use oci_spec::image::{
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::architecture::Architecture;
 use super::root::{Root, compress};
 use super::source::Source;
+use crate::architecture::Architecture;
 
 /// By this annotation containerd names an image that it imports.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";

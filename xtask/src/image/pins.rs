@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
-use super::architecture::Architecture;
-use super::debian::Package;
+use crate::architecture::Architecture;
 use crate::build;
+use crate::vm::debian::Package;
 
 const FILE: &str = "deploy/image/packages";
 const HEAD: &str = "# Packages of Debian in the image: architecture, name, version, SHA-256.

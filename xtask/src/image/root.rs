@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use flate2::{Compression, GzBuilder};
 use tar::{Archive, Builder, EntryType, Header};
 
-use super::debian::Package;
+use crate::vm::debian::Package;
 use crate::vm::host_tool;
 
 /// Folders of which an image has no use: documentation but for licences, and other languages.

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::architecture::Architecture;
-use super::debian::Package;
 use super::source::Source;
+use crate::architecture::Architecture;
 use crate::build;
+use crate::vm::debian::Package;
 
 #[derive(Debug, Deserialize)]
 struct Metadata {

@@ -3,7 +3,6 @@
 mod suites;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,14 +12,15 @@ use anyhow::{Context, Result, bail};
 use super::matrix::Cell;
 use super::output::Tee;
 use super::{SuiteResult, Tier, announce};
+use crate::architecture::Architecture;
 use crate::build::{self, ForGuests, Tests};
 use crate::vm::accel::AccelChoice;
 use crate::vm::guest::{Guest, GuestFile};
 use crate::vm::kernel::Kernel;
-use crate::vm::progress;
 use crate::vm::verdict::Verdict;
+use crate::vm::{host_packages, progress};
 use suites::MATRIX;
-pub(super) use suites::SUITES;
+pub(super) use suites::suites;
 
 /// Number of guests at once. Each needs a processor of its own, or the deadlines in its tests pass.
 const AT_ONCE: usize = 2;
@@ -49,6 +49,7 @@ pub(super) struct Suite {
 #[derive(Debug)]
 struct Job {
     name: String,
+    architecture: Architecture,
     kernel: Kernel,
     accel: AccelChoice,
     program: PathBuf,
@@ -77,8 +78,8 @@ const LONG_LIMIT: Duration = Duration::from_secs(4 * 3_600);
 pub(super) struct Kernels {
     /// All kernels of the kernel tier.
     all: Vec<Kernel>,
-    /// Kernel of the bed in user mode.
-    newest: Kernel,
+    /// Kernel of the bed in user mode, and of arm64.
+    pub(super) newest: Kernel,
     /// Kernel of the bed in virtual machines.
     first: Kernel,
     /// Kernels of the switch tier.
@@ -115,27 +116,31 @@ impl Kernels {
 pub(super) fn prepare(suites: &[Suite], kernels: &Kernels) {
     let mut prepared = Vec::new();
     for (kernel, suite) in suites.iter().flat_map(|suite| suite.on(kernels)) {
-        if prepared.contains(&(kernel, suite.accel)) {
+        let (architecture, accel) = (suite.tier.architecture(), suite.accel);
+        if prepared.contains(&(architecture, kernel, accel)) {
             continue;
         }
-        prepared.push((kernel, suite.accel));
-        let guest = Guest { kernel, accel: suite.accel, ..Guest::default() };
+        prepared.push((architecture, kernel, accel));
+        let guest = Guest { architecture, kernel, accel, ..Guest::default() };
         if let Err(error) = guest.prepare() {
             progress!("kernel {kernel} is not ready yet: {error:#}");
         }
     }
 }
 
-/// Builds them all, then runs them: those of the kernel tier on all of its kernels, those of the bed
-/// on the newest in user mode, and otherwise on the first.
+/// Builds suites of one architecture, then runs them: those of the kernel tier on all of its kernels, those
+/// of the bed on the newest in user mode, and otherwise on the first.
 pub(super) fn run(
     suites: &[Suite],
+    architecture: Architecture,
     kernels: &Kernels,
     filter: Option<&str>,
 ) -> Result<Vec<SuiteResult>> {
     announce("building what runs on real kernels");
+    // With what lists the tests of another architecture's programs.
+    host_packages::ensure(architecture)?;
     let tests: Vec<_> = suites.iter().map(|suite| suite.tests).collect();
-    let built = build::for_guests(&tests)?;
+    let built = build::for_guests(&tests, architecture)?;
     let mut jobs = Vec::new();
     for suite in suites {
         let (program, shares) = suite.programs(&built, filter)?;
@@ -152,7 +157,7 @@ pub(super) fn run(
 /// Runs the suites of the matrix on each of these kernels.
 pub(super) fn matrix(kernels: &[Kernel]) -> Result<Vec<Cell>> {
     announce("building what runs on real kernels");
-    let built = build::for_guests(&MATRIX.map(|(_, suite)| suite.tests))?;
+    let built = build::for_guests(&MATRIX.map(|(_, suite)| suite.tests), Architecture::default())?;
     let (mut jobs, mut places) = (Vec::new(), Vec::new());
     for kernel in kernels {
         for (column, suite) in &MATRIX {
@@ -178,12 +183,13 @@ pub(super) fn soak(
     only: Option<&str>,
 ) -> Result<Vec<SuiteResult>> {
     announce("building what runs on real kernels");
-    let built = build::for_guests(&[BED])?;
+    let built = build::for_guests(&[BED], Architecture::default())?;
     let program = built.tests("kube-ipvs", BED)?;
     let mut environment = vec![("KUBE_IPVS_SOAK".to_owned(), "1".to_owned())];
     environment.extend(seed.map(|seed| ("KUBE_IPVS_SEED".to_owned(), seed.to_string())));
     let job = |kernel: Kernel, filter: &str| Job {
         name: format!("{} on {kernel}", filter.trim_end_matches(':')),
+        architecture: Architecture::default(),
         kernel,
         accel,
         program: program.clone(),
@@ -270,6 +276,10 @@ impl Suite {
         Self { only, ..self }
     }
 
+    const fn of_tier(self, tier: Tier) -> Self {
+        Self { tier, ..self }
+    }
+
     /// The suite in guests of this kind. None if its tests are those of others again, with another kind
     /// of iptables.
     pub(super) fn run_by(self, accel: AccelChoice) -> Option<Self> {
@@ -282,7 +292,7 @@ impl Suite {
         let on = match (self.tier, self.accel) {
             (Tier::Kernel, _) => kernels.all.as_slice(),
             (Tier::Switch, _) => kernels.switch.as_slice(),
-            (_, AccelChoice::Uml) => &[kernels.newest],
+            (Tier::Arm64, _) | (_, AccelChoice::Uml) => &[kernels.newest],
             _ => &[kernels.first],
         };
         // User mode takes a fifth of the time. There is none of 5.10, and that of 6.1 is slow to start. It
@@ -301,7 +311,7 @@ impl Suite {
         filter: Option<&str>,
     ) -> Result<(PathBuf, Vec<Vec<String>>)> {
         let program = built.tests(self.package, self.tests)?;
-        let tests = tests_of(&program)?;
+        let tests = tests_of(&program, self.tier.architecture())?;
         if let Some(missing) = self.missing(&tests) {
             bail!(
                 "{} {} has no test called {missing}, which its suite names: was it renamed?",
@@ -354,6 +364,10 @@ impl Suite {
             name += &format!(" {only}");
         }
         name += &format!(" on {kernel}");
+        let architecture = self.tier.architecture();
+        if architecture != Architecture::Amd64 {
+            name += &format!(" ({architecture})");
+        }
         if self.setup == LEGACY {
             name += " (legacy)";
         }
@@ -368,13 +382,13 @@ impl Suite {
         arguments.extend_from_slice(tests);
         let (accel, setup, environment) = (self.accel, self.setup, Vec::new());
         let limit = if self.tier == Tier::Switch { LONG_LIMIT } else { LIMIT };
-        Job { name, kernel, accel, program, arguments, environment, setup, limit }
+        Job { name, architecture, kernel, accel, program, arguments, environment, setup, limit }
     }
 }
 
 /// Returns the tests that a test program lists.
-fn tests_of(program: &Path) -> Result<Vec<String>> {
-    let listed = Command::new(program).args(["--list", "--format", "terse"]).output();
+fn tests_of(program: &Path, architecture: Architecture) -> Result<Vec<String>> {
+    let listed = architecture.command(program).args(["--list", "--format", "terse"]).output();
     let listed = listed.with_context(|| format!("cannot start {}", program.display()))?;
     let text = String::from_utf8_lossy(&listed.stdout);
     let tests: Vec<String> =
@@ -394,6 +408,7 @@ impl Job {
         announce(&format!("{} begins", self.name));
         let started = Instant::now();
         let mut guest = Guest {
+            architecture: self.architecture,
             kernel: self.kernel,
             accel: self.accel,
             files: vec![GuestFile { host: daemon.to_path_buf(), guest: "/job/kube-ipvs".into() }],

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum as _};
 
 use super::{SuiteResult, guests, summarise};
+use crate::architecture::Architecture;
 use crate::build;
 use crate::vm::image;
 use crate::vm::kernel::Kernel;
@@ -69,7 +70,8 @@ pub(crate) fn run(arguments: &MatrixArguments) -> Result<ExitCode> {
     let cells = guests::matrix(kernels)?;
     let mut rows = BTreeMap::new();
     for kernel in kernels {
-        rows.insert(*kernel, row(*kernel, &image::release(*kernel)?, &commit, &cells));
+        let release = image::release(*kernel, Architecture::default())?;
+        rows.insert(*kernel, row(*kernel, &release, &commit, &cells));
     }
     println!("\n{}", table(&rows, ""));
     let results: Vec<SuiteResult> = cells.into_iter().map(|cell| cell.result).collect();

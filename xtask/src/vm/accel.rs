@@ -5,12 +5,13 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::boot::{Limits, Machine};
 use super::image::Image;
 use super::{cache_directory, progress};
+use crate::architecture::Architecture;
 
 /// Time limit of a probe boot with KVM. Where KVM works, user space is up in about a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(8);
@@ -56,8 +57,18 @@ impl Accel {
 
 /// The accelerator for a choice. That /dev/kvm exists does not mean that guests run on it, so the
 /// first use boots one, and the answer is remembered for this host kernel.
-pub(crate) fn choose(choice: AccelChoice, image: &Image) -> Result<Accel> {
+pub(crate) fn choose(
+    choice: AccelChoice,
+    architecture: Architecture,
+    image: &Image,
+) -> Result<Accel> {
     match choice {
+        AccelChoice::Auto if architecture != Architecture::Amd64 => return Ok(Accel::Tcg),
+        AccelChoice::Kvm | AccelChoice::Uml if architecture != Architecture::Amd64 => {
+            bail!(
+                "a guest of {architecture} is emulated here: choose the accelerator tcg or counted"
+            )
+        }
         AccelChoice::Tcg => return Ok(Accel::Tcg),
         AccelChoice::Kvm => return Ok(Accel::Kvm),
         AccelChoice::Counted => return Ok(Accel::Counted),
@@ -93,6 +104,7 @@ fn recall(remembered: &str, host: &str) -> Option<Accel> {
 fn probe(image: &Image) -> Result<bool> {
     let scratch = tempfile::tempdir()?;
     let machine = Machine {
+        architecture: Architecture::Amd64,
         kernel: image.kernel.clone(),
         initrd: image.base.clone(),
         accel: Accel::Kvm,
@@ -111,6 +123,15 @@ fn probe(image: &Image) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_of_another_architecture_is_emulated() {
+        let image = Image { kernel: "/k".into(), base: "/b".into() };
+        let choose = |choice| choose(choice, Architecture::Arm64, &image);
+        assert_eq!(choose(AccelChoice::Auto).unwrap(), Accel::Tcg);
+        assert_eq!(choose(AccelChoice::Counted).unwrap(), Accel::Counted);
+        assert!(choose(AccelChoice::Kvm).is_err() && choose(AccelChoice::Uml).is_err());
+    }
 
     #[test]
     fn what_is_remembered_holds_for_the_same_host_kernel_only() {

@@ -13,10 +13,11 @@ use super::accel::Accel;
 use super::host_tool::{last_lines, shown};
 use super::user_mode;
 use super::verdict::{End, Report};
+use crate::architecture::Architecture;
 
-/// Arguments of the kernel in every guest: the log on the serial line, an end instead of a restart
-/// after a panic, an oops as bad as a panic, and nothing that costs time under emulation.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr \
+/// Arguments of the kernel in every guest: an end instead of a restart after a panic, an oops as bad as a
+/// panic, and nothing that costs time under emulation.
+const KERNEL_ARGUMENTS: &str = "panic=-1 oops=panic mitigations=off nokaslr \
     random.trust_cpu=on cryptomgr.notests quiet loglevel=4";
 /// Time between two looks at the guest's output and report.
 const POLL: Duration = Duration::from_millis(20);
@@ -24,6 +25,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// One guest machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
+    pub(crate) architecture: Architecture,
     pub(crate) kernel: PathBuf,
     pub(crate) initrd: PathBuf,
     pub(crate) accel: Accel,
@@ -77,8 +79,8 @@ impl Machine {
             Accel::Tcg | Accel::Kvm | Accel::Counted => {
                 let mut arguments = self.arguments();
                 arguments.extend(channel_arguments(&output, &report_file, &self.log));
-                arguments.extend(words(&["-append", KERNEL_ARGUMENTS]));
-                qemu(&arguments)
+                arguments.extend(words(&["-append", &self.kernel_arguments()]));
+                self.qemu(&arguments)
             }
             Accel::Uml => {
                 let processor = processor.insert(user_mode::Processor::claim()?);
@@ -125,9 +127,9 @@ impl Machine {
         let mut command = match self.accel {
             Accel::Tcg | Accel::Kvm | Accel::Counted => {
                 let mut arguments = self.arguments();
-                let kernel_arguments = format!("{KERNEL_ARGUMENTS} vm.shell");
+                let kernel_arguments = format!("{} vm.shell", self.kernel_arguments());
                 arguments.extend(words(&["-serial", "mon:stdio", "-append", &kernel_arguments]));
-                qemu(&arguments)
+                self.qemu(&arguments)
             }
             Accel::Uml => {
                 let processor = processor.insert(user_mode::Processor::claim()?);
@@ -143,19 +145,23 @@ impl Machine {
     }
 
     fn arguments(&self) -> Vec<OsString> {
-        let emulated = "Nehalem,+rdrand,-cx16";
-        let (accel, cpu) = match self.accel {
-            Accel::Kvm => ("kvm", "host"),
-            // qemu counts instructions in one thread only.
-            Accel::Counted => ("tcg,thread=single", emulated),
+        let (board, emulated) = match self.architecture {
             // Without cmpxchg16b: qemu before 8 leaves garbage in the flags after it, and when an
             // interrupt saves them just then, the guest goes on with random trap and direction
             // flags. The kernel has another way for processors that lack it.
             // An old model, because newer features make emulation slower.
+            Architecture::Amd64 => ("q35", "Nehalem,+rdrand,-cx16"),
+            // Without pointer authentication, which makes emulation slower.
+            Architecture::Arm64 => ("virt", "cortex-a72"),
+        };
+        let (accel, cpu) = match self.accel {
+            Accel::Kvm => ("kvm", "host"),
+            // qemu counts instructions in one thread only.
+            Accel::Counted => ("tcg,thread=single", emulated),
             Accel::Tcg | Accel::Uml => ("tcg,thread=multi", emulated),
         };
         let cpus = self.cpus.to_string();
-        let mut arguments = words(&["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
+        let mut arguments = words(&["-M", board, "-nodefaults", "-no-user-config", "-no-reboot"]);
         arguments.extend(words(&["-display", "none", "-accel", accel, "-cpu", cpu]));
         arguments.extend(words(&["-smp", &cpus, "-m", &self.memory]));
         if self.accel == Accel::Counted {
@@ -172,6 +178,25 @@ impl Machine {
             arguments.extend(words(&["-device", "virtio-blk-pci,drive=out"]));
         }
         arguments
+    }
+
+    /// The kernel's log goes to the board's serial line.
+    fn kernel_arguments(&self) -> String {
+        let serial = match self.architecture {
+            Architecture::Amd64 => "ttyS0",
+            Architecture::Arm64 => "ttyAMA0",
+        };
+        format!("console={serial} {KERNEL_ARGUMENTS}")
+    }
+
+    fn qemu(&self, arguments: &[OsString]) -> Command {
+        let program = match self.architecture {
+            Architecture::Amd64 => "qemu-system-x86_64",
+            Architecture::Arm64 => "qemu-system-aarch64",
+        };
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", program]).args(arguments);
+        command
     }
 }
 
@@ -195,12 +220,6 @@ fn words(words: &[&str]) -> Vec<OsString> {
 /// An option that ends in a path. qemu ends an option at a comma, and reads two of them as one.
 fn with_path(option: &str, path: &Path) -> OsString {
     format!("{option}{}", path.to_string_lossy().replace(',', ",,")).into()
-}
-
-fn qemu(arguments: &[OsString]) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]).args(arguments);
-    command
 }
 
 /// A guest's process, which ends when this does, also when this one is killed: it is started
@@ -251,9 +270,9 @@ mod tests {
         assert_eq!(with_path("file,path=", Path::new("/a,b")), OsString::from("file,path=/a,,b"));
     }
 
-    #[test]
-    fn the_accelerator_decides_the_cpu() {
-        let mut machine = Machine {
+    fn mk_machine() -> Machine {
+        Machine {
+            architecture: Architecture::Amd64,
             kernel: "/k".into(),
             initrd: "/i".into(),
             accel: Accel::Tcg,
@@ -261,12 +280,29 @@ mod tests {
             memory: "2G".to_owned(),
             disk: None,
             log: "/log".into(),
-        };
+        }
+    }
+
+    #[test]
+    fn the_accelerator_decides_the_cpu() {
+        let mut machine = mk_machine();
         assert!(machine.arguments().contains(&"Nehalem,+rdrand,-cx16".into()));
         assert!(!machine.arguments().contains(&"-drive".into()));
         machine.accel = Accel::Kvm;
         machine.disk = Some("/disk".into());
         assert!(machine.arguments().contains(&"host".into()));
         assert!(machine.arguments().contains(&"-drive".into()));
+    }
+
+    #[test]
+    fn the_architecture_decides_the_emulator_and_the_board() {
+        let shown = |machine: &Machine| shown(&machine.qemu(&machine.arguments()));
+        let amd64 = mk_machine();
+        assert!(shown(&amd64).contains("qemu-system-x86_64 -M q35 "), "{}", shown(&amd64));
+        assert!(amd64.kernel_arguments().starts_with("console=ttyS0 panic=-1 "));
+        let arm64 = Machine { architecture: Architecture::Arm64, ..amd64 };
+        assert!(shown(&arm64).contains("qemu-system-aarch64 -M virt "), "{}", shown(&arm64));
+        assert!(shown(&arm64).contains("-accel tcg,thread=multi -cpu cortex-a72 "));
+        assert!(arm64.kernel_arguments().starts_with("console=ttyAMA0 panic=-1 "));
     }
 }

@@ -12,6 +12,7 @@ use super::guest::{Guest, GuestFile};
 use super::kernel::Kernel;
 use super::verdict::Verdict;
 use super::{image, progress};
+use crate::architecture::Architecture;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmTask {
@@ -31,6 +32,9 @@ pub(crate) struct GuestArguments {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
+    /// Architecture of the guest, and of the programs that it is given. That of arm64 is emulated.
+    #[arg(long, value_enum, default_value_t)]
+    arch: Architecture,
     /// Accelerator of the guest's instructions.
     #[arg(long, value_enum, default_value_t)]
     accel: AccelChoice,
@@ -76,6 +80,9 @@ pub(crate) struct PrepareArguments {
     /// The kernels to prepare.
     #[arg(long = "kernel", value_enum, value_delimiter = ',', default_value = "6.1")]
     kernels: Vec<Kernel>,
+    /// Architecture of the guests.
+    #[arg(long, value_enum, default_value_t)]
+    arch: Architecture,
     /// Fetch the kernel again, and make its image again.
     #[arg(long)]
     fresh: bool,
@@ -91,7 +98,7 @@ pub(crate) fn run(task: VmTask) -> Result<ExitCode> {
         }
         VmTask::Prepare(arguments) => {
             for kernel in arguments.kernels {
-                let image = image::prepare(kernel, arguments.fresh)?;
+                let image = image::prepare(kernel, arguments.arch, arguments.fresh)?;
                 progress!("kernel {kernel}: {} is ready", image.base.display());
             }
             Ok(ExitCode::SUCCESS)
@@ -121,6 +128,7 @@ impl GuestArguments {
             std::env::vars().filter(|(name, _)| name.starts_with("RUST_")).collect();
         environment.extend(self.environment);
         Guest {
+            architecture: self.arch,
             kernel: self.kernel,
             accel: self.accel,
             cpus: self.cpus,

@@ -15,6 +15,7 @@ use super::scratch::Scratch;
 use super::tree::Tree;
 use super::verdict::Verdict;
 use super::{cache_directory, host_tool, progress, user_mode};
+use crate::architecture::Architecture;
 use anyhow::{Context, Result, bail};
 
 /// Time limit until user space is up. A boot takes a few seconds; a machine that is busy otherwise
@@ -26,6 +27,8 @@ const DISK_SIZE: u64 = 64 << 30;
 /// A throw-away virtual machine and what it is given. Every run starts from a fresh root.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
+    /// Its architecture: that of its programs, too.
+    pub(crate) architecture: Architecture,
     /// The kernel to boot.
     pub(crate) kernel: Kernel,
     /// Accelerator of its instructions.
@@ -59,6 +62,7 @@ pub(crate) struct GuestFile {
 impl Default for Guest {
     fn default() -> Self {
         Self {
+            architecture: Architecture::default(),
             kernel: Kernel::default(),
             accel: AccelChoice::default(),
             cpus: 1,
@@ -148,8 +152,8 @@ impl Guest {
     /// Fetches and makes the files that it is booted from, and finds its accelerator. That is done once:
     /// a later run starts at once.
     pub(crate) fn prepare(&self) -> Result<(Image, Accel)> {
-        let image = image::prepare(self.kernel, false)?;
-        let accel = accel::choose(self.accel, &image)?;
+        let image = image::prepare(self.kernel, self.architecture, false)?;
+        let accel = accel::choose(self.accel, self.architecture, &image)?;
         if accel == Accel::Uml {
             return Ok((user_mode::prepare(self.kernel, &image)?, accel));
         }
@@ -180,6 +184,7 @@ impl Guest {
             }
         };
         Ok(Machine {
+            architecture: self.architecture,
             kernel: image.kernel,
             initrd,
             accel,

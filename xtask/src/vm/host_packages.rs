@@ -3,23 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use super::{host_tool, progress};
+use crate::architecture::Architecture;
 
-/// Every package needed on the host, also those that a Debian usually has.
-const PACKAGES: [&str; 27] = [
-    // What prepares and runs guests.
-    "qemu-system-x86",
-    "debian-archive-keyring",
-    "kmod",
-    "xz-utils",
-    "zstd",
-    "lz4",
-    // What guests consist of.
+/// Packages with what prepares guests of every architecture, also those that a Debian usually has.
+const PREPARING: [&str; 6] = ["debian-archive-keyring", "kmod", "lz4", "tar", "xz-utils", "zstd"];
+/// Packages that guests consist of: this machine's, or those of Debian for another architecture.
+pub(super) const OF_GUESTS: [&str; 21] = [
     "bash",
     "busybox-static",
     "conntrack",
@@ -30,6 +25,7 @@ const PACKAGES: [&str; 27] = [
     "iptables",
     "iputils-ping",
     "ipvsadm",
+    "kmod",
     "libc6",
     "libgcc-s1",
     "mount",
@@ -40,18 +36,31 @@ const PACKAGES: [&str; 27] = [
     "socat",
     "tcpdump",
     "util-linux",
-    "tar",
 ];
 
 /// Installs what is missing and returns the versions of all packages, as one text that changes
 /// whenever one of them does.
-pub(crate) fn ensure() -> Result<String> {
+pub(crate) fn ensure(architecture: Architecture) -> Result<String> {
     if std::env::consts::ARCH != "x86_64" {
-        bail!("the bed boots x86_64 kernels only, and this machine is {}", std::env::consts::ARCH);
+        bail!("the bed needs a machine of x86_64, and this machine is {}", std::env::consts::ARCH);
     }
-    install_missing(&PACKAGES)?;
-    let versions = installed(&PACKAGES)?;
+    let packages = packages(architecture);
+    install_missing(&packages)?;
+    let versions = installed(&packages)?;
     Ok(versions.iter().map(|(package, version)| format!("{package} {version}\n")).collect())
+}
+
+/// Every package that is needed on the host for guests of this architecture.
+fn packages(architecture: Architecture) -> Vec<&'static str> {
+    let more: &[&str] = match architecture {
+        Architecture::Amd64 => &["qemu-system-x86"],
+        Architecture::Arm64 => &["qemu-system-arm", "qemu-user"],
+    };
+    let guests: &[&str] = match architecture {
+        Architecture::Amd64 => &OF_GUESTS,
+        Architecture::Arm64 => &[],
+    };
+    [&PREPARING[..], more, guests].concat()
 }
 
 /// Installs those that are missing.
@@ -136,13 +145,18 @@ fn on_path(program: &str) -> bool {
 
 /// Finds a program of the host. The person's PATH does not count: a user's lacks `sbin`, and what
 /// stands in front of Debian's own directories is not what the packages brought.
-pub(crate) fn find_program(name: &str) -> Result<std::path::PathBuf> {
-    ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+pub(crate) fn find_program(name: &str) -> Result<PathBuf> {
+    find_program_below(Path::new("/"), name)
+}
+
+/// Finds a program of the system whose root this is.
+pub(super) fn find_program_below(root: &Path, name: &str) -> Result<PathBuf> {
+    ["usr/sbin", "usr/bin", "sbin", "bin"]
         .into_iter()
-        .map(|directory| Path::new(directory).join(name))
+        .map(|directory| root.join(directory).join(name))
         .find(|path| path.is_file())
         .with_context(|| {
-            format!("this machine has no program `{name}`, though its packages are installed")
+            format!("{} has no program `{name}`, though its packages are installed", root.display())
         })
 }
 
@@ -156,9 +170,17 @@ mod tests {
             "installed ipset 7.17-1\nconfig-files ipvsadm 1:1.31-1\nnot-installed  \ninstalled tar 1.34\n",
         );
         assert_eq!(installed.get("ipset").map(String::as_str), Some("7.17-1"));
-        let missing = missing_from(&PACKAGES, &installed);
+        let packages = packages(Architecture::Amd64);
+        let missing = missing_from(&packages, &installed);
         assert!(missing.contains(&"ipvsadm") && !missing.contains(&"ipset"));
-        assert_eq!(missing.len(), PACKAGES.len() - 2);
+        assert_eq!(missing.len(), packages.len() - 2);
+    }
+
+    #[test]
+    fn a_guest_of_arm64_consists_of_nothing_of_the_host() {
+        let packages = packages(Architecture::Arm64);
+        assert!(packages.contains(&"qemu-system-arm") && packages.contains(&"xz-utils"));
+        assert!(!packages.contains(&"ipvsadm") && !packages.contains(&"qemu-system-x86"));
     }
 
     #[test]

@@ -5,76 +5,24 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::host_packages::{self, find_program};
 use super::kernel::Kernel;
-use super::kernel_package::{self, KernelPackage};
-use super::tree::Tree;
-use super::{cache_directory, host_tool, modules, progress, vmlinux};
-
-/// Host programs that guests have, besides busybox for everything small.
-const PROGRAMS: &[&str] = &[
-    "bash",
-    "bridge",
-    "conntrack",
-    "dash",
-    "ethtool",
-    "ip",
-    "ipset",
-    "ipvsadm",
-    "ipvsadm-restore",
-    "ipvsadm-save",
-    "kmod",
-    "mount",
-    "nft",
-    "nsenter",
-    "pgrep",
-    "ping",
-    "pkill",
-    "ps",
-    "setpriv",
-    "socat",
-    "ss",
-    "sysctl",
-    "tc",
-    "tcpdump",
-    "umount",
-    "unshare",
-    "xtables-legacy-multi",
-    "xtables-nft-multi",
-];
-
-/// Names under which kmod does its different jobs.
-const MODULE_TOOLS: [&str; 6] = ["depmod", "insmod", "lsmod", "modinfo", "modprobe", "rmmod"];
-
-/// Host files and directories that programs read at run time, where the host has them.
-const DATA: [&str; 10] = [
-    "/etc/ethertypes",
-    "/etc/iproute2",
-    "/etc/protocols",
-    "/etc/services",
-    "/lib/terminfo/l/linux",
-    "/lib/terminfo/v/vt100",
-    "/lib/terminfo/v/vt220",
-    "/usr/lib/x86_64-linux-gnu/xtables",
-    "/usr/share/iproute2",
-    // Rust programs load it; nothing else in the image does.
-    "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
-];
-
-const INIT: &str = include_str!("init.sh");
+use super::kernel_package::{self, Build, KernelPackage};
+use super::user_space::Origin;
+use super::{cache_directory, host_packages, modules, progress, user_space, vmlinux};
+use crate::architecture::Architecture;
 
 /// The text of everything that decides what an image holds. A change of any makes a new image.
-const RECIPE: [&str; 5] = [
+const RECIPE: [&str; 6] = [
     include_str!("image.rs"),
     include_str!("modules.rs"),
     include_str!("tree.rs"),
+    include_str!("user_space.rs"),
     include_str!("vmlinux.rs"),
-    INIT,
+    user_space::INIT,
 ];
 
 /// Files that a guest is booted from.
@@ -88,9 +36,9 @@ pub(crate) struct Image {
 
 /// The image of a kernel, made first if there is none or its recipe has changed. `fresh` fetches
 /// the kernel anew as well.
-pub(crate) fn prepare(kernel: Kernel, fresh: bool) -> Result<Image> {
-    let packages = host_packages::ensure()?;
-    let directory = cache_directory().join(kernel.series());
+pub(crate) fn prepare(kernel: Kernel, architecture: Architecture, fresh: bool) -> Result<Image> {
+    let packages = host_packages::ensure(architecture)?;
+    let directory = directory(kernel, architecture);
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("{} cannot be made", directory.display()))?;
     // Several runs may be started at once: one prepares, the others wait for it.
@@ -114,18 +62,27 @@ pub(crate) fn prepare(kernel: Kernel, fresh: bool) -> Result<Image> {
         return Ok(image);
     }
     let start = Instant::now();
-    let package = kernel_package::ensure(kernel, &directory)?;
+    let package = kernel_package::ensure(kernel, Build::Cloud(architecture), &directory)?;
     progress!("kernel {kernel}: making the image of {}", package.release);
     remove_if_there(&recipe_file)?;
-    make(&package, &image)?;
+    make(&package, &Origin::of(architecture, &directory)?, &image)?;
     std::fs::write(&recipe_file, recipe)?;
     progress!("kernel {kernel}: image ready after {:.1} s", start.elapsed().as_secs_f64());
     Ok(image)
 }
 
 /// The release of a kernel that was prepared, as `uname -r` prints it.
-pub(crate) fn release(kernel: Kernel) -> Result<String> {
-    Ok(kernel_package::ensure(kernel, &cache_directory().join(kernel.series()))?.release)
+pub(crate) fn release(kernel: Kernel, architecture: Architecture) -> Result<String> {
+    let directory = directory(kernel, architecture);
+    Ok(kernel_package::ensure(kernel, Build::Cloud(architecture), &directory)?.release)
+}
+
+/// The directory of a kernel's package and image.
+fn directory(kernel: Kernel, architecture: Architecture) -> PathBuf {
+    cache_directory().join(match architecture {
+        Architecture::Amd64 => kernel.series().to_owned(),
+        Architecture::Arm64 => format!("{kernel}-arm64"),
+    })
 }
 
 fn remove_if_there(file: &Path) -> Result<()> {
@@ -143,12 +100,17 @@ fn fingerprint(packages: &str) -> String {
     format!("{:016x}\n", hasher.finish())
 }
 
-fn make(package: &KernelPackage, image: &Image) -> Result<()> {
-    let compressed = std::fs::read(package.vmlinuz())
+fn make(package: &KernelPackage, origin: &Origin, image: &Image) -> Result<()> {
+    let kernel = std::fs::read(package.vmlinuz())
         .with_context(|| format!("{} cannot be read", package.vmlinuz().display()))?;
-    replace(&image.kernel, |file| Ok(std::fs::write(file, vmlinux::extract(&compressed)?)?))?;
+    let kernel = match origin.architecture {
+        Architecture::Amd64 => vmlinux::extract(&kernel)?,
+        // It is not compressed: qemu starts it as it is.
+        Architecture::Arm64 => kernel,
+    };
+    replace(&image.kernel, |file| Ok(std::fs::write(file, &kernel)?))?;
 
-    let mut tree = user_space()?;
+    let mut tree = user_space::lay_out(origin)?;
     let module_root = tempfile::tempdir()?;
     modules::lay_out(package, module_root.path())?;
     tree.add_from_host("/lib/modules", &module_root.path().join("lib/modules"))?;
@@ -164,75 +126,6 @@ fn replace(target: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()>
     Ok(())
 }
 
-/// The root file system without modules.
-fn user_space() -> Result<Tree> {
-    let mut tree = Tree::default();
-    for directory in ["dev", "proc", "sys", "tmp", "run", "root", "mnt", "etc", "var", "job/out"] {
-        tree.add_directory(directory)?;
-    }
-    for directory in ["bin", "sbin", "lib", "lib64"] {
-        tree.add_directory(&format!("usr/{directory}"))?;
-        tree.add_link(directory, &format!("usr/{directory}"))?;
-    }
-    tree.add_link("var/run", "../run")?;
-    for program in PROGRAMS {
-        let path = find_program(program)?;
-        tree.add_from_host(&path.to_string_lossy(), &path)?;
-    }
-    for data in DATA {
-        if Path::new(data).exists() {
-            tree.add_from_host(data, Path::new(data))?;
-        }
-    }
-    tree.add_libraries()?;
-    add_names_of_programs(&mut tree)?;
-    add_busybox(&mut tree)?;
-    tree.add_text("init", 0o755, INIT.to_owned())?;
-    tree.add_text("vm/environment", 0o644, String::new())?;
-    tree.add_text("etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/bash\n".to_owned())?;
-    tree.add_text("etc/group", 0o644, "root:x:0:\n".to_owned())?;
-    tree.add_text("etc/hosts", 0o644, "127.0.0.1 localhost guest\n::1 localhost\n".to_owned())?;
-    let name_services = "hosts: files\nprotocols: files\nservices: files\n";
-    tree.add_text("etc/nsswitch.conf", 0o644, name_services.to_owned())?;
-    Ok(tree)
-}
-
-fn add_names_of_programs(tree: &mut Tree) -> Result<()> {
-    for tool in MODULE_TOOLS {
-        tree.add_link(&format!("usr/sbin/{tool}"), "../bin/kmod")?;
-    }
-    for family in ["iptables", "ip6tables"] {
-        for action in ["", "-save", "-restore"] {
-            for (kind, program) in [
-                // As on Debian: nftables unless asked otherwise.
-                ("", "xtables-nft-multi"),
-                ("-nft", "xtables-nft-multi"),
-                ("-legacy", "xtables-legacy-multi"),
-            ] {
-                tree.add_link(&format!("usr/sbin/{family}{kind}{action}"), program)?;
-            }
-        }
-    }
-    // busybox as `sh` would run its own applets where a program of that name is wanted.
-    tree.add_link("usr/bin/sh", "dash")
-}
-
-/// busybox under the name of every applet for which there is no real program.
-fn add_busybox(tree: &mut Tree) -> Result<()> {
-    let busybox = find_program("busybox")?;
-    tree.add_from_host("/usr/bin/busybox", &busybox)?;
-    let applets = host_tool::output(Command::new(&busybox).arg("--list"))?;
-    for applet in String::from_utf8_lossy(&applets).lines() {
-        let is_there = ["bin", "sbin"]
-            .iter()
-            .any(|directory| tree.contains(&format!("usr/{directory}/{applet}")));
-        if !is_there {
-            tree.add_link(&format!("usr/bin/{applet}"), "busybox")?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,6 +134,14 @@ mod tests {
     fn the_fingerprint_follows_the_packages() {
         assert_eq!(fingerprint("ipset 7.17\n"), fingerprint("ipset 7.17\n"));
         assert_ne!(fingerprint("ipset 7.17\n"), fingerprint("ipset 7.18\n"));
+    }
+
+    #[test]
+    fn images_of_amd64_are_where_they_always_were() {
+        let name =
+            |architecture| directory(Kernel::V6_12, architecture).file_name().unwrap().to_owned();
+        assert_eq!(name(Architecture::Amd64), "6.12");
+        assert_eq!(name(Architecture::Arm64), "6.12-arm64");
     }
 
     #[test]

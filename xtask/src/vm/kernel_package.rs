@@ -12,12 +12,13 @@ use anyhow::{Context, Result, bail};
 use super::kernel::Kernel;
 use super::private_apt::{KEYRING, PrivateApt, source_line};
 use super::{apt_sources, host_tool, progress};
+use crate::architecture::Architecture;
 
 /// The two ways in which Debian ships a kernel series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// For cloud machines: the smallest that has all of IPVS, ipset and netfilter.
-    Cloud,
+    /// For cloud machines of an architecture: the smallest that has all of IPVS, ipset and netfilter.
+    Cloud(Architecture),
     /// Program of this machine, with the C library that it was linked to: a newer Debian's does not
     /// start with an older one's.
     UserMode,
@@ -57,13 +58,8 @@ impl KernelPackage {
     }
 }
 
-/// The unpacked package of a kernel for machines below `cache`, fetched unless it is there already.
-pub(crate) fn ensure(kernel: Kernel, cache: &Path) -> Result<KernelPackage> {
-    ensure_build(kernel, Build::Cloud, cache)
-}
-
-/// The same of either build.
-pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result<KernelPackage> {
+/// The unpacked package of a kernel below `cache`, fetched unless it is there already.
+pub(crate) fn ensure(kernel: Kernel, build: Build, cache: &Path) -> Result<KernelPackage> {
     let finished = cache.join("package");
     if finished.is_dir() {
         return KernelPackage::open(&finished);
@@ -81,12 +77,9 @@ pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result
     for suite in kernel.suites() {
         for mirror in &mirrors {
             let work = tempfile::tempdir_in(cache).context("no room for the kernel package")?;
-            match fetch(
-                kernel,
-                build,
-                &source_line(mirror, suite, "amd64", Path::new(KEYRING)),
-                work.path(),
-            ) {
+            let architecture = build.architecture().to_string();
+            let source = source_line(mirror, suite, &architecture, Path::new(KEYRING));
+            match fetch(kernel, build, &source, work.path()) {
                 Ok(unpacked) => {
                     KernelPackage::open(&unpacked)?;
                     std::fs::rename(&unpacked, &finished)?;
@@ -101,21 +94,23 @@ pub(crate) fn ensure_build(kernel: Kernel, build: Build, cache: &Path) -> Result
 
 /// Downloads and unpacks the package from one source.
 fn fetch(kernel: Kernel, build: Build, source: &str, work: &Path) -> Result<PathBuf> {
-    let apt = PrivateApt::set_up(work, source, "amd64")?;
+    let apt = PrivateApt::set_up(work, source, &build.architecture().to_string())?;
     progress!("kernel {kernel}: reading the list of packages");
     host_tool::output(apt.command("apt-get").arg("update"))?;
-    let shown = host_tool::output(apt.command("apt-cache").args(["show", build.package()]))?;
+    let shown = host_tool::output(apt.command("apt-cache").args(["show", &build.package()]))?;
     let of_newest = build.packages(&String::from_utf8_lossy(&shown), kernel.series());
     // Of a series that is not the suite's newest, packages stay for some time without one that names them.
     let older = || {
         let start = format!("linux-image-{kernel}.");
         let names = host_tool::output(apt.command("apt-cache").args(["pkgnames", &start])).ok()?;
-        newest_image(&String::from_utf8_lossy(&names), &start).map(|name| vec![name])
+        let end = format!("-cloud-{}", build.architecture());
+        newest_image(&String::from_utf8_lossy(&names), &start, &end).map(|name| vec![name])
     };
+    let is_cloud = matches!(build, Build::Cloud(_));
     let mut packages = of_newest
-        .or_else(|| (build == Build::Cloud).then(older).flatten())
+        .or_else(|| is_cloud.then(older).flatten())
         .with_context(|| format!("it has no {} of the series {kernel}", build.package()))?;
-    if let (Build::Cloud, Some(image)) = (build, packages.first()) {
+    if let (true, Some(image)) = (is_cloud, packages.first()) {
         let shown = host_tool::output(apt.command("apt-cache").args(["show", image]))?;
         packages.extend(parts_of_image(&String::from_utf8_lossy(&shown)));
     }
@@ -144,10 +139,17 @@ fn link_modules(unpacked: &Path) -> Result<()> {
 
 impl Build {
     /// The package to ask for.
-    fn package(self) -> &'static str {
+    fn package(self) -> String {
         match self {
-            Self::Cloud => "linux-image-cloud-amd64",
-            Self::UserMode => "user-mode-linux",
+            Self::Cloud(architecture) => format!("linux-image-cloud-{architecture}"),
+            Self::UserMode => "user-mode-linux".to_owned(),
+        }
+    }
+
+    fn architecture(self) -> Architecture {
+        match self {
+            Self::Cloud(architecture) => architecture,
+            Self::UserMode => Architecture::Amd64,
         }
     }
 
@@ -155,7 +157,7 @@ impl Build {
     /// series.
     fn packages(self, shown: &str, series: &str) -> Option<Vec<String>> {
         match self {
-            Self::Cloud => image_package(shown, series).map(|package| vec![package]),
+            Self::Cloud(_) => image_package(shown, series).map(|package| vec![package]),
             Self::UserMode => {
                 let of_series = |version: &str| {
                     let rest = version.strip_prefix(series);
@@ -165,7 +167,7 @@ impl Build {
                     .lines()
                     .filter_map(|line| line.strip_prefix("Version: "))
                     .any(of_series)
-                    .then(|| vec![self.package().to_owned(), "libc6".to_owned()])
+                    .then(|| vec![self.package(), "libc6".to_owned()])
             }
         }
     }
@@ -177,10 +179,10 @@ fn image_package(shown: &str, series: &str) -> Option<String> {
     dependencies(shown).find(|package| package.starts_with(&wanted)).map(str::to_owned)
 }
 
-/// Returns the package of the greatest patch level for cloud machines. Names begin like this and go on with it.
-fn newest_image(names: &str, start: &str) -> Option<String> {
+/// Returns the package of the greatest patch level, which stands between this start and this end of names.
+fn newest_image(names: &str, start: &str, end: &str) -> Option<String> {
     let patch_level = |name: &&str| {
-        let rest = name.strip_prefix(start)?.strip_suffix("-cloud-amd64")?;
+        let rest = name.strip_prefix(start)?.strip_suffix(end)?;
         rest.split_once('+')?.0.parse::<u32>().ok()
     };
     let patched = names.lines().filter(|name| patch_level(name).is_some());
@@ -220,9 +222,11 @@ mod tests {
         let names = "linux-image-6.18.9+deb13-cloud-amd64\nlinux-image-6.18.15+deb13-cloud-amd64\n\
             linux-image-6.18.20+deb13-amd64\nlinux-image-6.18.5+deb13-cloud-amd64\n\
             linux-image-6.18.15+deb13-cloud-amd64-dbg\n";
-        let found = newest_image(names, "linux-image-6.18.");
+        let found = newest_image(names, "linux-image-6.18.", "-cloud-amd64");
         assert_eq!(found.as_deref(), Some("linux-image-6.18.15+deb13-cloud-amd64"));
-        assert_eq!(newest_image("linux-image-cloud-amd64\n", "linux-image-6.18."), None);
+        assert_eq!(newest_image(names, "linux-image-6.18.", "-cloud-arm64"), None);
+        let none = newest_image("linux-image-cloud-amd64\n", "linux-image-6.18.", "-cloud-amd64");
+        assert_eq!(none, None);
     }
 
     #[test]
@@ -234,6 +238,13 @@ mod tests {
             ["linux-binary-7.3.4+deb13-cloud-amd64", "linux-modules-7.3.4+deb13-cloud-amd64"];
         assert_eq!(parts_of_image(shown), parts.map(str::to_owned).into());
         assert!(parts_of_image(SHOWN).is_empty());
+    }
+
+    #[test]
+    fn each_build_has_its_package() {
+        assert_eq!(Build::Cloud(Architecture::Amd64).package(), "linux-image-cloud-amd64");
+        assert_eq!(Build::Cloud(Architecture::Arm64).package(), "linux-image-cloud-arm64");
+        assert_eq!(Build::UserMode.architecture(), Architecture::Amd64);
     }
 
     #[test]

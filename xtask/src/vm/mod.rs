@@ -6,8 +6,8 @@
 //!
 //! In reading order: `command` (what a person types), `guest` (one run, from start to verdict),
 //! `boot` (one guest's process), `verdict` (how a run ended), `accel` (KVM where it works), `image`
-//! (the base image) and what that is made from: `host_packages`, `kernel_package`, `vmlinux`,
-//! `modules`, `tree`; `user_mode` (a kernel that is a program, in qemu's place).
+//! (the base image) and what that is made from: `host_packages`, `debian`, `kernel_package`, `vmlinux`,
+//! `modules`, `user_space`, `tree`; `user_mode` (a kernel that is a program, in qemu's place).
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ pub(crate) mod accel;
 pub(crate) mod apt_sources;
 mod boot;
 pub(crate) mod command;
+pub(crate) mod debian;
 pub(crate) mod guest;
 pub(crate) mod host_packages;
 pub(crate) mod host_tool;
@@ -26,6 +27,7 @@ pub(crate) mod private_apt;
 mod scratch;
 mod tree;
 mod user_mode;
+mod user_space;
 pub(crate) mod verdict;
 mod vmlinux;
 

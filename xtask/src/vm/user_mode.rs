@@ -51,7 +51,7 @@ pub(crate) fn prepare(kernel: Kernel, base: &Image) -> Result<Image> {
     if std::fs::read_to_string(&recipe_file).is_ok_and(|made| made == recipe) {
         return Ok(image);
     }
-    let package = kernel_package::ensure_build(kernel, Build::UserMode, &directory)?;
+    let package = kernel_package::ensure(kernel, Build::UserMode, &directory)?;
     progress!("kernel {kernel}: making the image of user-mode-linux {}", package.release);
     make(&package, base, &image)?;
     std::fs::write(&recipe_file, recipe)?;

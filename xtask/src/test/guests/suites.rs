@@ -56,7 +56,7 @@ const SWITCH: [&str; 8] = [
 /// Waiting and starting programs take the time on the bed, and an emulated processor makes them
 /// many times longer. So the bed is user-mode-linux, with iptables for x_tables, and a part of it
 /// is done again in a virtual machine, with iptables for nf_tables.
-pub(in crate::test) const SUITES: [Suite; 14] = [
+const SUITES: [Suite; 14] = [
     // The longest first, so that no guest works alone at the end.
     Suite::new(Tier::Bed, "kube-ipvs", BED).only(&NFT).but(&NOT_WITH_NFT).shared_by(2),
     Suite::new(Tier::Bed, "kube-ipvs", BED).but(&APART).in_user_mode().shared_by(4),
@@ -78,6 +78,19 @@ pub(in crate::test) const SUITES: [Suite; 14] = [
     Suite::new(Tier::Switch, "kube-ipvs", BED).only(&SWITCH).prepared_by(LEGACY),
 ];
 
+/// Unit tests of the libraries, which the host tier has for the architecture of this machine.
+const UNIT_TESTS: [Suite; 3] = [
+    Suite::new(Tier::Arm64, "netlink-batch", Tests::Inside("tests::")),
+    Suite::new(Tier::Arm64, "ipset-netlink", Tests::Inside("tests::")),
+    Suite::new(Tier::Arm64, "ipvs-rs", Tests::Inside("tests::")),
+];
+
+/// Suites of all tiers. The arm64 tier has what the matrix has for each kernel.
+pub(in crate::test) fn suites() -> Vec<Suite> {
+    let of_matrix = MATRIX.map(|(_, suite)| suite.of_tier(Tier::Arm64));
+    [&SUITES[..], &of_matrix, &UNIT_TESTS].concat()
+}
+
 /// Tests of the bed in the matrix of kernels: packets by every scheduler and by rules.
 const TRAFFIC: [&str; 2] = ["balance::", "masquerade::"];
 
@@ -98,3 +111,26 @@ pub(super) const MATRIX: [(Column, Suite); 8] = [
     (Column::Libraries, Suite::new(Tier::Kernel, "ipset-netlink", Tests::Program("kernel"))),
     (Column::Libraries, Suite::new(Tier::Kernel, "ipvs-rs", Tests::Program("kernel"))),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kernels;
+    use super::*;
+    use crate::vm::accel::AccelChoice;
+    use crate::vm::kernel::Kernel;
+
+    #[test]
+    fn the_arm64_tier_is_for_emulated_guests_of_the_newest_kernel() {
+        let suites: Vec<Suite> =
+            suites().into_iter().filter(|suite| suite.tier == Tier::Arm64).collect();
+        assert_eq!(suites.len(), MATRIX.len() + UNIT_TESTS.len());
+        let guests = |named: &[Kernel]| {
+            let kernels = Kernels::of(named);
+            let on = suites.iter().flat_map(|suite| suite.on(&kernels));
+            on.map(|(kernel, suite)| (kernel, suite.accel)).collect::<Vec<_>>()
+        };
+        let all = |kernel| vec![(kernel, AccelChoice::Auto); suites.len()];
+        assert_eq!(guests(&[]), all(Kernel::V6_12));
+        assert_eq!(guests(&[Kernel::V6_1]), all(Kernel::V6_1));
+    }
+}

@@ -1,4 +1,5 @@
-//! Debian's packages for an image: what is asked for, with all that it depends on.
+//! Debian's packages for an image or a guest of any architecture: what is asked for, with all that it
+//! depends on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::architecture::Architecture;
-use crate::vm::private_apt::{KEYRING, PrivateApt, source_line};
-use crate::vm::{apt_sources, host_tool};
+use super::private_apt::{KEYRING, PrivateApt, source_line};
+use super::{apt_sources, host_tool};
+use crate::architecture::Architecture;
 
 /// The stable release. What an image has is in its SBOM.
 const SUITE: &str = "trixie";
-/// Certificates, without the program that manages them.
-const CERTIFICATES: &str = "ca-certificates";
 
 /// A package in its file.
 #[derive(Debug)]
@@ -24,10 +23,12 @@ pub(crate) struct Package {
     pub(crate) control: String,
 }
 
-/// Fetches packages, and returns them in the order of their names. They stay in `folder`.
+/// Fetches packages with all that they depend on, and others `alone`. Returns them in the order of their
+/// names. They stay in `folder`.
 pub(crate) fn fetch(
     architecture: Architecture,
     names: &[&str],
+    alone: &[&str],
     folder: &Path,
 ) -> Result<Vec<Package>> {
     let mirrors = apt_sources::debian_mirrors(Path::new("/etc/apt"))?;
@@ -48,9 +49,10 @@ pub(crate) fn fetch(
     install.args(["install", "--yes", "--download-only", "--no-install-recommends"]);
     host_tool::output(install.args(names))?;
     let downloaded = work.join("cache/archives");
-    host_tool::output(
-        apt.command("apt-get").args(["download", CERTIFICATES]).current_dir(&downloaded),
-    )?;
+    if !alone.is_empty() {
+        let mut download = apt.command("apt-get");
+        host_tool::output(download.arg("download").args(alone).current_dir(&downloaded))?;
+    }
     let mut packages = BTreeMap::new();
     for entry in fs::read_dir(&downloaded)?.flatten() {
         let file = entry.path();
@@ -62,7 +64,7 @@ pub(crate) fn fetch(
             packages.insert(package.field("Package").to_owned(), package);
         }
     }
-    for name in names.iter().chain([&CERTIFICATES]) {
+    for name in names.iter().chain(alone) {
         if !packages.contains_key(*name) {
             bail!(
                 "apt-get ended with success and has not downloaded {name} of {SUITE} for \
