@@ -23,7 +23,7 @@ kubeIpvsConfiguration: {drainDeadline: 5m, limits: {setSize: 16777216}}
 extraArgs: [--v=4]
 extraEnv: [{name: RUST_LOG, value: debug}]
 byLabel: true
-nodeSelector: {kubernetes.io/arch: null, disk: ssd}
+nodeSelector: {disk: ssd}
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
