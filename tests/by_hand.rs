@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Sysctls that are compared: those of these folders, but for what the kernel counts there.
 const FOLDERS: [&str; 3] = ["net.ipv4.", "net.ipv6.conf.all.", "net.netfilter."];
 const COUNTED: [&str; 2] = ["nf_conntrack_count", "tcp_fastopen_key"];
-/// What tells people to do the same.
+/// The page by which people do the same.
 const README: &str = include_str!("../README.md");
 /// Longest time for anything.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -27,9 +27,9 @@ pub struct Table(Order);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Order {
-    /// Up to Linux 6.18: that of a hash with these secret bits.
+    /// Up to Linux 6.18: the order of a hash with these secret bits.
     Hash(Secret),
-    /// That of a former listing.
+    /// The order of a former listing.
     Listed(Arc<[Frontend]>),
 }
 

@@ -32,7 +32,7 @@ pub(super) fn of(architecture: Architecture, packages: &[Package]) -> Result<BTr
 /// Compares packages that were downloaded with those of the file.
 ///
 /// # Errors
-/// When they differ: nobody could make the image of this commit.
+/// When they differ: they would make another image.
 pub(super) fn compare(architecture: Architecture, found: &BTreeSet<String>) -> Result<()> {
     let mut pinned = read()?;
     pinned.retain(|line| line.starts_with(&format!("{architecture} ")));
