@@ -140,6 +140,7 @@ fn a_machine_is_as_before() {
         let before = Machine::read();
         let during = mode.try_out(folder.path());
         assert!(during.rules != before.rules);
+        assert_eq!(during.sets != before.sets, mode.name == "ipvs");
         let said = clean_up();
         for name in mode.sysctls {
             assert!(said.contains(&format!("{name}=1 (it was 0)")), "{}: {said}", mode.name);

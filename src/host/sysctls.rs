@@ -84,7 +84,10 @@ fn record_for_host(changes: &[SysctlChange]) {
         && is_of_host(Path::new("/proc"))
         && let Err(error) = record(Path::new(RECORD), changes)
     {
-        info!("the values that sysctls had are not recorded: {RECORD}: {error}");
+        info!(
+            "cannot write the values that sysctls had to {RECORD}: {error}; --cleanup will not say how to \
+             put them back. The log has them; to have the file, too, make its folder writable"
+        );
     }
 }
 

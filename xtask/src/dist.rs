@@ -51,8 +51,8 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<ExitCode> {
         fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
     let architectures = image::architectures(&arguments.arch);
-    let programs = image::programs(&source, &architectures, arguments.programs.as_deref())?;
-    let built = image::make(&source, &image::name(&source), programs, &work())?;
+    let (name, programs) = (image::name(&source), arguments.programs.as_deref());
+    let built = image::make(&source, &name, &architectures, programs, &work())?;
     let mut files = with_programs(&source, &built.programs)?;
     let Source { version, time, .. } = &source;
     for (architecture, sbom) in built.sboms {

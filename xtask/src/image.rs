@@ -88,9 +88,8 @@ pub(crate) fn run(arguments: &ImageArguments) -> Result<ExitCode> {
     }
     let source = Source::of_checkout(arguments.allow_dirty)?;
     let name = arguments.name.clone().unwrap_or_else(|| name(&source));
-    let programs =
-        programs(&source, &architectures(&arguments.arch), arguments.programs.as_deref())?;
-    let built = make(&source, &name, programs, &folder)?;
+    let architectures = architectures(&arguments.arch);
+    let built = make(&source, &name, &architectures, arguments.programs.as_deref(), &folder)?;
     let size = fs::metadata(&built.file)?.len();
     println!("{} ({} MiB)", built.file.display(), size.div_ceil(1 << 20));
     println!("for example: ctr --namespace k8s.io images import {}", built.file.display());
@@ -118,33 +117,31 @@ pub(crate) fn name(source: &Source) -> String {
     format!("{NAME}:{}", source.version)
 }
 
-/// The program of each architecture: of this folder, or else built.
-pub(crate) fn programs(
-    source: &Source,
-    of: &[Architecture],
-    built: Option<&Path>,
-) -> Result<Vec<(Architecture, PathBuf)>> {
-    let program = |architecture: &Architecture| {
-        let program = match built {
-            Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
-            None => program::build(*architecture, source)?,
-        };
-        Ok((*architecture, program))
-    };
-    of.iter().map(program).collect()
-}
-
-/// Makes an image of programs in `folder`, by this name.
+/// Makes an image in `folder`, by this name, of the programs in the folder `programs`, or else of such as
+/// are built.
 pub(crate) fn make(
     source: &Source,
     name: &str,
-    programs: Vec<(Architecture, PathBuf)>,
+    architectures: &[Architecture],
+    programs: Option<&Path>,
     folder: &Path,
 ) -> Result<Built> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    let (mut images, mut sboms) = (Vec::new(), Vec::new());
-    for (architecture, program) in &programs {
-        let contents = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    // Before programs, which take minutes to build.
+    let mut all_packages = Vec::new();
+    for architecture in architectures {
+        progress!("image for {architecture}: Debian's packages");
+        let packages = packages(*architecture, folder)?;
+        pins::compare(*architecture, &pins::of(*architecture, &packages)?)?;
+        all_packages.push((*architecture, packages));
+    }
+    let (mut images, mut sboms, mut used) = (Vec::new(), Vec::new(), Vec::new());
+    for (architecture, packages) in all_packages {
+        let program = match programs {
+            Some(folder) => folder.join(format!("kube-ipvs-{architecture}")),
+            None => program::build(architecture, source)?,
+        };
+        let contents = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
         // Its labels name the commit. A program that was given may be of another one.
         ensure!(
             contain(&contents, source.short_commit().as_bytes()),
@@ -153,23 +150,21 @@ pub(crate) fn make(
             program.display(),
             source.short_commit()
         );
-        progress!("image for {architecture}: Debian's packages");
-        let packages = packages(*architecture, folder)?;
-        pins::compare(*architecture, &pins::of(*architecture, &packages)?)?;
         let mut lower = Root::new();
         for package in &packages {
             lower.unpack(package)?;
         }
         complete(&mut lower)?;
-        let sbom = sbom::of(source, *architecture, &packages)?;
+        let sbom = sbom::of(source, architecture, &packages)?;
         let upper = of_program(&contents, &sbom)?;
-        images.push(image(source, *architecture, &lower, &upper)?);
-        sboms.push((*architecture, sbom));
+        images.push(image(source, architecture, &lower, &upper)?);
+        sboms.push((architecture, sbom));
+        used.push((architecture, program));
     }
     let file = folder.join(format!("kube-ipvs-{}.oci.tar", source.version));
     fs::write(&file, layout::archive(source, name, &images)?)
         .with_context(|| format!("write {}", file.display()))?;
-    Ok(Built { file, sboms, programs })
+    Ok(Built { file, sboms, programs: used })
 }
 
 fn packages(architecture: Architecture, folder: &Path) -> Result<Vec<Package>> {

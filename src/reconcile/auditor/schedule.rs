@@ -16,8 +16,8 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Pause after a drift check, as a multiple of its duration: x_tables hands out the rules of other
 /// programs, too (docs/kernel-use.md).
 const DRIFT_CHECK_REST: u32 = 10;
-/// The same pause, at most, for time in which its thread had no processor: it waited for one, or for a
-/// lock, and says nothing of what the next one costs.
+/// The same pause, at most, for time in which its thread had no processor, unless it took even longer: a
+/// wait for a processor or a lock says nothing of what the next check costs.
 const REST_AFTER_WAIT: Duration = Duration::from_secs(2);
 
 /// Time that comparing a chunk of virtual servers is to take. A change that comes meanwhile waits for
@@ -41,7 +41,7 @@ const PASSES_IN_A_ROW: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Schedule {
     next_drift_check: Instant,
-    /// Duration of the last drift check.
+    /// Pause that the last drift check alone would ask for.
     drift_check_rest: Duration,
     /// End of the pause after readings that failed, or after passes that found drift again and again.
     paused: Instant,
@@ -387,6 +387,7 @@ mod tests {
             now = next;
         }
     }
+
     #[test]
     fn a_drift_check_that_waits_long_is_hardly_rarer() {
         let (mut now, period) = (Instant::now(), Duration::from_secs(30));
