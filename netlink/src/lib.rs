@@ -2,6 +2,7 @@
 
 mod attribute;
 mod batch;
+mod datagrams;
 mod error;
 pub mod generic;
 mod home;

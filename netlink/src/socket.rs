@@ -10,6 +10,7 @@ use rustix::net::sockopt;
 
 use crate::attribute::DecodeError;
 use crate::batch::{Batch, MessageWriter, Part};
+use crate::datagrams;
 use crate::error::Error;
 use crate::home::Home;
 use crate::namespace::Namespace;
@@ -269,7 +270,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits for the next datagram of notifications and hands each one over. A quiet time of some
+    /// Waits for notifications and hands over those that are there by then. A quiet time of some
     /// seconds ends the wait without any.
     ///
     /// # Errors
@@ -277,14 +278,18 @@ impl Socket {
     /// same goes for any other failure.
     pub fn notifications(&mut self, mut each: impl FnMut(Notification<'_>)) -> Result<(), Error> {
         self.repair()?;
-        let length = match self.receive(RecvFlags::empty()) {
-            Ok(length) => length,
+        self.have_buffer();
+        let lengths = match datagrams::receive(self.socket.as_fd(), &mut self.buffer) {
+            Ok(lengths) => lengths,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return Err(self.failed("receive from a netlink socket", error)),
         };
-        for reply in replies(self.datagram(length)?) {
-            if let Content::Message { message_type, body } = reply?.content {
-                each(Notification { message_type, body });
+        for (part, length) in self.buffer.chunks_exact(DATAGRAM / datagrams::AT_ONCE).zip(lengths) {
+            self.traffic.receives += 1;
+            for reply in replies(part.get(..length).ok_or_else(|| Error::truncated(length))?) {
+                if let Content::Message { message_type, body } = reply?.content {
+                    each(Notification { message_type, body });
+                }
             }
         }
         Ok(())
@@ -455,14 +460,18 @@ impl Socket {
     }
 
     fn receive(&mut self, flags: RecvFlags) -> Result<usize, Errno> {
-        if self.buffer.is_empty() {
-            self.buffer.resize(DATAGRAM, 0);
-        }
+        self.have_buffer();
         // MSG_TRUNC returns the datagram's own length, so that one that was cut is noticed.
         let (_, length) =
             rustix::net::recv(&self.socket, &mut self.buffer[..], flags | RecvFlags::TRUNC)?;
         self.traffic.receives += 1;
         Ok(length)
+    }
+
+    fn have_buffer(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer.resize(DATAGRAM, 0);
+        }
     }
 
     fn datagram(&self, length: usize) -> Result<&[u8], Error> {
